@@ -1,0 +1,159 @@
+"""What a tool may give back: text, JSON, images, audio, resources, or a mix of them.
+
+A tool returns whatever is natural in Python. `Output.of` turns it into what travels on: `data`, a JSON object
+that is recorded and read by programs, and `parts`, the pieces JSON cannot carry. A dictionary is its own data;
+any other value stands under `result`.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    text: str
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    data: bytes
+    mime_type: str = "image/png"
+    kind: Literal["image"] = "image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audio:
+    data: bytes
+    mime_type: str = "audio/wav"
+    kind: Literal["audio"] = "audio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """Something with an address: a file, a page, a row."""
+
+    uri: str
+    text: str | None = None
+    data: bytes | None = None
+    mime_type: str | None = None
+    kind: Literal["resource"] = "resource"
+
+
+Content: TypeAlias = Text | Image | Audio | Resource
+
+_PARTS = (Text, Image, Audio, Resource)
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A tool's return value on its way to the caller."""
+
+    data: dict[str, Any]
+    parts: tuple[Content, ...] = ()
+
+    @classmethod
+    def of(cls, value: Any) -> Output:
+        """Any value a tool returned. Values JSON cannot say are converted, not refused."""
+        if isinstance(value, Output):
+            return value
+        if type(value) in _PLAIN:
+            return cls(data={"result": value})
+        if isinstance(value, _PARTS):
+            return cls._of_parts([value])
+        if isinstance(value, (list, tuple)) and any(isinstance(item, _PARTS) for item in value):
+            return cls._of_parts([v if isinstance(v, _PARTS) else Text(text=as_text(v)) for v in value])
+        plain = plain_json(value)
+        return cls(data=plain if isinstance(plain, dict) else {"result": plain})
+
+    @classmethod
+    def _of_parts(cls, parts: list[Content]) -> Output:
+        return cls(data={"content": [describe_part(p) for p in parts]}, parts=tuple(parts))
+
+
+def describe_part(part: Content) -> dict[str, Any]:
+    """A part as JSON that says what it is without carrying its bytes."""
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    described: dict[str, Any] = {"type": part.kind}
+    if part.mime_type:
+        described["mime_type"] = part.mime_type
+    if isinstance(part, Resource):
+        described["uri"] = part.uri
+        if part.text is not None:
+            described["text"] = part.text
+    if part.data is not None:
+        described["size"] = len(part.data)
+    return described
+
+
+def as_text(value: Any) -> str:
+    """A value as a model reads it: text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else encode_json(value).decode()
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON of any value. What JSON has no word for becomes the nearest thing it has; nothing is refused."""
+    try:
+        return orjson.dumps(value, default=_nearest, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError, RecursionError):
+        # orjson refuses integers beyond 64 bits and lone surrogates; the standard library does not.
+        return _encode_anything(value)
+
+
+def plain_json(value: Any) -> Any:
+    """The value as JSON reads it back: dictionaries, lists, text, numbers, booleans, None."""
+    if type(value) in _PLAIN:
+        return value
+    encoded = encode_json(value)
+    try:
+        return orjson.loads(encoded)
+    except orjson.JSONDecodeError:
+        return json.loads(encoded)
+
+
+def _nearest(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump(mode="json")
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    if isinstance(value, _PARTS):
+        return describe_part(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (PurePath, Decimal)):
+        return str(value)
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}"
+    if hasattr(value, "__iter__"):
+        return list(value)
+    return str(value)
+
+
+def _encode_anything(value: Any) -> bytes:
+    def convert(item: Any) -> Any:
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            return {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}
+        if hasattr(item, "isoformat"):
+            return item.isoformat()
+        return _nearest(item)
+
+    try:
+        text = json.dumps(value, default=convert, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(repr(value), ensure_ascii=False)
+    return text.encode("utf-8", "replace")
