@@ -103,24 +103,25 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else encode_json(value).decode()
 
 
-def encode_json(value: Any) -> bytes:
+_AS_IT_IS = orjson.OPT_NON_STR_KEYS
+_SORTED = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
+
+
+def encode_json(value: Any, *, sort_keys: bool = False) -> bytes:
     """JSON of any value. What JSON has no word for becomes the nearest thing it has; nothing is refused."""
     try:
-        return orjson.dumps(value, default=_nearest, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, default=_nearest, option=_SORTED if sort_keys else _AS_IT_IS)
     except (TypeError, ValueError, RecursionError):
         # orjson refuses integers beyond 64 bits and lone surrogates; the standard library does not.
-        return _encode_anything(value)
+        return _encode_anything(value, sort_keys)
 
 
 def plain_json(value: Any) -> Any:
     """The value as JSON reads it back: dictionaries, lists, text, numbers, booleans, None."""
     if type(value) in _PLAIN:
         return value
-    encoded = encode_json(value)
-    try:
-        return orjson.loads(encoded)
-    except orjson.JSONDecodeError:
-        return json.loads(encoded)
+    # Not orjson: it reads integers beyond 64 bits as floats, which are not the same numbers.
+    return json.loads(encode_json(value))
 
 
 def _nearest(value: Any) -> Any:
@@ -144,7 +145,7 @@ def _nearest(value: Any) -> Any:
     return str(value)
 
 
-def _encode_anything(value: Any) -> bytes:
+def _encode_anything(value: Any, sort_keys: bool) -> bytes:
     def convert(item: Any) -> Any:
         if dataclasses.is_dataclass(item) and not isinstance(item, type):
             return {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}
@@ -153,7 +154,9 @@ def _encode_anything(value: Any) -> bytes:
         return _nearest(item)
 
     try:
-        text = json.dumps(value, default=convert, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(
+            value, default=convert, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
+        )
     except (TypeError, ValueError, RecursionError):
         text = json.dumps(repr(value), ensure_ascii=False)
     return text.encode("utf-8", "replace")

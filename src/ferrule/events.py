@@ -74,15 +74,9 @@ class EventBus:
     def __init__(self) -> None:
         self._subscribers: tuple[_Subscriber, ...] = ()
         self._lock = threading.Lock()
-
-    @property
-    def watched(self) -> bool:
+        self.watched = False
         """Whether anybody listens: an event nobody hears need not be made."""
-        return bool(self._subscribers)
-
-    @property
-    def has_async_subscribers(self) -> bool:
-        return any(isinstance(s, _AsyncSubscriber) for s in self._subscribers)
+        self.has_async_subscribers = False
 
     def subscribe(self, callback: EventCallback, event_filter: EventFilter | None = None) -> Callable[[], None]:
         """Call `callback` with each event the filter lets through; returns a function that ends it."""
@@ -97,7 +91,7 @@ class EventBus:
         else:
             subscriber = _SyncSubscriber(callback, accepts)
         with self._lock:
-            self._subscribers = (*self._subscribers, subscriber)
+            self._set((*self._subscribers, subscriber))
         return lambda: self._remove(subscriber)
 
     def unsubscribe(self, callback: EventCallback) -> bool:
@@ -128,8 +122,13 @@ class EventBus:
 
     def _remove(self, subscriber: _Subscriber) -> None:
         with self._lock:
-            self._subscribers = tuple(s for s in self._subscribers if s is not subscriber)
+            self._set(tuple(s for s in self._subscribers if s is not subscriber))
         subscriber.close()
+
+    def _set(self, subscribers: tuple[_Subscriber, ...]) -> None:
+        self._subscribers = subscribers
+        self.watched = bool(subscribers)
+        self.has_async_subscribers = any(isinstance(s, _AsyncSubscriber) for s in subscribers)
 
 
 class _Subscriber:

@@ -14,8 +14,6 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Literal, Protocol, TypeAlias
 
-import orjson
-
 from ferrule.content import encode_json
 from ferrule.errors import SpecError
 from ferrule.names import did_you_mean, model_name
@@ -235,9 +233,7 @@ class ToolSpec:
     def fingerprint(self) -> str:
         """Changes when anything a caller could notice changes; records carry it."""
         said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("enabled", "tags")}
-        # Values JSON cannot order or say (defaults that are objects, say) must not break a registration.
-        encoded = orjson.dumps(orjson.loads(encode_json(said)), option=orjson.OPT_SORT_KEYS)
-        return sha256(encoded).hexdigest()[:16]
+        return sha256(encode_json(said, sort_keys=True)).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,121 @@
+"""Checking the arguments of a call against its tool's parameters.
+
+A check is compiled once per action, on first use, and then costs less than a microsecond for arguments that are
+right. Arguments that are wrong are looked at again, slowly: in lenient mode what can be read in only one way is
+coerced, and what is still wrong is explained, all of it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ferrule.call import ValidationError, ValidationResult
+from ferrule.errors import SpecError
+from ferrule.spec import ToolCapability, ToolSpec
+from ferrule.validation.coercion import coerce
+from ferrule.validation.defaults import compile_defaults
+from ferrule.validation.messages import explain, unknown_parameter
+from ferrule.validation.schema_walk import properties_of, resolve, types_of
+
+MAX_ERRORS = 20
+
+
+class ParameterCheck:
+    """The compiled check of one action's parameters."""
+
+    def __init__(self, capability: ToolCapability, *, strict: bool = False) -> None:
+        import jsonschema_rs  # 30 ms to import: only when a call is checked
+
+        self._strict = strict
+        self._schema = schema = resolve(capability.schema, capability.schema)
+        try:
+            # offline: a schema that points elsewhere must not make us fetch what it points to.
+            self._validator = jsonschema_rs.validator_for(capability.schema, offline=True)
+        except ValueError as error:
+            raise SpecError(f"The parameters of {capability.name!r} are not a valid JSON Schema: {error}") from None
+        self._is_valid = self._validator.is_valid
+        self._fill = compile_defaults(capability.schema)
+        self._secret = capability.secret_names
+        properties = properties_of(schema)
+        self._known = frozenset(properties)
+        # Parameters nobody described are refused or left out, unless the schema itself says what to do with them.
+        self._closed = "additionalProperties" not in schema and "patternProperties" not in schema
+        self._integers = tuple(n for n, p in properties.items() if types_of(resolve(p, schema)) == ["integer"])
+
+    def accept(self, params: Any) -> dict[str, Any] | None:
+        """The arguments ready for use, when there is nothing to say about them; this is every good call's way."""
+        if type(params) is not dict or (self._closed and not (params.keys() <= self._known)):
+            return None
+        filled = self._fill(params) if self._fill is not None else params.copy()
+        if not self._is_valid(filled):
+            return None
+        for name in self._integers:
+            # JSON Schema takes 5.0 for an integer; Python functions do not.
+            if type(filled.get(name)) is float:
+                filled[name] = int(filled[name])
+        return filled
+
+    def check(self, params: Mapping[str, Any] | None) -> ValidationResult:
+        if params is not None and not isinstance(params, Mapping):
+            return _not_an_object(params)
+        given = dict(params or {})
+        unknown = tuple(name for name in given if name not in self._known) if self._closed else ()
+        if unknown and self._strict:
+            return self._explain(given, unknown)
+        kept = {name: value for name, value in given.items() if name not in unknown} if unknown else given
+        accepted = self.accept(kept)
+        if accepted is None and not self._strict:
+            accepted = self.accept(coerce(kept, self._schema, self._schema))
+        if accepted is None:
+            return self._explain(given, ())
+        return ValidationResult(is_valid=True, validated_params=accepted, ignored=unknown)
+
+    def _explain(self, params: dict[str, Any], unknown: tuple[str, ...]) -> ValidationResult:
+        errors = [unknown_parameter([name], self._schema, self._schema) for name in unknown]
+        if not self._strict:  # what could be read is not worth a word
+            params = coerce(params, self._schema, self._schema)
+        filled = self._fill(params) if self._fill is not None else params
+        for found in self._validator.iter_errors(filled):
+            errors += explain(found, schema=self._schema, params=params, secret=self._secret)
+            if len(errors) >= MAX_ERRORS:
+                break
+        return ValidationResult(is_valid=False, errors=errors)
+
+
+class ToolParameterValidator:
+    """Checks arguments of any tool, compiling each tool's check once."""
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self.strict = strict
+        # Checks are kept with the action they were made for: an id alone may be given to another object later.
+        self._checks: dict[int, tuple[ToolCapability, ParameterCheck]] = {}
+
+    def validate(
+        self, tool: ToolSpec | ToolCapability, params: Mapping[str, Any] | None, *, action: str | None = None
+    ) -> ValidationResult:
+        capability = tool.capability(action) if isinstance(tool, ToolSpec) else tool
+        if capability is None:
+            assert isinstance(tool, ToolSpec)
+            raise SpecError(f"Say which action of {tool.tool_id!r} to check. {tool.describe_actions(action)}")
+        return self.check_of(capability).check(params)
+
+    def check_of(self, capability: ToolCapability) -> ParameterCheck:
+        known = self._checks.get(id(capability))
+        if known is None:
+            if len(self._checks) >= 20_000:  # actions that were replaced long ago
+                self._checks.clear()
+            known = (capability, ParameterCheck(capability, strict=self.strict))
+            self._checks[id(capability)] = known
+        return known[1]
+
+
+def _not_an_object(params: Any) -> ValidationResult:
+    error = ValidationError(
+        path="",
+        message=f"arguments must be an object of names and values, not {type(params).__name__}.",
+        expected="an object",
+        received=type(params).__name__,
+        code="type",
+    )
+    return ValidationResult(is_valid=False, errors=[error])

@@ -1,0 +1,206 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule.errors import SpecError
+from ferrule.spec import ToolCapability, ToolSpec
+from ferrule.validation import ParameterCheck, ToolParameterValidator
+
+
+def check(parameters, params, *, strict=False):
+    return ParameterCheck(ToolCapability(name="t", description="", parameters=parameters), strict=strict).check(params)
+
+
+HTTP = {
+    "url": {"type": "string", "required": True, "pattern": "^https?://"},
+    "method": {"type": "string", "enum": ["GET", "POST"], "default": "GET"},
+    "timeout": {"type": "number", "minimum": 1, "maximum": 300, "default": 30},
+}
+
+
+def test_right_arguments_pass_and_defaults_are_filled():
+    result = check(HTTP, {"url": "https://a.b"})
+    assert result.is_valid
+    assert result.validated_params == {"url": "https://a.b", "method": "GET", "timeout": 30}
+
+
+def test_all_errors_come_at_once_each_with_path_and_expectation():
+    result = check(HTTP, {"url": "ftp://x", "method": "FETCH", "timeout": 0})
+    said = {e.path: (e.code, e.message) for e in result.errors}
+    assert said == {
+        "url": ("pattern", "must match the pattern ^https?://, not 'ftp://x'."),
+        "method": ("enum", "must be one of GET, POST, not 'FETCH'."),
+        "timeout": ("minimum", "must be at least 1, not 0."),
+    }
+
+
+def test_a_missing_parameter_is_named_with_the_near_one_that_came():
+    [error] = check(HTTP, {"urll": "https://a.b"}).errors
+    assert str(error) == "url: is required. You passed 'urll': is that it?"
+    assert error.expected == "text matching ^https?://"
+
+
+def test_a_wrong_enum_value_gets_the_near_one_as_a_hint():
+    [error] = check(HTTP, {"url": "https://a.b", "method": "POTS"}).errors
+    assert error.hint == "Did you mean 'POST'?"
+
+
+def test_errors_deep_inside_say_where():
+    items = {"type": "array", "items": {"type": "object", "properties": {"id": {"type": "integer"}}}}
+    [error] = check({"items": items}, {"items": [{"id": 1}, {"id": "x"}]}).errors
+    assert error.path == "items[1].id"
+
+
+def test_defaults_are_filled_at_every_depth_and_the_caller_keeps_his_own():
+    nested = {
+        "type": "object",
+        "properties": {
+            "retries": {"type": "integer", "default": 3},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"n": {"default": 1}}}},
+        },
+    }
+    given_params = {"options": {"list": [{}, {"n": 2}]}}
+    result = check({"options": nested}, given_params)
+    assert result.validated_params == {"options": {"retries": 3, "list": [{"n": 1}, {"n": 2}]}}
+    assert given_params == {"options": {"list": [{}, {"n": 2}]}}
+
+
+def test_a_default_that_is_a_list_is_not_shared_between_calls():
+    parameters = {"tags": {"type": "array", "default": []}}
+    one = check(parameters, {}).validated_params
+    one["tags"].append("x")
+    assert check(parameters, {}).validated_params == {"tags": []}
+
+
+def test_defaults_behind_references_and_in_recursive_schemas_are_filled():
+    schema = {
+        "type": "object",
+        "properties": {"node": {"$ref": "#/$defs/Node"}},
+        "$defs": {
+            "Node": {
+                "type": "object",
+                "properties": {
+                    "kind": {"type": "string", "default": "leaf"},
+                    "next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]},
+                },
+            }
+        },
+    }
+    assert check(schema, {"node": {}}).validated_params == {"node": {"kind": "leaf"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "came", "becomes"),
+    [
+        ({"type": "integer"}, "5", 5),
+        ({"type": "integer"}, " -7 ", -7),
+        ({"type": "integer"}, "5.0", 5),
+        ({"type": "integer"}, 5.0, 5),
+        ({"type": "number"}, "2.5", 2.5),
+        ({"type": "boolean"}, "True", True),
+        ({"type": "string"}, 12, "12"),
+        ({"type": "object"}, '{"a": 1}', {"a": 1}),
+        ({"type": "array"}, "[1, 2]", [1, 2]),
+        ({"type": "array"}, {1}, [1]),
+        ({"enum": ["GET", "POST"]}, "get", "GET"),
+        ({"type": ["integer", "null"]}, "5", 5),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "5", 5),
+        ({"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, "true", True),
+        ({"type": "array", "items": {"type": "integer"}}, '["1", 2]', [1, 2]),
+    ],
+)
+def test_lenient_mode_reads_what_can_be_read_in_one_way(schema, came, becomes):
+    assert check({"x": schema}, {"x": came}).validated_params == {"x": becomes}
+
+
+@pytest.mark.parametrize(
+    ("schema", "came"),
+    [
+        ({"type": "integer"}, "5.5"),
+        ({"type": "integer"}, "five"),
+        ({"type": "integer"}, True),
+        ({"type": "boolean"}, "yes"),
+        ({"type": "boolean"}, 1),
+        ({"type": "string"}, True),
+        ({"type": "array"}, "1,2"),
+        ({"type": "object"}, "[1]"),
+        ({"enum": ["a", "A"]}, "á"),
+        ({"type": "integer"}, "１２"),
+    ],
+)
+def test_lenient_mode_does_not_guess(schema, came):
+    assert not check({"x": schema}, {"x": came}).is_valid
+
+
+def test_strict_mode_coerces_nothing():
+    [error] = check({"x": {"type": "integer"}}, {"x": "5"}, strict=True).errors
+    assert str(error) == "x: must be a whole number, not '5'."
+
+
+def test_strict_mode_refuses_unknown_parameters_with_the_near_name():
+    [error] = check({"limit": {"type": "integer"}}, {"limt": 5}, strict=True).errors
+    assert str(error) == "limt: there is no parameter 'limt'. Did you mean 'limit'?"
+
+
+def test_lenient_mode_leaves_unknown_parameters_out_and_says_so():
+    result = check({"limit": {"type": "integer"}}, {"limit": 5, "colour": "red"})
+    assert (result.validated_params, result.ignored) == ({"limit": 5}, ("colour",))
+
+
+def test_a_schema_that_forbids_or_allows_more_parameters_has_the_last_word():
+    shut = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
+    open_ = {"type": "object", "properties": {"a": {}}, "additionalProperties": True}
+    assert not check(shut, {"b": 1}).is_valid
+    assert check(open_, {"b": 1}, strict=True).validated_params == {"b": 1}
+
+
+def test_null_for_an_optional_parameter_means_it_was_not_given():
+    parameters = {"limit": {"type": "integer", "default": 10}, "q": {"type": ["string", "null"]}}
+    assert check(parameters, {"limit": None, "q": None}).validated_params == {"limit": 10, "q": None}
+
+
+def test_a_secret_never_shows_in_an_error():
+    [error] = check({"token": {"type": "string", "maxLength": 3, "writeOnly": True}}, {"token": "hunter2"}).errors
+    assert "hunter2" not in str(error.to_dict())
+
+
+def test_arguments_that_are_no_object_are_explained():
+    [error] = check(HTTP, ["x"]).errors
+    assert "must be an object" in error.message
+
+
+def test_integers_beyond_64_bits_pass():
+    assert check({"n": {"type": "integer"}}, {"n": 2**100}).validated_params == {"n": 2**100}
+
+
+def test_a_schema_that_is_none_says_which_tool_has_it():
+    with pytest.raises(SpecError, match="'t' are not a valid JSON Schema"):
+        check({"type": "object", "properties": {"a": {"type": "nonsense"}}}, {})
+
+
+def test_a_schema_that_points_elsewhere_fetches_nothing():
+    with pytest.raises(SpecError):
+        check({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}, {"a": 1})
+
+
+def test_the_validator_asks_which_action_of_several():
+    spec = ToolSpec(tool_id="t", capabilities=[ToolCapability(name=n, description="") for n in "ab"])
+    with pytest.raises(SpecError, match="a, b"):
+        ToolParameterValidator().validate(spec, {})
+    assert ToolParameterValidator().validate(spec, {}, action="a").is_valid
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=5), x, max_size=3),
+)
+TYPES = st.sampled_from(["string", "integer", "number", "boolean", "array", "object", "null"])
+
+
+@given(TYPES, JSON)
+def test_what_is_accepted_really_has_its_type(kind, value):
+    result = check({"x": {"type": kind, "required": True}}, {"x": value})
+    if result.is_valid:
+        assert check({"x": {"type": kind, "required": True}}, result.validated_params, strict=True).is_valid
+    else:
+        assert result.errors
