@@ -1,3 +1,6 @@
+from datetime import date
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,6 +170,14 @@ def test_a_secret_never_shows_in_an_error():
 def test_arguments_that_are_no_object_are_explained():
     [error] = check(HTTP, ["x"]).errors
     assert "must be an object" in error.message
+
+
+def test_python_objects_become_the_json_they_mean_or_in_strict_mode_an_error():
+    parameters = {"when": {"type": "string"}, "where": {"type": "string"}}
+    params = {"when": date(2026, 1, 2), "where": Path("a/b")}
+    assert check(parameters, params).validated_params == {"when": "2026-01-02", "where": "a/b"}
+    [error] = check(parameters, params, strict=True).errors
+    assert str(error) == "when: must be a value JSON has a word for, not a Python date."
 
 
 def test_integers_beyond_64_bits_pass():

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferrule.call import ValidationError, ValidationResult
+from ferrule.content import plain_json
 from ferrule.errors import SpecError
 from ferrule.spec import ToolCapability, ToolSpec
 from ferrule.validation.coercion import coerce
@@ -48,7 +49,10 @@ class ParameterCheck:
         if type(params) is not dict or (self._closed and not (params.keys() <= self._known)):
             return None
         filled = self._fill(params) if self._fill is not None else params.copy()
-        if not self._is_valid(filled):
+        try:
+            if not self._is_valid(filled):
+                return None
+        except ValueError:  # a value JSON has no word for
             return None
         for name in self._integers:
             # JSON Schema takes 5.0 for an integer; Python functions do not.
@@ -66,13 +70,14 @@ class ParameterCheck:
         kept = {name: value for name, value in given.items() if name not in unknown} if unknown else given
         accepted = self.accept(kept)
         if accepted is None and not self._strict:
-            accepted = self.accept(coerce(kept, self._schema, self._schema))
+            accepted = self.accept(coerce(plain_json(kept), self._schema, self._schema))
         if accepted is None:
             return self._explain(given, ())
         return ValidationResult(is_valid=True, validated_params=accepted, ignored=unknown)
 
-    def _explain(self, params: dict[str, Any], unknown: tuple[str, ...]) -> ValidationResult:
+    def _explain(self, given: dict[str, Any], unknown: tuple[str, ...]) -> ValidationResult:
         errors = [unknown_parameter([name], self._schema, self._schema) for name in unknown]
+        params = plain_json(given)
         if not self._strict:  # what could be read is not worth a word
             params = coerce(params, self._schema, self._schema)
         filled = self._fill(params) if self._fill is not None else params
@@ -80,7 +85,7 @@ class ParameterCheck:
             errors += explain(found, schema=self._schema, params=params, secret=self._secret)
             if len(errors) >= MAX_ERRORS:
                 break
-        return ValidationResult(is_valid=False, errors=errors)
+        return ValidationResult(is_valid=False, errors=errors or [_not_json(given)])
 
 
 class ToolParameterValidator:
@@ -108,6 +113,18 @@ class ToolParameterValidator:
             known = (capability, ParameterCheck(capability, strict=self.strict))
             self._checks[id(capability)] = known
         return known[1]
+
+
+def _not_json(params: dict[str, Any]) -> ValidationError:
+    """Strict mode takes no Python object in the place of the JSON it would become."""
+    odd = next((name for name, value in params.items() if plain_json(value) != value), "")
+    return ValidationError(
+        path=odd,
+        message=f"must be a value JSON has a word for, not a Python {type(params.get(odd)).__name__}.",
+        expected="JSON",
+        received=type(params.get(odd)).__name__,
+        code="type",
+    )
 
 
 def _not_an_object(params: Any) -> ValidationResult:
