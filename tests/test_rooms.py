@@ -5,10 +5,28 @@ from pathlib import Path
 
 import ferrule
 
-ROOMS = (
-    "errors names content spec call events schema registry validation redaction store concurrency executors sources "
-    "tools engine subagent config library cli"
-).split()
+ROOMS = [
+    "errors",
+    "names",
+    "content",
+    "spec",
+    "call",
+    "events",
+    "schema",
+    "registry",
+    "validation",
+    "redaction",
+    "store",
+    "concurrency",
+    "executors",
+    "sources",
+    "tools",
+    "engine",
+    "subagent",
+    "config",
+    "library",
+    "cli",
+]
 PACKAGE = Path(ferrule.__file__).parent
 
 

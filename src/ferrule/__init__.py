@@ -1,3 +1,167 @@
-"""One governed runtime for every tool a language model may use."""
+"""One governed runtime for every tool a language model may use.
+
+The names below are loaded when they are first used: `import ferrule` itself costs next to nothing, and worker
+processes load only what they need.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ferrule.call import (
+        Invocation,
+        Progress,
+        ToolExecutionContext,
+        ToolExecutionResult,
+        ToolExecutor,
+        ValidationError,
+        ValidationResult,
+        report_progress,
+    )
+    from ferrule.concurrency import ConcurrencyConfig, ConcurrencyMetrics, ToolConcurrencyController
+    from ferrule.content import Audio, Image, Resource, Text
+    from ferrule.engine import ToolEngine, ToolEngineConfig
+    from ferrule.errors import (
+        FerruleError,
+        NeedsApproval,
+        Refuse,
+        Retry,
+        SetupError,
+        Transient,
+    )
+    from ferrule.events import ToolEngineEvent, ToolEngineEventType
+    from ferrule.executors.address_guard import AddressGuard
+    from ferrule.library import RegistrationResult, UnifiedToolLibrary
+    from ferrule.registry import ToolRegistry
+    from ferrule.schema import Secret
+    from ferrule.sources import ToolConfigLoader, tool
+    from ferrule.spec import (
+        Effects,
+        FunctionToolSpec,
+        Limits,
+        MCPServerSpec,
+        Tool,
+        ToolCapability,
+        ToolCategory,
+        ToolParameter,
+        ToolSpec,
+        ToolType,
+    )
+    from ferrule.store import ToolCallRecord, ToolCallSummary, ToolKnowledgeStore
+    from ferrule.subagent import ToolSubAgent
+    from ferrule.validation import ToolParameterValidator
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AddressGuard": "ferrule.executors.address_guard",
+    "Audio": "ferrule.content",
+    "ConcurrencyConfig": "ferrule.concurrency",
+    "ConcurrencyMetrics": "ferrule.concurrency",
+    "Effects": "ferrule.spec",
+    "FerruleError": "ferrule.errors",
+    "FunctionToolSpec": "ferrule.spec",
+    "Image": "ferrule.content",
+    "Invocation": "ferrule.call",
+    "Limits": "ferrule.spec",
+    "MCPServerSpec": "ferrule.spec",
+    "NeedsApproval": "ferrule.errors",
+    "Progress": "ferrule.call",
+    "Refuse": "ferrule.errors",
+    "RegistrationResult": "ferrule.library",
+    "Resource": "ferrule.content",
+    "Retry": "ferrule.errors",
+    "Secret": "ferrule.schema",
+    "SetupError": "ferrule.errors",
+    "Text": "ferrule.content",
+    "Tool": "ferrule.spec",
+    "ToolCallRecord": "ferrule.store",
+    "ToolCallSummary": "ferrule.store",
+    "ToolCapability": "ferrule.spec",
+    "ToolCategory": "ferrule.spec",
+    "ToolConcurrencyController": "ferrule.concurrency",
+    "ToolConfigLoader": "ferrule.sources",
+    "ToolEngine": "ferrule.engine",
+    "ToolEngineConfig": "ferrule.engine",
+    "ToolEngineEvent": "ferrule.events",
+    "ToolEngineEventType": "ferrule.events",
+    "ToolExecutionContext": "ferrule.call",
+    "ToolExecutionResult": "ferrule.call",
+    "ToolExecutor": "ferrule.call",
+    "ToolKnowledgeStore": "ferrule.store",
+    "ToolParameter": "ferrule.spec",
+    "ToolParameterValidator": "ferrule.validation",
+    "ToolRegistry": "ferrule.registry",
+    "ToolSpec": "ferrule.spec",
+    "ToolSubAgent": "ferrule.subagent",
+    "ToolType": "ferrule.spec",
+    "Transient": "ferrule.errors",
+    "UnifiedToolLibrary": "ferrule.library",
+    "ValidationError": "ferrule.call",
+    "ValidationResult": "ferrule.call",
+    "report_progress": "ferrule.call",
+    "tool": "ferrule.sources",
+}
+
+__all__ = [
+    "AddressGuard",
+    "Audio",
+    "ConcurrencyConfig",
+    "ConcurrencyMetrics",
+    "Effects",
+    "FerruleError",
+    "FunctionToolSpec",
+    "Image",
+    "Invocation",
+    "Limits",
+    "MCPServerSpec",
+    "NeedsApproval",
+    "Progress",
+    "Refuse",
+    "RegistrationResult",
+    "Resource",
+    "Retry",
+    "Secret",
+    "SetupError",
+    "Text",
+    "Tool",
+    "ToolCallRecord",
+    "ToolCallSummary",
+    "ToolCapability",
+    "ToolCategory",
+    "ToolConcurrencyController",
+    "ToolConfigLoader",
+    "ToolEngine",
+    "ToolEngineConfig",
+    "ToolEngineEvent",
+    "ToolEngineEventType",
+    "ToolExecutionContext",
+    "ToolExecutionResult",
+    "ToolExecutor",
+    "ToolKnowledgeStore",
+    "ToolParameter",
+    "ToolParameterValidator",
+    "ToolRegistry",
+    "ToolSpec",
+    "ToolSubAgent",
+    "ToolType",
+    "Transient",
+    "UnifiedToolLibrary",
+    "ValidationError",
+    "ValidationResult",
+    "report_progress",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ferrule' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -166,24 +166,34 @@ class TransportFault(ExecutionFailed):
 class ToolSignal(CallError):
     """Raised by tools on purpose, to say what the caller should do about the failure."""
 
+    advice: ClassVar[str]
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **{"advice": self.advice, **details})
+
 
 class Retry(ToolSignal):
     """The arguments were wrong in a way the schema cannot tell: try again with other ones."""
+
+    advice = "change_arguments"
 
 
 class Refuse(ToolSignal):
     """Final: no arguments will make this call succeed."""
 
+    advice = "give_up"
     error_type = PERMISSION_DENIED
 
 
 class NeedsApproval(ToolSignal):
     """A person must agree before this call may run."""
 
+    advice = "ask_approval"
     error_type = PERMISSION_DENIED
 
 
 class Transient(ToolSignal):
     """The same call may succeed later: idempotent tools are tried again by themselves."""
 
+    advice = "try_later"
     transient = True

@@ -40,6 +40,15 @@ class RegistrySnapshot:
         """The first enabled candidate of an id."""
         return next((tool for tool in self.by_id.get(tool_id, ()) if tool.spec.enabled), None)
 
+    def find_tool(self, name: str) -> Tool:
+        """The tool a caller means by an id, a model's name for one of its actions, or a display name."""
+        tool = self.get(name) or self._by_name.get(name)
+        if tool is None and (known := self._by_model_name.get(name)) is not None:
+            tool = known[0]
+        if tool is None:
+            raise ToolNotFound(self._why_not_found(name))
+        return tool
+
     def find(self, name: str, action: str | None = None) -> tuple[Tool, ToolCapability]:
         """The tool and action a caller means by an id, a model's name for it, or a display name."""
         tool = self.get(name)
@@ -166,6 +175,23 @@ class ToolRegistry:
 
     def find(self, name: str, action: str | None = None) -> tuple[Tool, ToolCapability]:
         return self.snapshot().find(name, action)
+
+    def find_tool(self, name: str) -> Tool:
+        return self.snapshot().find_tool(name)
+
+    def search(self, words: str) -> list[Tool]:
+        """Enabled tools that speak of any of the words, those that speak of most of them first."""
+        wanted = [word for word in words.casefold().split() if word]
+
+        def score(tool: Tool) -> int:
+            spec = tool.spec
+            actions = " ".join(f"{c.name} {c.description}" for c in spec.capabilities)
+            title = f"{spec.tool_id} {spec.name} {' '.join(spec.tags)}".casefold()
+            body = f"{spec.description} {actions}".casefold()
+            return sum(3 * (word in title) + (word in body) for word in wanted)
+
+        scored = [(score(tool), tool) for tool in self if tool.spec.enabled]
+        return [tool for points, tool in sorted(scored, key=lambda s: -s[0]) if points]
 
     def by_name(self, name: str) -> list[Tool]:
         return self.snapshot().select(lambda tool: tool.spec.name == name)

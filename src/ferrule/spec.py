@@ -233,6 +233,8 @@ class ToolSpec:
     def fingerprint(self) -> str:
         """Changes when anything a caller could notice changes; records carry it."""
         said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("enabled", "tags")}
+        # Field by field: a capability's cached schema is no field, but orjson would write it once it was asked for.
+        said["capabilities"] = [{f.name: getattr(c, f.name) for f in fields(c)} for c in self.capabilities]
         return sha256(encode_json(said, sort_keys=True)).hexdigest()[:16]
 
 
@@ -261,7 +263,7 @@ class FunctionTarget(Protocol):
     def function(self, action: str, /) -> Callable[..., Any]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Tool:
     """A spec together with what runs it: what sources bring, the registry keeps and the engine calls."""
 

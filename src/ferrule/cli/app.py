@@ -1,0 +1,322 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ferrule import __version__
+from ferrule.call import Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.cli import doctor as examination
+from ferrule.cli import show
+from ferrule.cli.arguments import read_arguments
+from ferrule.cli.project import make_project
+from ferrule.cli.session import USAGE, Session, exit_with, fail, run
+from ferrule.engine import ToolEngine
+from ferrule.errors import SetupError
+from ferrule.sources import DirectorySource
+from ferrule.spec import Tool
+
+app = typer.Typer(
+    name="ferrule",
+    help="One governed runtime for every tool a language model may use.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+tools_app = typer.Typer(help="See which tools there are.", no_args_is_help=True)
+app.add_typer(tools_app, name="tools")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+session = Session(None)
+
+
+def main() -> None:
+    app()
+
+
+@app.callback()
+def options(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The ferrule.toml to use; else the nearest one upwards.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"ferrule {__version__}")
+        raise typer.Exit
+    level = logging.DEBUG if verbose else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    global session
+    session = Session(config)
+
+
+@app.command()
+def call(
+    name: Annotated[str, typer.Argument(help="The tool, or tool__action where it has several.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments; KEY:=JSON for what is not text.")
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option("--params", "-p", help="All arguments as a JSON object; @FILE, or - for stdin.")
+    ] = None,
+    action: Annotated[str | None, typer.Option("--action", "-a", help="Which action of the tool.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0.001, help="Seconds it may run.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the result's image, audio or file here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Call a tool.
+
+    Exit codes: 0 done, 1 the tool failed, 2 wrong arguments, 3 no such tool, 4 timed out, 5 rejected,
+    6 not permitted, 130 stopped by Ctrl-C.
+    """
+
+    async def story() -> ToolExecutionResult:
+        read = read_arguments(arguments or (), params)
+        async with session.engine() as engine:
+            _say_what_did_not_load(engine)
+            with _progress_line(enabled=not as_json) as line:
+                context = ToolExecutionContext(caller_type="direct", caller_id="cli")
+                return await engine.execute(
+                    name, read, context, action=action, timeout=timeout, on_progress=line.progress
+                )
+
+    result = run(story())
+    if output is not None:
+        _write_part(result, output)
+    show.as_json(result.to_dict()) if as_json else show.result(result)
+    exit_with(result)
+
+
+@tools_app.command("list")
+def list_tools(
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tools with this tag.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Only tools of this source.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tools."""
+
+    async def story() -> list[Tool]:
+        async with session.engine() as engine:
+            _say_what_did_not_load(engine)
+            found = engine.registry.by_tag(*tag) if tag else list(engine.registry)
+            return sorted((t for t in found if source in (None, t.source)), key=lambda t: (t.priority, t.id))
+
+    found = run(story())
+    show.as_json([_described(tool) for tool in found]) if as_json else show.tools(found)
+
+
+@tools_app.command("show")
+def show_tool(name: Annotated[str, typer.Argument(help="The tool.")], as_json: AsJson = False) -> None:
+    """Show all about a tool."""
+
+    async def story() -> None:
+        async with session.engine() as engine:
+            found = engine.registry.candidates(name) or _found_by_other_name(engine, name)
+            for tool in found:
+                show.as_json(_described(tool)) if as_json else show.tool(tool, engine)
+
+    run(story())
+
+
+@tools_app.command("search")
+def search_tools(
+    words: Annotated[list[str], typer.Argument(help="What the tool should be about.")], as_json: AsJson = False
+) -> None:
+    """Find tools by words in their names, tags and descriptions."""
+
+    async def story() -> list[Tool]:
+        async with session.engine() as engine:
+            return engine.registry.search(" ".join(words))
+
+    found = run(story())
+    if as_json:
+        show.as_json([_described(tool) for tool in found])
+    elif found:
+        show.tools(found)
+    else:
+        fail(f"No tool is about {' '.join(words)!r}. See them all with: ferrule tools list", code=1)
+
+
+@tools_app.command("validate")
+def validate_tools(
+    directory: Annotated[Path, typer.Argument(help="A folder of YAML and Python files.")] = Path("tools"),
+    as_json: AsJson = False,
+) -> None:
+    """Check every file of tools in a folder and print all problems at once."""
+    if not directory.is_dir():
+        fail(f"There is no folder {str(directory)!r}.", code=USAGE)
+    report = DirectorySource(directory).load()
+    if as_json:
+        problems = [{"path": str(e.path), "line": e.line, "error": e.message, "hint": e.hint} for e in report.errors]
+        show.as_json({"tools": [tool.id for tool in report.tools], "errors": problems})
+    else:
+        for error in report.errors:
+            print(error)
+        print(f"{len(report.tools)} tools are right, {len(report.errors)} problems.")
+    if report.errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def calls(
+    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
+    conversation: Annotated[str | None, typer.Option("--conversation", help="Only of this conversation.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only calls that failed.")] = False,
+    since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the latest calls."""
+
+    async def story() -> Any:
+        async with session.engine() as engine:
+            return await engine.query_call_records(
+                tool_name=tool,
+                conversation_id=conversation,
+                is_success=False if failed else None,
+                since=_moment(since),
+                limit=limit,
+            )
+
+    records = run(story())
+    show.as_json([record.to_dict() for record in records]) if as_json else show.calls(records)
+
+
+@app.command()
+def stats(
+    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how often tools were called, how they did and how long they took."""
+
+    async def story() -> Any:
+        async with session.engine() as engine:
+            return await engine.get_call_statistics(tool_name=tool, since=_moment(since))
+
+    found = run(story())
+    show.as_json(found.to_dict()) if as_json else show.statistics(found)
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="Where; made if it is not there.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+) -> None:
+    """Make a project with an example of each kind of tool."""
+    try:
+        made = make_project(directory, force=force)
+    except (SetupError, OSError) as error:
+        fail(str(error), code=USAGE)
+    for path in made:
+        print(f"made {path}")
+    where = "" if directory == Path() else f"cd {directory} && "
+    print(f"\nNext: {where}ferrule tools list\n      ferrule call add a=1 b=2")
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Check that everything Ferrule needs is there and works."""
+    checks = run(examination.examine(session))
+    if as_json:
+        show.as_json([vars(check) for check in checks])
+    else:
+        for check in checks:
+            print(f"{'ok  ' if check.ok else 'BAD '} {check.name:<12} {check.found}")
+            if check.advice:
+                print(f"     {'':<12} {check.advice}")
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+def _say_what_did_not_load(engine: ToolEngine) -> None:
+    for error in engine.load_errors:
+        print(f"ferrule: not loaded: {error}", file=sys.stderr)
+
+
+def _found_by_other_name(engine: ToolEngine, name: str) -> Sequence[Tool]:
+    return [engine.registry.find_tool(name)]
+
+
+def _described(tool: Tool) -> dict[str, Any]:
+    spec = tool.spec
+    return {
+        "tool_id": spec.tool_id,
+        "name": spec.name,
+        "description": spec.description,
+        "version": spec.version,
+        "category": spec.category,
+        "tags": spec.tags,
+        "enabled": spec.enabled,
+        "source": tool.source,
+        "origin": tool.origin,
+        "fingerprint": spec.fingerprint,
+        "actions": [
+            {"name": c.name, "description": c.description, "parameters": c.schema, "examples": c.examples}
+            for c in spec.capabilities
+        ],
+    }
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _moment(said: str | None) -> datetime | None:
+    """`2h` ago, or a date and time."""
+    if said is None:
+        return None
+    if said[:-1].isdigit() and said[-1] in _UNITS:
+        return datetime.now(UTC) - timedelta(**{_UNITS[said[-1]]: int(said[:-1])})
+    try:
+        moment = datetime.fromisoformat(said)
+    except ValueError:
+        raise SetupError(f"--since takes 10m, 2h, 7d or a date such as 2026-01-31, not {said!r}.") from None
+    return moment.astimezone() if moment.tzinfo is None else moment
+
+
+def _write_part(result: ToolExecutionResult, path: Path) -> None:
+    data = next((d for part in result.content if (d := getattr(part, "data", None)) is not None), None)
+    path.write_bytes(data if data is not None else result.text.encode())
+    print(f"ferrule: wrote {path}", file=sys.stderr)
+
+
+class _progress_line:
+    """One line on standard error that shows a long call is alive; nothing when that is not a terminal."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._shown = enabled and sys.stderr.isatty()
+        self._status: Any = None
+
+    def __enter__(self) -> _progress_line:
+        if self._shown:
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("")
+            # Most calls are over before anybody could read a word.
+            self._timer = asyncio.get_running_loop().call_later(0.5, self._status.start)
+            self._status.update("running …")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._status is not None:
+            self._timer.cancel()
+            self._status.stop()
+
+    def progress(self, progress: Progress) -> None:
+        if self._status is None:
+            return
+        share = "" if progress.fraction is None else f"{progress.fraction:4.0%} "
+        words = progress.message or (str(progress.data) if progress.data is not None else "")
+        self._status.update(f"{share}{words}".strip() or "running …")

@@ -1,0 +1,104 @@
+"""Looking at what Ferrule needs: is it there, and does it work?"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+
+from ferrule import __version__
+from ferrule.cli.session import Session
+from ferrule.engine import ToolEngine
+from ferrule.errors import FerruleError
+from ferrule.spec import Limits, Tool, ToolCapability, ToolSpec
+
+PACKAGES = (
+    "cloudpickle",
+    "httpx",
+    "jsonschema-rs",
+    "orjson",
+    "pydantic",
+    "pyyaml",
+    "sqlalchemy",
+    "typer",
+    "watchfiles",
+)
+EXTRAS = {"psycopg": "postgres"}
+
+
+@dataclass(kw_only=True)
+class Check:
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+async def examine(session: Session) -> list[Check]:
+    """Every check there is; none of them stops the others."""
+    checks = [
+        Check(name="ferrule", ok=True, found=f"{__version__} at {sys.prefix}"),
+        Check(name="python", ok=True, found=f"{platform.python_version()} on {platform.system()}"),
+        *(_package(name) for name in PACKAGES),
+        *(_extra(name, extra) for name, extra in EXTRAS.items()),
+    ]
+    try:
+        engine = session.engine()
+    except FerruleError as error:
+        return [*checks, Check(name="project", ok=False, found=str(error))]
+    async with engine:
+        checks.append(_files(engine))
+        checks.append(await _store(engine))
+        checks.append(await _worker(engine))
+    return checks
+
+
+def _package(name: str) -> Check:
+    try:
+        return Check(name=name, ok=True, found=metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Check(name=name, ok=False, found="not installed", advice=f"pip install {name}")
+
+
+def _extra(name: str, extra: str) -> Check:
+    try:
+        return Check(name=name, ok=True, found=metadata.version(name))
+    except metadata.PackageNotFoundError:
+        advice = f'only for Postgres: pip install "ferrule[{extra}]"'
+        return Check(name=name, ok=True, found="not installed", advice=advice)
+
+
+def _files(engine: ToolEngine) -> Check:
+    errors = engine.load_errors
+    advice = "see them with: ferrule tools validate" if errors else ""
+    return Check(name="tools", ok=not errors, found=f"{len(engine.registry)}, {len(errors)} problems", advice=advice)
+
+
+async def _store(engine: ToolEngine) -> Check:
+    try:
+        total = (await engine.get_call_statistics()).total
+        return Check(name="store", ok=True, found=f"{engine.store.location.shown}, {total:,} calls")
+    except (FerruleError, OSError) as error:
+        return Check(name="store", ok=False, found=str(error), advice="look at [store] url in ferrule.toml")
+
+
+async def _worker(engine: ToolEngine) -> Check:
+    """A sync function must run in a process of its own, or a time-out could not end it."""
+    engine.register(_probe())
+    result = await engine.execute("ferrule_doctor_probe", timeout=20)
+    return Check(name="workers", ok=result.is_success, found="start and answer" if result.is_success else result.text)
+
+
+def _probe() -> Tool:
+    spec = ToolSpec(
+        tool_id="ferrule_doctor_probe",
+        capabilities=[ToolCapability(name="probe", description="Answer from a worker process.")],
+        limits=Limits(isolation="process"),
+    )
+    return Tool(spec=spec, handler="function", target=_Platform())
+
+
+class _Platform:
+    def function(self, action: str) -> object:
+        return platform.python_version

@@ -1,0 +1,100 @@
+"""What every command needs: the project's engine, Ctrl-C that stops cleanly, and exit codes that tell."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import typer
+
+from ferrule.call import ToolExecutionResult
+from ferrule.config import FerruleConfig
+from ferrule.engine import ToolEngine
+from ferrule.errors import (
+    CANCELLED,
+    EXECUTION_ERROR,
+    EXECUTOR_NOT_FOUND,
+    KNOWN_FAILURE,
+    PERMISSION_DENIED,
+    REJECTED,
+    TIMEOUT,
+    TOOL_NOT_FOUND,
+    VALIDATION_ERROR,
+    FerruleError,
+)
+
+T = TypeVar("T")
+
+USAGE = 2
+EXIT_CODES = {
+    EXECUTION_ERROR: 1,
+    VALIDATION_ERROR: 2,
+    TOOL_NOT_FOUND: 3,
+    EXECUTOR_NOT_FOUND: 3,
+    TIMEOUT: 4,
+    REJECTED: 5,
+    PERMISSION_DENIED: 6,
+    KNOWN_FAILURE: 7,
+    CANCELLED: 130,
+}
+
+
+class Session:
+    """The project a command works on."""
+
+    def __init__(self, config_path: Path | None) -> None:
+        self._path = config_path
+
+    def config(self) -> FerruleConfig:
+        """The project's configuration; outside a project the records go to the user's own state folder."""
+        config = FerruleConfig.read(self._path) if self._path is not None else FerruleConfig.find(Path.cwd())
+        if config.store.url is not None:
+            return config
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "ferrule"
+        state.mkdir(parents=True, exist_ok=True)
+        url = f"sqlite:///{state / 'calls.db'}"
+        return dataclasses.replace(config, store=dataclasses.replace(config.store, url=url))
+
+    def engine(self) -> ToolEngine:
+        config = self.config()
+        # A command is over before a file could change.
+        settled = dataclasses.replace(config.engine_config, auto_reload=False, watch_for_changes=False)
+        return dataclasses.replace(config, engine_config=settled).engine()
+
+
+def run(story: Coroutine[Any, Any, T]) -> T:
+    """Run a command's story; what goes wrong becomes one line and an exit code."""
+    try:
+        return asyncio.run(_until_interrupted(story))
+    except KeyboardInterrupt:
+        fail("Stopped.", code=130)
+    except FerruleError as error:
+        fail(str(error), code=USAGE)
+
+
+async def _until_interrupted(story: Coroutine[Any, Any, T]) -> T:
+    # Ctrl-C and `kill` cancel the story, so that running tools are ended and the store is closed.
+    task = asyncio.ensure_future(story)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def fail(message: str, *, code: int) -> NoReturn:
+    print(f"ferrule: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def exit_with(result: ToolExecutionResult) -> None:
+    if not result.is_success:
+        raise typer.Exit(EXIT_CODES.get(result.error_type or "", 1))

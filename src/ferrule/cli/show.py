@@ -1,0 +1,183 @@
+"""What a person sees: tables, results, errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ferrule.call import ToolExecutionResult
+from ferrule.content import plain_json
+from ferrule.engine import ToolEngine
+from ferrule.spec import Tool, ToolCapability, parameters_of
+from ferrule.store import CallStatistics, ToolCallRecord
+from ferrule.validation.messages import expected_text
+
+
+def as_json(value: Any) -> None:
+    print(json.dumps(plain_json(value), ensure_ascii=False, indent=2))
+
+
+def result(done: ToolExecutionResult) -> None:
+    """The result on standard output; what went wrong on standard error."""
+    if done.is_success:
+        text = done.text
+        if set(done.output) != {"result"}:
+            text = json.dumps(done.output, ensure_ascii=False, indent=2)
+        print(text)
+        for part in done.content:
+            data = getattr(part, "data", None)
+            if data is not None:
+                print(f"({part.kind}, {len(data):,} bytes: use --output FILE to keep it)", file=sys.stderr)
+    else:
+        print(f"ferrule: {done.error}", file=sys.stderr)
+    for name in done.metadata.get("ignored_params", ()):
+        print(f"ferrule: {done.tool_name} has no parameter {name!r}; it was left out.", file=sys.stderr)
+
+
+def tools(found: Sequence[Tool]) -> None:
+    table(
+        ("tool", "description", "tags", "source"),
+        [
+            (
+                tool.id + ("" if tool.spec.enabled else " (disabled)"),
+                _first_line(tool.spec.description),
+                ", ".join(tool.spec.tags),
+                tool.source,
+            )
+            for tool in found
+        ],
+        empty="There are no tools here. Make a project with examples: ferrule init",
+    )
+
+
+def tool(one: Tool, engine: ToolEngine) -> None:
+    from rich.console import Console
+
+    spec = one.spec
+    console = Console(highlight=False)
+    console.print(f"[bold]{spec.tool_id}[/bold]" + (f"  {spec.name}" if spec.name != spec.tool_id else ""), markup=True)
+    console.print(spec.description or "(no description)", markup=False)
+    facts = [
+        ("version", spec.version),
+        ("category", str(spec.category)),
+        ("tags", ", ".join(spec.tags)),
+        ("source", f"{one.source}: {one.origin}"),
+        ("run by", one.handler),
+        ("status", spec.status),
+        ("fingerprint", spec.fingerprint),
+    ]
+    for name, value in facts:
+        if value:
+            console.print(f"  {name:<12} {value}", markup=False)
+    for capability in spec.capabilities:
+        _action(one, capability, engine)
+
+
+def _action(one: Tool, capability: ToolCapability, engine: ToolEngine) -> None:
+    spec = one.spec
+    effects, limits = spec.effects_of(capability), spec.limits_of(capability)
+    print()
+    if len(spec.capabilities) > 1:
+        print(f"action {capability.name}: {_first_line(capability.description)}")
+    promised = [n for n in ("read_only", "idempotent", "destructive", "cacheable") if getattr(effects, n)]
+    print(f"  effects      {', '.join(promised) or 'anything may happen'}")
+    print(f"  time-out     {limits.timeout or engine.config.default_timeout:g} s")
+    print(f"  bucket       {spec.bucket_of(capability)}")
+    table(
+        ("parameter", "takes", "required", "default", "description"),
+        [
+            (
+                p.name,
+                expected_text(p.to_schema(), capability.schema),
+                "yes" if p.required else "",
+                json.dumps(p.default, ensure_ascii=False) if p.has_default else "",
+                p.description,
+            )
+            for p in parameters_of(capability.schema)
+        ],
+        empty="  no parameters",
+    )
+    for example in capability.examples[:3]:
+        pairs = " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in example.items())
+        print(f"  for example: ferrule call {spec.model_name(capability)} {pairs}")
+
+
+def calls(records: Sequence[ToolCallRecord]) -> None:
+    table(
+        ("when", "tool", "status", "took", "caller", "what came of it"),
+        [
+            (
+                _local(r.created_at),
+                r.tool_name if r.action in (None, r.tool_name) else f"{r.tool_name} {r.action}",
+                r.status if r.is_success or not r.error_type else f"{r.status} ({r.error_type})",
+                _duration(r.execution_time),
+                r.caller_id or r.caller_type,
+                _first_line(r.error or json.dumps(r.result, ensure_ascii=False)),
+            )
+            for r in records
+        ],
+        empty="No calls are recorded.",
+    )
+
+
+def statistics(found: CallStatistics) -> None:
+    print(
+        f"{found.total:,} calls, {found.success_rate:.1f} % successful, "
+        f"{found.failed:,} failed, {found.cancelled:,} cancelled"
+    )
+    table(
+        ("tool", "calls", "failed", "p50", "p95", "p99", "last error"),
+        [
+            (
+                name,
+                f"{one.calls:,}",
+                f"{one.failures:,}",
+                *(_duration(t) for t in (one.p50, one.p95, one.p99)),
+                _first_line(one.last_error or ""),
+            )
+            for name, one in found.tools.items()
+        ],
+        empty="",
+    )
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
+    """A table as wide as the terminal; whole lines when the output is not a terminal."""
+    if not rows:
+        if empty:
+            print(empty)
+        return
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, column in enumerate(columns):
+        drawn.add_column(column, no_wrap=index == 0, overflow="fold" if index == 0 else "ellipsis")
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False).print(drawn)
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().split("\n", 1)[0]
+    return line if len(line) <= 160 else line[:159] + "…"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _local(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,99 @@
+"""What the engine knows about a tool before a call, and about a call while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ferrule.call import Invocation, Progress, ToolExecutionContext, ToolExecutor
+from ferrule.concurrency import Place
+from ferrule.engine.breaker import CircuitBreaker
+from ferrule.engine.deadline import Deadline
+from ferrule.store import ToolCallRecord
+from ferrule.spec import Effects, Tool, ToolCapability
+from ferrule.validation import ParameterCheck
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """Everything about one action that does not change from call to call."""
+
+    tool: Tool
+    capability: ToolCapability
+    check: ParameterCheck
+    executor: ToolExecutor | None
+    """None when nobody registered the executor the tool names."""
+    breaker: CircuitBreaker
+    effects: Effects
+    bucket: str
+    timeout: float | None
+    max_output: int
+    secret_names: frozenset[str]
+
+
+class RunningCall:
+    """The working notes of one call, from its arrival to its result."""
+
+    __slots__ = (
+        "action",
+        "arrived_at",
+        "attempts",
+        "call_id",
+        "context",
+        "deadline",
+        "depth",
+        "invocation",
+        "metadata",
+        "on_progress",
+        "params",
+        "parent",
+        "place",
+        "prepared",
+        "record",
+        "started",
+        "tool_name",
+        "wait_time",
+    )
+
+    def __init__(
+        self,
+        call_id: str,
+        tool_name: str,
+        action: str | None,
+        params: Mapping[str, Any] | None,
+        context: ToolExecutionContext,
+        on_progress: Callable[[Progress], None] | None,
+        parent: RunningCall | None,
+    ) -> None:
+        self.call_id = call_id
+        self.tool_name = tool_name
+        self.action = action
+        self.params: Any = params
+        """As given; once they were checked, as the tool gets them."""
+        self.context = context
+        self.on_progress = on_progress
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.arrived_at = time.time()
+        self.started: float | None = None
+        """On the clock of `time.perf_counter`; None until the tool runs."""
+        self.wait_time = 0.0
+        self.attempts = 0
+        self.metadata: dict[str, Any] | None = None
+        self.prepared: Prepared | None = None
+        self.invocation: Invocation | None = None
+        self.place: Place | None = None
+        self.deadline: Deadline | None = None
+        self.record: ToolCallRecord | None = None
+
+    def note(self, **facts: Any) -> None:
+        """Facts for the result's metadata."""
+        if self.metadata is None:
+            self.metadata = facts
+        else:
+            self.metadata.update(facts)
+
+    def took(self) -> float:
+        return 0.0 if self.started is None else time.perf_counter() - self.started

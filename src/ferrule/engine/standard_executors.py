@@ -1,0 +1,24 @@
+"""The executors every engine has, by the names tools know them by."""
+
+from __future__ import annotations
+
+from ferrule.call import ToolExecutor
+from ferrule.executors.address_guard import AddressGuard
+from ferrule.executors.calculator import CalculatorExecutor
+from ferrule.executors.command import CommandExecutor
+from ferrule.executors.echo import EchoExecutor
+from ferrule.executors.function import FunctionExecutor
+from ferrule.executors.http_endpoint import HttpEndpointExecutor
+from ferrule.executors.http_request import HttpRequestExecutor
+from ferrule.executors.worker_pool import WorkerPool
+
+
+def standard_executors(guard: AddressGuard) -> dict[str, ToolExecutor]:
+    return {
+        "echo": EchoExecutor(),
+        "calculator": CalculatorExecutor(),
+        "http_request": HttpRequestExecutor(guard),
+        "http": HttpEndpointExecutor(guard),
+        "command": CommandExecutor(),
+        "function": FunctionExecutor(WorkerPool()),
+    }

@@ -1,0 +1,134 @@
+"""The tools of files: those that come in the box, and a folder's, which are loaded again whenever one changes.
+
+A reload builds the folder's tools anew, compares them with those that are there, and swaps the difference in at once.
+Calls in flight finish on the tool they started with. A file that broke keeps its last good tools until it is mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ferrule.engine.config import ToolEngineConfig
+from ferrule.errors import LoadError
+from ferrule.events import EventBus, ToolEngineEvent, ToolEngineEventType
+from ferrule.registry import ToolRegistry
+from ferrule.sources import DirectorySource, FileWatcher, LoadReport, diff
+from ferrule.spec import Tool
+
+logger = logging.getLogger("ferrule.engine")
+
+IN_THE_BOX = Path(__file__).parents[1] / "tools"
+
+
+class ToolFiles:
+    """Keeps the registry true to the files of tools."""
+
+    def __init__(self, config: ToolEngineConfig, registry: ToolRegistry, events: EventBus) -> None:
+        self._config, self._registry, self._events = config, registry, events
+        self._folder = DirectorySource(config.tools_directory)
+        self._loaded: tuple[Tool, ...] = ()
+        self._box: tuple[Tool, ...] = ()
+        self._watcher: FileWatcher | None = None
+        self._turn = asyncio.Lock()
+        self.errors: Sequence[LoadError] = ()
+
+    async def start(self) -> None:
+        watched = self._config.auto_reload or self._config.watch_for_changes
+        if watched and self._watcher is None:  # before the first load: what is saved meanwhile is not missed
+            self._watcher = FileWatcher(
+                [self._config.tools_directory],
+                self.reload,
+                interval=self._config.reload_interval,
+                instant=self._config.watch_for_changes,
+            )
+        if self._config.builtin_tools and not self._box:
+            self._box = tuple(replace(tool, source="builtin") for tool in DirectorySource(IN_THE_BOX).load().tools)
+            self._registry.change(add=self._box)
+            self._announce_all(ToolEngineEventType.TOOL_LOADED, self._box)
+        already = set(self._loaded)
+        await self._load()
+        self._announce_all(ToolEngineEventType.TOOL_LOADED, [tool for tool in self._loaded if tool not in already])
+        if self._watcher is not None:
+            self._watcher.start()
+
+    async def aclose(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            await watcher.aclose()
+
+    async def reload(self, paths: Collection[Path] = ()) -> LoadReport:
+        """Read the folder again and swap in what changed."""
+        async with self._turn:
+            self._emit(ToolEngineEventType.RELOAD_STARTED, paths=sorted(map(str, paths)))
+            before = self._loaded
+            report = await self._load()
+            changes = diff(before, self._loaded)
+            self._announce_all(ToolEngineEventType.TOOL_ADDED, changes.added)
+            self._announce_all(ToolEngineEventType.TOOL_UPDATED, changes.updated)
+            self._announce_all(ToolEngineEventType.TOOL_REMOVED, changes.removed)
+            self._emit(
+                ToolEngineEventType.RELOAD_COMPLETED,
+                added=[tool.id for tool in changes.added],
+                updated=[tool.id for tool in changes.updated],
+                removed=[tool.id for tool in changes.removed],
+                errors=[str(error) for error in self.errors],
+            )
+            return report
+
+    async def _load(self) -> LoadReport:
+        report = await asyncio.to_thread(self._folder.load)
+        tools, errors = self._without_taken(report.tools)
+        self._registry.change(remove=self._loaded, add=tools)
+        self._loaded = tools
+        self.errors = (*report.errors, *errors)
+        for error in self.errors:
+            logger.warning("path=<%s>, line=<%s> | not loaded: %s", error.path, error.line, error.message)
+            self._emit(
+                ToolEngineEventType.LOAD_ERROR,
+                error=str(error),
+                path=str(error.path),
+                line=error.line,
+                hint=error.hint,
+            )
+        return replace(report, tools=tools, errors=tuple(self.errors))
+
+    def _without_taken(self, tools: Iterable[Tool]) -> tuple[tuple[Tool, ...], list[LoadError]]:
+        """A file cannot take the name of a tool that a program registered."""
+        ours = set(self._loaded)
+        kept, errors = [], []
+        for tool in tools:
+            owner = next(
+                (t for t in self._registry.candidates(tool.id) if t.source == tool.source and t not in ours), None
+            )
+            if owner is None:
+                kept.append(tool)
+            else:
+                path, _, line = tool.origin.rpartition(":")
+                message = f"there is a tool {tool.id!r} already, from {owner.origin}; this one is left out"
+                errors.append(LoadError(message, path=Path(path), line=int(line), hint="rename one of them"))
+        return tuple(kept), errors
+
+    # Announcing
+
+    def announce(self, event_type: ToolEngineEventType, tool: Tool) -> None:
+        self._emit(event_type, tool_name=tool.id, origin=tool.origin, source=tool.source)
+
+    def _announce_all(self, event_type: ToolEngineEventType, tools: Iterable[Tool]) -> None:
+        for tool in tools:
+            self.announce(event_type, tool)
+
+    def _emit(
+        self,
+        event_type: ToolEngineEventType,
+        *,
+        tool_name: str | None = None,
+        error: str | None = None,
+        **data: Any,
+    ) -> None:
+        if self._events.watched:
+            self._events.emit(ToolEngineEvent(event_type=event_type, tool_name=tool_name, error=error, data=data))

@@ -1,0 +1,187 @@
+"""How another process finds the same function: by name, by the file it was loaded from, or as a copy.
+
+- By name: what `from module import name` gives, in a module that a new process can import.
+- By file: what a Python file defines that was loaded on its own; the file's text travels along, so the worker runs
+  the very version that was loaded here.
+- By value: a function of `__main__`, together with the globals it uses. The script itself is not run again, and
+  needs no `if __name__ == "__main__"`.
+
+Functions that live on something of this process (closures, lambdas, methods of an object) cannot be sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import io
+import pickle
+import sys
+from collections import ChainMap
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import reduce
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ferrule.errors import LoadError
+from ferrule.executors.python_module import ModuleVersion, load_version, read_version, version_of
+
+MAIN = "__main__"
+
+LOADING: ContextVar[str | None] = ContextVar("ferrule_loading", default=None)
+"""In a worker: what is being imported there. Code that starts workers when imported would go on without end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByName:
+    """A function of a module that can be imported."""
+
+    module: str
+    qualname: str
+    digest: str
+    """Of the module's file: a worker that has imported another version of it cannot be used."""
+    changed_at: float
+    """When that file was changed: a worker that is older may have imported another version without our knowing."""
+
+    def load(self) -> Callable[..., Any]:
+        return _attribute(importlib.import_module(self.module), self.qualname)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByFile:
+    """A function of a file that was loaded on its own."""
+
+    version: ModuleVersion
+    qualname: str
+
+    def load(self) -> Callable[..., Any]:
+        return _attribute(load_version(self.version), self.qualname)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByValue:
+    """A copy of a function of `__main__`.
+
+    Its arguments are made ready before they are sent: the types in its hints cannot be looked up over there.
+    """
+
+    pickled: bytes
+
+    def load(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = pickle.loads(self.pickled)
+        return function
+
+
+FunctionReference: TypeAlias = ByName | ByFile | ByValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsendable:
+    """A function that can only run in this process."""
+
+    reason: str
+    """Completes "it cannot be sent to a worker process: …"."""
+
+
+def copy_of(value: Any) -> bytes:
+    """A pickle that brings along what only `__main__` has."""
+    from cloudpickle import Pickler  # type: ignore[import-untyped]
+
+    # Dataclasses compare with this very object; by itself it would arrive as another one.
+    by_name = {type(dataclasses.MISSING): lambda _: "MISSING"}
+    copier = type("Copier", (Pickler,), {"dispatch_table": ChainMap(by_name, Pickler.dispatch_table)})
+    copier(pickled := io.BytesIO()).dump(value)
+    return pickled.getvalue()
+
+
+def refer_to(function: Callable[..., Any]) -> FunctionReference | Unsendable:
+    """What a worker needs to find the function, or why it cannot."""
+    module_name = getattr(function, "__module__", None)
+    qualname = getattr(function, "__qualname__", None)
+    if not module_name or not qualname:
+        return Unsendable(reason=f"it is {_describe(function)}, which no module has under a name")
+    if "<lambda>" in qualname:
+        return Unsendable(reason="it is a lambda, which has no name to find it by")
+    if "<locals>" in qualname:
+        return Unsendable(reason="it is defined inside a function")
+    if not _is_found_again(function, module_name, qualname):
+        return Unsendable(
+            reason=f"{module_name}.{qualname} is {_describe(function)}"
+            if inspect.ismethod(function)
+            else f"{module_name}.{qualname} is something else than this function"
+        )
+    if module_name == MAIN:
+        return _copy(function)
+    return _refer_by_file(function, qualname) or _refer_by_name(module_name, qualname)
+
+
+def _describe(function: Callable[..., Any]) -> str:
+    if inspect.ismethod(function):
+        return f"a method of a living {type(function.__self__).__name__} object"
+    return f"a {type(function).__name__} object"
+
+
+def _is_found_again(function: Callable[..., Any], module_name: str, qualname: str) -> bool:
+    try:
+        # Not `is`: a class method is made anew each time it is looked up.
+        return bool(_attribute(sys.modules[module_name], qualname) == function)
+    except (KeyError, AttributeError):
+        return False
+
+
+def _refer_by_file(function: Callable[..., Any], qualname: str) -> ByFile | None:
+    version = version_of(function)
+    return None if version is None else ByFile(version=version, qualname=qualname)
+
+
+def _refer_by_name(module_name: str, qualname: str) -> FunctionReference | Unsendable:
+    module = sys.modules[module_name]
+    file = getattr(module, "__file__", None)
+    origin = _origin(module_name)
+    if origin is None or origin != getattr(module.__spec__, "origin", None):
+        # Somebody loaded it from a file under a name of their own.
+        try:
+            return ByFile(version=read_version(Path(file or "")), qualname=qualname)
+        except LoadError:
+            return Unsendable(reason=f"its module {module_name!r} cannot be imported by a new process")
+    return ByName(module=module_name, qualname=qualname, digest=_digest(file), changed_at=_change_time(file))
+
+
+def _origin(module_name: str) -> str | None:
+    """The file a new process would import the module from."""
+    package = sys.modules.get(module_name.rpartition(".")[0])
+    for finder in sys.meta_path:
+        spec = finder.find_spec(module_name, getattr(package, "__path__", None))
+        if spec is not None:
+            return spec.origin
+    return None
+
+
+def _digest(file: str | None) -> str:
+    try:
+        return sha256(Path(file or "").read_bytes()).hexdigest()
+    except OSError:  # built into Python, or inside a zip file
+        return ""
+
+
+def _change_time(file: str | None) -> float:
+    try:
+        # Not st_mtime: that of a file put in place of another may lie in the past.
+        return Path(file or "").stat().st_ctime
+    except OSError:
+        return 0.0
+
+
+def _copy(function: Callable[..., Any]) -> ByValue | Unsendable:
+    try:
+        return ByValue(pickled=copy_of(function))
+    except Exception as error:  # pickle raises whatever the objects it meets raise
+        return Unsendable(reason=f"something it uses cannot be copied ({error})")
+
+
+def _attribute(holder: Any, qualname: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = reduce(getattr, qualname.split("."), holder)
+    return found

@@ -1,0 +1,33 @@
+"""Texts of a command or an endpoint, filled with the arguments of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ferrule.content import as_text
+from ferrule.executors.variables import fill_template, placeholders_in
+
+
+def fill_text(text: str, params: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
+    """The text with its variables and parameters filled in; None when a parameter it names has no value."""
+    if any(params.get(name) is None for name in placeholders_in(text)):
+        return None
+    return fill_template(text, environ, lambda name: as_text(params[name]))
+
+
+def whole_placeholder(text: str) -> str | None:
+    """The name of the parameter when the text is nothing but `{name}`: then its value need not become text."""
+    names = placeholders_in(text)
+    return names[0] if len(names) == 1 and text == f"{{{names[0]}}}" else None
+
+
+def names_in(template: Any) -> Iterator[str]:
+    """The parameters named anywhere in texts, lists and mappings."""
+    if isinstance(template, str):
+        yield from placeholders_in(template)
+    elif isinstance(template, Mapping):
+        yield from names_in(list(template.values()))
+    elif isinstance(template, (list, tuple)):
+        for part in template:
+            yield from names_in(part)

@@ -1,0 +1,100 @@
+"""What came of loading files of tools, and what changed between two loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from ferrule.errors import LoadError
+from ferrule.spec import Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """The tools that can be used, and everything that is wrong with the files."""
+
+    tools: tuple[Tool, ...] = ()
+    errors: tuple[LoadError, ...] = ()
+    files: tuple[Path, ...] = ()
+    """All that were looked at, good or bad."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedFile:
+    """The tools of one file. A file with any error brings none: it loads whole or not at all."""
+
+    tools: tuple[Tool, ...] = ()
+    errors: tuple[LoadError, ...] = ()
+    made_from: Mapping[Path, str] = field(default_factory=dict)
+    """Every file that took part (itself, modules it uses) with the digest of its content; "" for one not there."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether loading again would give the same. A failure may have had other reasons than the files."""
+        return not self.errors and all(digest_of(path) == digest for path, digest in self.made_from.items())
+
+
+def report_of(files: Iterable[tuple[Path, LoadedFile]]) -> LoadReport:
+    """One report of several files, in their order. Of two tools of one name the first is kept."""
+    paths: list[Path] = []
+    errors: list[LoadError] = []
+    kept: dict[str, Tool] = {}
+    for path, loaded in files:
+        paths.append(path)
+        errors += loaded.errors
+        for tool in loaded.tools:
+            if tool.id in kept:
+                errors.append(_twice(tool, kept[tool.id]))
+            else:
+                kept[tool.id] = tool
+    return LoadReport(tools=tuple(kept.values()), errors=tuple(errors), files=tuple(paths))
+
+
+def digest_of(path: Path) -> str:
+    try:
+        return digest(path.read_bytes())
+    except OSError:
+        return ""
+
+
+def digest(content: bytes) -> str:
+    return sha256(content).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What must happen to the old tools to get the new ones."""
+
+    added: tuple[Tool, ...] = ()
+    updated: tuple[Tool, ...] = ()
+    """As they are now."""
+    removed: tuple[Tool, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.updated or self.removed)
+
+
+def diff(old_tools: Iterable[Tool], new_tools: Iterable[Tool]) -> Changes:
+    """Tools are the same by id, and unchanged when nothing a user of them could notice is different."""
+    old = {tool.id: tool for tool in old_tools}
+    new = {tool.id: tool for tool in new_tools}
+    return Changes(
+        added=tuple(tool for tool in new.values() if tool.id not in old),
+        updated=tuple(tool for tool in new.values() if tool.id in old and _differs(old[tool.id], tool)),
+        removed=tuple(tool for tool in old.values() if tool.id not in new),
+    )
+
+
+def _differs(old: Tool, new: Tool) -> bool:
+    def noticeable(tool: Tool) -> tuple[object, ...]:
+        return tool.spec.fingerprint, tool.spec.enabled, tool.spec.tags, tool.handler
+
+    return old is not new and noticeable(old) != noticeable(new)
+
+
+def _twice(second: Tool, first: Tool) -> LoadError:
+    path, _, line = second.origin.rpartition(":")
+    message = f"there is a tool {second.id!r} already, at {first.origin}; this one is left out"
+    return LoadError(message, path=Path(path), line=int(line), hint="rename one of them")

@@ -1,0 +1,238 @@
+"""YAML text as plain values that still know on which line each of them stands.
+
+A `Document` holds what JSON can say (mappings with text keys, lists, text, numbers, booleans, None) and, for every
+place in it, the line and the text as written. Nothing but the safe scalar types is ever made: other tags are
+errors. Two habits of YAML 1.1 that nobody means are left out: `12:30` is text and not 750, and dates are text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ferrule.errors import LoadError
+
+if TYPE_CHECKING:
+    import yaml
+
+Place: TypeAlias = tuple[str | int, ...]
+"""Keys and positions from the top of a document down to a value."""
+
+MAX_FILE_SIZE = 1_000_000
+MAX_DEPTH = 64
+MAX_VALUES = 100_000
+"""After aliases were followed: a few lines of YAML can otherwise stand for billions of values."""
+
+_TAGS = "tag:yaml.org,2002:"
+_TEXT_TAGS = (f"{_TAGS}str", f"{_TAGS}timestamp")
+
+
+@dataclass(slots=True, kw_only=True)
+class Document:
+    """One document of a file, and what was found wrong with it."""
+
+    path: Path
+    value: Any = None
+    lines: dict[Place, int] = field(default_factory=dict)
+    texts: dict[Place, str] = field(default_factory=dict)
+    """Scalars as they are written: `1.10` where the value is 1.1."""
+    errors: list[LoadError] = field(default_factory=list)
+
+    def line(self, place: Place) -> int:
+        """Where a value stands, or, when it is missing, what it is missing from."""
+        while place not in self.lines and place:
+            place = place[:-1]
+        return self.lines.get(place, 1)
+
+    def problem(self, message: str, place: Place, hint: str | None = None) -> None:
+        self.errors.append(LoadError(message, path=self.path, line=self.line(place), hint=hint))
+
+
+def read_content(path: Path) -> bytes:
+    """The bytes of a file; LoadError when it cannot be read, or is larger than any file of tools."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_SIZE + 1)
+    except OSError as error:
+        raise LoadError(f"the file cannot be read: {error.strerror or error}", path=path) from None
+    if len(content) > MAX_FILE_SIZE:
+        raise LoadError(f"the file is larger than {MAX_FILE_SIZE} bytes", path=path, hint="split it into several files")
+    return content
+
+
+def read_documents(content: bytes, path: Path) -> list[Document]:
+    """The documents of a file; LoadError when it is not YAML at all."""
+    import yaml
+
+    text = _decode(content, path)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _refuse_deep_nesting(text, loader, path)
+        documents = [_document(root, path) for root in yaml.compose_all(text, Loader=loader) if not _is_blank(root)]
+    except yaml.YAMLError as error:
+        raise _load_error(error, text, path) from None
+    if not documents:
+        raise LoadError("the file is empty", path=path, hint="describe a tool in it, or delete it")
+    return documents
+
+
+def _decode(content: bytes, path: Path) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise LoadError("the file is not UTF-8", path=path, line=line, hint="save it as UTF-8") from None
+
+
+def _refuse_deep_nesting(text: str, loader: Any, path: Path) -> None:
+    # The composers call themselves for every level; the one written in C then overflows the stack and kills Python.
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = event.start_mark.line + 1 if event.start_mark else None
+                raise LoadError(f"nested deeper than {MAX_DEPTH} levels", path=path, line=line)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _is_blank(root: yaml.Node) -> bool:
+    return root.value == "" and root.tag == f"{_TAGS}null"
+
+
+def _document(root: yaml.Node, path: Path) -> Document:
+    document = Document(path=path)
+    document.lines[()] = root.start_mark.line + 1
+    document.value = _Reading(document).value(root, ())
+    return document
+
+
+class _Reading:
+    """Turns the nodes of one document into values."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._open: set[int] = set()
+        self._count = 0
+
+    def value(self, node: yaml.Node, place: Place) -> Any:
+        import yaml
+
+        self._count_one(node)
+        self._document.lines.setdefault(place, node.start_mark.line + 1)
+        if isinstance(node, yaml.ScalarNode):
+            self._document.texts[place] = node.value
+            return self._scalar(node, place)
+        if id(node) in self._open:
+            raise self._refusal(node, "an alias that contains itself", "write the value out")
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAGS}map":
+                return self._mapping(node, place)
+            if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAGS}seq":
+                return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+        finally:
+            self._open.discard(id(node))
+        return self._wrong_tag(node, place)
+
+    def _mapping(self, node: yaml.Node, place: Place) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in self._own_pairs(node, place):
+            key, line = key_node.value, key_node.start_mark.line + 1
+            first = self._document.lines.get((*place, key))
+            self._document.lines[(*place, key)] = line
+            if key in found:
+                hint = f"it was given in line {first} already: keep one of them"
+                self._document.problem(f"the key {key!r} stands twice", (*place, key), hint)
+            found[key] = self.value(value_node, (*place, key))
+        for key_node, value_node in self._inherited_pairs(node, place):
+            if key_node.value not in found:
+                found[key_node.value] = self.value(value_node, (*place, key_node.value))
+        return found
+
+    def _own_pairs(self, node: yaml.Node, place: Place) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        for key_node, value_node in node.value:
+            if not isinstance(key_node.value, str):
+                self._document.problem("a key must be a word, not a list or a mapping", place)
+            elif key_node.tag != f"{_TAGS}merge":
+                yield key_node, value_node
+
+    def _inherited_pairs(self, node: yaml.Node, place: Place) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        """What `<<: *base` brings: the pairs of the base, then those of its own bases."""
+        for base in [base for key, value in node.value if key.tag == f"{_TAGS}merge" for base in _bases(value)]:
+            self._count_one(base)
+            if base.tag != f"{_TAGS}map":
+                self._document.problem("'<<' takes a mapping, or a list of mappings", place)
+                continue
+            if id(base) in self._open:
+                raise self._refusal(base, "an alias that contains itself", "write the value out")
+            yield from self._own_pairs(base, place)
+            yield from self._inherited_pairs(base, place)
+
+    def _scalar(self, node: yaml.Node, place: Place) -> Any:
+        import yaml
+
+        if node.tag in _TEXT_TAGS or (node.tag in (f"{_TAGS}int", f"{_TAGS}float") and ":" in node.value):
+            return node.value
+        if node.tag not in (f"{_TAGS}{kind}" for kind in ("null", "bool", "int", "float")):
+            return self._wrong_tag(node, place)
+        try:
+            value = yaml.constructor.SafeConstructor().construct_object(node)
+        except (ValueError, KeyError):  # !!int 'x'
+            return self._wrong_tag(node, place)
+        if isinstance(value, float) and not math.isfinite(value):
+            self._document.problem(f"{node.value} is no number JSON knows", place, "leave it out")
+        return value
+
+    def _wrong_tag(self, node: yaml.Node, place: Place) -> None:
+        tag = node.tag.replace(_TAGS, "!!")
+        self._document.problem(
+            f"a value of kind {tag} cannot be used here", place, "use text, numbers, lists, mappings"
+        )
+
+    def _count_one(self, node: yaml.Node) -> None:
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise self._refusal(node, f"the document stands for more than {MAX_VALUES} values", "use fewer aliases")
+
+    def _refusal(self, node: yaml.Node, message: str, hint: str) -> LoadError:
+        return LoadError(message, path=self._document.path, line=node.start_mark.line + 1, hint=hint)
+
+
+def _bases(node: yaml.Node) -> list[yaml.Node]:
+    return list(node.value) if node.tag == f"{_TAGS}seq" else [node]
+
+
+def _load_error(error: yaml.YAMLError, text: str, path: Path) -> LoadError:
+    import yaml
+
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return LoadError("a character that text cannot contain", path=path, line=line, hint="delete it")
+    lines = text.splitlines() or [""]
+    if not isinstance(error, yaml.MarkedYAMLError) or (mark := error.problem_mark or error.context_mark) is None:
+        return LoadError(f"not YAML: {error}", path=path)
+    # A quote or bracket that is never closed is noticed at the end of the file only: say where it was opened.
+    index = min(mark.line, len(lines) - 1)
+    opened = error.context_mark
+    context = f"{error.context} in line {opened.line + 1}: " if opened and opened.line != index else ""
+    said = error.problem or "it cannot be read"
+    return LoadError(f"not YAML: {context}{said}", path=path, line=index + 1, hint=_hint(said, lines[index]))
+
+
+def _hint(said: str, line: str) -> str | None:
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "indent with spaces, not with tabs"
+    if "mapping values are not allowed" in said:
+        return "put text that contains ': ' in quotes, and check the indentation"
+    if "cannot start any token" in said:
+        return "put text that starts with a special character in quotes"
+    if "expected key" in said or "block end" in said:
+        return "check the indentation and the quotes above this line"
+    return None

@@ -1,0 +1,228 @@
+"""The journal is the queue.
+
+A call's record is one line of JSON (see `line.py`), appended to a file with a single `write` before the call's result
+is handed to anybody. The kernel then has it: it survives `kill -9` of the process at any moment, and costs about a
+microsecond, because nothing waits for a disk or a database. A writer thread (`writer.py`) reads what was appended
+and puts it into SQL, many lines with one statement. Only after that is a line ever removed.
+
+A journal is a directory of segments, `<start>-<pid>-<number>.jsonl`. Each belongs to one living process, which holds
+a lock on it (`flock`) that the kernel frees when the process dies, however it dies. A segment whose lock is free was
+left behind: whoever finds it reads it again from the start and deletes it. Lines are inserted by record id and may be
+inserted twice, so recovery after a crash is no special case but the same code once more.
+
+A segment's first line names its owner; a last line without an end was being written when the process was killed. Its
+call was never acknowledged, so it is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from ferrule.errors import StoreError
+from ferrule.store.segment import Segment
+
+logger = logging.getLogger("ferrule.store")
+
+SEGMENT_BYTES = 4_000_000
+"""A longer segment is closed and deleted as soon as it has been read, and another one begun."""
+LINES_IN_MEMORY = 200_000
+
+
+class Journal(Protocol):
+    """Where lines wait for SQL. Any thread may append; everything else is for one reader at a time."""
+
+    owner: str
+    reader_sleeps: bool
+    """Whether the reader wants to be woken when there is enough to read."""
+
+    def append(self, line: bytes, /) -> None:
+        """Keep the line; OSError when that is not possible."""
+
+    def has_unread(self) -> bool: ...
+
+    def read(self) -> list[bytes]:
+        """The next lines; the same ones again until `done` says that they are safe elsewhere."""
+
+    def done(self) -> None: ...
+
+    def rotate(self) -> None:
+        """Begin a new segment where that is due."""
+
+    def abandoned(self) -> Iterator[Segment]:
+        """What dead processes left behind, oldest first; the caller ends each with `delete` or `close`."""
+
+    def close(self, *, keep: bool) -> None:
+        """Nothing is appended any more; `keep` leaves what was not read to whoever comes next."""
+
+    def continue_in_child(self, start: str) -> None:
+        """After a fork: the parent's lines and locks are not ours."""
+
+
+class MemoryJournal:
+    """For stores without a file: its lines are gone when the process is."""
+
+    def __init__(self, wake: Callable[[], None], start: str, *, lines_to_wake: int = 5_000) -> None:
+        self.owner, self.reader_sleeps = owner_name(start), False
+        self._wake, self._lines_to_wake = wake, lines_to_wake
+        self._lines: list[bytes] = []
+        self._read = 0
+
+    def append(self, line: bytes) -> None:
+        waiting = len(self._lines)
+        if waiting >= LINES_IN_MEMORY:
+            raise OSError(f"{waiting} records wait in memory and the database takes none")
+        self._lines.append(line)
+        if self.reader_sleeps and waiting >= self._lines_to_wake:
+            self._wake()
+
+    def has_unread(self) -> bool:
+        return len(self._lines) >= self._lines_to_wake
+
+    def read(self) -> list[bytes]:
+        lines = self._lines[:1000]
+        self._read = len(lines)
+        return [line[:-1] for line in lines]
+
+    def done(self) -> None:
+        del self._lines[: self._read]
+
+    def rotate(self) -> None:
+        pass
+
+    def abandoned(self) -> Iterator[Segment]:
+        return iter(())
+
+    def close(self, *, keep: bool) -> None:
+        self._lines.clear()
+
+    def continue_in_child(self, start: str) -> None:
+        self.owner, self._lines = owner_name(start), []
+
+
+class FileJournal:
+    """The segments of one process, in a directory it may share with others."""
+
+    def __init__(self, directory: Path, wake: Callable[[], None], start: str) -> None:
+        self.directory, self.reader_sleeps = directory, False
+        self.owner, self._start = owner_name(start), start
+        self._wake = wake
+        self._numbers = count(1)
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._segments: list[Segment] = []
+        """The last one is appended to while `_fd` is its file."""
+        self._broken = False
+        """A failure stops the trying until the reader has come by: calls must not pay for it."""
+        self._rescued = MemoryJournal(wake, start, lines_to_wake=1)
+        """Lines no file would take."""
+        self._reading: Segment | MemoryJournal = self._rescued
+        self._unreadable: set[Path] = set()
+
+    def append(self, line: bytes) -> None:
+        with self._lock:
+            try:
+                if self._fd < 0:
+                    self._begin_segment()
+                if os.write(self._fd, line) != len(line):
+                    raise OSError(f"a line of {len(line)} bytes was written only in part")
+            except OSError:
+                # The next line must not stand behind half a line, so this segment has ended. Meanwhile the line goes
+                # into SQL from memory, if the database still works.
+                self._fd, self._broken = -1, True
+                self._rescued.append(line)
+                raise
+            finally:
+                if self.reader_sleeps:
+                    self._wake()
+
+    def has_unread(self) -> bool:
+        return len(self._segments) > 1 or any(s.has_unread() for s in self._segments) or self._rescued.has_unread()
+
+    def read(self) -> list[bytes]:
+        for segment in list(self._segments):
+            has_ended = segment.fd != self._fd  # asked before reading: nothing is added to it after that
+            try:
+                lines = segment.read()
+            except OSError:
+                logger.exception("segment=<%s> | cannot be read through its open file, left for recovery", segment.path)
+                self._leave(segment)
+                continue
+            if lines:
+                self._reading = segment
+                return lines
+            if has_ended:
+                self._segments.remove(segment)
+                segment.delete()
+        self._reading = self._rescued
+        return self._rescued.read()
+
+    def done(self) -> None:
+        self._reading.done()
+
+    def rotate(self) -> None:
+        """End a segment that has grown long or that somebody deleted; after a failure, allow another try."""
+        with self._lock:
+            self._broken = False
+            if self._fd >= 0 and (self._segments[-1].position >= SEGMENT_BYTES or not self._segments[-1].exists()):
+                self._fd = -1
+
+    def abandoned(self) -> Iterator[Segment]:
+        own = {segment.path for segment in self._segments}
+        try:
+            paths = sorted(p for p in self.directory.iterdir() if p not in own and p not in self._unreadable)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for path in paths:
+            try:
+                if path.suffix == ".jsonl" and (segment := Segment.adopt(path)):
+                    yield segment
+                elif path.suffix == ".new" and time.time() - path.stat().st_mtime > 60:
+                    path.unlink()  # its maker was killed before it could name it
+            except FileNotFoundError:
+                continue  # somebody else was faster
+            except StoreError as error:
+                self._unreadable.add(path)
+                logger.warning("segment=<%s> | %s", path, error)
+
+    def close(self, *, keep: bool) -> None:
+        with self._lock:
+            segments, self._segments, self._fd = self._segments, [], -1
+        for segment in segments:
+            if keep:
+                segment.close()
+            else:
+                segment.delete()
+
+    def continue_in_child(self, start: str) -> None:
+        self._lock = threading.Lock()
+        self.close(keep=True)  # the lock stays with the parent's file
+        self.owner, self._start = owner_name(start), start
+        self._rescued.continue_in_child(start)
+
+    def _begin_segment(self) -> None:
+        if self._broken:
+            raise OSError(f"no file in {self.directory} could be written")
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        segment = Segment.create(
+            self.directory / f"{self._start}-{os.getpid()}-{next(self._numbers):06}.new", self.owner
+        )
+        self._segments.append(segment)
+        self._fd = segment.fd
+
+    def _leave(self, segment: Segment) -> None:
+        with self._lock:
+            self._segments.remove(segment)
+            if segment.fd == self._fd:
+                self._fd = -1
+        segment.close()
+
+
+def owner_name(start: str) -> str:
+    return f"{os.uname().nodename}:{os.getpid()}:{start}"

@@ -1,0 +1,151 @@
+"""What is kept about calls: one record each, and what many of them say together."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+Status: TypeAlias = Literal["running", "success", "failed", "cancelled", "interrupted"]
+"""`interrupted`: the process that ran the call ended before the call did."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolCallRecord:
+    """One call, from the moment it started.
+
+    Made for every call and filled in when the call ends: whoever runs it sets `status`, `result` or `error`, and the
+    times. What was known at the start (who, which tool, which arguments) is written then and not changed later.
+    """
+
+    record_id: str
+    tool_name: str
+    params: dict[str, Any] = field(default_factory=dict)
+    action: str | None = None
+    caller_id: str | None = None
+    caller_type: str = "unknown"
+    conversation_id: str | None = None
+    workflow_id: str | None = None
+    fingerprint: str | None = None
+    """The version of the tool's spec that ran."""
+    source: str | None = None
+    parent_id: str | None = None
+    """The record of the call inside which this one was made."""
+    started_at: float = field(default_factory=time.time)
+
+    status: Status = "running"
+    execution_time: float = 0.0
+    """Seconds the tool ran; 0 when it never did (bad arguments, no place, a cached result)."""
+    wait_time: float = 0.0
+    attempts: int = 1
+    error_type: str | None = None
+    artifact_id: str | None = None
+    """The whole output, where the result holds only a part of it."""
+    error: str | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    written: bytes = field(default=b"", init=False, repr=False, compare=False)
+    """What the store wrote when the call started, so that it need not be encoded again when it ends."""
+    secrets: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+    """Secret values found in the arguments, to be removed from what comes back."""
+
+    @property
+    def is_success(self) -> bool:
+        return self.status == "success"
+
+    @property
+    def created_at(self) -> datetime:
+        return datetime.fromtimestamp(self.started_at, UTC)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, for files, pipes and pages."""
+        return {
+            "record_id": self.record_id,
+            "tool_name": self.tool_name,
+            "action": self.action,
+            "params": self.params,
+            "result": self.result,
+            "status": self.status,
+            "is_success": self.is_success,
+            "error": self.error,
+            "error_type": self.error_type,
+            "execution_time": self.execution_time,
+            "wait_time": self.wait_time,
+            "attempts": self.attempts,
+            "caller_id": self.caller_id,
+            "caller_type": self.caller_type,
+            "conversation_id": self.conversation_id,
+            "workflow_id": self.workflow_id,
+            "fingerprint": self.fingerprint,
+            "source": self.source,
+            "parent_id": self.parent_id,
+            "artifact_id": self.artifact_id,
+            "metadata": self.metadata,
+            "created_at": self.created_at.isoformat(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallSummary:
+    """What the calls of one conversation came to. Calls still running are not counted; a cancelled one has failed."""
+
+    conversation_id: str
+    total_calls: int = 0
+    successful_calls: int = 0
+    failed_calls: int = 0
+    success_rate: float = 0.0
+    """Percent."""
+    tool_usage: dict[str, int] = field(default_factory=dict)
+
+    def to_brief(self) -> dict[str, Any]:
+        """What belongs into the final answer of a conversation."""
+        return {
+            "total_calls": self.total_calls,
+            "success_rate": self.success_rate,
+            "tool_usage": self.tool_usage,
+            "has_errors": self.failed_calls > 0,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStatistics:
+    """How one tool has been doing. Times are seconds of the calls in which it really ran (`execution_time` > 0)."""
+
+    calls: int
+    failures: int
+    """Failed or interrupted; not those that were cancelled."""
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    last_called: datetime
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStatistics:
+    """All ended calls together, and tool by tool."""
+
+    total: int = 0
+    successful: int = 0
+    failed: int = 0
+    """Failed or interrupted."""
+    cancelled: int = 0
+    running: int = 0
+    """Not part of the total."""
+    success_rate: float = 0.0
+    """Percent of the total."""
+    tools: dict[str, ToolStatistics] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, for files, pipes and pages."""
+        plain = asdict(self)
+        for tool in plain["tools"].values():
+            tool["last_called"] = tool["last_called"].isoformat()
+        return plain
+
+
+def percent(part: int, whole: int) -> float:
+    return round(100.0 * part / whole, 2) if whole else 0.0

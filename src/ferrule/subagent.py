@@ -1,0 +1,156 @@
+"""One agent's private handle on the engine: its own calls, their history and a summary of them."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from ferrule.call import DEFAULT_TIMEOUT, ToolExecutionContext, ToolExecutionResult
+from ferrule.engine import ToolEngine
+from ferrule.errors import PERMISSION_DENIED
+from ferrule.store import ToolCallSummary
+from ferrule.store.record import percent
+
+logger = logging.getLogger("ferrule.subagent")
+
+ResultCallback: TypeAlias = Callable[[ToolExecutionResult], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubAgentCall:
+    """One call a sub-agent made."""
+
+    tool_name: str
+    params: Mapping[str, Any]
+    """As recorded: secrets are blanked."""
+    result: ToolExecutionResult
+
+
+class ToolSubAgent:
+    """Calls tools for one agent and remembers what came of it."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        tool_engine: ToolEngine,
+        parent_agent_id: str | None = None,
+        on_result_callback: ResultCallback | None = None,
+        *,
+        conversation_id: str | None = None,
+        tools: Collection[str] | None = None,
+    ) -> None:
+        self.agent_id = agent_id
+        self.parent_agent_id = parent_agent_id
+        self.conversation_id = conversation_id or f"{agent_id}-{uuid4().hex[:12]}"
+        self.tools = None if tools is None else frozenset(tools)
+        """The only tools it may call; None = all."""
+        self.history: list[SubAgentCall] = []
+        self._engine = tool_engine
+        self._on_result = on_result_callback
+        self._variables: dict[str, Any] = {}
+
+    async def execute(
+        self,
+        tool_name: str,
+        params: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        *,
+        action: str | None = None,
+    ) -> ToolExecutionResult:
+        if self.tools is not None and tool_name not in self.tools:
+            result = self._refused(tool_name)
+        else:
+            result = await self._engine.execute(tool_name, params, self._context(timeout), action=action)
+        await self._remember(tool_name, params or {}, result)
+        return result
+
+    async def execute_batch(
+        self, calls: Iterable[tuple[str, Mapping[str, Any]]], timeout: float | None = None
+    ) -> list[ToolExecutionResult]:
+        """Calls at once; results and history in the order of the calls."""
+        wanted = list(calls)
+        allowed = [call for call in wanted if self.tools is None or call[0] in self.tools]
+        done = iter(await self._engine.execute_batch(allowed, self._context(timeout)))
+        results = []
+        for name, params in wanted:
+            result = next(done) if self.tools is None or name in self.tools else self._refused(name)
+            await self._remember(name, params, result)
+            results.append(result)
+        return results
+
+    def get_execution_summary(self) -> dict[str, Any]:
+        """Everything this agent called, with details."""
+        summary = self._summary()
+        return {
+            "agent_id": self.agent_id,
+            "parent_agent_id": self.parent_agent_id,
+            "conversation_id": self.conversation_id,
+            "total_calls": summary.total_calls,
+            "successful_calls": summary.successful_calls,
+            "failed_calls": summary.failed_calls,
+            "success_rate": summary.success_rate,
+            "tool_usage": summary.tool_usage,
+            "call_details": [
+                {
+                    "tool_name": call.tool_name,
+                    "params": dict(call.params),
+                    "is_success": call.result.is_success,
+                    "error": call.result.error,
+                    "error_type": call.result.error_type,
+                    "execution_time": call.result.execution_time,
+                    "executed_at": call.result.executed_at.isoformat(),
+                }
+                for call in self.history
+            ],
+        }
+
+    def get_brief_summary(self) -> dict[str, Any]:
+        """What a page shows: how many calls, of which tools, and whether any failed."""
+        return self._summary().to_brief()
+
+    def _context(self, timeout: float | None) -> ToolExecutionContext:
+        return ToolExecutionContext.for_conversation(
+            self.agent_id,
+            self.conversation_id,
+            timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
+            variables=self._variables,
+        )
+
+    async def _remember(self, tool_name: str, params: Mapping[str, Any], result: ToolExecutionResult) -> None:
+        shown = self._engine.store.redaction.clean(dict(params))
+        self.history.append(SubAgentCall(tool_name=tool_name, params=shown, result=result))
+        if self._on_result is None:
+            return
+        try:
+            told = self._on_result(result)
+            if inspect.isawaitable(told):
+                await told
+        except Exception:
+            logger.exception("agent=<%s>, tool=<%s> | result callback failed", self.agent_id, tool_name)
+
+    def _refused(self, tool_name: str) -> ToolExecutionResult:
+        allowed = ", ".join(sorted(self.tools or ())) or "none"
+        return ToolExecutionResult(
+            is_success=False,
+            tool_name=tool_name,
+            error=f"Tool {tool_name!r} is not among the tools agent {self.agent_id!r} may use: {allowed}.",
+            error_type=PERMISSION_DENIED,
+        )
+
+    def _summary(self) -> ToolCallSummary:
+        usage: dict[str, int] = {}
+        for call in self.history:
+            usage[call.tool_name] = usage.get(call.tool_name, 0) + 1
+        good = sum(call.result.is_success for call in self.history)
+        return ToolCallSummary(
+            conversation_id=self.conversation_id,
+            total_calls=len(self.history),
+            successful_calls=good,
+            failed_calls=len(self.history) - good,
+            success_rate=percent(good, len(self.history)),
+            tool_usage=usage,
+        )

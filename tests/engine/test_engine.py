@@ -1,0 +1,554 @@
+"""One call through the one door: every step of the story, every way it can end."""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule import (
+    ConcurrencyConfig,
+    Image,
+    Invocation,
+    NeedsApproval,
+    Progress,
+    Refuse,
+    Retry,
+    SetupError,
+    Tool,
+    ToolCapability,
+    ToolEngine,
+    ToolEngineConfig,
+    ToolEngineEvent,
+    ToolEngineEventType,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolSpec,
+    Transient,
+    report_progress,
+    tool,
+)
+from ferrule.engine.breaker import BreakerConfig
+from ferrule.engine.retry import RetryPolicy
+
+AT_ONCE = RetryPolicy(first_delay=0.0)
+
+
+@tool
+async def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+async def nap(seconds: float = 5) -> str:
+    """Sleep."""
+    await asyncio.sleep(seconds)
+    return "rested"
+
+
+async def call(thing: Any, params: dict[str, Any] | None = None, *, config: ToolEngineConfig | None = None, **how: Any):
+    async with ToolEngine(config) as engine:
+        [made] = engine.register(thing)
+        return await engine.execute(made.id, params, **how)
+
+
+async def test_a_good_call_gives_its_output_its_time_and_its_record():
+    async with ToolEngine() as engine:
+        engine.register(add)
+        result = await engine.execute("add", {"a": 2, "b": "3"})
+        [record] = await engine.query_call_records(tool_name="add")
+    assert (result.is_success, result.output, result.text) == (True, {"result": 5}, "5")
+    assert 0 < result.execution_time < 5
+    assert (record.record_id, record.params, record.result) == (result.call_id, {"a": 2, "b": 3}, {"result": 5})
+    assert record.fingerprint == engine.registry.candidates("add")[0].spec.fingerprint
+
+
+async def test_tool_not_found_names_near_tools():
+    result = await ToolEngine().execute("calculater", {})
+    assert (result.error_type, result.error) == (
+        "tool_not_found",
+        "There is no tool 'calculater'. List the tools to see what there is.",
+    )
+    async with ToolEngine() as engine:
+        result = await engine.execute("calculater", {})
+    assert result.error == "There is no tool 'calculater'. Did you mean 'calculator'?"
+
+
+async def test_validation_error_lists_every_problem():
+    result = await call(add, {"b": "x"})
+    assert result.error_type == "validation_error"
+    assert result.error == ("The arguments of 'add' are not right: a: is required. b: must be a whole number, not 'x'.")
+    assert [e["path"] for e in result.validation_errors] == ["a", "b"]
+
+
+async def test_executor_not_found_says_how_to_register_one():
+    spec = ToolSpec(tool_id="t", capabilities=[ToolCapability(name="t", description="")])
+    result = await call(Tool(spec=spec, handler="calculater"))
+    assert result.error_type == "executor_not_found"
+    assert "Did you mean 'calculator'?" in result.error
+    assert "engine.register_executor('calculater', …)" in result.error
+
+
+async def test_execution_error_tells_what_the_tool_raised():
+    @tool
+    async def broken() -> None:
+        """Break."""
+        raise ValueError("no luck")
+
+    result = await call(broken)
+    assert (result.error_type, result.error) == ("execution_error", "ValueError: no luck")
+
+
+async def test_timeout_stops_an_async_tool_and_says_so():
+    ended = []
+
+    @tool
+    async def slow() -> None:
+        """Be slow."""
+        try:
+            await asyncio.sleep(5)
+        finally:
+            ended.append(True)
+
+    result = await call(slow, timeout=0.05)
+    assert result.error_type == "timeout"
+    assert result.error == (
+        "Tool 'slow' did not finish within 0.05 s and was stopped. Ask for less at once, or allow it more time."
+    )
+    assert ended == [True]
+
+
+async def test_a_tools_own_timeout_holds_against_a_caller_who_wants_more():
+    result = await call(tool(timeout=0.05)(nap), timeout=60)
+    assert (result.error_type, result.metadata["timeout"]) == ("timeout", 0.05)
+
+
+async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again():
+    swallowed = []
+
+    @tool
+    async def stubborn() -> str:
+        """Refuse to stop once."""
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            swallowed.append(1)
+            await asyncio.sleep(5)
+        return "done"
+
+    result = await call(stubborn, timeout=0.05)
+    assert (result.error_type, swallowed) == ("timeout", [1])
+
+
+async def test_a_call_after_a_timeout_in_the_same_task_is_not_disturbed():
+    async with ToolEngine() as engine:
+        engine.register(nap, add)
+        assert (await engine.execute("nap", timeout=0.02)).error_type == "timeout"
+        assert (await engine.execute("add", {"a": 1})).is_success
+        await asyncio.sleep(0.02)
+
+
+async def test_cancelling_the_caller_ends_the_tool_and_is_recorded():
+    async with ToolEngine() as engine:
+        engine.register(nap)
+        task = asyncio.create_task(engine.execute("nap"))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        [record] = await engine.query_call_records()
+        assert engine.concurrency.get_metrics().current_concurrent == 0
+    assert (record.status, record.error_type) == ("cancelled", "cancelled")
+
+
+async def test_a_tool_that_cancels_itself_has_failed_and_the_caller_lives():
+    @tool
+    async def suicidal() -> None:
+        """Cancel."""
+        raise asyncio.CancelledError
+
+    result = await call(suicidal)
+    assert (result.error_type, result.error) == ("execution_error", "Tool 'suicidal' cancelled itself.")
+
+
+@pytest.mark.parametrize(
+    ("signal", "error_type", "advice"),
+    [
+        (Retry, "execution_error", "change_arguments"),
+        (Refuse, "permission_denied", "give_up"),
+        (NeedsApproval, "permission_denied", "ask_approval"),
+        (Transient, "execution_error", "try_later"),
+    ],
+)
+async def test_a_tool_can_say_what_to_do_about_its_failure(signal, error_type, advice):
+    @tool
+    async def picky() -> None:
+        """Raise on purpose."""
+        raise signal("because", field="x")
+
+    result = await call(picky)
+    assert (result.error, result.error_type) == ("because", error_type)
+    assert (result.metadata["advice"], result.metadata["field"]) == (advice, "x")
+
+
+async def test_transient_failures_of_idempotent_tools_are_tried_again():
+    tries = []
+
+    @tool(idempotent=True)
+    async def flaky() -> str:
+        """Fail twice."""
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError("gone")
+        return "here"
+
+    result = await call(flaky, config=ToolEngineConfig(retry=AT_ONCE))
+    assert (result.output, result.metadata["attempts"]) == ({"result": "here"}, 3)
+
+
+async def test_what_is_not_idempotent_is_never_tried_again():
+    tries = []
+
+    @tool
+    async def pay() -> None:
+        """Pay."""
+        tries.append(1)
+        raise Transient("try later")
+
+    result = await call(pay, config=ToolEngineConfig(retry=AT_ONCE))
+    assert (len(tries), result.metadata["transient"]) == (1, True)
+
+
+async def test_transport_faults_open_the_circuit_and_ordinary_errors_do_not():
+    kind: list[type[Exception]] = [ValueError]
+
+    @tool
+    async def remote() -> None:
+        """Fail."""
+        raise kind[0]("x")
+
+    async with ToolEngine(ToolEngineConfig(breaker=BreakerConfig(threshold=2))) as engine:
+        engine.register(remote)
+        for _ in range(5):
+            assert (await engine.execute("remote")).error_type == "execution_error"
+        kind[0] = ConnectionError
+        for _ in range(2):
+            await engine.execute("remote")
+        refused = await engine.execute("remote")
+    assert (refused.error_type, refused.metadata["reason"]) == ("rejected", "circuit_open")
+
+
+async def test_a_cacheable_tool_runs_once_for_the_same_arguments():
+    runs = []
+
+    @tool(cacheable=True)
+    async def expensive(a: int, b: int = 2) -> int:
+        """Compute."""
+        runs.append(1)
+        return a + b
+
+    async with ToolEngine() as engine:
+        engine.register(expensive)
+        results = [await engine.execute("expensive", p) for p in ({"a": 1}, {"a": 1, "b": 2}, {"a": 2})]
+        assert len(await engine.query_call_records()) == 3
+    assert [r.output["result"] for r in results] == [3, 3, 4]
+    assert [r.metadata.get("cached") for r in results] == [None, True, None]
+    assert len(runs) == 2
+
+
+async def test_long_output_is_cut_at_a_sentence_and_kept_whole():
+    text = "This is a sentence. " * 100
+
+    @tool(max_output=200)
+    async def chatty() -> str:
+        """Talk."""
+        return text
+
+    async with ToolEngine() as engine:
+        engine.register(chatty)
+        result = await engine.execute("chatty")
+        whole = engine.get_artifact(result.metadata["artifact_id"])
+        [record] = await engine.query_call_records()
+    shown, note = result.output["result"].split("\n")
+    assert shown.endswith("sentence.")
+    assert len(shown) <= 200
+    assert "2,013 bytes" in note
+    assert text in whole.decode()
+    assert record.artifact_id == result.metadata["artifact_id"]
+
+
+async def test_images_travel_beside_the_output():
+    @tool
+    async def draw() -> list[Any]:
+        """Draw."""
+        return ["look", Image(data=b"png")]
+
+    result = await call(draw)
+    assert [part.kind for part in result.content] == ["text", "image"]
+
+
+async def test_parameters_nobody_described_are_named_in_the_result():
+    result = await call(add, {"a": 1, "colour": "red"})
+    assert result.metadata["ignored_params"] == ["colour"]
+
+
+async def test_strict_validation_refuses_what_lenient_takes():
+    result = await call(add, {"a": "1"}, config=ToolEngineConfig(strict_validation=True))
+    assert result.error_type == "validation_error"
+
+
+async def test_a_batch_keeps_its_order_and_one_failure_harms_no_other():
+    async with ToolEngine() as engine:
+        engine.register(add)
+        results = await engine.execute_batch(
+            [("add", {"a": 1}), ("nothing", {}), {"tool_name": "add", "params": {"a": 5}}, ("add", {})]
+        )
+    assert [r.output.get("result") for r in results] == [2, None, 6, None]
+    assert [r.error_type for r in results] == [None, "tool_not_found", None, "validation_error"]
+
+
+async def test_a_batch_larger_than_all_places_and_the_queue_is_not_rejected():
+    async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=3, queue_size=1)) as engine:
+        engine.register(nap)
+        results = await engine.execute_batch([("nap", {"seconds": 0.001})] * 50)
+        assert engine.concurrency.get_metrics().total_rejected == 0
+    assert all(r.is_success for r in results)
+
+
+async def test_a_stream_gives_progress_then_the_result():
+    @tool
+    async def count(to: int):
+        """Count."""
+        for n in range(to):
+            yield n
+        report_progress(1.0, "done")
+
+    async with ToolEngine() as engine:
+        engine.register(count)
+        items = [item async for item in engine.stream("count", {"to": 2})]
+    assert [i.data if isinstance(i, Progress) else i.output for i in items] == [0, 1, None, {"result": [0, 1]}]
+
+
+async def test_leaving_a_stream_early_ends_the_call():
+    ended = []
+
+    @tool
+    async def forever():
+        """Count without end."""
+        try:
+            n = 0
+            while True:
+                yield n
+                n += 1
+                await asyncio.sleep(0.001)
+        finally:
+            ended.append(True)
+
+    async with ToolEngine() as engine:
+        engine.register(forever)
+        stream = engine.stream("forever")
+        assert isinstance(await anext(stream), Progress)
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert ended == [True]
+
+
+async def test_events_tell_the_whole_story_in_order():
+    seen: list[ToolEngineEvent] = []
+    async with ToolEngine() as engine:
+        engine.register(add)
+        engine.subscribe(seen.append)
+        await engine.execute("add", {"a": 1})
+        await engine.execute("add", {})
+        await engine.execute("ad", {})
+    story = [e.event_type.value for e in seen]
+    assert story == [
+        "before_tool_call",
+        "execution_started",
+        "execution_completed",
+        "after_tool_call",
+        "before_tool_call",
+        "validation_error",
+        "after_tool_call",
+        "before_tool_call",
+        "execution_failed",
+        "after_tool_call",
+    ]
+    assert isinstance(seen[3].data["result"], ToolExecutionResult)
+
+
+async def test_async_subscribers_have_seen_a_call_when_it_returns():
+    seen = []
+
+    async def watch(event: ToolEngineEvent) -> None:
+        seen.append(event.event_type)
+
+    async with ToolEngine() as engine:
+        engine.register(add)
+        engine.subscribe(watch, {ToolEngineEventType.EXECUTION_COMPLETED})
+        await engine.execute("add", {"a": 1})
+        assert seen == [ToolEngineEventType.EXECUTION_COMPLETED]
+
+
+async def test_a_failing_subscriber_or_store_never_breaks_a_call(tmp_path: Path):
+    @tool(max_output=10)
+    async def chatty() -> str:
+        """Talk."""
+        return "word " * 100
+
+    def broken(*anything: Any, **more: Any) -> None:
+        raise OSError("disk full")
+
+    async with ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}") as engine:
+        engine.register(add, chatty)
+        engine.subscribe(broken)
+        shutil.rmtree(tmp_path)
+        tmp_path.write_text("a file where the journal and the artifacts should be")
+        results = [await engine.execute("add", {"a": 1}), await engine.execute("chatty")]
+        assert engine.store.failures > 0
+        tmp_path.unlink()
+    assert all(r.is_success for r in results)
+
+
+async def test_a_tool_may_call_a_tool_with_one_place_for_both():
+    @tool
+    async def outer(context: ToolExecutionContext) -> dict[str, Any]:
+        """Call another."""
+        results = await asyncio.gather(*(context.call_tool("add", {"a": n}) for n in range(5)))
+        return {"sum": sum(r.output["result"] for r in results)}
+
+    async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=1)) as engine:
+        engine.register(outer, add)
+        result = await engine.execute("outer", {}, ToolExecutionContext.for_conversation("a", "c1"), timeout=5)
+        records = await engine.query_call_records(conversation_id="c1")
+    assert result.output == {"sum": 15}
+    assert sum(r.parent_id == result.call_id for r in records) == 5
+
+
+async def test_tools_that_call_each_other_in_a_circle_are_stopped():
+    @tool
+    async def ouroboros(context: ToolExecutionContext) -> Any:
+        """Call itself."""
+        result = await context.call_tool("ouroboros")
+        return result.error or result.output["result"]
+
+    result = await call(ouroboros, config=ToolEngineConfig(max_depth=3), timeout=5)
+    assert "Is there a circle?" in result.output["result"]
+
+
+async def test_waiting_for_a_place_does_not_eat_the_time_of_anybody():
+    """The inner call waits longer than the outer call may run."""
+
+    @tool
+    async def outer(context: ToolExecutionContext) -> str:
+        """Call one that has to wait."""
+        return (await context.call_tool("nap", {"seconds": 0.01})).text
+
+    limits = ConcurrencyConfig(max_concurrent=2, bucket_limits={"bed": 1})
+    async with ToolEngine(concurrency=limits) as engine:
+        engine.register(outer, tool(bucket="bed")(nap))
+        busy = asyncio.create_task(engine.execute("nap", {"seconds": 0.3}))
+        await asyncio.sleep(0.01)
+        result = await engine.execute("outer", timeout=0.15)
+        await busy
+    assert result.output == {"result": "rested"}
+
+
+async def test_rejected_calls_say_why():
+    limits = ConcurrencyConfig(max_concurrent=1, strategy="reject")
+    async with ToolEngine(concurrency=limits) as engine:
+        engine.register(nap)
+        busy = asyncio.create_task(engine.execute("nap", {"seconds": 0.1}))
+        await asyncio.sleep(0.01)
+        refused = await engine.execute("nap")
+        free = await engine.execute("nap", {"seconds": 0}, ToolExecutionContext.for_workflow("w", "n"))
+        await busy
+    assert (refused.error_type, refused.metadata["reason"]) == ("rejected", "concurrency_limit")
+    assert free.is_success
+
+
+async def test_an_executor_of_ones_own_runs_tools():
+    class Shout:
+        async def execute(self, invocation: Invocation) -> str:
+            return str(invocation.params["text"]).upper()
+
+    parameters = {"text": {"type": "string", "required": True}}
+    spec = ToolSpec(tool_id="shout", capabilities=[ToolCapability(name="shout", description="", parameters=parameters)])
+    async with ToolEngine() as engine:
+        engine.register_executor("shouter", Shout())
+        engine.register(Tool(spec=spec, handler="shouter"))
+        assert (await engine.execute("shout", {"text": "hi"})).output == {"result": "HI"}
+
+
+async def test_a_tool_replaced_in_mid_call_finishes_as_it_started():
+    @tool(name="versioned")
+    async def old() -> str:
+        """Be old."""
+        await asyncio.sleep(0.05)
+        return "old"
+
+    @tool(name="versioned")
+    async def new() -> str:
+        """Be new."""
+        return "new"
+
+    async with ToolEngine() as engine:
+        engine.register(old)
+        running = asyncio.create_task(engine.execute("versioned"))
+        await asyncio.sleep(0.01)
+        engine.unregister("versioned")
+        engine.register(new)
+        assert (await engine.execute("versioned")).output == {"result": "new"}
+        assert (await running).output == {"result": "old"}
+
+
+async def test_misuse_is_told_at_once():
+    engine = ToolEngine()
+    with pytest.raises(SetupError, match="more than 0 seconds"):
+        await engine.execute("echo", {}, timeout=0)
+    with pytest.raises(SetupError, match="needs a tool_name"):
+        await engine.execute_batch([{"params": {}}])
+    await engine.aclose()
+    with pytest.raises(SetupError, match="closed"):
+        await engine.execute("echo", {})
+
+
+async def test_an_engine_can_be_started_again(tmp_path: Path):
+    engine = ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}")
+    for round_ in (1, 2):
+        async with engine:
+            assert (await engine.execute("echo", {"message": "x"})).is_success
+            assert len(await engine.query_call_records()) == round_
+
+
+async def test_secret_parameters_reach_the_tool_and_nothing_else(tmp_path: Path):
+    from typing import Annotated
+
+    from ferrule import Secret
+
+    @tool
+    async def login(user: str, pin: Annotated[str, Secret]) -> str:
+        """Log in."""
+        raise ValueError(f"{pin} is wrong for {user}")
+
+    async with ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}") as engine:
+        engine.register(login)
+        result = await engine.execute("login", {"user": "ann", "pin": "s3cr3t-pin"})
+        [record] = await engine.query_call_records()
+    assert "s3cr3t-pin" in str(result.error)
+    assert "s3cr3t-pin" not in str(record)
+    assert all(b"s3cr3t-pin" not in p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+
+
+async def test_time_is_measured_without_waiting():
+    limits = ConcurrencyConfig(max_concurrent=1)
+    async with ToolEngine(concurrency=limits) as engine:
+        engine.register(nap)
+        started = time.perf_counter()
+        results = await asyncio.gather(*(engine.execute("nap", {"seconds": 0.05}) for _ in range(3)))
+        took = time.perf_counter() - started
+        records = await engine.query_call_records()
+    assert max(r.execution_time for r in results) < took / 2
+    assert max(r.wait_time for r in records) > 0.05

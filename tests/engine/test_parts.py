@@ -1,0 +1,152 @@
+"""The small parts of the engine, each alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule.call import ToolExecutionContext
+from ferrule.content import Output
+from ferrule.engine.breaker import BreakerConfig, CircuitBreaker
+from ferrule.engine.cache import ResultCache
+from ferrule.engine.failures import FOREIGN, failure_of
+from ferrule.engine.output_limit import cut_text
+from ferrule.engine.retry import RetryPolicy
+from ferrule.errors import CallError, ExecutionFailed, Rejected, TimedOut, Transient, TransportFault
+from ferrule.spec import Effects, Tool, ToolCapability, ToolSpec
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_faults_in_a_row_open_the_circuit_and_one_call_may_try_later():
+    clock = Clock()
+    breaker = CircuitBreaker(BreakerConfig(threshold=2, recovery=10), clock)
+    breaker.faulted()
+    breaker.faulted()
+    with pytest.raises(Rejected, match="'t' could not be reached 2 times"):
+        breaker.enter("t")
+    clock.now = 11
+    breaker.enter("t")
+    with pytest.raises(Rejected):
+        breaker.enter("t")
+    breaker.succeeded()
+    breaker.enter("t")
+    assert breaker.state == "closed"
+
+
+def test_an_answer_between_faults_keeps_the_circuit_closed():
+    breaker = CircuitBreaker(BreakerConfig(threshold=2))
+    for _ in range(5):
+        breaker.faulted()
+        breaker.succeeded()
+    assert breaker.state == "closed"
+
+
+def test_a_failed_trial_opens_the_circuit_again():
+    clock = Clock()
+    breaker = CircuitBreaker(BreakerConfig(threshold=1, recovery=10), clock)
+    breaker.faulted()
+    clock.now = 11
+    breaker.enter("t")
+    breaker.faulted()
+    assert breaker.state == "open"
+
+
+@pytest.mark.parametrize(
+    ("failure", "effects", "attempts", "again"),
+    [
+        (Transient("x"), Effects(idempotent=True), 1, True),
+        (Transient("x"), Effects(read_only=True), 3, True),
+        (Transient("x"), Effects(idempotent=True), 4, False),
+        (Transient("x"), Effects(), 1, False),
+        (ExecutionFailed("x"), Effects(idempotent=True), 1, False),
+        (TimedOut("x"), Effects(idempotent=True), 1, False),
+    ],
+)
+def test_only_transient_failures_of_repeatable_tools_are_tried_again(failure, effects, attempts, again):
+    assert RetryPolicy().may_retry(failure, effects, ToolExecutionContext(max_retries=3), attempts) is again
+
+
+def test_delays_double_up_to_a_limit_and_a_failure_may_name_its_own():
+    policy = RetryPolicy(first_delay=1, max_delay=5, jitter=lambda: 1.0)
+    assert [policy.delay(Transient("x"), n) for n in (1, 2, 3, 4)] == [1, 2, 4, 5]
+    assert policy.delay(Transient("x", retry_after=9), 1) == 9
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionResetError("gone"), TransportFault),
+        (TimeoutError("slow"), Transient),
+        (ValueError("bad"), ExecutionFailed),
+        (Rejected("full"), Rejected),
+    ],
+)
+def test_what_a_tool_raised_is_put_in_our_words(error, kind):
+    assert type(failure_of(error)) is kind
+
+
+def test_the_nearest_class_of_a_foreign_family_decides():
+    import httpx
+
+    assert type(failure_of(httpx.ConnectTimeout("x"))) is TransportFault
+    assert type(failure_of(httpx.ReadTimeout("x"))) is Transient
+    assert type(failure_of(httpx.RemoteProtocolError("x"))) is TransportFault
+
+
+def test_every_foreign_exception_of_the_installed_libraries_exists():
+    import importlib
+
+    for name in FOREIGN:
+        module, _, attribute = name.rpartition(".")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError:
+            continue  # a library we know of but do not need
+        assert issubclass(found, Exception), name
+
+
+def test_an_error_without_words_is_named_by_its_class():
+    assert str(failure_of(KeyError())) == "KeyError"
+    assert str(failure_of(ValueError("bad"))) == "ValueError: bad"
+    assert isinstance(failure_of(ValueError("bad")), CallError)
+
+
+def test_a_cached_result_lives_as_long_as_it_said_and_dies_with_its_tool():
+    clock = Clock()
+    cache = ResultCache(clock=clock)
+    capability = ToolCapability(name="t", description="")
+    one = Tool(spec=ToolSpec(tool_id="t", capabilities=[capability]), handler="x")
+    changed = Tool(spec=ToolSpec(tool_id="t", capabilities=[capability], description="new"), handler="x")
+    cache.put(cache.key(one, capability, {"a": 1, "b": 2}), Output.of(3), ttl=10)
+    assert cache.get(cache.key(one, capability, {"b": 2, "a": 1})) == Output.of(3)
+    assert cache.get(cache.key(changed, capability, {"a": 1, "b": 2})) is None
+    clock.now = 11
+    assert cache.get(cache.key(one, capability, {"a": 1, "b": 2})) is None
+
+
+def test_the_cache_forgets_the_oldest_first():
+    cache = ResultCache(max_entries=2)
+    for key in (b"a", b"b"):
+        cache.put(key, Output.of(1), ttl=10)
+    cache.get(b"a")
+    cache.put(b"c", Output.of(1), ttl=10)
+    assert cache.get(b"b") is None
+    assert cache.get(b"a") is not None
+
+
+def test_long_text_is_cut_where_a_sentence_ends():
+    assert cut_text("One is here. Two is there. Three", 29) == "One is here. Two is there."
+    assert cut_text("第一句话。第二句话。第三句话", 36) == "第一句话。第二句话。"
+    assert cut_text("no sentence ends in this text", 20) == "no sentence ends in"
+
+
+@given(st.text(), st.integers(0, 50))
+def test_cut_text_never_has_more_bytes_than_allowed(text, most):
+    shown = cut_text(text, most)
+    assert len(shown.encode("utf-8", "replace")) <= most
+    assert text.startswith(shown)

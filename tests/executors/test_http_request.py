@@ -1,0 +1,434 @@
+import asyncio
+import gzip
+import json
+import socket
+import ssl
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from ferrule.content import Image, Output, Resource
+from ferrule.errors import (
+    CallError,
+    ExecutionFailed,
+    PermissionDenied,
+    Retry,
+    TimedOut,
+    Transient,
+    TransportFault,
+)
+from ferrule.executors.address_guard import AddressGuard
+from ferrule.executors.guarded_client import failure_of
+from ferrule.executors.http_request import HttpRequestExecutor
+from tests.executors.invocations import invocation
+from tests.executors.local_server import Answer, Request, local_server
+
+OPEN = AddressGuard(allow_private=True)
+
+
+async def request(guard: AddressGuard = OPEN, *, max_response: int = 100_000, **params: Any) -> Output:
+    executor = HttpRequestExecutor(guard, max_response=max_response)
+    try:
+        return await executor.execute(invocation(params))
+    finally:
+        await executor.aclose()
+
+
+def says(body: bytes, content_type: str | None = "application/json", status: int = 200) -> Any:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    return lambda request: (status, headers, body)
+
+
+def redirects(**steps: str) -> Any:
+    """/name leads to the given address; any other path answers."""
+
+    def answer(request: Request) -> Answer:
+        location = steps.get(request.path.strip("/").partition("?")[0])
+        return (302, {"Location": location}, b"") if location else (200, {"Content-Type": "text/plain"}, b"there")
+
+    return answer
+
+
+async def test_json_comes_back_parsed():
+    async with local_server(says(b'{"n": 123456789012345678901234567890}')) as server:
+        output = await request(url=f"{server.url}/a")
+    assert output.data["status_code"] == 200
+    assert output.data["body"] == {"n": 123456789012345678901234567890}
+    assert output.data["headers"]["content-type"] == "application/json"
+    assert output.data["url"] == f"{server.url}/a"
+
+
+async def test_a_body_is_sent_as_json_with_the_given_headers():
+    async with local_server(says(b"{}")) as server:
+        await request(url=server.url, method="POST", headers={"X-Key": "7"}, body={"name": "猫"}, timeout=30)
+    sent = server.requests[0]
+    assert (sent.method, sent.headers["x-key"], sent.headers["content-type"]) == ("POST", "7", "application/json")
+    assert json.loads(sent.body) == {"name": "猫"}
+
+
+async def test_a_form_is_sent_as_a_form():
+    async with local_server(says(b"{}")) as server:
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        await request(url=server.url, method="POST", headers=headers, body={"a": [1, 2], "b": "x y"})
+    assert server.requests[0].body == b"a=1&a=2&b=x+y"
+
+
+@pytest.mark.parametrize("status", [204, 404, 429, 500, 503])
+async def test_any_status_is_a_result(status):
+    async with local_server(says(b"", None, status)) as server:
+        output = await request(url=server.url)
+    assert (output.data["status_code"], output.data["body"]) == (status, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "read"),
+    [
+        ("网页".encode("gb2312"), "text/html; charset=gb2312", "网页"),
+        ('<meta charset="gbk">网页'.encode("gbk"), "text/html", '<meta charset="gbk">网页'),
+        ("\ufeffnaïve".encode(), "text/plain", "naïve"),
+        (b"caf\xe9", "text/plain", "caf\ufffd"),
+        (b"caf\xe9", "text/plain; charset=latin-1", "café"),
+        (b"plain", "text/plain; charset=punycode", "plain"),
+        (b"plain", "text/plain; charset=hex", "plain"),
+        (b"{broken", "application/json", "{broken"),
+        (b'{"n": NaN}', "application/json", '{"n": NaN}'),
+        (b'{"a": 1}', "application/vnd.api+json", {"a": 1}),
+        (b'{"a": 1}', None, {"a": 1}),
+        (b"<a/>", "application/atom+xml", "<a/>"),
+    ],
+)
+async def test_text_is_decoded_as_it_says(body, content_type, read):
+    async with local_server(says(body, content_type)) as server:
+        output = await request(url=server.url)
+    assert output.data["body"] == read
+
+
+async def test_an_image_is_described_in_the_data_and_carried_beside_it():
+    async with local_server(says(b"\x89PNG\xff", "image/png")) as server:
+        output = await request(url=server.url)
+    assert output.data["body"] == {"type": "image", "mime_type": "image/png", "size": 5}
+    assert output.parts == (Image(data=b"\x89PNG\xff", mime_type="image/png"),)
+
+
+async def test_other_bytes_are_a_resource():
+    async with local_server(says(b"\xff\xfe\x00", None)) as server:
+        output = await request(url=f"{server.url}/file")
+    expected = Resource(uri=f"{server.url}/file", data=b"\xff\xfe\x00", mime_type="application/octet-stream")
+    assert output.parts == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("packed", "encoding"),
+    [
+        (gzip.compress(b'{"a": 1}'), "gzip"),
+        (zlib.compress(b'{"a": 1}'), "deflate"),
+        (zlib.compress(b'{"a": 1}', wbits=-15), "deflate"),
+        (gzip.compress(gzip.compress(b'{"a": 1}')), "gzip, gzip"),
+    ],
+)
+async def test_compressed_responses_are_unpacked(packed, encoding):
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    async with local_server(lambda _: (200, headers, packed)) as server:
+        output = await request(url=server.url)
+    assert output.data["body"] == {"a": 1}
+
+
+@pytest.mark.parametrize("packed", [b"no gzip", gzip.compress(b"whole")[:-9]])
+async def test_a_response_that_cannot_be_unpacked_fails(packed):
+    async with local_server(lambda _: (200, {"Content-Encoding": "gzip"}, packed)) as server:
+        with pytest.raises(ExecutionFailed, match="cannot be decompressed"):
+            await request(url=server.url)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"x" * 1001, {}),
+        (gzip.compress(b"x" * 1001), {"Content-Encoding": "gzip"}),
+        (gzip.compress(gzip.compress(b"x" * 10_000_000)), {"Content-Encoding": "gzip, gzip"}),
+    ],
+)
+async def test_a_response_larger_than_allowed_is_refused(body, headers):
+    async with local_server(lambda _: (200, headers, body)) as server:
+        with pytest.raises(ExecutionFailed, match="larger than 1,000 bytes"):
+            await request(url=server.url, max_response=1000)
+
+
+async def test_a_response_without_end_is_not_read_on():
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+        except ConnectionError:
+            writer.close()
+
+    server = await asyncio.start_server(pour, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(ExecutionFailed, match="larger than"):
+        await request(url=f"http://127.0.0.1:{port}")
+    server.close()
+    await server.wait_closed()
+
+
+async def test_redirects_are_followed_and_the_final_address_is_told():
+    async with local_server(redirects(one="/two?x=1", two="/three")) as server:
+        output = await request(url=f"{server.url}/one")
+    assert (output.data["body"], output.data["url"]) == ("there", f"{server.url}/three")
+    assert [each.path for each in server.requests] == ["/one", "/two?x=1", "/three"]
+
+
+async def test_a_redirect_without_end_is_refused():
+    async with local_server(lambda _: (302, {"Location": "/again"}, b"")) as server:
+        with pytest.raises(ExecutionFailed, match="redirected more than 10 times"):
+            await request(url=server.url)
+    assert len(server.requests) == 11
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "body"), [(303, "GET", b""), (301, "GET", b""), (307, "POST", b'{"a":1}')]
+)
+async def test_a_redirected_post_goes_on_as_browsers_do_it(status, method, body):
+    def answer(request: Request) -> Answer:
+        return (status, {"Location": "/end"}, b"") if request.path == "/" else (200, {}, b"")
+
+    async with local_server(answer) as server:
+        await request(url=f"{server.url}/", method="POST", body={"a": 1})
+    assert (server.requests[1].method, server.requests[1].body) == (method, body)
+
+
+async def test_secrets_do_not_follow_a_redirect_to_another_host():
+    async with local_server(says(b"{}")) as other, local_server(redirects(go=f"{other.url}/x", near="/go")) as server:
+        headers = {"Authorization": "Bearer 1", "Cookie": "s=1", "X-Api-Key": "k", "Accept-Language": "zh"}
+        await request(url=f"{server.url}/near", headers=headers)
+    assert server.requests[1].headers["x-api-key"] == "k"
+    followed = other.requests[0].headers
+    assert followed["accept-language"] == "zh"
+    assert not {"authorization", "cookie", "x-api-key"} & set(followed)
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://example.com/", "http://", "http://[bad"])
+async def test_a_redirect_to_something_else_than_http_is_refused(location):
+    async with local_server(redirects(go=location)) as server:
+        with pytest.raises(CallError, match="http|host|not valid"):
+            await request(url=f"{server.url}/go")
+
+
+async def test_cookies_are_not_kept_from_one_call_to_the_next():
+    async with local_server(lambda _: (200, {"Set-Cookie": "session=1"}, b"")) as server:
+        executor = HttpRequestExecutor(OPEN)
+        for _ in range(2):
+            await executor.execute(invocation({"url": server.url}))
+        await executor.aclose()
+    assert "cookie" not in server.requests[1].headers
+
+
+async def test_connections_are_used_again_and_closed_at_the_end():
+    async with local_server(says(b"{}")) as server:
+        executor = HttpRequestExecutor(OPEN)
+        for _ in range(3):
+            await executor.execute(invocation({"url": server.url}))
+        assert server.connections == 1
+        await executor.aclose()
+        await asyncio.sleep(0.05)
+        assert server.connections == 0
+
+
+def test_one_executor_serves_several_event_loops():
+    executor = HttpRequestExecutor(OPEN)
+
+    async def call() -> Any:
+        async with local_server(says(b'{"a": 1}')) as server:
+            output = await executor.execute(invocation({"url": server.url}))
+            await executor.aclose()
+        return output.data["body"]
+
+    assert [asyncio.run(call()) for _ in range(2)] == [{"a": 1}, {"a": 1}]
+
+
+async def test_proxies_of_the_environment_do_not_lead_around_the_guard(monkeypatch):
+    async with local_server(says(b"{}")) as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        with pytest.raises(PermissionDenied):
+            await request(AddressGuard(), url="http://10.0.0.1/")
+    assert proxy.requests == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]"])
+async def test_this_machine_cannot_be_reached(host):
+    async with local_server(says(b"{}")) as server:
+        with pytest.raises(PermissionDenied, match="allowed_hosts"):
+            await request(AddressGuard(), url=f"http://{host}:{server.port}/")
+    assert server.requests == []
+
+
+async def test_an_allowed_host_can_be_reached_but_not_redirect_to_another_one():
+    async with local_server(says(b"{}")) as inner, local_server(redirects(go=inner.url)) as server:
+        guard = AddressGuard(allowed_hosts=["outside.example"], resolver=_always("127.0.0.1"))
+        with pytest.raises(PermissionDenied, match=r"127\.0\.0\.1"):
+            await request(guard, url=f"http://outside.example:{server.port}/go")
+    assert len(server.requests) == 1
+    assert inner.requests == []
+
+
+async def test_the_checked_address_is_dialled_and_the_name_is_not_looked_up_again():
+    looked_up: list[str] = []
+
+    async def rebinding(host: str, port: int, /) -> Sequence[str]:
+        looked_up.append(host)
+        return ["127.0.0.1"] if len(looked_up) == 1 else ["10.0.0.1"]
+
+    async with local_server(says(b"{}")) as server:
+        guard = AddressGuard(allowed_hosts=["127.0.0.1"], resolver=rebinding)
+        await request(guard, url=f"http://rebinding.example:{server.port}/")
+    assert looked_up == ["rebinding.example"]
+    assert server.requests[0].headers["host"] == f"rebinding.example:{server.port}"
+
+
+async def test_tls_asks_for_the_name_at_the_checked_address():
+    asked: list[str | None] = []
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.sni_callback = lambda connection, name, context: asked.append(name)
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=tls)
+    guard = AddressGuard(allowed_hosts=["127.0.0.1"], resolver=_always("127.0.0.1"))
+    with pytest.raises(Transient):  # it has no certificate to show
+        await request(guard, url=f"https://secure.example:{server.sockets[0].getsockname()[1]}/")
+    server.close()
+    await server.wait_closed()
+    assert asked == ["secure.example"]
+
+
+async def test_a_name_that_leads_inside_on_the_second_look_up_is_refused_then():
+    answers = iter([["127.0.0.1"], ["10.0.0.1"]])
+
+    async def rebinding(host: str, port: int, /) -> Sequence[str]:
+        return next(answers)
+
+    async with local_server(redirects(go="http://rebinding.example/")) as server:
+        guard = AddressGuard(allowed_hosts=["127.0.0.1"], resolver=rebinding)
+        with pytest.raises(PermissionDenied, match=r"leads to 10\.0\.0\.1"):
+            await request(guard, url=f"http://first.example:{server.port}/go")
+
+
+async def test_the_next_address_is_tried_when_the_first_does_not_answer():
+    async with local_server(says(b"{}")) as server:
+        guard = AddressGuard(allow_private=True, resolver=_always("127.0.0.2", "127.0.0.1"))
+        output = await request(guard, url=f"http://two.example:{server.port}/")
+    assert output.data["status_code"] == 200
+
+
+async def test_a_refused_connection_may_succeed_later_and_does_not_count_against_the_tool():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(Transient, match="no connection could be made") as failed:
+            await request(url=f"http://127.0.0.1:{unused.getsockname()[1]}/")
+    assert not failed.value.transport_fault
+
+
+async def test_a_server_that_does_not_speak_http_is_told():
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    with pytest.raises(Transient, match="did not answer with valid HTTP|connection broke"):
+        await request(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    server.close()
+    await server.wait_closed()
+
+
+async def test_the_time_out_is_for_the_whole_request():
+    async with local_server(lambda _: None) as server:
+        with pytest.raises(TimedOut, match=r"took longer than 0\.1 seconds"):
+            await request(url=server.url, timeout=0.1)
+
+
+async def test_a_cancelled_call_has_closed_its_connection():
+    async with local_server(lambda _: None) as server:
+        executor = HttpRequestExecutor(OPEN)
+        call = asyncio.create_task(executor.execute(invocation({"url": server.url})))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.sleep(0.05)
+        assert server.connections == 0
+        await executor.aclose()
+
+
+async def test_credentials_of_a_url_are_sent_and_shown_nowhere():
+    async with local_server(lambda _: None) as server:
+        url = f"http://user:p%40ss@127.0.0.1:{server.port}/x?token=secret"
+        with pytest.raises(TimedOut) as failed:
+            await request(url=url, timeout=0.1)
+    assert server.requests[0].headers["authorization"] == "Basic dXNlcjpwQHNz"
+    assert not any(secret in str(failed.value) for secret in ("user", "p%40ss", "p@ss", "secret"))
+
+
+async def test_credentials_do_not_come_back_in_the_result():
+    async with local_server(says(b"{}")) as server:
+        output = await request(url=f"http://user:pass@127.0.0.1:{server.port}/x")
+    assert output.data["url"] == f"{server.url}/x"
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"url": "ftp://example.com/"}, "only http:// and https://"),
+        ({"url": "example.com"}, "only http:// and https://"),
+        ({"url": "http:///path"}, "no host"),
+        ({"url": "http://example.com:99999/"}, "port 99999"),
+        ({"url": "http://exa mple.com/"}, "has no address"),
+        ({"url": "http://[::1/"}, "not valid"),
+        ({"url": "http://example.com/\n"}, "not valid"),
+        ({"url": "http://example.com", "headers": {"X": "a\r\nY: b"}}, "'X' can only hold printable ASCII"),
+        ({"url": "http://example.com", "headers": {"X": "猫"}}, "'X' can only hold printable ASCII"),
+        ({"url": "http://example.com", "headers": {"a b": "1"}}, "cannot be the name of a header"),
+        ({"url": "http://example.com", "headers": {"Host": "x"}}, "set by the client itself"),
+        ({"url": "http://example.com", "headers": {"content-length": "3"}}, "set by the client itself"),
+    ],
+)
+async def test_a_request_that_cannot_be_sent_is_explained(params, message):
+    with pytest.raises((Retry, Transient), match=message):
+        await request(AddressGuard(resolver=_always()), **params)
+
+
+def test_every_exception_of_httpx_has_a_meaning_here():
+    raised = [each for each in vars(httpx).values() if isinstance(each, type) and issubclass(each, Exception)]
+    assert {httpx.ReadTimeout, httpx.InvalidURL, httpx.StreamClosed, httpx.TooManyRedirects} <= set(raised)
+    for kind in raised:
+        error = kind.__new__(kind)
+        Exception.__init__(error, "why")
+        assert str(failure_of(error, "GET http://a")).startswith("GET http://a: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "means"),
+    [
+        (httpx.ConnectError, TransportFault),
+        (httpx.ConnectTimeout, TransportFault),
+        (httpx.ReadTimeout, TimedOut),
+        (httpx.ReadError, TransportFault),
+        (httpx.RemoteProtocolError, TransportFault),
+        (httpx.LocalProtocolError, Retry),
+        (httpx.UnsupportedProtocol, Retry),
+        (httpx.InvalidURL, Retry),
+        (httpx.DecodingError, ExecutionFailed),
+        (httpx.HTTPError, ExecutionFailed),
+    ],
+)
+def test_the_nearest_meaning_holds(kind, means):
+    assert type(failure_of(kind("why"), "GET")) is means
+
+
+def _always(*addresses: str) -> Any:
+    async def resolve(host: str, port: int, /) -> Sequence[str]:
+        return addresses
+
+    return resolve

@@ -1,0 +1,227 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule.call import ToolExecutionResult
+from ferrule.errors import SetupError, TransportFault
+from ferrule.executors.function import FunctionExecutor
+from ferrule.executors.worker_pool import WorkerPool
+from tests.executors import sample_tools as sample
+from tests.executors.function_invocations import invocation_of, is_running, wait_until
+
+
+async def process_id(pool: WorkerPool) -> int:
+    output = await FunctionExecutor(pool).execute(invocation_of(sample.process_id))
+    return int(output.data["result"])
+
+
+def run_script(folder: Path, code: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a program that uses a pool; it finds the same modules as this one."""
+    (folder / "program.py").write_text(
+        "import asyncio, os, sys\n"
+        "from ferrule.executors.function import FunctionExecutor\n"
+        "from ferrule.executors.worker_pool import WorkerPool\n"
+        "from tests.executors import sample_tools as sample\n"
+        "from tests.executors.function_invocations import invocation_of\n"
+        "pool = WorkerPool()\n"
+        "executor = FunctionExecutor(pool)\n"
+        "def call(function, **params):\n"
+        "    return executor.execute(invocation_of(function, params))\n" + code
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(folder / "program.py")]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **options)
+
+
+def said(program: subprocess.Popen[str]) -> str:
+    out, _ = program.communicate(timeout=30)
+    assert program.returncode == 0
+    return out.strip()
+
+
+async def test_workers_are_started_when_they_are_needed():
+    pool = WorkerPool()
+    assert not pool.pids
+    assert await process_id(pool) in pool.pids
+    await pool.aclose()
+
+
+async def test_twenty_calls_at_once_share_the_workers():
+    pool = WorkerPool(size=2, most=4)
+    executor = FunctionExecutor(pool)
+    calls = [invocation_of(sample.add, {"a": n, "b": n}) for n in range(20)]
+    outputs = await asyncio.gather(*map(executor.execute, calls))
+    assert [output.data["result"] for output in outputs] == [2 * n for n in range(20)]
+    assert len(pool.pids) <= 4
+    await pool.aclose()
+
+
+async def test_calls_one_after_another_use_the_same_worker():
+    pool = WorkerPool()
+    assert len({await process_id(pool) for _ in range(5)}) == 1
+    await pool.aclose()
+
+
+async def test_after_the_first_call_a_spare_worker_is_kept_warm():
+    pool = WorkerPool(size=2)
+    used = {await process_id(pool), await process_id(pool)}
+    assert len(used) == 1
+    assert len(pool.pids) == 2
+    await pool.aclose()
+
+
+async def test_a_worker_retires_after_its_share_of_calls():
+    pool = WorkerPool(size=1, calls_per_worker=2)
+    used = [await process_id(pool) for _ in range(4)]
+    assert used[0] == used[1] != used[2] == used[3]
+    await wait_until(lambda: not is_running(used[0]))
+    await pool.aclose()
+
+
+async def test_workers_nobody_needs_any_more_go():
+    pool = WorkerPool(size=1, most=4, idle_time=0.05)
+    await asyncio.gather(*(process_id(pool) for _ in range(4)))
+    assert len(pool.pids) == 4
+    await wait_until(lambda: len(pool.pids) == 1)
+    await pool.aclose()
+
+
+async def test_a_worker_that_died_in_its_sleep_is_replaced():
+    pool = WorkerPool(size=1)
+    first = await process_id(pool)
+    os.kill(first, signal.SIGKILL)
+    await wait_until(lambda: not is_running(first))
+    assert await process_id(pool) != first
+    await pool.aclose()
+
+
+def test_a_pool_outlives_its_event_loop():
+    pool = WorkerPool()
+    assert asyncio.run(process_id(pool)) == asyncio.run(process_id(pool))
+    asyncio.run(pool.aclose())
+
+
+async def test_closing_ends_every_worker_and_the_pool_can_be_used_again():
+    pool = WorkerPool()
+    first = await process_id(pool)
+    await pool.aclose()
+    assert not pool.pids and not is_running(first)
+    assert await process_id(pool) != first
+    await pool.aclose()
+
+
+async def test_closing_ends_calls_that_run(tmp_path):
+    pool = WorkerPool()
+    arguments = {"folder": str(tmp_path), "name": "it", "seconds": 60}
+    call = asyncio.create_task(FunctionExecutor(pool).execute(invocation_of(sample.write_late, arguments)))
+    await wait_until((tmp_path / "it.started").exists)
+    await pool.aclose()
+    with pytest.raises(TransportFault, match="killed by signal 9, SIGKILL"):
+        await call
+
+
+async def test_a_cancelled_call_that_waits_leaves_its_turn_to_the_next(tmp_path):
+    pool = WorkerPool(size=1, most=1)
+    executor = FunctionExecutor(pool)
+    arguments = {"folder": str(tmp_path), "name": "it", "seconds": 0.2}
+    busy = asyncio.create_task(executor.execute(invocation_of(sample.write_late, arguments)))
+    await wait_until((tmp_path / "it.started").exists)
+    waiting = [asyncio.create_task(process_id(pool)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    waiting[0].cancel()
+    assert (await busy).data == {"result": "written"}
+    waiting[1].cancel()  # its turn has come, perhaps
+    assert await waiting[2] in pool.pids
+    await pool.aclose()
+
+
+async def test_tools_that_call_tools_need_no_more_places_than_there_are():
+    pool = WorkerPool(size=1, most=1)
+    executor = FunctionExecutor(pool)
+
+    async def call_tool(tool_name: str, params: dict[str, Any], action: str | None, /) -> ToolExecutionResult:
+        deeper = {"name": "deeper", "n": params["n"] - 1}
+        invocation = invocation_of(sample.ask, deeper, call_tool=call_tool)
+        result = (await executor.execute(invocation)).data["result"] if params["n"] else "the bottom"
+        return ToolExecutionResult(is_success=True, tool_name=tool_name, output={"result": result})
+
+    output = await executor.execute(invocation_of(sample.ask, {"name": "top", "n": 2}, call_tool=call_tool))
+    assert output.data["result"] == "top says deeper says deeper says the bottom"
+    await pool.aclose()
+
+
+async def test_a_worker_that_cannot_be_started_is_a_transport_fault(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(TransportFault, match="A worker process could not be started: .*No such file"):
+        await process_id(WorkerPool())
+
+
+def test_sizes_that_cannot_be_are_refused():
+    with pytest.raises(SetupError, match="a worker pool needs 1 <= size <= most, not size=3 and most=2"):
+        WorkerPool(size=3, most=2)
+
+
+# The end of the process that owns the workers
+
+
+def test_the_end_of_the_program_is_the_end_of_its_workers(tmp_path):
+    program = run_script(tmp_path, "asyncio.run(call(sample.add, a=1, b=2))\nprint(*pool.pids)")
+    pids = [int(pid) for pid in said(program).split()]
+    assert pids and not any(is_running(pid) for pid in pids)
+
+
+async def test_an_idle_worker_ends_when_its_owner_is_killed(tmp_path):
+    code = "asyncio.run(call(sample.add, a=1, b=2))\nprint(*pool.pids, flush=True)\nsys.stdin.read()"
+    program = run_script(tmp_path, code, stdin=subprocess.PIPE)
+    assert program.stdout is not None
+    pids = [int(pid) for pid in program.stdout.readline().split()]
+    assert all(is_running(pid) for pid in pids)
+    program.kill()
+    program.communicate()
+    await wait_until(lambda: not any(is_running(pid) for pid in pids), within=5)
+
+
+async def test_a_busy_worker_and_its_children_end_when_their_owner_is_killed(tmp_path):
+    program = run_script(tmp_path, f"asyncio.run(call(sample.start_children, folder={str(tmp_path)!r}))")
+    await wait_until((tmp_path / "pids").exists)
+    worker, child, shell, leaver, grandchild = map(int, (tmp_path / "pids").read_text().split())
+    program.kill()
+    program.communicate()
+    await wait_until(lambda: not any(map(is_running, (worker, child, shell, grandchild))), within=5)
+    os.kill(leaver, signal.SIGKILL)  # nobody was left to look for what had gone to a session of its own
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a process that holds the interpreter")
+async def test_a_worker_that_holds_the_interpreter_ends_when_its_owner_is_killed(tmp_path):
+    program = run_script(tmp_path, f"asyncio.run(call(sample.compute_without_end, folder={str(tmp_path)!r}))")
+    await wait_until((tmp_path / "computing").exists)
+    worker = int((tmp_path / "computing").read_text())
+    program.kill()
+    program.communicate()
+    await wait_until(lambda: not is_running(worker), within=5)
+
+
+def test_a_program_without_standard_input_and_error_can_use_workers(tmp_path):
+    code = "print(asyncio.run(call(sample.add, a=1, b=2)).data)"
+    program = run_script(tmp_path, code, preexec_fn=lambda: os.closerange(0, 1) or os.closerange(2, 3))
+    assert said(program) == "{'result': 3}"
+
+
+def test_a_fork_of_the_program_starts_workers_of_its_own_and_leaves_the_others_alone(tmp_path):
+    code = """
+def worker():
+    return asyncio.run(call(sample.process_id)).data["result"]
+
+first = worker()
+child = os.fork()
+if child == 0:
+    sys.exit(0 if worker() != first else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), worker() == first)
+"""
+    assert said(run_script(tmp_path, code)) == "0 True"

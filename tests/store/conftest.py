@@ -1,0 +1,73 @@
+"""The stores that every conformance test runs on. Postgres is a private cluster that lives as long as the tests do."""
+
+import glob
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOW_TO_GET_POSTGRES = (
+    "no Postgres server programs (initdb, pg_ctl) in PATH or /usr/lib/postgresql/*/bin; "
+    "install them to run these tests, on Debian with: apt-get install postgresql"
+)
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster() -> Iterator[str]:
+    """The address of a Postgres server, without a database."""
+    if not (programs := _postgres_programs()):
+        pytest.skip(HOW_TO_GET_POSTGRES)
+    home = Path(tempfile.mkdtemp(prefix="ferrule-pg-"))  # a short path: it has to fit into a socket's name
+    as_postgres: list[str] = []
+    if os.geteuid() == 0:  # Postgres refuses to run as root
+        shutil.chown(home, "postgres", "postgres")
+        as_postgres = ["runuser", "-u", "postgres", "--"]
+    data = home / "data"
+    options = f"-c listen_addresses='' -c unix_socket_directories='{home}' -c fsync=off"
+    control = [*as_postgres, f"{programs}/pg_ctl", "-D", str(data), "-w", "-s"]
+    try:
+        _run([*as_postgres, f"{programs}/initdb", "-D", str(data), "-U", "ferrule", "-A", "trust", "-E", "UTF8", "-N"])
+        _run([*control, "-o", options, "-l", str(home / "log"), "start"])
+        try:
+            yield f"postgresql://ferrule@/{{database}}?host={home}"
+        finally:
+            _run([*control, "-m", "immediate", "stop"])
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres_url(postgres_cluster: str, request: pytest.FixtureRequest) -> str:
+    """A fresh database."""
+    import psycopg
+
+    name = f"test_{abs(hash(request.node.nodeid)):x}"
+    with psycopg.connect(postgres_cluster.format(database="postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())
+    return postgres_cluster.format(database=name)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """One test, three stores."""
+    if request.param == "memory":
+        return None
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/calls.db"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return str(request.getfixturevalue("postgres_url"))
+
+
+def _postgres_programs() -> str | None:
+    in_path = shutil.which("initdb")
+    found = [os.path.dirname(in_path)] if in_path else sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True)
+    return next((directory for directory in found if os.path.exists(f"{directory}/pg_ctl")), None)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60)
+    assert done.returncode == 0, f"{command} failed: {done.stdout}{done.stderr}"

@@ -1,0 +1,23 @@
+"""Every Python block of the manual runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.code_blocks import python_blocks, run_block
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [(page.name, index) for page in PAGES for index in range(len(python_blocks(page)))]
+
+
+@pytest.mark.parametrize(("page", "index"), BLOCKS)
+def test_a_block_of_the_manual_runs(page, index, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = next(p for p in PAGES if p.name == page)
+    run_block(python_blocks(path)[index], name=f"{page}_{index}")
+
+
+def test_the_readme_links_every_page_of_the_manual():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [p.name for p in PAGES[1:] if f"docs/{p.name}" not in readme] == []
