@@ -85,8 +85,11 @@ class ToolFiles:
         tools, errors = self._without_taken(report.tools)
         self._registry.change(remove=self._loaded, add=tools)
         self._loaded = tools
+        told = {str(error) for error in self.errors}
         self.errors = (*report.errors, *errors)
         for error in self.errors:
+            if str(error) in told:  # still as it was
+                continue
             logger.warning("path=<%s>, line=<%s> | not loaded: %s", error.path, error.line, error.message)
             self._emit(
                 ToolEngineEventType.LOAD_ERROR,

@@ -38,27 +38,33 @@ Schema: TypeAlias = JsonSchema | bool
 _SEE = "the words there are: " + ", ".join([*OWN_WORDS, *OPTIONS, "items", "properties", "or one of JSON Schema"])
 
 
-def parameters_schema(section: Section, key: str = "parameters") -> JsonSchema:
-    """The parameters under a key as one JSON Schema of type object."""
+def parameters_schema(section: Section) -> JsonSchema:
+    """The parameters of a tool or an action as one JSON Schema of type object."""
     known_errors = len(section.document.errors)
-    properties, required = _properties(section, key)
+    properties, required = _properties(section, "parameters")
     schema: JsonSchema = {"type": "object", "properties": properties}
     if required:
         schema["required"] = required
     if len(section.document.errors) == known_errors:
-        _check_whole(section, key, schema)
+        _check_whole(section, "parameters", schema)
     return schema
 
 
-def output_schema(section: Section, key: str = "output") -> JsonSchema | None:
-    """What a tool gives back: a notation, or just a mapping of names to notations."""
-    value = section.values.get(key)
+def output_schema(section: Section) -> JsonSchema | None:
+    """What a tool or an action gives back: a notation, or just a mapping of names to notations."""
+    value = section.values.get("output")
     if value is None:
         return None
+    known_errors = len(section.document.errors)
     if isinstance(value, dict) and not any(word in CONSTRAINTS or word in OWN_WORDS for word in value):
-        return {"type": "object", "properties": _properties(section, key)[0]}
-    schema, _ = _read(section.document, (*section.place, key), value)
-    return schema if isinstance(schema, dict) else {}
+        schema: Schema = {"type": "object", "properties": _properties(section, "output")[0]}
+    else:
+        schema, _ = _read(section.document, (*section.place, "output"), value)
+    if not isinstance(schema, dict):
+        return {}
+    if len(section.document.errors) == known_errors:
+        _check_whole(section, "output", schema)
+    return schema
 
 
 def _properties(section: Section, key: str) -> tuple[dict[str, Schema], list[str]]:
@@ -257,4 +263,4 @@ def _check_whole(section: Section, key: str, schema: JsonSchema) -> None:
     except jsonschema_rs.ValidationError as error:
         steps = [str(step) for step in error.instance_path]
         where = f" (at {'/'.join(steps)})" if steps else ""
-        section.problem(f"{key} are no valid JSON Schema: {error.message}{where}", key)
+        section.problem(f"{key}: this is no valid JSON Schema: {error.message}{where}", key)

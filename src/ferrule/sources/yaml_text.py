@@ -213,15 +213,18 @@ def _load_error(error: yaml.YAMLError, text: str, path: Path) -> LoadError:
     import yaml
 
     if isinstance(error, yaml.reader.ReaderError):
-        line = text.count("\n", 0, error.position) + 1
+        # The error's own position counts bytes with one parser and characters with the other.
+        found = yaml.reader.Reader.NON_PRINTABLE.search(text)
+        line = text.count("\n", 0, found.start()) + 1 if found else 1
         return LoadError("a character that text cannot contain", path=path, line=line, hint="delete it")
     lines = text.splitlines() or [""]
     if not isinstance(error, yaml.MarkedYAMLError) or (mark := error.problem_mark or error.context_mark) is None:
         return LoadError(f"not YAML: {error}", path=path)
     # A quote or bracket that is never closed is noticed at the end of the file only: say where it was opened.
-    index = min(mark.line, len(lines) - 1)
-    opened = error.context_mark
-    context = f"{error.context} in line {opened.line + 1}: " if opened and opened.line != index else ""
+    last = len(lines) - 1
+    index = min(mark.line, last)
+    opened = min(error.context_mark.line, last) if error.context_mark else index
+    context = f"{error.context} in line {opened + 1}: " if opened != index else ""
     said = error.problem or "it cannot be read"
     return LoadError(f"not YAML: {context}{said}", path=path, line=index + 1, hint=_hint(said, lines[index]))
 
