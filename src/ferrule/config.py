@@ -82,8 +82,10 @@ class FerruleConfig:
             max_records=self.store.max_records,
         )
         url = self.store.url
-        if url is not None and url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
-            url = f"sqlite:///{self.root / url.removeprefix('sqlite:///')}"
+        if url is not None and url.startswith("sqlite:///"):
+            path = self.root / url.removeprefix("sqlite:///")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            url = f"sqlite:///{path}"
         guard = AddressGuard(
             allow_private=self.http.allow_private_addresses, allowed_hosts=tuple(self.http.allowed_hosts)
         )

@@ -209,6 +209,16 @@ async def test_transient_failures_of_idempotent_tools_are_tried_again():
     assert (result.output, result.metadata["attempts"]) == ({"result": "here"}, 3)
 
 
+async def test_a_failure_that_lasts_longer_than_the_call_may_is_told_at_once():
+    @tool(idempotent=True)
+    async def busy() -> None:
+        """Be busy."""
+        raise Transient("come back tomorrow", retry_after=86_400)
+
+    result = await call(busy, timeout=5)
+    assert (result.error, result.metadata["retry_after"]) == ("come back tomorrow", 86_400)
+
+
 async def test_what_is_not_idempotent_is_never_tried_again():
     tries = []
 

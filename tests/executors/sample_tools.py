@@ -190,14 +190,20 @@ def start_children(folder: str) -> None:
     while not Path(folder, "grandchild").exists() or not Path(folder, "grandchild").read_text().strip():
         time.sleep(0.001)
     numbers = [os.getpid(), first.pid, second.pid, third.pid, int(Path(folder, "grandchild").read_text())]
-    Path(folder, "new").write_text(" ".join(map(str, numbers)))
-    Path(folder, "new").rename(Path(folder, "pids"))
+    _write(Path(folder, "pids"), " ".join(map(str, numbers)))
     time.sleep(60)
+
+
+def _write(path: Path, text: str) -> None:
+    """Whoever sees the file sees all of it."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text)
+    unfinished.rename(path)
 
 
 def compute_without_end(folder: str) -> None:
     """Holds the interpreter: no other thread of its process can run."""
-    Path(folder, "computing").write_text(str(os.getpid()))
+    _write(Path(folder, "computing"), str(os.getpid()))
     pow(7, 10**9)
 
 

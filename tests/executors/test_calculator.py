@@ -177,6 +177,7 @@ def test_whole_numbers_keep_all_their_digits_on_the_way_to_the_caller():
         ("(1 < 2) + 1", "is missing"),
         ("1)", "no meaning there"),
         ("2²", "'²' is not allowed"),
+        ("\x1f", "is not allowed"),
     ],
 )
 def test_a_mistake_is_explained(expression, message):

@@ -58,8 +58,13 @@ def processes_with(word: str) -> list[str]:
 
 def children() -> set[str]:
     """Processes this one has started, zombies too."""
-    lists = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return {child for file in lists for child in file.read_text().split()}
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            _, parent, *_ = file.read_text(errors="replace").rpartition(")")[2].split()
+            if parent == str(os.getpid()):
+                found.add(file.parent.name)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +155,11 @@ async def test_a_failing_program_tells_its_code_and_what_it_said():
     assert failed.value.details == {"exit_code": 3}
 
 
+async def test_a_program_that_fails_without_a_word_tells_its_code():
+    with pytest.raises(ExecutionFailed, match=r"'false' ended with exit code 1\.$"):
+        await run(["false"])
+
+
 async def test_a_program_ended_by_a_signal_tells_which():
     with pytest.raises(ExecutionFailed, match=r"was ended by signal 9 \(Killed\)"):
         await run(shell("kill -9 $$"))
@@ -197,9 +207,13 @@ def test_the_program_cannot_be_chosen_by_the_caller():
         fill_command({"command": ["{program}", "x"]}, {"program": "rm"}, {})
 
 
-def test_a_value_inside_a_shell_script_is_refused():
+@pytest.mark.parametrize(
+    "command",
+    [["/bin/bash", "-c", "grep {word} x"], ["sh", ["-c", "grep {word} x"]], ["env", "zsh", "-lc", "grep {word} x"]],
+)
+def test_a_value_inside_a_shell_script_is_refused(command):
     with pytest.raises(SetupError, match="would be run as code"):
-        fill_command({"command": ["/bin/bash", "-c", "grep {word} notes.txt"]}, {"word": "$(id)"}, {})
+        fill_command({"command": command}, {"word": "$(id)"}, {})
 
 
 def test_a_whole_script_may_come_from_the_caller():

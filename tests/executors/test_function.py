@@ -13,7 +13,7 @@ import pytest
 
 from ferrule.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.content import Image, Output
-from ferrule.errors import ExecutionFailed, NeedsApproval, Rejected, Retry, SetupError, TransportFault
+from ferrule.errors import ExecutionFailed, InvalidArguments, NeedsApproval, Rejected, Retry, SetupError, TransportFault
 from ferrule.executors.function import FunctionExecutor
 from ferrule.executors.function_thread import FunctionThreads
 from ferrule.executors.python_module import load_python_module
@@ -24,9 +24,9 @@ from tests.executors.function_invocations import invocation_of, is_running, wait
 
 @pytest.fixture(scope="module")
 def executor() -> Iterator[FunctionExecutor]:
-    pool = WorkerPool()
-    yield FunctionExecutor(pool)
-    asyncio.run(pool.aclose())
+    executor = FunctionExecutor(WorkerPool())
+    yield executor
+    asyncio.run(executor.aclose())
 
 
 async def run(executor: FunctionExecutor, function: Any, params: dict[str, Any] | None = None) -> Any:
@@ -52,11 +52,10 @@ async def test_a_sync_function_runs_in_another_process(executor):
 
 
 async def test_modules_stay_imported_from_call_to_call():
-    pool = WorkerPool(size=1, most=1)
-    executor = FunctionExecutor(pool)
+    executor = FunctionExecutor(WorkerPool(size=1, most=1))
     await run(executor, sample.keep, {"number": 1})
     assert await run(executor, sample.keep, {"number": 2}) == [1, 2]
-    await pool.aclose()
+    await executor.aclose()
 
 
 async def test_a_sync_function_runs_in_a_thread_when_asked(executor):
@@ -157,6 +156,12 @@ async def test_arguments_become_what_the_function_takes_and_results_become_plain
     assert output.data == {"name": "2,1", "at": 3}
 
 
+async def test_arguments_that_do_not_become_what_the_function_takes_are_invalid(executor):
+    with pytest.raises(InvalidArguments) as caught:
+        await executor.execute(invocation_of(sample.mirror, {"point": {"x": "far", "y": 2}}))
+    assert [error["path"] for error in caught.value.errors] == ["point.x"]
+
+
 async def test_images_come_out_of_a_worker(executor):
     output = await executor.execute(invocation_of(sample.picture))
     assert output.parts[1] == Image(data=b"\x89PNG")
@@ -168,10 +173,11 @@ async def test_fifty_megabytes_go_in_and_out(executor):
     assert len(await run(executor, sample.repeat, {"text": "x", "times": size})) == size
 
 
-async def test_what_a_tool_prints_goes_to_standard_error(executor, capfd):
+async def test_what_a_tool_prints_goes_to_standard_error(capfd):
+    executor = FunctionExecutor(WorkerPool())
     assert await run(executor, sample.noisy) == "quiet"
-    out, err = capfd.readouterr()
-    assert out == ""
+    await executor.aclose()
+    assert capfd.readouterr() == ("", "printed\nfrom a child\nwritten to descriptor 1\n")
 
 
 async def test_arguments_that_cannot_be_sent_fail_the_call(executor):
@@ -241,17 +247,15 @@ async def test_items_arrive_while_the_generator_runs(executor, tmp_path):
     assert result_of(await executor.execute(invocation)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("isolation", ["auto", "thread"])
-async def test_a_cancelled_async_generator_is_closed(executor, tmp_path, isolation):
+async def test_a_cancelled_async_generator_is_closed(executor, tmp_path):
     seen: list[Progress] = []
-    invocation = invocation_of(sample.count_slowly, {"folder": str(tmp_path)}, isolation=isolation, report=seen.append)
+    invocation = invocation_of(sample.count_slowly, {"folder": str(tmp_path)}, report=seen.append)
     task = asyncio.create_task(executor.execute(invocation))
     await wait_until(lambda: bool(seen))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    if isolation == "auto":
-        assert (tmp_path / "closed").exists()
+    assert (tmp_path / "closed").exists()
 
 
 # Failures

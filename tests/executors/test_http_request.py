@@ -330,6 +330,20 @@ async def test_a_refused_connection_may_succeed_later_and_does_not_count_against
     assert not failed.value.transport_fault
 
 
+async def test_a_host_that_does_not_exist_is_a_wrong_argument():
+    async def unknown(host: str, port: int, /) -> Sequence[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with pytest.raises(Retry, match=r"'nowhere\.example' cannot be found.*Check its name"):
+        await request(AddressGuard(resolver=unknown), url="http://nowhere.example/")
+
+
+def test_a_certificate_that_cannot_be_trusted_will_not_be_later():
+    error = httpx.ConnectError("certificate verify failed")
+    error.__cause__ = ssl.SSLCertVerificationError()
+    assert type(failure_of(error, "GET")) is ExecutionFailed
+
+
 async def test_a_server_that_does_not_speak_http_is_told():
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0\r\n")

@@ -3,6 +3,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ async def process_id(pool: WorkerPool) -> int:
     return int(output.data["result"])
 
 
-def run_script(folder: Path, code: str, **options: Any) -> subprocess.Popen[str]:
-    """Start a program that uses a pool; it finds the same modules as this one."""
+@contextmanager
+def program_of(folder: Path, code: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A program that uses a pool, and finds the same modules as this one; it is killed at the end."""
     (folder / "program.py").write_text(
         "import asyncio, os, sys\n"
         "from ferrule.executors.function import FunctionExecutor\n"
@@ -36,7 +39,11 @@ def run_script(folder: Path, code: str, **options: Any) -> subprocess.Popen[str]
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(folder / "program.py")]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **options)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **options) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
 
 
 def said(program: subprocess.Popen[str]) -> str:
@@ -86,8 +93,8 @@ async def test_a_worker_retires_after_its_share_of_calls():
 
 async def test_workers_nobody_needs_any_more_go():
     pool = WorkerPool(size=1, most=4, idle_time=0.05)
-    await asyncio.gather(*(process_id(pool) for _ in range(4)))
-    assert len(pool.pids) == 4
+    used = await asyncio.gather(*(process_id(pool) for _ in range(4)))
+    assert len(set(used)) == 4
     await wait_until(lambda: len(pool.pids) == 1)
     await pool.aclose()
 
@@ -171,46 +178,45 @@ def test_sizes_that_cannot_be_are_refused():
 
 
 def test_the_end_of_the_program_is_the_end_of_its_workers(tmp_path):
-    program = run_script(tmp_path, "asyncio.run(call(sample.add, a=1, b=2))\nprint(*pool.pids)")
-    pids = [int(pid) for pid in said(program).split()]
+    with program_of(tmp_path, "asyncio.run(call(sample.add, a=1, b=2))\nprint(*pool.pids)") as program:
+        pids = [int(pid) for pid in said(program).split()]
     assert pids and not any(is_running(pid) for pid in pids)
 
 
 async def test_an_idle_worker_ends_when_its_owner_is_killed(tmp_path):
     code = "asyncio.run(call(sample.add, a=1, b=2))\nprint(*pool.pids, flush=True)\nsys.stdin.read()"
-    program = run_script(tmp_path, code, stdin=subprocess.PIPE)
-    assert program.stdout is not None
-    pids = [int(pid) for pid in program.stdout.readline().split()]
-    assert all(is_running(pid) for pid in pids)
-    program.kill()
-    program.communicate()
+    with program_of(tmp_path, code, stdin=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        pids = [int(pid) for pid in program.stdout.readline().split()]
+        assert pids and all(is_running(pid) for pid in pids)
     await wait_until(lambda: not any(is_running(pid) for pid in pids), within=5)
 
 
 async def test_a_busy_worker_and_its_children_end_when_their_owner_is_killed(tmp_path):
-    program = run_script(tmp_path, f"asyncio.run(call(sample.start_children, folder={str(tmp_path)!r}))")
-    await wait_until((tmp_path / "pids").exists)
-    worker, child, shell, leaver, grandchild = map(int, (tmp_path / "pids").read_text().split())
-    program.kill()
-    program.communicate()
+    with program_of(tmp_path, f"asyncio.run(call(sample.start_children, folder={str(tmp_path)!r}))"):
+        await wait_until((tmp_path / "pids").exists)
+        worker, child, shell, leaver, grandchild = map(int, (tmp_path / "pids").read_text().split())
     await wait_until(lambda: not any(map(is_running, (worker, child, shell, grandchild))), within=5)
     os.kill(leaver, signal.SIGKILL)  # nobody was left to look for what had gone to a session of its own
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a process that holds the interpreter")
 async def test_a_worker_that_holds_the_interpreter_ends_when_its_owner_is_killed(tmp_path):
-    program = run_script(tmp_path, f"asyncio.run(call(sample.compute_without_end, folder={str(tmp_path)!r}))")
-    await wait_until((tmp_path / "computing").exists)
-    worker = int((tmp_path / "computing").read_text())
-    program.kill()
-    program.communicate()
+    with program_of(tmp_path, f"asyncio.run(call(sample.compute_without_end, folder={str(tmp_path)!r}))"):
+        await wait_until((tmp_path / "computing").exists)
+        worker = int((tmp_path / "computing").read_text())
     await wait_until(lambda: not is_running(worker), within=5)
+
+
+def close_input_and_error() -> None:
+    os.close(0)
+    os.close(2)
 
 
 def test_a_program_without_standard_input_and_error_can_use_workers(tmp_path):
     code = "print(asyncio.run(call(sample.add, a=1, b=2)).data)"
-    program = run_script(tmp_path, code, preexec_fn=lambda: os.closerange(0, 1) or os.closerange(2, 3))
-    assert said(program) == "{'result': 3}"
+    with program_of(tmp_path, code, preexec_fn=close_input_and_error) as program:
+        assert said(program) == "{'result': 3}"
 
 
 def test_a_fork_of_the_program_starts_workers_of_its_own_and_leaves_the_others_alone(tmp_path):
@@ -224,4 +230,5 @@ if child == 0:
     sys.exit(0 if worker() != first else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), worker() == first)
 """
-    assert said(run_script(tmp_path, code)) == "0 True"
+    with program_of(tmp_path, code) as program:
+        assert said(program) == "0 True"

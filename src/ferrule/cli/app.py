@@ -43,17 +43,22 @@ def main() -> None:
     app()
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ferrule {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The ferrule.toml to use; else the nearest one upwards.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens to standard error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
-    if version:
-        print(f"ferrule {__version__}")
-        raise typer.Exit
     level = logging.DEBUG if verbose else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     global session

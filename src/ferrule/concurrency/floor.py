@@ -70,7 +70,8 @@ class Place:
     def wake(self, refusal: str = "") -> None:
         wakers, self.wakers = self.wakers, None
         for waker in wakers or ():
-            if not waker.done():
+            # A loop that was closed under its calls wakes nobody; they end when they are collected.
+            if not waker.done() and not waker.get_loop().is_closed():
                 waker.set_result(refusal)
 
 
@@ -296,7 +297,7 @@ class Floor:
         if not bucket.line or bucket.token_timer is not None or bucket.rate is None:
             return
         wait = bucket.rate.wait(self.clock())
-        if wait > 0 and self.loop is not None:
+        if wait > 0 and self.loop is not None and not self.loop.is_closed():
             bucket.token_timer = self.loop.call_later(max(wait, SHORTEST_TIMER), self._token_came, bucket)
 
     def _token_came(self, bucket: Bucket) -> None:

@@ -42,6 +42,9 @@ class Deadline:
             self.when = self._keeper.loop.time() + self._remaining
             self._keeper.watch(self)
 
+    def remaining(self) -> float:
+        return self.when - self._keeper.loop.time()
+
     def end(self) -> None:
         """The call has ended; take back the cancellations it was sent."""
         self._keeper.active.discard(self)

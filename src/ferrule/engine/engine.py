@@ -405,6 +405,8 @@ class ToolEngine:
                 if not policy.may_retry(failure, prepared.effects, call.context, call.attempts):
                     raise
                 delay = policy.delay(failure, call.attempts)
+                if call.deadline is not None and delay >= call.deadline.remaining():
+                    raise  # the next attempt would come too late
                 logger.info("tool=<%s>, attempt=<%d>, delay=<%.2f> | %s", call.tool_name, call.attempts, delay, failure)
                 await asyncio.sleep(delay)
 

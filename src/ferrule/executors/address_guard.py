@@ -68,7 +68,10 @@ class AddressGuard:
         try:
             found = [ip_address(text) for text in dict.fromkeys(await self.resolver(host, port))]
         except (OSError, UnicodeError) as error:
-            raise TransportFault(f"the host {host!r} cannot be found: {error}. Check its name.") from error
+            is_unknown = isinstance(error, UnicodeError) or error.errno == socket.EAI_NONAME
+            raise TransportFault(
+                f"the host {host!r} cannot be found: {error}. Check its name.", unknown_host=is_unknown
+            ) from error
         if not found:
             raise TransportFault(f"the host {host!r} has no address. Check its name.")
         for address in found:

@@ -51,8 +51,8 @@ class CommandExecutor:
                 f"{program!r} wrote more than {self._max_output:,} bytes and was ended. Ask for less."
             )
         if output.exit_code != 0:
-            how = _how_it_ended(output.exit_code)
-            raise ExecutionFailed(f"{program!r} {how}: {output.complaint}", exit_code=output.exit_code)
+            said = f": {output.complaint}" if output.complaint else "."
+            raise ExecutionFailed(f"{program!r} {_how_it_ended(output.exit_code)}{said}", exit_code=output.exit_code)
         return _result(output.stdout.decode("utf-8", "replace"))
 
     async def _run(self, line: CommandLine, output: CommandOutput) -> None:

@@ -8,6 +8,7 @@ Parameters no template names are given to the program as a JSON object on its st
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from ferrule.executors.variables import expand_variables, placeholders_in
 
 _INHERITED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
+_SCRIPT_OPTION = re.compile(r"-[a-z]*c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,11 @@ def fill_command(config: Mapping[str, Any], params: Mapping[str, Any], environ: 
 def _check(command: Sequence[Any]) -> None:
     if placeholders_in(command[0]):
         raise SetupError(f"the program of a command is fixed: {command[0]!r} cannot contain a {{param}}")
-    is_shell = os.path.basename(command[0]) in _SHELLS
-    for option, script in zip(command, command[1:], strict=False):
-        if is_shell and option == "-c" and placeholders_in(script) and whole_placeholder(script) is None:
+    words = [str(part) for item in command for part in (item if isinstance(item, (list, tuple)) else [item])]
+    for at, word in enumerate(words[:-1]):
+        runs_script = _SCRIPT_OPTION.fullmatch(word) and any(os.path.basename(w) in _SHELLS for w in words[:at])
+        script = words[at + 1]
+        if runs_script and placeholders_in(script) and whole_placeholder(script) is None:
             raise SetupError(
                 f"a {{param}} inside the shell script {script!r} would be run as code: "
                 """give it as an argument, ["sh", "-c", 'grep -- "$1" notes.txt', "sh", "{pattern}"]"""

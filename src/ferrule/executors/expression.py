@@ -125,7 +125,7 @@ def _tokens(text: str) -> list[_Token]:
     while not tokens or tokens[-1].kind != "end":
         match = _TOKEN.match(text, at)
         if match is None:
-            found = text[at:].lstrip()[0]
+            found = text[at:].lstrip(" \t\n\r\f\v")[0]  # what \s means in ASCII
             raise Retry(
                 f"{found!r} is not allowed in an expression. It is made of numbers, + - * / // % ** ( ), "
                 "comparisons and functions such as sqrt(2)."

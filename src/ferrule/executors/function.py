@@ -64,6 +64,10 @@ class FunctionExecutor:
         except SystemExit as error:
             refuse_to_end(invocation, error)
 
+    async def aclose(self) -> None:
+        """End the worker processes."""
+        await self._pool.aclose()
+
     def _prepare(self, invocation: Invocation) -> _Prepared:
         tool, capability = invocation.tool, invocation.capability
         function = tool.target.function(capability.name)

@@ -11,13 +11,10 @@ Functions that live on something of this process (closures, lambdas, methods of 
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
-import io
 import pickle
 import sys
-from collections import ChainMap
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -83,22 +80,21 @@ class Unsendable:
     """A function that can only run in this process."""
 
     reason: str
-    """Completes "it cannot be sent to a worker process: …"."""
+    """Completes the sentence "It cannot be sent to a worker process: …"."""
 
 
 def copy_of(value: Any) -> bytes:
     """A pickle that brings along what only `__main__` has."""
-    from cloudpickle import Pickler  # type: ignore[import-untyped]
+    import cloudpickle  # type: ignore[import-untyped]
 
-    # Dataclasses compare with this very object; by itself it would arrive as another one.
-    by_name = {type(dataclasses.MISSING): lambda _: "MISSING"}
-    copier = type("Copier", (Pickler,), {"dispatch_table": ChainMap(by_name, Pickler.dispatch_table)})
-    copier(pickled := io.BytesIO()).dump(value)
-    return pickled.getvalue()
+    pickled: bytes = cloudpickle.dumps(value)
+    return pickled
 
 
 def refer_to(function: Callable[..., Any]) -> FunctionReference | Unsendable:
     """What a worker needs to find the function, or why it cannot."""
+    if getattr(sys, "frozen", False):
+        return Unsendable(reason="this program is one file, without a Python to start")
     module_name = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
     if not module_name or not qualname:
@@ -108,14 +104,13 @@ def refer_to(function: Callable[..., Any]) -> FunctionReference | Unsendable:
     if "<locals>" in qualname:
         return Unsendable(reason="it is defined inside a function")
     if not _is_found_again(function, module_name, qualname):
-        return Unsendable(
-            reason=f"{module_name}.{qualname} is {_describe(function)}"
-            if inspect.ismethod(function)
-            else f"{module_name}.{qualname} is something else than this function"
-        )
+        it = _describe(function) if inspect.ismethod(function) else "something else than this function"
+        return Unsendable(reason=f"{module_name}.{qualname} is {it}")
     if module_name == MAIN:
         return _copy(function)
-    return _refer_by_file(function, qualname) or _refer_by_name(module_name, qualname)
+    if (version := version_of(function)) is not None:
+        return ByFile(version=version, qualname=qualname)
+    return _refer_by_name(module_name, qualname)
 
 
 def _describe(function: Callable[..., Any]) -> str:
@@ -132,16 +127,11 @@ def _is_found_again(function: Callable[..., Any], module_name: str, qualname: st
         return False
 
 
-def _refer_by_file(function: Callable[..., Any], qualname: str) -> ByFile | None:
-    version = version_of(function)
-    return None if version is None else ByFile(version=version, qualname=qualname)
-
-
 def _refer_by_name(module_name: str, qualname: str) -> FunctionReference | Unsendable:
     module = sys.modules[module_name]
     file = getattr(module, "__file__", None)
     origin = _origin(module_name)
-    if origin is None or origin != getattr(module.__spec__, "origin", None):
+    if origin is None or origin != getattr(getattr(module, "__spec__", None), "origin", None):
         # Somebody loaded it from a file under a name of their own.
         try:
             return ByFile(version=read_version(Path(file or "")), qualname=qualname)

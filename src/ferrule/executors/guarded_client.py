@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+import ssl
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -142,8 +143,16 @@ class GuardedClient:
 def failure_of(error: Exception, what: str) -> CallError:
     """Our error for one of httpx."""
     kind, words = next(FAILURES[cls.__name__] for cls in type(error).__mro__ if cls.__name__ in FAILURES)
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
+        kind, words = ExecutionFailed, "the server's certificate cannot be trusted"
     reason = str(error).strip()
     return kind(f"{what}: {words}" + (f" ({reason})." if reason else "."))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def shown_url(url: str) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from ferrule.call import Invocation
 from ferrule.content import Audio, Image, Output, Resource, as_text, describe_part, encode_json
-from ferrule.errors import Transient, TransportFault
+from ferrule.errors import Retry, Transient, TransportFault
 from ferrule.executors.address_guard import AddressGuard
 from ferrule.executors.guarded_client import MAX_RESPONSE, GuardedClient, shown_url
 from ferrule.executors.response_body import read_body
@@ -38,8 +38,7 @@ class HttpRequestExecutor:
                 timeout=params.get("timeout"),
             )
         except TransportFault as fault:
-            # One dead host among all there are must not count against the tool.
-            raise Transient(str(fault)) from fault
+            raise _failure_of_host(fault) from fault
         body = read_body(response)
         parts = (body,) if isinstance(body, (Image, Audio, Resource)) else ()
         return Output(
@@ -55,6 +54,11 @@ class HttpRequestExecutor:
     async def aclose(self) -> None:
         """Close idle connections."""
         await self._client.aclose()
+
+
+def _failure_of_host(fault: TransportFault) -> Retry | Transient:
+    """One host that cannot be reached, of all there are, must not count against the tool."""
+    return Retry(str(fault)) if fault.details.get("unknown_host") else Transient(str(fault))
 
 
 def _encode_body(body: Any, headers: dict[str, str]) -> bytes | None:

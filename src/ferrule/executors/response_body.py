@@ -5,13 +5,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from email.message import Message
 from typing import Any
 
 from ferrule.content import Audio, Content, Image, Resource
 from ferrule.executors.guarded_client import Response
 
 _TEXT_TYPES = re.compile(r"text/|application/(?:.*\+)?(?:json|xml|javascript|x-www-form-urlencoded|yaml|x-ndjson)\b")
+_CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.I)
 _CHARSET_IN_TEXT = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([A-Za-z0-9_-]+)""")
 # Codecs of Python that are no character sets; some take quadratic time.
 _NO_CHARSETS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7"})
@@ -38,9 +38,8 @@ def beginning_of_body(response: Response, most: int = 500) -> str:
 
 
 def _content_type(header: str) -> tuple[str, str]:
-    message = Message()
-    message["content-type"] = header
-    return (message.get_content_type() if header else ""), message.get_content_charset("")
+    charset = _CHARSET.search(header)
+    return header.partition(";")[0].strip().lower(), charset[1] if charset else ""
 
 
 def _binary(response: Response, media_type: str) -> Content:

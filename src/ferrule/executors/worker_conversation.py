@@ -56,10 +56,10 @@ class Conversation:
         worker: WorkerProcess,
         number: int,
         invocation: Invocation,
-        while_asking: Callable[[], AbstractContextManager[None]],
+        place_lent: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._worker, self._number, self._invocation = worker, number, invocation
-        self._while_asking = while_asking
+        self._place_lent = place_lent
         self.nested = NestedCalls()
         self._sending = asyncio.Lock()
 
@@ -106,7 +106,7 @@ class Conversation:
 
     async def _answer(self, question: Question) -> None:
         try:
-            with self._while_asking():
+            with self._place_lent():  # the other tool may need it
                 result = await self._invocation.call_tool(question.tool_name, question.params, question.action)
             encoded = encode(Answer(question.question, result))
         except Exception as error:

@@ -14,8 +14,6 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from itertools import count
 
 from ferrule.call import Invocation
@@ -26,6 +24,7 @@ from ferrule.executors.process_group import to_the_end
 from ferrule.executors.worker_conversation import Conversation, RemoteFunction, pack_arguments
 from ferrule.executors.worker_failure import read_failure
 from ferrule.executors.worker_frames import Done, Failed, NotLoaded
+from ferrule.executors.worker_places import Places
 from ferrule.executors.worker_process import WorkerProcess
 from ferrule.schema import FunctionSignature
 
@@ -55,9 +54,8 @@ class WorkerPool:
         """The one used last is on the right, and taken first."""
         self._leaving: dict[WorkerProcess, float] = {}
         """Dismissed workers, and until when they may take."""
-        self._busy = 0
+        self._places = Places(self._most)
         self._served = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
         self._tidying: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
         self._owner = os.getpid()
         weakref.finalize(self, _kill_all, self._workers, self._owner)
@@ -77,13 +75,13 @@ class WorkerPool:
         if os.getpid() != self._owner:
             self._forget_workers_of_parent()
         arguments = pack_arguments(function, invocation)
-        await self._wait_for_place()
+        await self._places.take()
         try:
             worker = self._take_worker(function.reference)
             outcome = await self._converse(worker, function, invocation, arguments)
             self._give_back(worker)
         finally:
-            self._leave_place()
+            self._places.leave()
         if isinstance(outcome, Failed):
             raise read_failure(outcome.failure)
         return Output(data=outcome.data, parts=outcome.parts) if isinstance(outcome, Done) else outcome
@@ -91,15 +89,12 @@ class WorkerPool:
     async def aclose(self) -> None:
         """End all workers, the idle ones in peace. The pool may be used again."""
         with self._lock:
-            if self._tidying is not None:
-                self._tidying[1].cancel()
-                self._tidying = None
             for worker in self._workers.difference(self._idle, self._leaving):
                 worker.kill()  # its call then fails, and takes it away
-            while self._idle:
-                self._dismiss(self._idle.pop())
         give_up_at = time.monotonic() + 2 * _GOODBYE_TIME
         while self._workers and time.monotonic() < give_up_at:
+            while self._idle:
+                self._dismiss(self._idle.pop())
             self._look_after_leaving()
             await asyncio.sleep(0.002)
         _kill_all(self._workers, self._owner)  # those whose call was forgotten with its event loop
@@ -109,7 +104,7 @@ class WorkerPool:
     async def _converse(
         self, worker: WorkerProcess, function: RemoteFunction, invocation: Invocation, arguments: bytes
     ) -> Done | Failed | NotLoaded:
-        conversation = Conversation(worker, next(self._numbers), invocation, self._while_asking)
+        conversation = Conversation(worker, next(self._numbers), invocation, self._places.lent)
         try:
             outcome = await conversation.hold(function, arguments)
             await conversation.nested.end()
@@ -133,50 +128,6 @@ class WorkerPool:
         await worker.gone()
         self._forget(worker)
         await conversation.nested.end()
-
-    @contextmanager
-    def _while_asking(self) -> Iterator[None]:
-        """A worker that waits for another tool needs no place: that tool may need it."""
-        self._leave_place()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._busy += 1
-
-    # Places
-
-    async def _wait_for_place(self) -> None:
-        with self._lock:
-            if self._busy < self._most and not self._waiters:
-                self._busy += 1
-                return
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-        try:
-            await waiter  # whoever leaves hands their place over
-        except BaseException:
-            with self._lock:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-            if waiter.done() and not waiter.cancelled():
-                self._leave_place()
-            raise
-
-    def _leave_place(self) -> None:
-        with self._lock:
-            while self._waiters and self._busy <= self._most:
-                waiter = self._waiters.popleft()
-                with suppress(RuntimeError):  # its event loop is closed: on to the next
-                    waiter.get_loop().call_soon_threadsafe(self._hand_over, waiter)
-                    return
-            self._busy -= 1
-
-    def _hand_over(self, waiter: asyncio.Future[None]) -> None:
-        if waiter.done():
-            self._leave_place()
-        else:
-            waiter.set_result(None)
 
     # Workers
 
@@ -218,7 +169,10 @@ class WorkerPool:
             self._tidy_later()
 
     def _dismiss(self, worker: WorkerProcess) -> None:
-        worker.dismiss()
+        if worker.calls:
+            worker.dismiss()
+        else:
+            worker.kill()  # nothing has run there that could want to clean up
         self._leaving[worker] = time.monotonic() + _GOODBYE_TIME
         self._tidy_later()
 
@@ -275,5 +229,7 @@ def _fits(worker: WorkerProcess, reference: FunctionReference) -> bool:
 def _kill_all(workers: set[WorkerProcess], owner: int) -> None:
     if os.getpid() != owner:  # a fork of this process has copies of everything, and no business with the workers
         return
+    for worker in workers:
+        worker.kill()
     while workers:
         workers.pop().kill_and_wait()

@@ -63,14 +63,14 @@ class WorkerProcess:
     def kill(self) -> None:
         """End it and all its children, now. `gone` waits for their last moments."""
         if not self.ended:  # once it was waited for, the number may be another process's
-            _kill_group(self.pid)
+            _signal_group(self.pid, signal.SIGKILL)
 
     def kill_call(self) -> None:
         """The same for a worker in the middle of a call: what that call started dies too, wherever it went."""
         if not self.ended:
-            started = groups_that_left(self.pid, since=self.call_began)
-            for group in (self.pid, *started):
-                _kill_group(group)
+            _signal_group(self.pid, signal.SIGSTOP)  # the work ends now, and nothing is started while we look around
+            for group in (self.pid, *groups_that_left(self.pid, since=self.call_began)):
+                _signal_group(group, signal.SIGKILL)
 
     async def gone(self) -> None:
         """Wait until nothing is left of a killed worker and its group."""
@@ -102,9 +102,9 @@ class WorkerProcess:
 
     def how_it_ended(self) -> str:
         code = self._process.returncode
-        if code is not None and code < 0:
-            return f"killed by signal {-code}, {signal.Signals(-code).name}"
-        return f"exit code {code}"
+        if code is None or code >= 0:
+            return f"exit code {code}"
+        return f"killed by signal {-code}" + "".join(f", {known.name}" for known in signal.Signals if known == -code)
 
     def _reap(self) -> bool:
         if self._process.poll() is None:
@@ -119,10 +119,10 @@ class WorkerProcess:
             self._lifeline = -1
 
 
-def _kill_group(group: int) -> None:
+def _signal_group(group: int, kind: signal.Signals) -> None:
     # macOS says "not permitted" when only zombies are left.
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+        os.killpg(group, kind)
 
 
 def _start() -> tuple[subprocess.Popen[bytes], socket.socket, int]:

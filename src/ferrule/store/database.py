@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import StoreError
@@ -168,6 +169,11 @@ def _create_engine(location: Location) -> Engine:
 
     if location.kind == "postgresql":
         return sa.create_engine(location.database, pool_pre_ping=True, connect_args={"connect_timeout": 10})
+    if location.kind == "sqlite":
+        try:
+            Path(location.database).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"there is no place for the store {location.shown!r}: {error}") from error
     options: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS, "check_same_thread": False}}
     if location.kind == "memory":
         # One connection is one database: whoever wants it waits until it is free.

@@ -37,11 +37,16 @@ class CallFilter:
     """Anywhere in arguments, result or error. Reads row after row, so name a time or a tool as well."""
 
 
+def newest_first(wanted: CallFilter) -> Select[Any]:
+    calls = calls_table().c
+    return _selected().where(*_conditions(wanted)).order_by(calls.started_at.desc(), calls.record_id.desc())
+
+
 def find_records(
     database: Database, wanted: CallFilter, limit: int, after: ToolCallRecord | str | None
 ) -> list[ToolCallRecord]:
     with database.read() as connection:
-        page = _newest_first(wanted).limit(limit)
+        page = newest_first(wanted).limit(limit)
         if after is not None:
             page = page.where(_older_than(connection, after))
         return [_record(row) for row in connection.execute(page)]
@@ -83,11 +88,6 @@ def _selected() -> Select[Any]:
     columns = [c for c in calls_table().columns if c.name != "owner"]
     # JSON is read as text, so that it comes back digit by digit as it went in.
     return sa.select(*(sa.cast(c, sa.Text).label(c.name) if c.name in JSON_COLUMNS else c for c in columns))
-
-
-def _newest_first(wanted: CallFilter) -> Select[Any]:
-    calls = calls_table().c
-    return _selected().where(*_conditions(wanted)).order_by(calls.started_at.desc(), calls.record_id.desc())
 
 
 def _conditions(wanted: CallFilter) -> list[ColumnElement[bool]]:

@@ -1,0 +1,190 @@
+"""The command line as a person uses it: real processes, real files, real exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def ferrule(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ferrule", *arguments],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(cwd),
+    )
+
+
+def environment(cwd: Path) -> dict[str, str]:
+    return {**os.environ, "XDG_STATE_HOME": str(cwd / "state"), "COLUMNS": "120"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    made = ferrule("init", "shop", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "shop"
+
+
+def test_a_tool_of_the_box_answers_without_any_project(tmp_path: Path):
+    done = ferrule("call", "calculator", "expression=2**100 + 1", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1267650600228229401496703205377" in done.stdout
+
+
+def test_a_new_project_has_an_example_of_each_kind_and_they_work(project: Path):
+    assert ferrule("call", "add", "a=1", "b=2", cwd=project).stdout == "3\n"
+    assert ferrule("call", "today", "format=%Y", cwd=project).stdout.strip().strip('{}"stdout: \\n').isdigit()
+    listed = ferrule("tools", "list", cwd=project).stdout
+    assert all(name in listed for name in ("add", "today", "fetch_json", "calculator"))
+    assert ferrule("tools", "validate", cwd=project).stdout == "3 tools are right, 0 problems.\n"
+
+
+def test_init_replaces_nothing_unless_told_to(project: Path):
+    (project / "ferrule.toml").write_text("# mine\n")
+    refused = ferrule("init", cwd=project)
+    assert (refused.returncode, "Use --force" in refused.stderr) == (2, True)
+    assert (project / "ferrule.toml").read_text() == "# mine\n"
+    assert ferrule("init", "--force", cwd=project).returncode == 0
+
+
+def test_arguments_may_be_text_json_a_file_or_standard_input(project: Path):
+    (project / "params.json").write_text('{"a": 10, "b": 20}')
+    assert ferrule("call", "add", "a:=1", "b=2", cwd=project).stdout == "3\n"
+    assert ferrule("call", "add", "--params", '{"a": 1}', "b=5", cwd=project).stdout == "6\n"
+    assert ferrule("call", "add", "-p", "@params.json", cwd=project).stdout == "30\n"
+    assert ferrule("call", "add", "-p", "-", cwd=project, stdin='{"a": 4, "b": 4}').stdout == "8\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["add", "a=1"], 2, "b: is required."),
+        (["add", "a=one", "b=2"], 2, "a: must be a whole number, not 'one'."),
+        (["add", "nonsense"], 2, "written name=value"),
+        (["add", "a:={", "b=1"], 2, "a:= is not valid JSON"),
+        (["add", "-p", "[1]"], 2, "takes a JSON object"),
+        (["add", "-p", "@nowhere.json"], 2, "Cannot read nowhere.json"),
+        (["ad", "a=1"], 3, "Did you mean 'add'?"),
+        (["calculator", "expression=1/0"], 1, "zero"),
+        (["http_request", "url=http://127.0.0.1/"], 6, "allow"),
+    ],
+)
+def test_what_goes_wrong_is_one_clear_line_and_an_exit_code(project: Path, arguments, code, says):
+    done = ferrule("call", *arguments, cwd=project)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
+    assert done.stderr.startswith("ferrule: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_timeout_has_its_own_exit_code(project: Path):
+    (project / "tools/slow.yaml").write_text(
+        "name: slow\ndescription: Be slow\ncategory: custom\nentry:\n  type: external\n  command: [sleep, '30']\n"
+    )
+    done = ferrule("call", "slow", "--timeout", "0.3", cwd=project)
+    assert (done.returncode, "did not finish within 0.3 s" in done.stderr) == (4, True)
+
+
+def test_json_is_printed_for_programs(project: Path):
+    result = json.loads(ferrule("call", "add", "a=1", "b=2", "--json", cwd=project).stdout)
+    assert (result["is_success"], result["output"]) == (True, {"result": 3})
+    failed = ferrule("call", "add", "--json", cwd=project)
+    assert (failed.returncode, json.loads(failed.stdout)["error_type"]) == (2, "validation_error")
+    tools = json.loads(ferrule("tools", "list", "--json", cwd=project).stdout)
+    assert {t["tool_id"] for t in tools} >= {"add", "calculator"}
+
+
+def test_calls_and_statistics_look_back_over_commands(project: Path):
+    ferrule("call", "add", "a=1", "b=2", cwd=project)
+    ferrule("call", "add", "a=x", "b=2", cwd=project)
+    records = json.loads(ferrule("calls", "--json", cwd=project).stdout)
+    assert [r["status"] for r in records] == ["failed", "success"]
+    failed = ferrule("calls", "--failed", "--since", "1h", cwd=project).stdout
+    assert failed.count("\n") == 1
+    assert "validation_error" in failed
+    stats = json.loads(ferrule("stats", "--json", cwd=project).stdout)
+    assert (stats["total"], stats["tools"]["add"]["failures"]) == (2, 1)
+    assert "2 calls, 50.0 % successful" in ferrule("stats", cwd=project).stdout
+    assert "--since takes" in ferrule("stats", "--since", "yesterday", cwd=project).stderr
+
+
+def test_show_and_search_find_a_tool(project: Path):
+    shown = ferrule("tools", "show", "add", cwd=project).stdout
+    assert all(words in shown for words in ("Add two whole numbers", "a whole number", "read_only", "arithmetic.py"))
+    assert ferrule("tools", "search", "date", cwd=project).stdout.startswith("today\t")
+    missing = ferrule("tools", "search", "zebra", cwd=project)
+    assert (missing.returncode, "No tool is about 'zebra'" in missing.stderr) == (1, True)
+    assert "Did you mean 'today'?" in ferrule("tools", "show", "toda", cwd=project).stderr
+
+
+def test_validate_prints_all_problems_at_once(project: Path):
+    (project / "tools/bad.yaml").write_text("name: bad\nparametres: []\nentry:\n  type: magic\n")
+    (project / "tools/worse.py").write_text("def broken(:\n")
+    done = ferrule("tools", "validate", cwd=project)
+    assert done.returncode == 1
+    assert all(words in done.stdout for words in ("bad.yaml:2:", "bad.yaml:4:", "worse.py:1:", "3 tools are right"))
+    listed = ferrule("tools", "list", cwd=project)
+    assert "not loaded:" in listed.stderr
+    assert "add" in listed.stdout
+    assert "no folder" in ferrule("tools", "validate", "nowhere", cwd=project).stderr
+
+
+def test_a_bad_configuration_is_explained(project: Path):
+    (project / "ferrule.toml").write_text("[limits]\nmax_concurent = 5\n")
+    done = ferrule("tools", "list", cwd=project)
+    assert done.returncode == 2
+    assert "no 'max_concurent' in [limits]. Did you mean 'max_concurrent'?" in done.stderr
+
+
+def test_the_configuration_of_the_project_holds_in_its_folders(project: Path):
+    inner = project / "deep/er"
+    inner.mkdir(parents=True)
+    assert ferrule("call", "add", "a=1", "b=2", cwd=inner).stdout == "3\n"
+
+
+def test_doctor_finds_everything_in_order(project: Path):
+    done = ferrule("doctor", cwd=project)
+    assert done.returncode == 0, done.stdout
+    assert all(f"ok   {name}" in done.stdout for name in ("python", "tools", "store", "workers"))
+    (project / "tools/bad.yaml").write_text("name: bad\n")
+    assert ferrule("doctor", cwd=project).returncode == 1
+
+
+def test_ctrl_c_stops_the_tool_and_says_so(project: Path):
+    marker = project / "late.txt"
+    (project / "tools/slow.py").write_text(
+        "import time\nfrom pathlib import Path\nfrom ferrule import tool\n\n@tool\ndef slow(path: str) -> None:\n"
+        '    """Be slow."""\n    Path(path + ".started").write_text("")\n    time.sleep(2)\n    Path(path).write_text("late")\n'
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ferrule", "call", "slow", f"path={marker}"],
+        cwd=project,
+        env=environment(project),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 30
+    while not Path(f"{marker}.started").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "ferrule: Stopped.\n")
+    time.sleep(2.2)
+    assert not marker.exists()
+    [record] = json.loads(ferrule("calls", "--json", cwd=project).stdout)
+    assert record["status"] == "cancelled"
+
+
+def test_help_and_version_are_there(tmp_path: Path):
+    assert "call" in ferrule("--help", cwd=tmp_path).stdout
+    assert ferrule("--version", cwd=tmp_path).stdout.startswith("ferrule 0.")
+    assert "Exit codes" in ferrule("call", "--help", cwd=tmp_path).stdout

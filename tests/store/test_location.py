@@ -1,0 +1,75 @@
+"""What may be written as the address of a store."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ferrule.errors import MissingExtra, StoreError
+from ferrule.store import ToolKnowledgeStore
+from ferrule.store.location import locate
+
+
+@pytest.mark.parametrize("url", [None, "", "sqlite://", "sqlite:///:memory:"])
+def test_no_address_is_memory(url):
+    assert locate(url).kind == "memory"
+
+
+@pytest.mark.parametrize("url", ["calls.db", "sqlite:///calls.db", "./calls.db"])
+def test_a_path_is_a_file_with_its_journal_and_artifacts_beside_it(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = locate(url)
+    assert (found.kind, found.database) == ("sqlite", str(tmp_path / "calls.db"))
+    assert (found.journal, found.artifacts) == (tmp_path / "calls.db.journal", tmp_path / "calls.db.artifacts")
+
+
+def test_four_slashes_begin_an_absolute_path():
+    assert locate("sqlite:////var/lib/a b?c#d%20.db").database == "/var/lib/a b?c#d%20.db"
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_postgres_has_its_journal_in_the_state_directory(scheme, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = locate(f"{scheme}://bob:pw@host:5433/calls")
+    assert (found.kind, found.database) == ("postgresql", "postgresql+psycopg://bob:pw@host:5433/calls")
+    assert found.journal is not None and found.journal.is_relative_to(tmp_path / "ferrule")
+    assert found.shown == "postgresql://bob:***@host:5433/calls"
+
+
+def test_two_databases_never_share_a_journal(tmp_path):
+    urls = ["postgresql://h/a", "postgresql://h/b", "postgresql://i/a", "postgresql://h:1/a", "x/a.db", "y/a.db"]
+    assert len({locate(url, tmp_path).journal for url in urls}) == len(urls)
+    assert locate("postgresql://bob:one@h/a").journal == locate("postgresql://ann:two@h/a").journal
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://h/d", "sqlite://calls.db", "postgresql://", "postgresql://host", "postgresql://h:x/d"]
+    + ["postgresql+asyncpg://h/d", "http://h/calls.db"],
+)
+def test_any_other_address_is_an_error_that_says_what_to_write(url):
+    with pytest.raises(StoreError, match=r"is not the address of a store. Write sqlite:///calls.db or a path"):
+        locate(url)
+
+
+def test_an_error_about_an_address_keeps_its_password():
+    with pytest.raises(StoreError) as caught:
+        locate("mysql://bob:hunter2@host/db")
+    assert "bob:***@host" in str(caught.value)
+
+
+def test_a_directory_is_not_a_file(tmp_path):
+    with pytest.raises(StoreError, match=f"is a directory. Name a file in it: sqlite:///{tmp_path}/calls.db"):
+        locate(f"sqlite:///{tmp_path}")
+
+
+def test_postgres_without_its_driver_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r'pip install "ferrule\[postgres\]"'):
+        ToolKnowledgeStore("postgresql://host/db")
+
+
+async def test_directories_on_the_way_are_made(tmp_path: Path):
+    async with ToolKnowledgeStore(f"sqlite:///{tmp_path}/new/data/calls.db") as store:
+        await store.flush()
+    assert (tmp_path / "new" / "data" / "calls.db").exists()

@@ -1,0 +1,208 @@
+"""Secrets go, everything else stays, and what was JSON is JSON afterwards."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule.redaction import Redaction, storable_text
+
+redaction = Redaction()
+
+FRAGMENTS = st.sampled_from(
+    ["password", "apiKey", "x-api-key", "token", "max_tokens", "Bearer ", "Basic ", "://", "@", "=", "?key=", "&sig="]
+    + ['"', "'", ": ", "\\", "{", "}", "[", "]", "Cookie: ", "a", "B", " ", "1", "密码", "é", "_", "-", ".", "auth"]
+)
+TEXTS = st.one_of(st.text(max_size=12), st.lists(FRAGMENTS, max_size=10).map("".join))
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["token", "accessToken", "X-Auth-Token", "PASSWORD", "db_passwd", "client_secret", "Authorization", "api_key"]
+    + ["apiKey", "X-API-Key", "cookies", "Set-Cookie", "credentials", "privateKey", "aws_access_key_id", "sessionId"]
+    + ["bearer", "auth", "basicAuth", "jwt", "session_tokens", "refresh_tokens", "数据库密码"],
+)
+def test_a_name_that_says_so_makes_its_value_secret(name):
+    assert redaction.clean({"a": [{name: "hunter2"}]}) == {"a": [{name: "[redacted]"}]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max_tokens", "token_count", "total_tokens", "maxTokens", "prompt_tokens", "max_new_tokens", "n_tokens"]
+    + ["tokens_per_second", "tokenizer", "author", "authority", "secretary", "key", "keyboard", "monkey", "compass"],
+)
+def test_a_name_that_only_sounds_like_it_does_not(name):
+    assert redaction.clean({name: "hunter2"}) == {name: "hunter2"}
+
+
+@pytest.mark.parametrize("value", [None, True, False, ""])
+def test_nothing_and_yes_and_no_are_not_secrets(value):
+    assert redaction.clean({"password": value}) == {"password": value}
+
+
+def test_tokens_that_are_numbers_are_counts():
+    assert redaction.clean({"tokens": 12, "token": 12}) == {"tokens": 12, "token": "[redacted]"}
+
+
+def test_a_secret_with_members_goes_as_a_whole():
+    assert redaction.clean({"credentials": {"user": "bob", "pin": 1}}) == {"credentials": "[redacted]"}
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("Authorization: Bearer abc.def-1\nHost: x", "Authorization: [redacted]\nHost: x"),
+        ("send Bearer xyz along", "send Bearer [redacted] along"),
+        ("Basic dXNlcjpwYXNz", "Basic [redacted]"),
+        ("Basic usage of Bearers", "Basic usage of Bearers"),
+        ("postgresql://bob:p@ss@host/db", "postgresql://bob:[redacted]@host/db"),
+        ("https://ghp_abc@github.com/x", "https://[redacted]@github.com/x"),
+        ("ssh://git@github.com/x", "ssh://git@github.com/x"),
+        ("https://h/?a=1&api_key=abc&key=x&b=2", "https://h/?a=1&api_key=[redacted]&key=[redacted]&b=2"),
+        ("next=https://h/?access_token=abc&b=2", "next=https://h/?access_token=[redacted]&b=2"),
+        ("PGPASSWORD='a b' psql", "PGPASSWORD=[redacted] psql"),
+        ("curl -H 'X-Api-Key: abc' h", "curl -H 'X-Api-Key: [redacted]' h"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----.", "[redacted]."),
+        ("KeyError: {'password': 'a\"b', 'n': 1}", "KeyError: {'password': '[redacted]', 'n': 1}"),
+    ],
+)
+def test_a_secret_inside_a_text_goes_and_the_text_stays(text, cleaned):
+    assert redaction.clean_text(text) == cleaned
+
+
+def test_json_inside_a_string_is_read_and_stays_json():
+    inner = json.dumps({"token": "abc", "body": json.dumps({"password": "x", "n": 2**80})})
+    cleaned = redaction.clean({"reply": inner})
+    assert json.loads(cleaned["reply"]) == {
+        "token": "[redacted]",
+        "body": f'{{"password": "[redacted]", "n": {2**80}}}',
+    }
+
+
+def test_json_that_was_cut_off_loses_its_secrets_too():
+    assert redaction.clean_text('{"password": "hunter2", "page": "lon') == '{"password": "[redacted]", "page": "lon'
+    assert redaction.clean_text('{"a": 1, "password": "hunt') == '{"a": 1, "password": "[redacted]"'
+    assert redaction.clean_text(r'say "{\"token\": \"abc\"}" and st') == r'say "{\"token\": \"[redacted]\"}" and st'
+
+
+def test_declared_secrets_are_removed_wherever_else_they_appear():
+    params = {"pin": "s3/cr ét", "note": "my pin is s3/cr ét", "n": 1234}
+    secrets = redaction.secrets_of(params, frozenset({"pin"}))
+    assert redaction.clean_params(params, frozenset({"pin"}), secrets) == {
+        "pin": "[redacted]",
+        "note": "my pin is [redacted]",
+        "n": 1234,
+    }
+    said = ["echo s3/cr ét", {"s3/cr ét": 1}, "?q=s3%2Fcr%20%C3%A9t", '{"said": "s3/cr \\u00e9t"}']
+    cleaned = ["echo [redacted]", {"[redacted]": 1}, "?q=[redacted]", '{"said": "[redacted]"}']
+    assert redaction.clean(said, secrets) == cleaned
+
+
+def test_a_declared_number_is_removed_as_number_and_as_text():
+    secrets = redaction.secrets_of({"pin": 123456}, frozenset({"pin"}))
+    assert redaction.clean([123456, "pin 123456!", '{"pin": 123456}', 12], secrets) == [
+        "[redacted]",
+        "pin [redacted]!",
+        '{"pin": "[redacted]"}',
+        12,
+    ]
+
+
+def test_short_values_are_removed_only_where_they_stand():
+    assert redaction.secrets_of({"pin": "abc", "session": "main"}, frozenset({"pin"})) == ()
+
+
+def test_a_rule_of_ones_own():
+    own = Redaction(names=["iban", "card_number"], replacement="***")
+    value = {"iban": "DE1", "my-iban": "DE2", "caribana": "x", "cardNumber": "4", "password": "p", "h": "Bearer abc"}
+    assert own.clean(value) == {
+        "iban": "***",
+        "my-iban": "***",
+        "caribana": "x",
+        "cardNumber": "***",
+        "password": "p",
+        "h": "Bearer ***",
+    }
+
+
+def test_values_json_or_databases_cannot_say_are_replaced():
+    class Odd:
+        def __str__(self) -> str:
+            return "odd"
+
+    value = ["a\0b", "half \ud800", float("nan"), float("inf"), 10**5000, {1: Odd()}, (1, 2), {3}]
+    cleaned = ["a\ufffdb", "half ?", None, None, hex(10**5000), {"1": "odd"}, [1, 2], [3]]
+    assert redaction.clean(value) == cleaned
+
+
+def test_what_contains_itself_ends_somewhere():
+    endless: list[Any] = [1]
+    endless += [endless, endless]
+    assert redaction.clean(endless) == [1, "[nested too deep]", "[nested too deep]"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "A",
+        '"',
+        "token=",
+        "://",
+        "bearer ",
+        '"token": "',
+        "-----BEGIN PRIVATE KEY-----",
+        "\\",
+        "{",
+        "[",
+        " ",
+        "x@",
+        "&key=",
+    ],
+)
+def test_no_text_takes_for_ever(piece):
+    redaction.clean_text(piece * (100_000 // len(piece)) + " password=x")
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_the_screen_sees_everything_the_walk_would_change(value):
+    encoded = json.dumps(value, ensure_ascii=False)
+    if redaction.clean(value) != value:
+        assert redaction.suspects(storable_text(encoded)) or not _plain(value)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
+def test_json_text_becomes_the_text_of_what_the_json_becomes(value):
+    text = json.dumps(value, ensure_ascii=False)
+    assert json.loads(redaction.clean_text(text)) == redaction.clean(value)
+
+
+@settings(deadline=None)
+@given(
+    secret=st.text(min_size=4, max_size=20).map(lambda text: f"S3{text}"),
+    before=TEXTS,
+    after=TEXTS,
+    name=st.sampled_from(["note", "password", "pin"]),
+)
+def test_a_declared_secret_is_nowhere_afterwards(secret, before, after, name):
+    params = {"pin": secret, name: secret, "note": before + secret + after}
+    secrets = redaction.secrets_of(params, frozenset({"pin"}))
+    said = [params["note"], {before + secret: after}, json.dumps({"x": [secret, after]}), [[secret]]]
+    shown = json.dumps([redaction.clean_params(params, frozenset({"pin"}), secrets), redaction.clean(said, secrets)])
+    assert storable_text(secret) not in str(json.loads(shown))
+    assert json.dumps(storable_text(secret))[1:-1] not in shown
+
+
+def _plain(value: Any) -> bool:
+    """Whether the fast way can encode it at all: halves of characters always take the slow one."""
+    return storable_text(json.dumps(value, ensure_ascii=False)) == json.dumps(value, ensure_ascii=False)
