@@ -295,6 +295,20 @@ def test_a_call_whose_turn_cannot_come_in_time_is_refused_at_once():
     run_in_virtual_time(main)
 
 
+@pytest.mark.parametrize(("ahead", "retry_after"), [(0, 48), (1, 58), (2, 108), (3, 118), (4, 168)])
+def test_retry_after_counts_those_who_wait_already(ahead, retry_after):
+    async def main() -> None:
+        controller = controller_of(rate_limits={"ai": 2}, default_timeout=math.inf)
+        await hold(controller, 10, "ai")
+        await hold(controller, 2, "ai")
+        waiting = await started(*(hold(controller, 0, "ai") for _ in range(ahead)))
+        refused = await refusal_of(controller.acquire("ai", timeout=1))
+        assert (loop_time(), refused.details["retry_after"]) == (12, retry_after)
+        await asyncio.gather(*waiting)
+
+    run_in_virtual_time(main)
+
+
 def test_under_reject_a_rate_limit_refuses_and_says_when_to_come_back():
     async def main() -> None:
         controller = controller_of(rate_limits={"ai": 1}, strategy="reject")
@@ -375,6 +389,20 @@ def test_a_tool_that_calls_tools_does_not_wait_for_itself():
         async with controller.place(), controller.place(), controller.place() as innermost:
             assert (innermost.state, controller.get_metrics().current_concurrent) == ("held", 1)
         assert controller.get_metrics().current_concurrent == 0
+
+    run_in_virtual_time(main)
+
+
+def test_nested_calls_one_after_the_other_lend_each_time():
+    async def main() -> None:
+        controller = controller_of(max_concurrent=1, default_timeout=math.inf)
+        async with controller.place() as outer:
+            states: list[str] = []
+            for _ in range(2):
+                async with controller.place():
+                    states.append(outer.state)
+                states.append(outer.state)
+        assert states == ["lent", "held", "lent", "held"]
 
     run_in_virtual_time(main)
 
@@ -504,6 +532,22 @@ def test_nobody_waits_for_the_way_back_of_a_place_that_is_lent_again():
     run_in_virtual_time(main)
 
 
+def test_leaving_goes_on_waiting_when_a_quick_nested_call_came_between():
+    async def main() -> None:
+        controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
+        async with controller.place("db") as outer:
+            first = asyncio.create_task(hold(controller, 1, "files"))
+            await asyncio.sleep(0)
+            (rival,) = await started(hold(controller, 50, "db"))
+            await asyncio.sleep(5)
+            controller.release(await controller.acquire("files"))
+            await first
+            assert (loop_time(), outer.state) == (50, "held")
+        await rival
+
+    run_in_virtual_time(main)
+
+
 async def test_places_of_two_controllers_know_nothing_of_each_other():
     one, two = controller_of(max_concurrent=1), controller_of(max_concurrent=1)
     async with one.place() as outer, two.place(), one.place():
@@ -551,6 +595,23 @@ def test_two_event_loops_at_once_are_refused():
     controller.release(second.run_until_complete(controller.acquire()))
     first.close()
     second.close()
+
+
+async def test_two_event_loops_in_two_threads_are_refused():
+    controller = ToolConcurrencyController(ConcurrencyConfig(max_concurrent=1))
+    occupy(controller)
+    with pytest.raises(SetupError, match="give each loop a controller of its own"):
+        await asyncio.to_thread(asyncio.run, controller.acquire())
+
+
+def test_a_place_lost_with_its_event_loop_is_nobodys_outer_place():
+    controller, context = ToolConcurrencyController(), Context()
+    for _ in range(2):
+        loop = asyncio.new_event_loop()
+        place = loop.run_until_complete(loop.create_task(controller.acquire(), context=context))
+        loop.close()
+    assert (place.state, place.outer) == ("held", None)
+    assert controller.get_metrics().current_concurrent == 1
 
 
 def test_an_event_loop_closed_under_its_calls_leaves_nothing_behind(caplog):

@@ -84,9 +84,9 @@ async def test_json_that_is_printed_is_the_result():
 
 
 async def test_any_other_text_is_the_result_as_it_is():
-    assert await run(["echo", "你好"]) == {"stdout": "你好\n"}
-    assert await run(["echo", "42"]) == {"stdout": "42\n"}
-    assert await run(["echo", "{broken"]) == {"stdout": "{broken\n"}
+    assert await run(["echo", "你好"]) == "你好"
+    assert await run(["echo", "42"]) == "42"
+    assert await run(["echo", "{broken"]) == "{broken"
 
 
 async def test_a_value_is_text_of_one_argument_and_no_shell_reads_it():
@@ -121,32 +121,32 @@ async def test_parameters_not_named_are_read_from_standard_input():
 
 
 async def test_standard_input_can_be_a_text_with_values():
-    assert await run(["cat"], config={"stdin": "hello {name}"}, name="you", other=1) == {"stdout": "hello you"}
+    assert await run(["cat"], config={"stdin": "hello {name}"}, name="you", other=1) == "hello you"
 
 
 async def test_standard_input_is_empty_when_there_is_nothing_to_say():
-    assert await run(["cat"]) == {"stdout": ""}
+    assert await run(["cat"]) == ""
 
 
 async def test_a_program_that_does_not_read_its_input_is_no_problem():
-    assert await run(["true"], text="x" * 1_000_000) == {"stdout": ""}
+    assert await run(["true"], text="x" * 1_000_000) == ""
 
 
 async def test_a_program_gets_a_small_environment_without_secrets(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "s")
     monkeypatch.setenv("LC_TIME", "C")
-    got = (await run(["env"], config={"env": {"CITY": "{city}", "KEY": "k-${SECRET_TOKEN}"}}, city="北京"))["stdout"]
+    got = await run(["env"], config={"env": {"CITY": "{city}", "KEY": "k-${SECRET_TOKEN}"}}, city="北京")
     assert {"CITY=北京", "KEY=k-s", "LC_TIME=C", f"PATH={os.environ['PATH']}"} <= set(got.splitlines())
     assert "SECRET_TOKEN=" not in got
 
 
 async def test_a_program_can_inherit_the_whole_environment(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "s")
-    assert "SECRET_TOKEN=s" in (await run(["env"], config={"inherit_env": True}))["stdout"]
+    assert "SECRET_TOKEN=s" in (await run(["env"], config={"inherit_env": True}))
 
 
 async def test_a_program_runs_in_its_directory(tmp_path):
-    assert await run(["pwd"], config={"cwd": str(tmp_path)}) == {"stdout": f"{tmp_path}\n"}
+    assert await run(["pwd"], config={"cwd": str(tmp_path)}) == f"{tmp_path}"
 
 
 async def test_a_failing_program_tells_its_code_and_what_it_said():
@@ -228,8 +228,8 @@ async def test_too_much_output_ends_the_program():
 
 
 async def test_output_of_any_size_below_the_limit_arrives_whole():
-    text = (await run([sys.executable, "-c", "print('x' * 3_000_000)"]))["stdout"]
-    assert len(text) == 3_000_001
+    text = await run([sys.executable, "-c", "print('x' * 3_000_000)"])
+    assert len(text) == 3_000_000
 
 
 async def test_lines_are_reported_while_the_program_runs():
@@ -285,7 +285,7 @@ async def test_a_command_may_tidy_up_when_it_is_asked_to_end(tmp_path):
 async def test_background_children_do_not_outlive_a_command_that_succeeded(tmp_path):
     late = tmp_path / "late"
     result = await run(shell('(sleep 0.3; echo late > "$1") & echo done', str(late)))
-    assert result == {"stdout": "done\n"}
+    assert result == "done"
     await asyncio.sleep(0.4)
     assert not late.exists()
 
@@ -293,7 +293,7 @@ async def test_background_children_do_not_outlive_a_command_that_succeeded(tmp_p
 async def test_a_process_that_left_the_group_and_holds_the_pipes_is_not_waited_for():
     leave = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
     result = await asyncio.wait_for(run([sys.executable, "-c", leave], text="x" * 1_000_000), 10)
-    os.kill(int(result["stdout"]), signal.SIGKILL)  # it is still there: leaving the group means leaving our care
+    os.kill(int(result), signal.SIGKILL)  # it is still there: leaving the group means leaving our care
 
 
 async def test_a_second_cancellation_does_not_cut_the_ending_short(tmp_path):

@@ -48,6 +48,10 @@ async def plan_of(path: Path, page: Select[tuple[object, ...]]) -> str:
         (CallFilter(is_success=True), "status"),
         (CallFilter(is_success=False), "failure"),
         (CallFilter(error_type="timeout"), "error_type"),
+        (CallFilter(tool_name="t", status="failed", error_type="timeout"), "tool"),
+        (CallFilter(tool_name="t", is_success=False), "tool"),
+        (CallFilter(conversation_id="c", tool_name="t", caller_type="direct", is_success=True), "conversation_id"),
+        (CallFilter(caller_id="a", status="success", since=MOMENT), "caller_id"),
     ],
 )
 async def test_a_question_is_answered_from_its_index_without_sorting(tmp_path, wanted, index):

@@ -53,8 +53,8 @@ from ferrule.events import EventBus, EventCallback, EventFilter, ToolEngineEvent
 from ferrule.executors.address_guard import AddressGuard
 from ferrule.names import did_you_mean
 from ferrule.registry import ToolRegistry
-from ferrule.spec import Tool
 from ferrule.sources import LoadReport, tool_of
+from ferrule.spec import Tool
 from ferrule.store import CallStatistics, ToolCallRecord, ToolCallSummary, ToolKnowledgeStore
 from ferrule.validation import ToolParameterValidator
 

@@ -11,8 +11,8 @@ from ferrule.call import Invocation, Progress, ToolExecutionContext, ToolExecuto
 from ferrule.concurrency import Place
 from ferrule.engine.breaker import CircuitBreaker
 from ferrule.engine.deadline import Deadline
-from ferrule.store import ToolCallRecord
 from ferrule.spec import Effects, Tool, ToolCapability
+from ferrule.store import ToolCallRecord
 from ferrule.validation import ParameterCheck
 
 

@@ -22,11 +22,11 @@ from ferrule.names import did_you_mean
 
 
 class CalculatorExecutor:
-    """Answers `{"expression": "0.1 + 0.2"}` with `{"result": 0.3, "expression": "0.1 + 0.2"}`."""
+    """Answers `{"expression": "0.1 + 0.2"}` with `{"result": 0.3}`."""
 
     async def execute(self, invocation: Invocation, /) -> dict[str, Any]:
         expression = str(invocation.params["expression"])
-        return {"result": calculate(expression), "expression": expression}
+        return {"result": calculate(expression)}
 
 
 def calculate(expression: str) -> int | float | bool:

@@ -122,11 +122,11 @@ def _how_it_ended(code: int) -> str:
 
 
 def _result(stdout: str) -> Any:
-    """A JSON object or list that was printed; any other text as it is."""
+    """A JSON object or list that was printed; any other text as it is, without the newline at its end."""
     if stdout.lstrip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             return json.loads(stdout)
-    return {"stdout": stdout}
+    return stdout.removesuffix("\n")
 
 
 def _reporter(invocation: Invocation) -> LineHandler:

@@ -128,13 +128,6 @@ class Database:
         with self.read() as connection:
             return connection.scalar(sa.select(started_at).order_by(started_at.desc()).offset(number - 1).limit(1))
 
-    def analyze(self) -> None:
-        """Let SQLite sample its indexes, so that it picks the best one of several; Postgres does that by itself."""
-        if self._location.kind == "sqlite":
-            with self.write() as connection:
-                connection.exec_driver_sql("PRAGMA analysis_limit=1000")
-                connection.exec_driver_sql(f"ANALYZE {calls_table().name}")
-
     def _forget_some(self, moment: float) -> tuple[int, list[str]]:
         import sqlalchemy as sa
 

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Row, Select
 
 
+BEST_INDEX_FIRST = (
+    "conversation_id",
+    "workflow_id",
+    "caller_id",
+    "tool_name",
+    "error_type",
+    "caller_type",
+    "status",
+    "action",
+)
+"""Of several things asked for, the one with the fewest calls is looked up, and the calls found are sorted out."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFilter:
     """Which records; None means any."""
@@ -94,19 +107,12 @@ def _conditions(wanted: CallFilter) -> list[ColumnElement[bool]]:
     import sqlalchemy as sa
 
     calls = calls_table().c
-    exact = (
-        "conversation_id",
-        "workflow_id",
-        "tool_name",
-        "action",
-        "caller_id",
-        "caller_type",
-        "status",
-        "error_type",
-    )
-    conditions = [calls[name] == getattr(wanted, name) for name in exact if getattr(wanted, name) is not None]
+    asked = [name for name in BEST_INDEX_FIRST if getattr(wanted, name) is not None]
+    conditions = [calls[name] == getattr(wanted, name) for name in asked[:1]]
+    # The database is kept from the other indexes: left to itself it may walk through all failed calls of all tools.
+    conditions += [sa.func.coalesce(calls[name], "") == getattr(wanted, name) for name in asked[1:]]
     if wanted.is_success is not None:
-        conditions.append(calls.status == "success" if wanted.is_success else sa.text(ENDED_BADLY))
+        conditions.append(_ended(well=wanted.is_success, by_index=not asked))
     if wanted.since is not None:
         conditions.append(calls.started_at >= wanted.since.timestamp())
     if wanted.until is not None:
@@ -116,6 +122,17 @@ def _conditions(wanted: CallFilter) -> list[ColumnElement[bool]]:
         places = [sa.cast(calls[name], sa.Text).icontains(in_json, autoescape=True) for name in ("params", "result")]
         conditions.append(sa.or_(calls.error.icontains(wanted.text, autoescape=True), *places))
     return conditions
+
+
+def _ended(*, well: bool, by_index: bool) -> ColumnElement[bool]:
+    import sqlalchemy as sa
+
+    status = calls_table().c.status
+    if not by_index:
+        status = sa.func.coalesce(status, "")
+    elif not well:
+        return sa.text(ENDED_BADLY)  # type: ignore[return-value]
+    return status == "success" if well else status.not_in(["success", "running"])
 
 
 def _older_than(connection: Connection, after: ToolCallRecord | str) -> ColumnElement[bool]:

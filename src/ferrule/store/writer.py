@@ -26,7 +26,6 @@ logger = logging.getLogger("ferrule.store")
 GATHER_SECONDS = 0.05
 HOUSEKEEPING_SECONDS = 30.0
 BACK_OFF_SECONDS = (0.1, 0.5, 2.0, 10.0, 30.0)
-ANALYZE_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._turn = threading.Lock()
         self._rows = 0
-        self._analyzed_rows = self._retained_rows = 0
+        self._retained_rows = 0
         self._adopted_at = self._retained_at = float("-inf")
 
     def start(self) -> None:
@@ -96,8 +95,6 @@ class Writer:
         self.catch_up(adopt=False)
         if self._rows:
             self._database.interrupt(self._journal.owner)
-        if self._rows >= 1000:
-            self._database.analyze()
 
     def forget_before(self, moment: float) -> int:
         removed, unused = self._database.forget_before(moment)
@@ -152,9 +149,6 @@ class Writer:
         self._adopted_at = time.monotonic()
 
     def _keep_house(self) -> None:
-        if self._rows - self._analyzed_rows >= ANALYZE_ROWS:
-            self._analyzed_rows = self._rows
-            self._database.analyze()
         oldest = self._oldest_to_keep()
         if oldest is not None:
             self.forget_before(oldest)
