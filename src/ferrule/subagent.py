@@ -27,6 +27,8 @@ class SubAgentCall:
     tool_name: str
     params: Mapping[str, Any]
     """As recorded: secrets are blanked."""
+    error: str | None
+    """Likewise."""
     result: ToolExecutionResult
 
 
@@ -99,7 +101,7 @@ class ToolSubAgent:
                     "tool_name": call.tool_name,
                     "params": dict(call.params),
                     "is_success": call.result.is_success,
-                    "error": call.result.error,
+                    "error": call.error,
                     "error_type": call.result.error_type,
                     "execution_time": call.result.execution_time,
                     "executed_at": call.result.executed_at.isoformat(),
@@ -121,8 +123,10 @@ class ToolSubAgent:
         )
 
     async def _remember(self, tool_name: str, params: Mapping[str, Any], result: ToolExecutionResult) -> None:
-        shown = self._engine.store.redaction.clean(dict(params))
-        self.history.append(SubAgentCall(tool_name=tool_name, params=shown, result=result))
+        redaction = self._engine.store.redaction
+        error = None if result.error is None else redaction.clean_text(result.error)
+        shown = redaction.clean(dict(params))
+        self.history.append(SubAgentCall(tool_name=tool_name, params=shown, error=error, result=result))
         if self._on_result is None:
             return
         try:

@@ -127,7 +127,7 @@ def _conditions(wanted: CallFilter) -> list[ColumnElement[bool]]:
 def _ended(*, well: bool, by_index: bool) -> ColumnElement[bool]:
     import sqlalchemy as sa
 
-    status = calls_table().c.status
+    status: ColumnElement[Any] = calls_table().c.status
     if not by_index:
         status = sa.func.coalesce(status, "")
     elif not well:

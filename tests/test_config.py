@@ -1,0 +1,57 @@
+from pathlib import Path
+
+import pytest
+
+from ferrule.config import FerruleConfig
+from ferrule.errors import SetupError
+
+
+def read(folder: Path, text: str, **environ: str) -> FerruleConfig:
+    (folder / "ferrule.toml").write_text(text, encoding="utf-8")
+    return FerruleConfig.read(folder / "ferrule.toml", environ)
+
+
+def test_every_section_fills_its_value(tmp_path: Path):
+    config = read(
+        tmp_path,
+        "[engine]\nstrict_validation = true\n[limits]\nbucket_limits = {http = 5}\n"
+        '[store]\nmax_age_days = 2\n[http]\nallowed_hosts = ["intranet"]\n',
+    )
+    assert config.engine_config.strict_validation
+    assert config.limits.bucket_limits == {"http": 5}
+    assert (config.store.max_age_days, config.http.allowed_hosts) == (2, ["intranet"])
+
+
+def test_variables_win_over_the_file(tmp_path: Path):
+    config = read(
+        tmp_path,
+        "[limits]\nmax_concurrent = 3\n",
+        FERRULE_LIMITS_MAX_CONCURRENT="7",
+        FERRULE_STORE_URL="sqlite:///other.db",
+        FERRULE_ENGINE_STRICT_VALIDATION="true",
+    )
+    assert (config.limits.max_concurrent, config.store.url) == (7, "sqlite:///other.db")
+    assert config.engine_config.strict_validation is True
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[engin]\n", r"no section \[engin\]. Did you mean 'engine'"),
+        ("[engine]\nstrict_validaton = true\n", "Did you mean 'strict_validation'"),
+        ("[limits]\nmax_concurrent = 'many'\n", r"max_concurrent in \[limits\]: .*, not 'many'"),
+        ("[limits]\nmax_concurrent = 0\n", r"\[limits\]"),
+        ("[engine\n", "not valid TOML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, says: str):
+    with pytest.raises(SetupError, match=says):
+        read(tmp_path, text)
+
+
+def test_the_nearest_file_upwards_is_found_and_none_is_no_error(tmp_path: Path):
+    (tmp_path / "ferrule.toml").write_text("[limits]\nmax_concurrent = 3\n")
+    inner = tmp_path / "a/b"
+    inner.mkdir(parents=True)
+    assert FerruleConfig.find(inner, {}).limits.max_concurrent == 3
+    assert FerruleConfig.find(inner, {}).root == tmp_path

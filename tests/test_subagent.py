@@ -1,0 +1,62 @@
+import logging
+from typing import Any
+
+from ferrule import ToolEngine, ToolExecutionResult, ToolSubAgent
+
+
+async def test_a_sub_agent_remembers_its_own_calls_only():
+    async with ToolEngine() as engine:
+        one, other = ToolSubAgent("one", engine, "main"), ToolSubAgent("other", engine)
+        await one.execute("echo", {"message": "x"})
+        await one.execute("calculator", {"expression": "1/0"})
+        await other.execute("echo", {"message": "y"})
+        summary = one.get_execution_summary()
+        records = await engine.query_call_records(conversation_id=one.conversation_id)
+    assert (summary["total_calls"], summary["successful_calls"], summary["success_rate"]) == (2, 1, 50.0)
+    assert summary["tool_usage"] == {"echo": 1, "calculator": 1}
+    assert [d["is_success"] for d in summary["call_details"]] == [True, False]
+    assert {r.caller_id for r in records} == {"one"}
+
+
+async def test_a_sub_agent_may_be_held_to_a_few_tools():
+    async with ToolEngine() as engine:
+        agent = ToolSubAgent("a", engine, tools={"echo"})
+        refused, echoed = await agent.execute_batch([("calculator", {"expression": "1"}), ("echo", {"message": "x"})])
+    assert (refused.error_type, echoed.is_success) == ("permission_denied", True)
+    assert refused.error == "Tool 'calculator' is not among the tools agent 'a' may use: echo."
+    assert agent.get_brief_summary()["has_errors"]
+
+
+async def test_callbacks_get_every_result_and_a_failing_one_harms_nobody(caplog):
+    seen: list[ToolExecutionResult] = []
+
+    async def callback(result: ToolExecutionResult) -> None:
+        seen.append(result)
+        raise RuntimeError("boom")
+
+    async with ToolEngine() as engine:
+        agent = ToolSubAgent("a", engine, on_result_callback=callback)
+        with caplog.at_level(logging.ERROR):
+            assert (await agent.execute("echo", {"message": "x"})).is_success
+    assert len(seen) == 1
+    assert "boom" in caplog.text
+
+
+async def test_secrets_do_not_show_in_the_history():
+    async with ToolEngine() as engine:
+        agent = ToolSubAgent("a", engine)
+        params: dict[str, Any] = {"message": {"password": "hunter2"}}
+        await agent.execute("echo", params)
+    assert "hunter2" not in str(agent.get_execution_summary())
+
+
+async def test_an_agent_that_called_nothing_has_an_empty_summary():
+    async with ToolEngine() as engine:
+        agent = ToolSubAgent("a", engine)
+        assert agent.get_brief_summary() == {
+            "total_calls": 0,
+            "success_rate": 0.0,
+            "tool_usage": {},
+            "has_errors": False,
+        }
+        assert await agent.execute_batch([]) == []
