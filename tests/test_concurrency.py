@@ -175,7 +175,7 @@ async def test_reject_refuses_at_once_and_says_what_to_do():
     refused = await refusal_of(controller.acquire("http"))
     assert refused.details == {"reason": "concurrency_limit", "bucket": "http"}
     assert str(refused) == (
-        "No place for a call in bucket 'http' (1 calls at once in this bucket, 5 in all), and nobody may wait for one. "
+        "No place for a call in bucket 'http' (1 call at once in this bucket, 5 in all), and nobody may wait for one. "
         "Call again when another call has ended."
     )
     assert controller.get_metrics().total_rejected == 1
@@ -187,7 +187,7 @@ async def test_a_full_queue_refuses_the_next():
     (waiter,) = await started(hold(controller, 0))
     refused = await refusal_of(controller.acquire())
     assert refused.details == {"reason": "queue_full", "bucket": "general"}
-    assert str(refused).endswith("(1 in all), and the queue of 1 is full. Call again later.")
+    assert str(refused).endswith("(1 call at once), and the queue of 1 is full. Call again later.")
     controller.release(place)
     await waiter
 
@@ -288,7 +288,7 @@ def test_a_call_whose_turn_cannot_come_in_time_is_refused_at_once():
         await asyncio.sleep(15)
         refused = await refusal_of(controller.acquire("ai"))
         assert (loop_time(), refused.details) == (15, {"reason": "rate_limit", "bucket": "ai", "retry_after": 105})
-        assert str(refused) == "Bucket 'ai' is limited to 1 calls per minute. Call again in 105.0 s."
+        assert str(refused) == "Bucket 'ai' is limited to 1 call per minute. Call again in 105.0 s."
         await asyncio.gather(*waiting)
         assert (loop_time(), controller.get_metrics().total_rejected) == (60, 1)
 
@@ -581,7 +581,7 @@ def test_rates_outlive_the_event_loop():
         controller.release(await controller.acquire("ai"))
 
     asyncio.run(main())
-    with pytest.raises(Rejected, match="limited to 1 calls per minute"):
+    with pytest.raises(Rejected, match="limited to 1 call per minute"):
         asyncio.run(main())
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Transient,
     )
     from ferrule.events import ToolEngineEvent, ToolEngineEventType
-    from ferrule.executors.address_guard import AddressGuard
+    from ferrule.executors.http.address_guard import AddressGuard
     from ferrule.library import RegistrationResult, UnifiedToolLibrary
     from ferrule.registry import ToolRegistry
     from ferrule.schema import Secret
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AddressGuard": "ferrule.executors.address_guard",
+    "AddressGuard": "ferrule.executors.http.address_guard",
     "Audio": "ferrule.content",
     "ConcurrencyConfig": "ferrule.concurrency",
     "ConcurrencyMetrics": "ferrule.concurrency",

@@ -21,7 +21,7 @@ from typing import Any
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import LoadError, SetupError
-from ferrule.executors.address_guard import AddressGuard
+from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.names import did_you_mean
 from ferrule.store import Retention, ToolKnowledgeStore
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.errors import PermissionDenied, SetupError, TransportFault
-from ferrule.executors.address_guard import AddressGuard, Resolver
+from ferrule.executors.http.address_guard import AddressGuard, Resolver
 
 PUBLIC = "93.184.216.34"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ferrule.content import Output
 from ferrule.errors import Retry
-from ferrule.executors.calculator import CalculatorExecutor, calculate
+from ferrule.executors.calculator.executor import CalculatorExecutor, calculate
 from tests.executors.invocations import invocation
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from ferrule.call import Progress
 from ferrule.errors import ExecutionFailed, Retry, SetupError
-from ferrule.executors.command import CommandExecutor
-from ferrule.executors.command_line import fill_command
+from ferrule.executors.command.executor import CommandExecutor
+from ferrule.executors.command.line import fill_command
 from ferrule.executors.process_group import end_process_group, to_the_end
 from tests.executors.invocations import invocation
 

@@ -14,10 +14,10 @@ import pytest
 from ferrule.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.content import Image, Output
 from ferrule.errors import ExecutionFailed, InvalidArguments, NeedsApproval, Rejected, Retry, SetupError, TransportFault
-from ferrule.executors.function import FunctionExecutor
-from ferrule.executors.function_thread import FunctionThreads
+from ferrule.executors.function.executor import FunctionExecutor
+from ferrule.executors.function.thread import FunctionThreads
 from ferrule.executors.python_module import load_python_module
-from ferrule.executors.worker_pool import WorkerPool
+from ferrule.executors.worker.pool import WorkerPool
 from tests.executors import sample_tools as sample
 from tests.executors.function_invocations import invocation_of, is_running, wait_until
 
@@ -501,8 +501,8 @@ SCRIPT = """
 from __future__ import annotations
 import asyncio, os
 from dataclasses import dataclass
-from ferrule.executors.function import FunctionExecutor
-from ferrule.executors.worker_pool import WorkerPool
+from ferrule.executors.function.executor import FunctionExecutor
+from ferrule.executors.worker.pool import WorkerPool
 from tests.executors.function_invocations import invocation_of
 
 print("running")
@@ -555,8 +555,8 @@ async def test_a_module_that_calls_tools_when_imported_does_not_start_workers_wi
     (tmp_path / "unguarded.py").write_text(
         f"""
 import asyncio
-from ferrule.executors.function import FunctionExecutor
-from ferrule.executors.worker_pool import WorkerPool
+from ferrule.executors.function.executor import FunctionExecutor
+from ferrule.executors.worker.pool import WorkerPool
 from tests.executors.function_invocations import invocation_of
 
 with open({str(started)!r}, "a") as file:

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from ferrule.errors import CallError, ExecutionFailed, PermissionDenied, Retry, SetupError, Transient, TransportFault
-from ferrule.executors.endpoint_request import EndpointRequest, fill_endpoint
-from ferrule.executors.http_endpoint import HttpEndpointExecutor
+from ferrule.executors.http.endpoint import HttpEndpointExecutor
+from ferrule.executors.http.endpoint_request import EndpointRequest, fill_endpoint
 from tests.executors.invocations import invocation
 from tests.executors.local_server import Answer, Request, local_server
 

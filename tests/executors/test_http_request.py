@@ -20,9 +20,9 @@ from ferrule.errors import (
     Transient,
     TransportFault,
 )
-from ferrule.executors.address_guard import AddressGuard
-from ferrule.executors.guarded_client import failure_of
-from ferrule.executors.http_request import HttpRequestExecutor
+from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.http.guarded_client import failure_of
+from ferrule.executors.http.request import HttpRequestExecutor
 from tests.executors.invocations import invocation
 from tests.executors.local_server import Answer, Request, local_server
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import ferrule.tools
-from ferrule.executors.calculator import CalculatorExecutor
+from ferrule.executors.calculator.executor import CalculatorExecutor
 from ferrule.executors.echo import EchoExecutor
 from ferrule.sources import ToolConfigLoader
 from tests.executors.invocations import invocation

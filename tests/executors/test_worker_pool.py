@@ -12,8 +12,8 @@ import pytest
 
 from ferrule.call import ToolExecutionResult
 from ferrule.errors import SetupError, TransportFault
-from ferrule.executors.function import FunctionExecutor
-from ferrule.executors.worker_pool import WorkerPool
+from ferrule.executors.function.executor import FunctionExecutor
+from ferrule.executors.worker.pool import WorkerPool
 from tests.executors import sample_tools as sample
 from tests.executors.function_invocations import invocation_of, is_running, wait_until
 
@@ -28,8 +28,8 @@ def program_of(folder: Path, code: str, **options: Any) -> Iterator[subprocess.P
     """A program that uses a pool, and finds the same modules as this one; it is killed at the end."""
     (folder / "program.py").write_text(
         "import asyncio, os, sys\n"
-        "from ferrule.executors.function import FunctionExecutor\n"
-        "from ferrule.executors.worker_pool import WorkerPool\n"
+        "from ferrule.executors.function.executor import FunctionExecutor\n"
+        "from ferrule.executors.worker.pool import WorkerPool\n"
         "from tests.executors import sample_tools as sample\n"
         "from tests.executors.function_invocations import invocation_of\n"
         "pool = WorkerPool()\n"

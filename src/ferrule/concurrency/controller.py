@@ -15,8 +15,9 @@ another (the context of the running task tells) is *nested*, and lends:
 - An outer call that ends before its nested ones (they run in background tasks) takes nothing back, and calls made after
   its end are ordinary ones.
 
-What was acquired in one task is the outer place of whatever the same task, and those it starts, acquire before it is
-released: two calls side by side need two tasks.
+What a task acquires is the outer place of whatever this task, and the tasks it starts, acquire before it is released.
+So two calls side by side need two tasks, and a place is released by the task that acquired it. An outer call is taken
+to wait while any of its nested calls is under way; if it does something else meanwhile, that is not counted.
 
 A controller belongs to one event loop at a time. All but the metrics must be used from that loop's thread.
 """

@@ -27,7 +27,7 @@ def refusal(reason: str, bucket: str, config: ConcurrencyConfig, timeout: float)
 
 def rate_limited(bucket: str, per_minute: int, retry_after: float) -> Rejected:
     return Rejected(
-        f"Bucket {bucket!r} is limited to {per_minute} calls per minute. Call again in {retry_after:.1f} s.",
+        f"Bucket {bucket!r} is limited to {_calls(per_minute)} per minute. Call again in {retry_after:.1f} s.",
         reason=RATE_LIMIT,
         bucket=bucket,
         retry_after=retry_after,
@@ -36,5 +36,10 @@ def rate_limited(bucket: str, per_minute: int, retry_after: float) -> Rejected:
 
 def _limits(bucket: str, config: ConcurrencyConfig) -> str:
     own = config.bucket_limits.get(bucket)
-    limits = "" if own is None else f"{own} calls at once in this bucket, "
-    return f"{limits}{config.max_concurrent} in all"
+    if own is None:
+        return f"{_calls(config.max_concurrent)} at once"
+    return f"{_calls(own)} at once in this bucket, {config.max_concurrent} in all"
+
+
+def _calls(number: int) -> str:
+    return "1 call" if number == 1 else f"{number} calls"

@@ -50,7 +50,7 @@ from ferrule.errors import (
     TimedOut,
 )
 from ferrule.events import EventBus, EventCallback, EventFilter, ToolEngineEvent, ToolEngineEventType
-from ferrule.executors.address_guard import AddressGuard
+from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.names import did_you_mean
 from ferrule.registry import ToolRegistry
 from ferrule.sources import LoadReport, tool_of

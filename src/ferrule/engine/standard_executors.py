@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ferrule.call import ToolExecutor
-from ferrule.executors.address_guard import AddressGuard
-from ferrule.executors.calculator import CalculatorExecutor
-from ferrule.executors.command import CommandExecutor
+from ferrule.executors.calculator.executor import CalculatorExecutor
+from ferrule.executors.command.executor import CommandExecutor
 from ferrule.executors.echo import EchoExecutor
-from ferrule.executors.function import FunctionExecutor
-from ferrule.executors.http_endpoint import HttpEndpointExecutor
-from ferrule.executors.http_request import HttpRequestExecutor
-from ferrule.executors.worker_pool import WorkerPool
+from ferrule.executors.function.executor import FunctionExecutor
+from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.http.endpoint import HttpEndpointExecutor
+from ferrule.executors.http.request import HttpRequestExecutor
+from ferrule.executors.worker.pool import WorkerPool
 
 
 def standard_executors(guard: AddressGuard) -> dict[str, ToolExecutor]:

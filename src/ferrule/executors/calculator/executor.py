@@ -6,7 +6,7 @@ from typing import Any
 
 from ferrule.call import Invocation
 from ferrule.errors import Retry
-from ferrule.executors.arithmetic import (
+from ferrule.executors.calculator.arithmetic import (
     COMPARISONS,
     CONSTANTS,
     FUNCTIONS,
@@ -17,7 +17,18 @@ from ferrule.executors.arithmetic import (
     divide,
     power,
 )
-from ferrule.executors.expression import Call, Chain, Comparison, Name, Negative, Node, Number, Percent, Power, parse
+from ferrule.executors.calculator.expression import (
+    Call,
+    Chain,
+    Comparison,
+    Name,
+    Negative,
+    Node,
+    Number,
+    Percent,
+    Power,
+    parse,
+)
 from ferrule.names import did_you_mean
 
 

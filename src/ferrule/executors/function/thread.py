@@ -20,7 +20,7 @@ from typing import Any
 
 from ferrule.call import Invocation, Progress, ToolExecutionResult
 from ferrule.errors import Rejected
-from ferrule.executors.nested_calls import NestedCalls
+from ferrule.executors.function.nested_calls import NestedCalls
 
 logger = logging.getLogger("ferrule.executors")
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from ferrule.call import ToolExecutionResult
 from ferrule.errors import ExecutionFailed
-from ferrule.executors.worker_failure import read_failure
-from ferrule.executors.worker_frames import HEADER_SIZE, Answer, Call, Question, decode, encode, length_of
+from ferrule.executors.worker.failure import read_failure
+from ferrule.executors.worker.frames import HEADER_SIZE, Answer, Call, Question, decode, encode, length_of
 
 
 class Owner:

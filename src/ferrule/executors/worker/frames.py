@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ferrule.call import Progress, ToolExecutionResult
 from ferrule.content import Content
-from ferrule.executors.function_reference import FunctionReference
-from ferrule.executors.worker_failure import Failure
+from ferrule.executors.function.reference import FunctionReference
+from ferrule.executors.worker.failure import Failure
 
 _LENGTH = struct.Struct(">Q")
 HEADER_SIZE = _LENGTH.size

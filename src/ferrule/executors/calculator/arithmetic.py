@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any, TypeAlias
 
 from ferrule.errors import Retry
-from ferrule.executors.expression import MAX_DIGITS
+from ferrule.executors.calculator.expression import MAX_DIGITS
 
 Value: TypeAlias = int | Fraction | float
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import SetupError
-from ferrule.executors.address_guard import AddressGuard
+from ferrule.executors.http.address_guard import AddressGuard
 
 if TYPE_CHECKING:
     import ssl

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from ferrule.content import Audio, Content, Image, Resource
-from ferrule.executors.guarded_client import Response
+from ferrule.executors.http.guarded_client import Response
 
 _TEXT_TYPES = re.compile(r"text/|application/(?:.*\+)?(?:json|xml|javascript|x-www-form-urlencoded|yaml|x-ndjson)\b")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.I)

@@ -11,7 +11,7 @@ import contextlib
 import socket
 from typing import Any
 
-from ferrule.executors.worker_frames import HEADER_SIZE, decode, encode, length_of
+from ferrule.executors.worker.frames import HEADER_SIZE, decode, encode, length_of
 
 CHUNK = 1 << 16
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields, replace
 from ferrule.call import Invocation, ToolExecutionContext
 from ferrule.errors import ExecutionFailed, InvalidArguments
 from ferrule.executors import process_tree
-from ferrule.executors.function_reference import ByName, ByValue, FunctionReference, copy_of
-from ferrule.executors.nested_calls import NestedCalls
-from ferrule.executors.worker_failure import write_failure
-from ferrule.executors.worker_frames import (
+from ferrule.executors.function.nested_calls import NestedCalls
+from ferrule.executors.function.reference import ByName, ByValue, FunctionReference, copy_of
+from ferrule.executors.worker.failure import write_failure
+from ferrule.executors.worker.frames import (
     Answer,
     Arguments,
     Call,
@@ -31,7 +31,7 @@ from ferrule.executors.worker_frames import (
     Surroundings,
     encode,
 )
-from ferrule.executors.worker_process import WorkerProcess
+from ferrule.executors.worker.process import WorkerProcess
 from ferrule.schema import FunctionSignature
 
 logger = logging.getLogger("ferrule.executors")

@@ -20,8 +20,8 @@ from urllib.parse import unquote_to_bytes
 from weakref import WeakKeyDictionary
 
 from ferrule.errors import CallError, ExecutionFailed, Retry, TimedOut, TransportFault
-from ferrule.executors.address_guard import AddressGuard
-from ferrule.executors.checked_connections import open_transport
+from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.http.checked_connections import open_transport
 
 if TYPE_CHECKING:
     import httpx

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 from ferrule.call import Invocation
 from ferrule.errors import ExecutionFailed
-from ferrule.executors.function_reference import Unsendable, refer_to
-from ferrule.executors.function_run import refuse_to_end, run_here, run_to_end
-from ferrule.executors.function_thread import FunctionThreads
-from ferrule.executors.worker_conversation import RemoteFunction
-from ferrule.executors.worker_frames import NotLoaded
-from ferrule.executors.worker_pool import WorkerPool
+from ferrule.executors.function.reference import Unsendable, refer_to
+from ferrule.executors.function.run import refuse_to_end, run_here, run_to_end
+from ferrule.executors.function.thread import FunctionThreads
+from ferrule.executors.worker.conversation import RemoteFunction
+from ferrule.executors.worker.frames import NotLoaded
+from ferrule.executors.worker.pool import WorkerPool
 from ferrule.schema import FunctionSignature, read_function
 from ferrule.schema.binding import Bind
 from ferrule.spec import Isolation, Tool

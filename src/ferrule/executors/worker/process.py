@@ -18,14 +18,14 @@ import sys
 import time
 
 from ferrule.errors import SetupError, TransportFault
-from ferrule.executors.function_reference import LOADING
+from ferrule.executors.function.reference import LOADING
 from ferrule.executors.process_group import end_process_group
 from ferrule.executors.process_tree import groups_that_left
-from ferrule.executors.worker_channel import Channel
-from ferrule.executors.worker_frames import Surroundings
+from ferrule.executors.worker.channel import Channel
+from ferrule.executors.worker.frames import Surroundings
 
 _BOOTSTRAP = (
-    "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from ferrule.executors.worker import main; main()"
+    "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from ferrule.executors.worker.main import main; main()"
 )
 _POLL_INTERVAL = 0.002
 

@@ -19,10 +19,10 @@ from typing import Any
 from ferrule.call import Invocation, Progress, ToolExecutionContext
 from ferrule.content import Audio, Image, Output, Resource, Text, plain_json
 from ferrule.errors import ExecutionFailed
-from ferrule.executors.function_reference import LOADING, ByValue, FunctionReference
-from ferrule.executors.function_run import run_to_end
-from ferrule.executors.worker_failure import write_failure
-from ferrule.executors.worker_frames import (
+from ferrule.executors.function.reference import LOADING, ByValue, FunctionReference
+from ferrule.executors.function.run import run_to_end
+from ferrule.executors.worker.failure import write_failure
+from ferrule.executors.worker.frames import (
     Arguments,
     Call,
     Done,
@@ -33,7 +33,7 @@ from ferrule.executors.worker_frames import (
     Surroundings,
     encode,
 )
-from ferrule.executors.worker_owner import Owner, meet_owner
+from ferrule.executors.worker.owner import Owner, meet_owner
 from ferrule.schema import read_function
 from ferrule.schema.binding import Bind, bind_as_they_are
 from ferrule.spec import Tool, ToolCapability, ToolSpec

@@ -18,8 +18,8 @@ from typing import Any
 
 from ferrule.call import Invocation, Progress
 from ferrule.errors import CallError, ExecutionFailed, Retry, TransportFault
-from ferrule.executors.command_line import CommandLine, fill_command
-from ferrule.executors.command_output import CommandOutput, LineHandler
+from ferrule.executors.command.line import CommandLine, fill_command
+from ferrule.executors.command.output import CommandOutput, LineHandler
 from ferrule.executors.process_group import GRACE, KILL_PATIENCE, end_process_group, to_the_end
 
 logger = logging.getLogger("ferrule.executors")

@@ -12,10 +12,10 @@ from typing import Any
 
 from ferrule.call import Invocation
 from ferrule.errors import CallError, ExecutionFailed, Retry, Transient, TransportFault
-from ferrule.executors.address_guard import AddressGuard
-from ferrule.executors.endpoint_request import fill_endpoint
-from ferrule.executors.guarded_client import MAX_RESPONSE, GuardedClient, Response, shown_url
-from ferrule.executors.response_body import beginning_of_body, read_body
+from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.http.endpoint_request import fill_endpoint
+from ferrule.executors.http.guarded_client import MAX_RESPONSE, GuardedClient, Response, shown_url
+from ferrule.executors.http.response_body import beginning_of_body, read_body
 
 _UNREACHABLE = frozenset({502, 503, 504})
 _PASSING = frozenset({408, 425, 429})

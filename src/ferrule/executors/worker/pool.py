@@ -19,13 +19,13 @@ from itertools import count
 from ferrule.call import Invocation
 from ferrule.content import Output
 from ferrule.errors import SetupError, TransportFault
-from ferrule.executors.function_reference import ByName, FunctionReference
+from ferrule.executors.function.reference import ByName, FunctionReference
 from ferrule.executors.process_group import to_the_end
-from ferrule.executors.worker_conversation import Conversation, RemoteFunction, pack_arguments
-from ferrule.executors.worker_failure import read_failure
-from ferrule.executors.worker_frames import Done, Failed, NotLoaded
-from ferrule.executors.worker_places import Places
-from ferrule.executors.worker_process import WorkerProcess
+from ferrule.executors.worker.conversation import Conversation, RemoteFunction, pack_arguments
+from ferrule.executors.worker.failure import read_failure
+from ferrule.executors.worker.frames import Done, Failed, NotLoaded
+from ferrule.executors.worker.places import Places
+from ferrule.executors.worker.process import WorkerProcess
 from ferrule.schema import FunctionSignature
 
 _GOODBYE_TIME = 1.0

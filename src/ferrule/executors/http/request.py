@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 from ferrule.call import Invocation
 from ferrule.content import Audio, Image, Output, Resource, as_text, describe_part, encode_json
 from ferrule.errors import Retry, Transient, TransportFault
-from ferrule.executors.address_guard import AddressGuard
-from ferrule.executors.guarded_client import MAX_RESPONSE, GuardedClient, shown_url
-from ferrule.executors.response_body import read_body
+from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.http.guarded_client import MAX_RESPONSE, GuardedClient, shown_url
+from ferrule.executors.http.response_body import read_body
 
 _FORM = "application/x-www-form-urlencoded"
 

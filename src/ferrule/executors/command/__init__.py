@@ -1,0 +1,1 @@
+"""Commands that end with everything they started."""

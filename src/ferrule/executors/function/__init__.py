@@ -1,0 +1,1 @@
+"""Python functions, run where they can be ended."""

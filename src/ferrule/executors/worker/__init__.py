@@ -1,0 +1,1 @@
+"""Processes that run functions one after another, and can be killed."""
