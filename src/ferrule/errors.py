@@ -13,6 +13,7 @@ FerruleError
     ├── InvalidArguments        validation_error
     ├── Rejected                rejected: no place, rate limit, open circuit
     ├── TimedOut                timeout
+    ├── Stopped                 cancelled: the caller went away, or the engine was closed
     ├── PermissionDenied        permission_denied
     ├── ExecutionFailed         execution_error
     │   └── TransportFault      the way to the tool is broken (transient)
@@ -144,6 +145,12 @@ class TimedOut(CallError):
 
     error_type = TIMEOUT
     transient = True
+
+
+class Stopped(CallError):
+    """The call was ended from outside: its caller went away, or the engine was closed."""
+
+    error_type = CANCELLED
 
 
 class PermissionDenied(CallError):

@@ -525,6 +525,20 @@ async def test_misuse_is_told_at_once():
         await engine.execute("echo", {})
 
 
+async def test_closing_lets_running_calls_finish_and_stops_those_that_do_not(tmp_path: Path):
+    engine = ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}")
+    await engine.start()
+    engine.register(nap)
+    quick = asyncio.create_task(engine.execute("nap", {"seconds": 0.1}))
+    slow = asyncio.create_task(engine.execute("nap", {"seconds": 60}))
+    await asyncio.sleep(0.01)
+    await engine.aclose(grace=0.3)
+    assert quick.result().is_success
+    assert slow.result().error == "Tool 'nap' was stopped, because the engine was closed."
+    async with engine:
+        assert {r.status for r in await engine.query_call_records()} == {"success", "cancelled"}
+
+
 async def test_an_engine_can_be_started_again(tmp_path: Path):
     engine = ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}")
     for round_ in (1, 2):

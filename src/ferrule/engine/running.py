@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ferrule.call import Invocation, Progress, ToolExecutionContext, ToolExecutor
+from ferrule.call import Progress, ToolExecutionContext, ToolExecutor
 from ferrule.concurrency import Place
 from ferrule.engine.breaker import CircuitBreaker
 from ferrule.engine.deadline import Deadline
@@ -22,6 +22,7 @@ class Prepared:
 
     tool: Tool
     capability: ToolCapability
+    fingerprint: str
     check: ParameterCheck
     executor: ToolExecutor | None
     """None when nobody registered the executor the tool names."""
@@ -44,7 +45,6 @@ class RunningCall:
         "context",
         "deadline",
         "depth",
-        "invocation",
         "metadata",
         "on_progress",
         "params",
@@ -83,7 +83,6 @@ class RunningCall:
         self.attempts = 0
         self.metadata: dict[str, Any] | None = None
         self.prepared: Prepared | None = None
-        self.invocation: Invocation | None = None
         self.place: Place | None = None
         self.deadline: Deadline | None = None
         self.record: ToolCallRecord | None = None
@@ -94,6 +93,12 @@ class RunningCall:
             self.metadata = facts
         else:
             self.metadata.update(facts)
+
+    def facts(self) -> dict[str, Any]:
+        """The result's metadata."""
+        if self.attempts > 1:
+            self.note(attempts=self.attempts)
+        return self.metadata if self.metadata is not None else {}
 
     def took(self) -> float:
         return 0.0 if self.started is None else time.perf_counter() - self.started

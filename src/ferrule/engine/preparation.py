@@ -1,0 +1,55 @@
+"""What can be known about an action before it is called, found out once."""
+
+from __future__ import annotations
+
+from ferrule.call import ToolExecutor
+from ferrule.engine.breaker import CircuitBreaker
+from ferrule.engine.config import ToolEngineConfig
+from ferrule.engine.running import Prepared
+from ferrule.registry import ToolRegistry
+from ferrule.validation import ToolParameterValidator
+
+
+class Preparation:
+    """Finds the tool and action a caller means; what it found is kept until the registry changes."""
+
+    def __init__(self, config: ToolEngineConfig, registry: ToolRegistry, executors: dict[str, ToolExecutor]) -> None:
+        self._config, self._registry, self._executors = config, registry, executors
+        self._validator = ToolParameterValidator(strict=config.strict_validation)
+        self._known: dict[tuple[str, str | None], Prepared] = {}
+        self._version = -1
+        self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
+
+    def of(self, tool_name: str, action: str | None) -> Prepared:
+        if self._version != self._registry.version:
+            self._version = self._registry.version
+            self._known.clear()
+        prepared = self._known.get((tool_name, action))
+        if prepared is None:
+            prepared = self._prepare(tool_name, action)
+            self._known[tool_name, action] = prepared
+        return prepared
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def breaker(self, source: str, tool_id: str) -> CircuitBreaker:
+        """A tool's circuit outlives the tool's versions: a new version goes the same way."""
+        return self._breakers.setdefault((source, tool_id), CircuitBreaker(self._config.breaker))
+
+    def _prepare(self, tool_name: str, action: str | None) -> Prepared:
+        tool, capability = self._registry.find(tool_name, action)
+        limits = tool.spec.limits_of(capability)
+        return Prepared(
+            tool=tool,
+            capability=capability,
+            fingerprint=tool.spec.fingerprint,
+            check=self._validator.check_of(capability),
+            executor=self._executors.get(tool.handler),
+            breaker=self.breaker(tool.source, tool.id),
+            effects=tool.spec.effects_of(capability),
+            bucket=tool.spec.bucket_of(capability),
+            timeout=limits.timeout,
+            max_output=limits.max_output or self._config.max_output,
+            secret_names=capability.secret_names,
+        )
