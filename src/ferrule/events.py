@@ -62,7 +62,8 @@ class ToolEngineEvent:
 
 
 EventCallback: TypeAlias = Callable[[ToolEngineEvent], Any]
-EventFilter: TypeAlias = Callable[[ToolEngineEvent], bool] | Collection[ToolEngineEventType]
+Predicate: TypeAlias = Callable[[ToolEngineEvent], bool]
+EventFilter: TypeAlias = Predicate | Collection[ToolEngineEventType]
 
 SLOW_CALLBACK = 0.010
 QUEUE_LENGTH = 10_000
@@ -104,7 +105,7 @@ class EventBus:
     def emit(self, event: ToolEngineEvent) -> None:
         for subscriber in self._subscribers:
             try:
-                if subscriber.accepts(event):
+                if subscriber.accepts is None or subscriber.accepts(event):
                     subscriber.deliver(event)
             except Exception:
                 logger.exception("subscriber=<%r> | event filter failed", subscriber.callback)
@@ -134,7 +135,7 @@ class EventBus:
 class _Subscriber:
     """Delivers events to one callback, in order."""
 
-    def __init__(self, callback: EventCallback, accepts: Callable[[ToolEngineEvent], bool]) -> None:
+    def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         self.callback, self.accepts = callback, accepts
         self._queue: deque[ToolEngineEvent] = deque()
         self._busy = False
@@ -149,6 +150,9 @@ class _Subscriber:
 
     def close(self) -> None:
         raise NotImplementedError
+
+    def _complain(self, event: ToolEngineEvent) -> None:
+        logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
 
     def _enqueue(self, event: ToolEngineEvent) -> None:
         if len(self._queue) >= QUEUE_LENGTH:
@@ -165,7 +169,7 @@ class _Subscriber:
 
 
 class _SyncSubscriber(_Subscriber):
-    def __init__(self, callback: EventCallback, accepts: Callable[[ToolEngineEvent], bool]) -> None:
+    def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         super().__init__(callback, accepts)
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -177,7 +181,10 @@ class _SyncSubscriber(_Subscriber):
             self._wake.set()
             return
         started = time.perf_counter()
-        self._call(event)
+        try:
+            self.callback(event)
+        except Exception:
+            self._complain(event)
         took = time.perf_counter() - started
         if took > SLOW_CALLBACK and not self._closed:
             logger.info("subscriber=<%r>, took=<%.3f> | slow, moved to its own thread", self.callback, took)
@@ -203,11 +210,11 @@ class _SyncSubscriber(_Subscriber):
         try:
             self.callback(event)
         except Exception:
-            logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
+            self._complain(event)
 
 
 class _AsyncSubscriber(_Subscriber):
-    def __init__(self, callback: EventCallback, accepts: Callable[[ToolEngineEvent], bool]) -> None:
+    def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         super().__init__(callback, accepts)
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -241,14 +248,14 @@ class _AsyncSubscriber(_Subscriber):
                 try:
                     await self.callback(event)
                 except Exception:
-                    logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
+                    self._complain(event)
         finally:
             self._busy = False
 
 
-def _as_predicate(event_filter: EventFilter | None) -> Callable[[ToolEngineEvent], bool]:
+def _as_predicate(event_filter: EventFilter | None) -> Predicate | None:
     if event_filter is None:
-        return lambda event: True
+        return None
     if isinstance(event_filter, ToolEngineEventType):
         return lambda event: event.event_type is event_filter
     if callable(event_filter):

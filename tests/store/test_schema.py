@@ -4,6 +4,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,10 +28,8 @@ async def plan_of(path: Path, page: Select[tuple[object, ...]]) -> str:
         ended(store)
         await store.flush()
     statement = page.limit(100).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
-    database = sqlite3.connect(path)
-    plan = " | ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {statement}"))
-    database.close()
-    return plan
+    with closing(sqlite3.connect(path)) as database:
+        return " | ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {statement}"))
 
 
 @pytest.mark.parametrize(
@@ -81,9 +80,8 @@ async def test_a_database_of_a_newer_version_is_refused(tmp_path):
     path = tmp_path / "calls.db"
     async with ToolKnowledgeStore(str(path)):
         pass
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("INSERT INTO ferrule_migrations VALUES (99, 'from the future')")
-    database.close()
     with pytest.raises(StoreError, match=r"made by a newer ferrule \(schema 99\)"):
         ToolKnowledgeStore(str(path)).start()
 

@@ -23,8 +23,9 @@ class Deadline:
         self._task: asyncio.Task[object] | None = asyncio.current_task()
         self._cancelled = 0
         self._remaining = seconds
-        self.when = math.inf
-        self.resume()
+        self.when = keeper.loop.time() + seconds
+        if seconds != math.inf:
+            keeper.watch(self)
 
     @property
     def expired(self) -> bool:

@@ -33,6 +33,8 @@ logger = logging.getLogger("ferrule.store")
 SEGMENT_BYTES = 4_000_000
 """A longer segment is closed and deleted as soon as it has been read, and another one begun."""
 LINES_IN_MEMORY = 200_000
+LINES_TO_WAKE = 5_000
+"""In memory nobody is in a hurry until somebody asks."""
 
 
 class Journal(Protocol):
@@ -45,12 +47,17 @@ class Journal(Protocol):
     def append(self, line: bytes, /) -> None:
         """Keep the line; OSError when that is not possible."""
 
-    def has_unread(self) -> bool: ...
+    def backlog(self) -> int:
+        """How much waits to be read, in units of its own."""
+
+    def has_enough(self) -> bool:
+        """Whether it is worth while to read now."""
 
     def read(self) -> list[bytes]:
         """The next lines; the same ones again until `done` says that they are safe elsewhere."""
 
-    def done(self) -> None: ...
+    def done(self) -> int:
+        """Returns how much of the backlog that was."""
 
     def rotate(self) -> None:
         """Begin a new segment where that is due."""
@@ -68,9 +75,9 @@ class Journal(Protocol):
 class MemoryJournal:
     """For stores without a file: its lines are gone when the process is."""
 
-    def __init__(self, wake: Callable[[], None], start: str, *, lines_to_wake: int = 5_000) -> None:
+    def __init__(self, wake: Callable[[], None], start: str) -> None:
         self.owner, self.reader_sleeps = owner_name(start), False
-        self._wake, self._lines_to_wake = wake, lines_to_wake
+        self._wake = wake
         self._lines: list[bytes] = []
         self._read = 0
 
@@ -79,19 +86,23 @@ class MemoryJournal:
         if waiting >= LINES_IN_MEMORY:
             raise OSError(f"{waiting} records wait in memory and the database takes none")
         self._lines.append(line)
-        if self.reader_sleeps and waiting >= self._lines_to_wake:
+        if self.reader_sleeps and waiting >= LINES_TO_WAKE:
             self._wake()
 
-    def has_unread(self) -> bool:
-        return len(self._lines) >= self._lines_to_wake
+    def backlog(self) -> int:
+        return len(self._lines)
+
+    def has_enough(self) -> bool:
+        return len(self._lines) >= LINES_TO_WAKE
 
     def read(self) -> list[bytes]:
         lines = self._lines[:1000]
         self._read = len(lines)
         return [line[:-1] for line in lines]
 
-    def done(self) -> None:
+    def done(self) -> int:
         del self._lines[: self._read]
+        return self._read
 
     def rotate(self) -> None:
         pass
@@ -120,7 +131,7 @@ class FileJournal:
         """The last one is appended to while `_fd` is its file."""
         self._broken = False
         """A failure stops the trying until the reader has come by: calls must not pay for it."""
-        self._rescued = MemoryJournal(wake, start, lines_to_wake=1)
+        self._rescued = MemoryJournal(wake, start)
         """Lines no file would take."""
         self._reading: Segment | MemoryJournal = self._rescued
         self._unreadable: set[Path] = set()
@@ -142,10 +153,16 @@ class FileJournal:
                 if self.reader_sleeps:
                     self._wake()
 
-    def has_unread(self) -> bool:
-        return len(self._segments) > 1 or any(s.has_unread() for s in self._segments) or self._rescued.has_unread()
+    def backlog(self) -> int:
+        return self._rescued.backlog() + sum(segment.backlog() for segment in self._segments)
+
+    def has_enough(self) -> bool:
+        return self.backlog() > 0
 
     def read(self) -> list[bytes]:
+        self._reading = self._rescued
+        if lines := self._rescued.read():
+            return lines
         for segment in list(self._segments):
             has_ended = segment.fd != self._fd  # asked before reading: nothing is added to it after that
             try:
@@ -160,11 +177,10 @@ class FileJournal:
             if has_ended:
                 self._segments.remove(segment)
                 segment.delete()
-        self._reading = self._rescued
-        return self._rescued.read()
+        return []
 
-    def done(self) -> None:
-        self._reading.done()
+    def done(self) -> int:
+        return self._reading.done()
 
     def rotate(self) -> None:
         """End a segment that has grown long or that somebody deleted; after a failure, allow another try."""
@@ -177,7 +193,7 @@ class FileJournal:
         own = {segment.path for segment in self._segments}
         try:
             paths = sorted(p for p in self.directory.iterdir() if p not in own and p not in self._unreadable)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:  # there is none; if there should be, whoever appends to it complains
             return
         for path in paths:
             try:
@@ -187,7 +203,7 @@ class FileJournal:
                     path.unlink()  # its maker was killed before it could name it
             except FileNotFoundError:
                 continue  # somebody else was faster
-            except StoreError as error:
+            except (StoreError, OSError) as error:
                 self._unreadable.add(path)
                 logger.warning("segment=<%s> | %s", path, error)
 

@@ -70,11 +70,12 @@ class Segment:
         except OSError:
             return False
 
-    def has_unread(self) -> bool:
+    def backlog(self) -> int:
+        """Bytes that are not in SQL yet."""
         try:
-            return os.fstat(self.fd).st_size > self.position
+            return os.fstat(self.fd).st_size - self.position
         except OSError:  # reading it will tell
-            return True
+            return 1
 
     def read(self) -> list[bytes]:
         size = CHUNK_BYTES
@@ -94,12 +95,13 @@ class Segment:
             return self.read()
         return whole
 
-    def done(self) -> None:
-        self.position = self._next
+    def done(self) -> int:
+        read, self.position = self._next - self.position, self._next
+        return read
 
     def delete(self) -> None:
         """Everything worth keeping was read."""
-        if self.has_unread():
+        if self.backlog():
             logger.warning("segment=<%s> | its last line was not written to the end, left out", self.path)
         self.path.unlink(missing_ok=True)
         self.close()

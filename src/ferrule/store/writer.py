@@ -120,17 +120,18 @@ class Writer:
 
     def _sleep(self) -> None:
         self._journal.reader_sleeps = True
-        if not self._journal.has_unread():  # asked after saying so: what comes later wakes us
+        if not self._journal.has_enough():  # asked after saying so: what comes later wakes us
             self._wake.wait(HOUSEKEEPING_SECONDS)
         self._wake.clear()
         self._journal.reader_sleeps = False
         self._stop.wait(GATHER_SECONDS)
 
     def _drain(self, lines: Journal | Segment) -> int:
-        rows = 0
-        while batch := lines.read():
+        """Read what is there now, and not what comes meanwhile: a query must not wait for ever."""
+        rows, left = 0, lines.backlog()
+        while left > 0 and (batch := lines.read()):
             refused = self._database.ingest(batch, lines.owner)
-            lines.done()
+            left -= lines.done()
             rows += len(batch)
             if refused:
                 self._on_failure("records left out", StoreError(f"the database refuses {refused} of {len(batch)}"))
