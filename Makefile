@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup run test check format lint types bench requirements clean
+.PHONY: help setup run test check format lint types bench docs requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ check: ## format, lint, types, tests
 format: setup ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: setup ## write the pages that are made from the code
+	@$(BIN)/python scripts/cli_page.py
 
 bench: setup ## measure Ferrule beside its peers (installs them in environments of their own)
 	@$(BIN)/python benchmarks/run.py

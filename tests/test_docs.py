@@ -1,5 +1,7 @@
 """Every Python block of the manual runs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,10 @@ def test_a_block_of_the_manual_runs(page, index, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = next(p for p in PAGES if p.name == page)
     run_block(python_blocks(path)[index], name=f"{page}_{index}")
+
+
+def test_the_page_of_the_command_line_is_true():
+    subprocess.run([sys.executable, "scripts/cli_page.py", "--check"], cwd=ROOT, check=True)
 
 
 def test_the_readme_links_every_page_of_the_manual():

@@ -154,7 +154,7 @@ def test_the_configuration_of_the_project_holds_in_its_folders(project: Path):
 def test_doctor_finds_everything_in_order(project: Path):
     done = ferrule("doctor", cwd=project)
     assert done.returncode == 0, done.stdout
-    assert all(f"ok   {name}" in done.stdout for name in ("python", "tools", "store", "workers"))
+    assert all(f"ok   {name} " in done.stdout for name in ("python", "tools", "store", "workers"))
     (project / "tools/bad.yaml").write_text("name: bad\n")
     assert ferrule("doctor", cwd=project).returncode == 1
 

@@ -69,7 +69,7 @@ def options(
 def call(
     name: Annotated[str, typer.Argument(help="The tool, or tool__action where it has several.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments; KEY:=JSON for what is not text.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments; KEY:=JSON for what is not text.")
     ] = None,
     params: Annotated[
         str | None, typer.Option("--params", "-p", help="All arguments as a JSON object; @FILE, or - for stdin.")
@@ -205,7 +205,7 @@ def stats(
     since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how often tools were called, how they did and how long they took."""
+    """Show how tools did and how long they took."""
 
     async def story() -> Any:
         async with session.engine() as engine:
@@ -220,7 +220,7 @@ def init(
     directory: Annotated[Path, typer.Argument(help="Where; made if it is not there.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
-    """Make a project with an example of each kind of tool."""
+    """Make a project with example tools."""
     try:
         made = make_project(directory, force=force)
     except (SetupError, OSError) as error:
@@ -233,15 +233,15 @@ def init(
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Check that everything Ferrule needs is there and works."""
+    """Check that everything works."""
     checks = run(examination.examine(session))
     if as_json:
         show.as_json([vars(check) for check in checks])
     else:
         for check in checks:
-            print(f"{'ok  ' if check.ok else 'BAD '} {check.name:<12} {check.found}")
+            print(f"{'ok  ' if check.ok else 'BAD '} {check.name:<14} {check.found}")
             if check.advice:
-                print(f"     {'':<12} {check.advice}")
+                print(f"     {'':<14} {check.advice}")
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -43,7 +45,7 @@ def tools(found: Sequence[Tool]) -> None:
         [
             (
                 tool.id + ("" if tool.spec.enabled else " (disabled)"),
-                _first_line(tool.spec.description),
+                _first_sentence(tool.spec.description),
                 ", ".join(tool.spec.tags),
                 tool.source,
             )
@@ -99,10 +101,18 @@ def _action(one: Tool, capability: ToolCapability, engine: ToolEngine) -> None:
             for p in parameters_of(capability.schema)
         ],
         empty="  no parameters",
+        wrap=True,
     )
     for example in capability.examples[:3]:
-        pairs = " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in example.items())
-        print(f"  for example: ferrule call {spec.model_name(capability)} {pairs}")
+        typed = " ".join(_typed(name, value) for name, value in example.items())
+        print(f"  for example: ferrule call {spec.model_name(capability)} {typed}")
+
+
+def _typed(name: str, value: Any) -> str:
+    """An argument as it is typed in a shell."""
+    if isinstance(value, str):
+        return shlex.quote(f"{name}={value}")
+    return shlex.quote(f"{name}:={json.dumps(value, ensure_ascii=False)}")
 
 
 def calls(records: Sequence[ToolCallRecord]) -> None:
@@ -144,8 +154,8 @@ def statistics(found: CallStatistics) -> None:
     )
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """A table as wide as the terminal; whole lines when the output is not a terminal."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, wrap: bool = False) -> None:
+    """A table as wide as the terminal, a line a row unless it may wrap; whole lines when there is no terminal."""
     if not rows:
         if empty:
             print(empty)
@@ -160,7 +170,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) 
 
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        drawn.add_column(column, no_wrap=index == 0, overflow="fold" if index == 0 else "ellipsis")
+        drawn.add_column(column, no_wrap=index == 0 or not wrap, overflow="fold" if index == 0 else "ellipsis")
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     Console(highlight=False).print(drawn)
@@ -169,6 +179,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) 
 def _first_line(text: str) -> str:
     line = text.strip().split("\n", 1)[0]
     return line if len(line) <= 160 else line[:159] + "…"
+
+
+def _first_sentence(text: str) -> str:
+    line = _first_line(text)
+    end = re.search(r"[.!?](?=\s)|[。！？]", line)
+    return line[: end.end()] if end else line
 
 
 def _duration(seconds: float | None) -> str:
