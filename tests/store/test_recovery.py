@@ -82,7 +82,6 @@ async def test_a_call_still_running_when_its_store_is_closed_is_interrupted(tmp_
     late.status = "success"
     store.record_finished(late)
     await store.aclose()
-    store._journal.close(keep=True)
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as reader:
         assert [r.status for r in await everything(reader)] == ["success"]
 
@@ -224,6 +223,26 @@ async def test_a_database_away_for_long_is_complained_about_once_in_a_while(tmp_
     for _ in range(1000):
         ended(store)
     assert (store.failures, len(caplog.records)) == (1000, 1)
+
+
+async def test_what_is_recorded_while_the_store_closes_is_not_lost(tmp_path):
+    store = ToolKnowledgeStore(str(tmp_path / "calls.db"))
+    store.start()
+    made: list[str] = []
+    enough = threading.Event()
+
+    def call_on_and_on() -> None:
+        while not enough.is_set():
+            made.append(ended(store).record_id)
+
+    caller = threading.Thread(target=call_on_and_on)
+    caller.start()
+    for _ in range(10):
+        await store.aclose()
+    enough.set()
+    caller.join()
+    await store.aclose()
+    assert {record.record_id for record in await asyncio.to_thread(everything_in, tmp_path / "calls.db")} == set(made)
 
 
 async def test_a_query_ends_while_calls_go_on_without_end(tmp_path):

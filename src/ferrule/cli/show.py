@@ -164,16 +164,30 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, 
         for row in rows:
             print("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in row))
         return
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    widths = [max(cell_len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    if not wrap:
+        widths = _fitted(widths, console.width - 2 * (len(columns) - 1))
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        drawn.add_column(column, no_wrap=index == 0 or not wrap, overflow="fold" if index == 0 else "ellipsis")
+        width = None if wrap and index == len(columns) - 1 else widths[index]
+        drawn.add_column(column, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis", width=width)
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(drawn)
+    console.print(drawn)
+
+
+def _fitted(widths: list[int], room: int) -> list[int]:
+    """Widths that fit: what is too much is taken from the widest column, again and again."""
+    fitted = list(widths)
+    while sum(fitted) > room and max(fitted) > 8:
+        fitted[fitted.index(max(fitted))] -= 1
+    return fitted
 
 
 def _first_line(text: str) -> str:

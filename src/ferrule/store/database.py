@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule.errors import StoreError
 from ferrule.store.line import newest
 from ferrule.store.location import Location, hide_password
-from ferrule.store.schema import JSON_COLUMNS, calls_table, migrate
+from ferrule.store.schema import JSON_COLUMNS, calls_table, is_current, migrate
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Dialect, Engine, Table
@@ -50,10 +50,10 @@ class Database:
         self._engine = engine
         try:
             self._insert = _insert_statement(calls_table(), engine.dialect)
-            with self.write() as connection:
-                if engine.dialect.name == "postgresql":
-                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})")
-                migrate(connection)
+            with self.read() as connection:
+                current = is_current(connection)
+            if not current:
+                self._migrate()
         except BaseException:
             self.close()
             raise
@@ -127,6 +127,12 @@ class Database:
         started_at = calls_table().c.started_at
         with self.read() as connection:
             return connection.scalar(sa.select(started_at).order_by(started_at.desc()).offset(number - 1).limit(1))
+
+    def _migrate(self) -> None:
+        with self.write() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})")
+            migrate(connection)
 
     def _forget_some(self, moment: float) -> tuple[int, list[str]]:
         import sqlalchemy as sa

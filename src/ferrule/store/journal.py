@@ -66,7 +66,7 @@ class Journal(Protocol):
         """What dead processes left behind, oldest first; the caller ends each with `delete` or `close`."""
 
     def close(self, *, keep: bool) -> None:
-        """Nothing is appended any more; `keep` leaves what was not read to whoever comes next."""
+        """End it. What was not read, or everything to `keep`, is left to whoever comes next."""
 
     def continue_in_child(self, start: str) -> None:
         """After a fork: the parent's lines and locks are not ours."""
@@ -87,6 +87,7 @@ class MemoryJournal:
             raise OSError(f"{waiting} records wait in memory and the database takes none")
         self._lines.append(line)
         if self.reader_sleeps and waiting >= LINES_TO_WAKE:
+            self.reader_sleeps = False
             self._wake()
 
     def backlog(self) -> int:
@@ -151,6 +152,7 @@ class FileJournal:
                 raise
             finally:
                 if self.reader_sleeps:
+                    self.reader_sleeps = False
                     self._wake()
 
     def backlog(self) -> int:
@@ -211,7 +213,7 @@ class FileJournal:
         with self._lock:
             segments, self._segments, self._fd = self._segments, [], -1
         for segment in segments:
-            if keep:
+            if keep or segment.backlog():
                 segment.close()
             else:
                 segment.delete()

@@ -88,8 +88,11 @@ class ToolKnowledgeStore:
         self._writer.start()
 
     async def aclose(self) -> None:
-        """Write what is left. What the database does not take now stays in the journal for the next time."""
-        if not self._closed:
+        """Write what is left. What the database does not take now stays in the journal for the next time.
+
+        Calls that end later are still recorded; close again, or end the process, to hand them on.
+        """
+        if not self._closed or self._journal.backlog():
             self._closed = True
             await asyncio.to_thread(self._close)
 

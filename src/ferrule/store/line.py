@@ -88,17 +88,20 @@ def _tail(record: ToolCallRecord, redaction: Redaction) -> bytes:
         record.attempts,
         record.error_type,
         record.artifact_id,
+        record.error,
+        record.result,
+        record.metadata,
     ]
-    said = [record.error, record.result, record.metadata]
     if not record.secrets:
         try:
-            encoded = orjson.dumps(outcome + said, option=orjson.OPT_APPEND_NEWLINE)
+            encoded = orjson.dumps(outcome, option=orjson.OPT_APPEND_NEWLINE)
         except _UNENCODABLE:
             pass
         else:
             if not redaction.suspects(encoded.decode()):
                 return encoded[1:]
-    return _encode([*map(_storable, outcome), *redaction.clean(said, record.secrets)])[1:] + b"\n"
+    said = redaction.clean(outcome[6:], record.secrets)  # the error, the result, the metadata
+    return _encode([*map(_storable, outcome[:6]), *said])[1:] + b"\n"
 
 
 def _storable(value: Any) -> Any:

@@ -82,18 +82,19 @@ MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (("create too
 """Applied in order, once each. Add to the end, never change one that was released."""
 
 
-def migrate(connection: Connection) -> None:
-    """Bring the database to the newest schema. The caller holds a lock, so that two processes do not both do it."""
+def is_current(connection: Connection) -> bool:
+    """Whether the database has the newest schema already, which is found out without locking it."""
     import sqlalchemy as sa
 
-    steps = sa.Table(
-        "ferrule_migrations",
-        sa.MetaData(),
-        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("name", sa.Text, nullable=False),
-    )
+    steps = _steps_table()
+    return sa.inspect(connection).has_table(steps.name) and _last_step(connection) == len(MIGRATIONS)
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the database to the newest schema. The caller holds a lock, so that two processes do not both do it."""
+    steps = _steps_table()
     steps.create(connection, checkfirst=True)
-    done = connection.scalar(sa.select(sa.func.max(steps.c.number))) or 0
+    done = _last_step(connection)
     if done > len(MIGRATIONS):
         raise StoreError(
             f"the database was made by a newer ferrule (schema {done}). Install that version or a later one."
@@ -101,3 +102,21 @@ def migrate(connection: Connection) -> None:
     for number, (name, apply) in enumerate(MIGRATIONS[done:], done + 1):
         apply(connection)
         connection.execute(steps.insert().values(number=number, name=name))
+
+
+@cache
+def _steps_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "ferrule_migrations",
+        sa.MetaData(),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("name", sa.Text, nullable=False),
+    )
+
+
+def _last_step(connection: Connection) -> int:
+    import sqlalchemy as sa
+
+    return connection.scalar(sa.select(sa.func.max(_steps_table().c.number))) or 0

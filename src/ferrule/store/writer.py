@@ -111,7 +111,9 @@ class Writer:
         while not self._stop.is_set():
             try:
                 self._sleep()
-                self.catch_up(adopt=time.monotonic() - self._adopted_at > HOUSEKEEPING_SECONDS)
+                # A database in memory is not even made until there is much to put into it, or somebody asks.
+                if self._database.is_open or self._journal.has_enough():
+                    self.catch_up(adopt=time.monotonic() - self._adopted_at > HOUSEKEEPING_SECONDS)
                 failed = 0
             except Exception as error:  # whatever it is: the thread goes on, or nothing would be written any more
                 self._on_failure("records wait in the journal, the database does not take them", error)
