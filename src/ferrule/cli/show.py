@@ -52,6 +52,7 @@ def tools(found: Sequence[Tool]) -> None:
             for tool in found
         ],
         empty="There are no tools here. Make a project with examples: ferrule init",
+        cut=(1, 2),
     )
 
 
@@ -101,7 +102,6 @@ def _action(one: Tool, capability: ToolCapability, engine: ToolEngine) -> None:
             for p in parameters_of(capability.schema)
         ],
         empty="  no parameters",
-        wrap=True,
     )
     for example in capability.examples[:3]:
         typed = " ".join(_typed(name, value) for name, value in example.items())
@@ -130,6 +130,7 @@ def calls(records: Sequence[ToolCallRecord]) -> None:
             for r in records
         ],
         empty="No calls are recorded.",
+        cut=(5, 1),
     )
 
 
@@ -151,11 +152,15 @@ def statistics(found: CallStatistics) -> None:
             for name, one in found.tools.items()
         ],
         empty="",
+        cut=(6,),
     )
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, wrap: bool = False) -> None:
-    """A table as wide as the terminal, a line a row unless it may wrap; whole lines when there is no terminal."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, cut: Sequence[int] = ()) -> None:
+    """A table as wide as the terminal; whole lines, with tabs, when there is no terminal.
+
+    Where columns may be `cut` a row is one line; else the last column wraps.
+    """
     if not rows:
         if empty:
             print(empty)
@@ -171,22 +176,25 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, 
 
     console = Console(highlight=False)
     widths = [max(cell_len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
-    if not wrap:
-        widths = _fitted(widths, console.width - 2 * (len(columns) - 1))
+    if cut:
+        widths = _fitted(widths, console.width - 2 * (len(columns) - 1), cut)
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        width = None if wrap and index == len(columns) - 1 else widths[index]
-        drawn.add_column(column, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis", width=width)
+        width = widths[index] if cut or index < len(columns) - 1 else None
+        drawn.add_column(column, no_wrap=bool(cut), overflow="ellipsis" if cut else "fold", width=width)
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     console.print(drawn)
 
 
-def _fitted(widths: list[int], room: int) -> list[int]:
-    """Widths that fit: what is too much is taken from the widest column, again and again."""
+def _fitted(widths: list[int], room: int, cut: Sequence[int]) -> list[int]:
+    """Widths that fit, where they can: what is too much is taken from the widest of those that may be cut."""
     fitted = list(widths)
-    while sum(fitted) > room and max(fitted) > 8:
-        fitted[fitted.index(max(fitted))] -= 1
+    while sum(fitted) > room:
+        widest = max(cut, key=lambda index: fitted[index])
+        if fitted[widest] <= 8:
+            break
+        fitted[widest] -= 1
     return fitted
 
 
