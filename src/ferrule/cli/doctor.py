@@ -9,7 +9,7 @@ from importlib import metadata
 
 from ferrule import __version__
 from ferrule.cli.session import Session
-from ferrule.engine import ToolEngine
+from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import FerruleError
 from ferrule.spec import Limits, Tool, ToolCapability, ToolSpec
 
@@ -50,7 +50,7 @@ async def examine(session: Session) -> list[Check]:
     async with engine:
         checks.append(_files(engine))
         checks.append(await _store(engine))
-        checks.append(await _worker(engine))
+    checks.append(await _worker())
     return checks
 
 
@@ -83,16 +83,17 @@ async def _store(engine: ToolEngine) -> Check:
         return Check(name="store", ok=False, found=str(error), advice="look at [store] url in ferrule.toml")
 
 
-async def _worker(engine: ToolEngine) -> Check:
+async def _worker() -> Check:
     """A sync function must run in a process of its own, or a time-out could not end it."""
-    engine.register(_probe())
-    result = await engine.execute("ferrule_doctor_probe", timeout=20)
+    async with ToolEngine(ToolEngineConfig(auto_reload=False, builtin_tools=False)) as engine:
+        engine.register(_probe())
+        result = await engine.execute("probe", timeout=20)
     return Check(name="workers", ok=result.is_success, found="start and answer" if result.is_success else result.text)
 
 
 def _probe() -> Tool:
     spec = ToolSpec(
-        tool_id="ferrule_doctor_probe",
+        tool_id="probe",
         capabilities=[ToolCapability(name="probe", description="Answer from a worker process.")],
         limits=Limits(isolation="process"),
     )
