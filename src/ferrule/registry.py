@@ -62,11 +62,7 @@ class RegistrySnapshot:
                 tool, action = owner, after
         if tool is None:
             raise ToolNotFound(self._why_not_found(name))
-        capability = tool.spec.capability(action)
-        if capability is None:
-            what = f"has no action {action!r}" if action else "has several actions: say which one to call"
-            raise ToolNotFound(f"Tool {name!r} {what}. {tool.spec.describe_actions(action)}")
-        return tool, capability
+        return tool, action_of(tool, action)
 
     def select(self, wanted: Callable[[Tool], bool]) -> list[Tool]:
         return [tool for tool in self if wanted(tool)]
@@ -219,6 +215,15 @@ class ToolRegistry:
             raise ToolNotFound(self.snapshot()._why_not_found(tool_id))
         changed = [replace(tool, spec=replace(tool.spec, enabled=enabled)) for tool in tools]
         self.change(remove=tools, add=changed)
+
+
+def action_of(tool: Tool, action: str | None) -> ToolCapability:
+    """The action of a tool that a caller means."""
+    capability = tool.spec.capability(action)
+    if capability is None:
+        what = f"has no action {action!r}" if action else "has several actions: say which one to call"
+        raise ToolNotFound(f"Tool {tool.id!r} {what}. {tool.spec.describe_actions(action)}")
+    return capability
 
 
 def _put_in(tools: dict[str, tuple[Tool, ...]], tool: Tool) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from ferrule import (
 )
 from ferrule.engine.breaker import BreakerConfig
 from ferrule.engine.retry import RetryPolicy
+from ferrule.sources import tool_of
 
 AT_ONCE = RetryPolicy(first_delay=0.0)
 
@@ -512,6 +514,23 @@ async def test_a_tool_replaced_in_mid_call_finishes_as_it_started():
         engine.register(new)
         assert (await engine.execute("versioned")).output == {"result": "new"}
         assert (await running).output == {"result": "old"}
+
+
+async def test_one_of_several_tools_of_a_name_can_be_called():
+    @tool(name="add")
+    async def other(a: int) -> str:
+        """Add otherwise."""
+        return f"{a} and more"
+
+    async with ToolEngine() as engine:
+        engine.register(add, replace(tool_of(other), source="mcps"))
+        first, second = engine.registry.candidates("add")
+        assert (await engine.execute("add", {"a": 1})).output == {"result": 2}
+        assert (await engine.execute_candidate(first, "add", {"a": 1})).output == {"result": 2}
+        result = await engine.execute_candidate(second, None, {"a": 1})
+        assert result.output == {"result": "1 and more"}
+        assert (await engine.execute_candidate(second, "nothing", {})).error_type == "tool_not_found"
+        assert {r.source for r in await engine.query_call_records(is_success=True)} == {"tools", "mcps"}
 
 
 async def test_misuse_is_told_at_once():

@@ -189,9 +189,23 @@ class ToolEngine:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> ToolExecutionResult:
         """Call a tool. Whatever goes wrong with the call is in the result."""
-        call = self._arrive(tool_name, action, params, context, timeout, on_progress)
+        return await self._perform(self._arrive(tool_name, action, params, context, timeout, on_progress))
+
+    async def execute_candidate(
+        self,
+        tool: Tool,
+        action: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        context: ToolExecutionContext | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> ToolExecutionResult:
+        """Call this very tool, where several have its name."""
+        return await self._perform(self._arrive(tool.id, action, params, context, timeout, None), tool)
+
+    async def _perform(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
         try:
-            prepared = call.prepared = self._preparation.of(tool_name, action)
+            prepared = call.prepared = self._preparation.of(tool or call.tool_name, call.action)
             self._validate(call, prepared)
             executor = self._find_executor(call, prepared)
             output = self._remembered(call, prepared)

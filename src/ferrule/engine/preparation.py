@@ -6,7 +6,8 @@ from ferrule.call import ToolExecutor
 from ferrule.engine.breaker import CircuitBreaker
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.running import Prepared
-from ferrule.registry import ToolRegistry
+from ferrule.registry import ToolRegistry, action_of
+from ferrule.spec import Tool, ToolCapability
 from ferrule.validation import ToolParameterValidator
 
 
@@ -16,18 +17,18 @@ class Preparation:
     def __init__(self, config: ToolEngineConfig, registry: ToolRegistry, executors: dict[str, ToolExecutor]) -> None:
         self._config, self._registry, self._executors = config, registry, executors
         self._validator = ToolParameterValidator(strict=config.strict_validation)
-        self._known: dict[tuple[str, str | None], Prepared] = {}
+        self._known: dict[tuple[str | Tool, str | None], Prepared] = {}
         self._version = -1
         self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
 
-    def of(self, tool_name: str, action: str | None) -> Prepared:
+    def of(self, wanted: str | Tool, action: str | None) -> Prepared:
         if self._version != self._registry.version:
             self._version = self._registry.version
             self._known.clear()
-        prepared = self._known.get((tool_name, action))
+        prepared = self._known.get((wanted, action))
         if prepared is None:
-            prepared = self._prepare(tool_name, action)
-            self._known[tool_name, action] = prepared
+            prepared = self._prepare(*self._find(wanted, action))
+            self._known[wanted, action] = prepared
         return prepared
 
     def forget(self) -> None:
@@ -37,8 +38,12 @@ class Preparation:
         """A tool's circuit outlives the tool's versions: a new version goes the same way."""
         return self._breakers.setdefault((source, tool_id), CircuitBreaker(self._config.breaker))
 
-    def _prepare(self, tool_name: str, action: str | None) -> Prepared:
-        tool, capability = self._registry.find(tool_name, action)
+    def _find(self, wanted: str | Tool, action: str | None) -> tuple[Tool, ToolCapability]:
+        if isinstance(wanted, str):
+            return self._registry.find(wanted, action)
+        return wanted, action_of(wanted, action)
+
+    def _prepare(self, tool: Tool, capability: ToolCapability) -> Prepared:
         limits = tool.spec.limits_of(capability)
         return Prepared(
             tool=tool,
