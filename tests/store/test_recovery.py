@@ -10,6 +10,8 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+from sqlalchemy import Connection, Engine, event
+
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.store.journal import SEGMENT_BYTES
 from tests.store.making import ended, running
@@ -114,6 +116,15 @@ async def test_a_line_that_was_not_written_to_its_end_is_left_out(tmp_path, capl
         assert [r.record_id for r in await everything(store)] == ["one"]
     assert "its last line was not written to the end" in caplog.text
     assert list(journal.iterdir()) == []
+
+
+async def test_an_old_line_never_undoes_the_end_of_a_call(tmp_path):
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
+        store.record_finished(ToolCallRecord(record_id="one", tool_name="echo", status="success", result={"result": 1}))
+        await store.flush()
+        start = '["one",1.0,"echo",null,null,"unknown",null,null,null,null,null,{}]'
+        (tmp_path / "calls.db.journal" / "a-1-000001.jsonl").write_text(f"{HEADER}{start}\n")
+        assert [(r.status, r.result) for r in await everything(store)] == [("success", {"result": 1})]
 
 
 async def test_lines_that_make_no_sense_do_not_stop_the_others(tmp_path, caplog):
@@ -245,19 +256,16 @@ async def test_what_is_recorded_while_the_store_closes_is_not_lost(tmp_path):
     assert {record.record_id for record in await asyncio.to_thread(everything_in, tmp_path / "calls.db")} == set(made)
 
 
-async def test_a_query_ends_while_calls_go_on_without_end(tmp_path):
-    enough = threading.Event()
+async def test_a_query_does_not_wait_for_calls_that_come_meanwhile(tmp_path):
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
 
-        def call_on_and_on() -> None:
-            while not enough.is_set():
-                ended(store)
+        def another_call(connection: Connection) -> None:
+            ended(store)
 
-        callers = [threading.Thread(target=call_on_and_on) for _ in range(2)]
-        for caller in callers:
-            caller.start()
-        found = [len(await store.query_call_records(limit=10)) for _ in range(3)]
-        enough.set()
-        for caller in callers:
-            caller.join()
-    assert found[1:] == [10, 10]
+        ended(store)
+        event.listen(Engine, "commit", another_call)  # with every batch that is written, something new to write
+        try:
+            await asyncio.wait_for(store.flush(), 10)
+        finally:
+            event.remove(Engine, "commit", another_call)
+        assert len(await everything(store)) > 1
