@@ -76,7 +76,8 @@ class FerruleConfig:
                 return cls.read(folder / FILE_NAME, environ)
         return cls._of({}, environ, directory, FILE_NAME)
 
-    def engine(self) -> ToolEngine:
+    def engine(self, *, leave_records_to_others: bool = False) -> ToolEngine:
+        """The engine it describes; see `ToolKnowledgeStore` for `leave_to_others`."""
         retention = Retention(
             max_age=None if self.store.max_age_days is None else timedelta(days=self.store.max_age_days),
             max_records=self.store.max_records,
@@ -93,7 +94,10 @@ class FerruleConfig:
             self.engine_config, tools_directory=str(self.root / self.engine_config.tools_directory)
         )
         return ToolEngine(
-            config, store=ToolKnowledgeStore(url, retention=retention), concurrency=self.limits, address_guard=guard
+            config,
+            store=ToolKnowledgeStore(url, retention=retention, leave_to_others=leave_records_to_others),
+            concurrency=self.limits,
+            address_guard=guard,
         )
 
     @classmethod

@@ -292,6 +292,20 @@ async def test_long_output_is_cut_at_a_sentence_and_kept_whole():
     assert record.artifact_id == result.metadata["artifact_id"]
 
 
+async def test_what_is_kept_of_long_output_has_no_secrets():
+    @tool(max_output=100)
+    async def configuration() -> dict[str, str]:
+        """Show it."""
+        return {"password": "hunter2-hunter2", "text": "word " * 100}
+
+    async with ToolEngine() as engine:
+        engine.register(configuration)
+        result = await engine.execute("configuration")
+        whole = engine.get_artifact(result.metadata["artifact_id"])
+    assert b"hunter2" not in whole
+    assert b"word word" in whole
+
+
 async def test_images_travel_beside_the_output():
     @tool
     async def draw() -> list[Any]:

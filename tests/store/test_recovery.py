@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, event
 
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
-from ferrule.store.journal import SEGMENT_BYTES
+from ferrule.store.journal import SEGMENT_BYTES, SEGMENTS_LEFT
 from tests.store.making import ended, running
 
 HEADER = json.dumps({"ferrule_journal": 1, "owner": "host:1:start"}) + "\n"
@@ -269,3 +269,23 @@ async def test_a_query_does_not_wait_for_calls_that_come_meanwhile(tmp_path):
         finally:
             event.remove(Engine, "commit", another_call)
         assert len(await everything(store)) > 1
+
+
+async def test_a_process_that_ends_at_once_leaves_its_records_to_the_next(tmp_path):
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    async with ToolKnowledgeStore(url, leave_to_others=True) as brief:
+        record = ToolCallRecord(record_id=brief.new_record_id(), tool_name="t", status="success")
+        brief.record_finished(record)
+    assert not (tmp_path / "calls.db").exists()
+    async with ToolKnowledgeStore(url) as store:
+        assert [r.record_id for r in await store.query_call_records()] == [record.record_id]
+
+
+async def test_when_many_have_left_their_records_the_next_puts_them_all_away(tmp_path):
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    for _ in range(SEGMENTS_LEFT + 1):
+        async with ToolKnowledgeStore(url, leave_to_others=True) as brief:
+            brief.record_finished(ToolCallRecord(record_id=brief.new_record_id(), tool_name="t", status="success"))
+    assert (tmp_path / "calls.db").exists()
+    async with ToolKnowledgeStore(url, leave_to_others=True) as store:
+        assert len(await store.query_call_records(limit=1000)) == SEGMENTS_LEFT + 1

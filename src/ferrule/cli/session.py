@@ -65,7 +65,7 @@ class Session:
         config = self.config()
         # A command is over before a file could change.
         settled = dataclasses.replace(config.engine_config, auto_reload=False, watch_for_changes=False)
-        return dataclasses.replace(config, engine_config=settled).engine()
+        return dataclasses.replace(config, engine_config=settled).engine(leave_records_to_others=True)
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:

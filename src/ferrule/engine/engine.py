@@ -453,7 +453,7 @@ class ToolEngine:
             key = self.cache.key(prepared.tool, prepared.capability, call.params)
             self.cache.put(key, output, prepared.effects.cache_ttl)
         data = output.data
-        cut = cut_output(data, prepared.max_output, self.store.artifacts)
+        cut = cut_output(data, prepared.max_output, self.store)
         if cut is not None:
             data = cut.shown
             call.note(artifact_id=cut.artifact_id, truncated=True, size=cut.size)

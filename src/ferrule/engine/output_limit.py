@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrule.content import as_text, encode_json
 from ferrule.errors import StoreError
-from ferrule.store import ArtifactStore
+from ferrule.store import ToolKnowledgeStore
 
 logger = logging.getLogger("ferrule.engine")
 
@@ -27,7 +27,7 @@ class Cut:
     size: int
 
 
-def cut_output(data: dict[str, Any], most: int, artifacts: ArtifactStore) -> Cut | None:
+def cut_output(data: dict[str, Any], most: int, store: ToolKnowledgeStore) -> Cut | None:
     """What to hand on instead of a result of more than so many bytes; None for one that is short enough."""
     if _surely_short(data, most):
         return None
@@ -35,7 +35,7 @@ def cut_output(data: dict[str, Any], most: int, artifacts: ArtifactStore) -> Cut
     if len(whole) <= most:
         return None
     text = as_text(data["result"]) if set(data) == {"result"} else whole.decode()
-    artifact_id = _keep(whole, artifacts)
+    artifact_id = _keep(data, whole, store)
     kept = f" and is kept as artifact {artifact_id}" if artifact_id else ""
     note = f"[Cut here: the whole result has {len(whole):,} bytes{kept}. Ask for a smaller part.]"
     shown = {"result": f"{cut_text(text, most)}\n{note}", "truncated": True, "artifact_id": artifact_id}
@@ -55,9 +55,11 @@ def cut_text(text: str, max_bytes: int) -> str:
     return shown[:space] if space > 0 else shown
 
 
-def _keep(whole: bytes, artifacts: ArtifactStore) -> str | None:
+def _keep(data: dict[str, Any], whole: bytes, store: ToolKnowledgeStore) -> str | None:
+    if store.redaction.suspects(whole.decode()):  # an artifact is a record too
+        whole = encode_json(store.redaction.clean(data))
     try:
-        return artifacts.put(whole, "application/json").artifact_id
+        return store.artifacts.put(whole, "application/json").artifact_id
     except (OSError, StoreError) as error:  # a full disk must not cost the caller what is there
         logger.error("size=<%d> | a long result could not be kept whole: %s", len(whole), error)
         return None

@@ -33,6 +33,8 @@ logger = logging.getLogger("ferrule.store")
 SEGMENT_BYTES = 4_000_000
 """A longer segment is closed and deleted as soon as it has been read, and another one begun."""
 LINES_IN_MEMORY = 200_000
+SEGMENTS_LEFT = 64
+"""So many are left to others; whoever makes more puts them all away."""
 LINES_TO_WAKE = 5_000
 """In memory nobody is in a hurry until somebody asks."""
 
@@ -64,6 +66,9 @@ class Journal(Protocol):
 
     def abandoned(self) -> Iterator[Segment]:
         """What dead processes left behind, oldest first; the caller ends each with `delete` or `close`."""
+
+    def is_tidy(self) -> bool:
+        """Whether one more segment may be left to whoever comes next."""
 
     def close(self, *, keep: bool) -> None:
         """End it. What was not read, or everything to `keep`, is left to whoever comes next."""
@@ -110,6 +115,9 @@ class MemoryJournal:
 
     def abandoned(self) -> Iterator[Segment]:
         return iter(())
+
+    def is_tidy(self) -> bool:
+        return False
 
     def close(self, *, keep: bool) -> None:
         self._lines.clear()
@@ -208,6 +216,12 @@ class FileJournal:
             except (StoreError, OSError) as error:
                 self._unreadable.add(path)
                 logger.warning("segment=<%s> | %s", path, error)
+
+    def is_tidy(self) -> bool:
+        try:
+            return len(os.listdir(self.directory)) < SEGMENTS_LEFT
+        except OSError:
+            return True
 
     def close(self, *, keep: bool) -> None:
         with self._lock:

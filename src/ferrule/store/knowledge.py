@@ -51,7 +51,11 @@ class ToolKnowledgeStore:
         redaction: Redaction | None = None,
         retention: Retention | None = None,
         journal_directory: Path | str | None = None,
+        leave_to_others: bool = False,
     ) -> None:
+        """`leave_to_others` is for processes that end at once: what they record stays in the journal, which the next
+        process that opens the store reads, so that they need not load a database. Questions are answered all the same.
+        """
         self.location = locate(url, journal_directory)
         self.redaction = redaction or Redaction()
         self.artifacts = ArtifactStore(self.location.artifacts)
@@ -76,6 +80,7 @@ class ToolKnowledgeStore:
             artifacts=self.artifacts,
             on_failure=self._failed,
         )
+        self._leave_to_others = leave_to_others
         self._complain_at = 0.0
         self._closed = False
         _continue_in_children(self)
@@ -83,6 +88,8 @@ class ToolKnowledgeStore:
     def start(self) -> None:
         """Open the database and begin to write in the background; StoreError when it cannot be opened."""
         self._closed = False
+        if self._leave_to_others:
+            return
         if self.location.kind != "memory":  # which opens itself when somebody asks
             self._database.open()
         self._writer.start()
@@ -193,8 +200,8 @@ class ToolKnowledgeStore:
 
     def _close(self) -> None:
         self._writer.stop()
-        keep = False
-        if self.location.kind != "memory":
+        keep = self._leave_to_others and not self._database.is_open and self._journal.is_tidy()
+        if self.location.kind != "memory" and not keep:
             try:
                 self._writer.finish()
             except StoreError as error:
