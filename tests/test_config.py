@@ -39,7 +39,10 @@ def test_variables_win_over_the_file(tmp_path: Path):
     [
         ("[engin]\n", r"no section \[engin\]. Did you mean 'engine'"),
         ("[engine]\nstrict_validaton = true\n", "Did you mean 'strict_validation'"),
-        ("[limits]\nmax_concurrent = 'many'\n", r"max_concurrent in \[limits\]: .*, not 'many'"),
+        ("[limits]\nmax_concurrent = 'many'\n", r"limits\.max_concurrent: .*, not 'many'"),
+        ("engine = 5\n", r"\[engine\] must be a section with keys, not 5"),
+        ("[engine.retry]\nfrist_delay = 1\n", r"no 'frist_delay' in \[engine\.retry\]. Did you mean 'first_delay'"),
+        ("[engine.breaker]\nthreshold = -1\n", "threshold must be 0 or more"),
         ("[limits]\nmax_concurrent = 0\n", r"\[limits\]"),
         ("[engine\n", "not valid TOML"),
     ],
@@ -47,6 +50,11 @@ def test_variables_win_over_the_file(tmp_path: Path):
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, says: str):
     with pytest.raises(SetupError, match=says):
         read(tmp_path, text)
+
+
+def test_a_bad_variable_is_named_itself(tmp_path: Path):
+    with pytest.raises(SetupError, match="FERRULE_LIMITS_MAX_CONCURRENT: .*, not 'many'"):
+        read(tmp_path, "", FERRULE_LIMITS_MAX_CONCURRENT="many")
 
 
 def test_the_nearest_file_upwards_is_found_and_none_is_no_error(tmp_path: Path):

@@ -178,7 +178,7 @@ class ToolExecutionResult:
         """The result, or the error, as a model should read it."""
         if not self.is_success:
             return self.error or self.error_type or "failed"
-        if set(self.output) == {"result"}:
+        if set(self.output) == {"result"} or self.output.get("truncated"):
             return as_text(self.output["result"])
         return as_text(self.output)
 

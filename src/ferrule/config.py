@@ -72,8 +72,9 @@ class FerruleConfig:
     def find(cls, directory: Path, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
         """The configuration of the project a folder belongs to; the defaults where there is none."""
         for folder in (directory, *directory.resolve().parents):
-            if (folder / FILE_NAME).is_file():
-                return cls.read(folder / FILE_NAME, environ)
+            path = folder / FILE_NAME
+            if path.is_file() and _is_ours(path):
+                return cls.read(path, environ)
         return cls._of({}, environ, directory, FILE_NAME)
 
     def engine(self, *, leave_records_to_others: bool = False) -> ToolEngine:
@@ -112,33 +113,46 @@ class FerruleConfig:
             if name not in sections:
                 raise SetupError(f"{origin}: there is no section [{name}].{did_you_mean(name, sections)}")
         values = {
-            name: _section(kind, name, {**said.get(name, {}), **_variables(kind, name, environ)}, origin)
+            name: _section(kind, name, said.get(name, {}), _variables(kind, name, environ), origin)
             for name, kind in sections.items()
         }
         return cls(engine_config=values.pop("engine"), root=root, **values)
 
 
-def _section(kind: type, name: str, said: dict[str, Any], origin: str) -> Any:
-    from pydantic import TypeAdapter, ValidationError  # 80 ms to import: only when a project is opened
+def _is_ours(path: Path) -> bool:
+    """A file that somebody else left in a folder above must not decide what we run."""
+    return not hasattr(os, "getuid") or path.stat().st_uid in (os.getuid(), 0)
 
+
+def _section(kind: type, name: str, said: Any, variables: dict[str, str], origin: str) -> Any:
+    if not isinstance(said, dict):
+        raise SetupError(f"{origin}: [{name}] must be a section with keys, not {said!r}")
     known = {f.name for f in dataclasses.fields(kind)}
     for key in said:
         if key not in known:
             raise SetupError(f"{origin}: there is no {key!r} in [{name}].{did_you_mean(key, known)}")
     hints = typing.get_type_hints(kind)
-    values = {}
-    for key, value in said.items():
-        try:
-            values[key] = TypeAdapter(hints[key]).validate_python(value)
-        except ValidationError as error:
-            raise SetupError(f"{origin}: {key} in [{name}]: {error.errors()[0]['msg']}, not {value!r}") from None
+    values = {key: _value(hints[key], f"{name}.{key}", value, origin) for key, value in said.items()}
+    for key, text in variables.items():
+        values[key] = _value(hints[key], f"{name}.{key}", text, f"FERRULE_{name}_{key}".upper())
     try:
         return kind(**values)
     except SetupError as error:
         raise SetupError(f"{origin}: [{name}]: {error}") from None
 
 
-def _variables(kind: type, section: str, environ: Mapping[str, str]) -> dict[str, Any]:
+def _value(hint: Any, place: str, value: Any, origin: str) -> Any:
+    from pydantic import TypeAdapter, ValidationError  # 80 ms to import: only when a project is opened
+
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _section(hint, place, value, {}, origin)
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        raise SetupError(f"{origin}: {place}: {error.errors()[0]['msg']}, not {value!r}") from None
+
+
+def _variables(kind: type, section: str, environ: Mapping[str, str]) -> dict[str, str]:
     """`FERRULE_<SECTION>_<KEY>` for every key whose value fits one variable."""
     found = {}
     for key, hint in typing.get_type_hints(kind).items():

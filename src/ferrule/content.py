@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -53,6 +54,8 @@ class Resource:
 Content: TypeAlias = Text | Image | Audio | Resource
 
 _PARTS = (Text, Image, Audio, Resource)
+_INFINITE = (math.inf, -math.inf)
+_CONTAINERS = frozenset({dict, list})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -69,7 +72,7 @@ class Output:
         if isinstance(value, Output):
             return value
         if type(value) in _PLAIN:
-            return cls(data={"result": value})
+            return cls(data={"result": value if value == value and value not in _INFINITE else None})
         if isinstance(value, _PARTS):
             return cls._of_parts([value])
         if isinstance(value, (list, tuple)) and any(isinstance(item, _PARTS) for item in value):
@@ -124,10 +127,22 @@ def plain_json(value: Any) -> Any:
     return json.loads(encode_json(value))
 
 
+def copy_json(value: Any) -> Any:
+    """A copy that shares no container with the original."""
+    if type(value) is dict:
+        return {key: copy_json(item) if type(item) in _CONTAINERS else item for key, item in value.items()}
+    if type(value) is list:
+        return [copy_json(item) if type(item) in _CONTAINERS else item for item in value]
+    return value
+
+
 def _nearest(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
-        return dump(mode="json")
+        try:
+            return dump(mode="json")
+        except Exception:  # a model's own code: what it cannot say is said in words
+            return _in_words(value)
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=repr)
     if isinstance(value, _PARTS):
@@ -142,7 +157,14 @@ def _nearest(value: Any) -> Any:
         return f"{type(value).__name__}: {value}"
     if hasattr(value, "__iter__"):
         return list(value)
-    return str(value)
+    return _in_words(value)
+
+
+def _in_words(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def _encode_anything(value: Any, sort_keys: bool) -> bytes:
@@ -158,5 +180,20 @@ def _encode_anything(value: Any, sort_keys: bool) -> bytes:
             value, default=convert, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
         )
     except (TypeError, ValueError, RecursionError):
-        text = json.dumps(repr(value), ensure_ascii=False)
+        text = json.dumps(_sayable(value, 20), ensure_ascii=False, default=_in_words)
     return text.encode("utf-8", "replace")
+
+
+def _sayable(value: Any, depth: int) -> Any:
+    """The nearest thing the standard library can write: it refuses odd keys, very long integers and circles."""
+    if depth == 0:
+        return "…"
+    if isinstance(value, dict):
+        return {_in_words(key): _sayable(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_sayable(item, depth - 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 10_000:
+        return hex(value)
+    return value if type(value) in _PLAIN else _in_words(value)

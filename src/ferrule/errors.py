@@ -26,8 +26,9 @@ FerruleError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 VALIDATION_ERROR: Final = "validation_error"
@@ -39,20 +40,6 @@ REJECTED: Final = "rejected"
 CANCELLED: Final = "cancelled"
 PERMISSION_DENIED: Final = "permission_denied"
 KNOWN_FAILURE: Final = "known_failure"
-
-ERROR_TYPES: Final = frozenset(
-    {
-        VALIDATION_ERROR,
-        TOOL_NOT_FOUND,
-        EXECUTOR_NOT_FOUND,
-        EXECUTION_ERROR,
-        TIMEOUT,
-        REJECTED,
-        CANCELLED,
-        PERMISSION_DENIED,
-        KNOWN_FAILURE,
-    }
-)
 
 
 class FerruleError(Exception):
@@ -104,11 +91,12 @@ class CallError(FerruleError):
     """The same call may succeed later without any change."""
     transport_fault: ClassVar[bool] = False
     """The way to the tool is broken: counts for its circuit breaker."""
+    details: Mapping[str, Any] = MappingProxyType({})
+    """Facts for `ToolExecutionResult.metadata`. There even if a subclass forgets to call us."""
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
         self.details = details
-        """Facts for `ToolExecutionResult.metadata`."""
 
 
 class ToolNotFound(CallError):
@@ -127,6 +115,7 @@ class InvalidArguments(CallError):
     """The arguments do not fit the tool's parameters."""
 
     error_type = VALIDATION_ERROR
+    errors: Sequence[dict[str, Any]] = ()
 
     def __init__(self, message: str, errors: Sequence[dict[str, Any]] = (), **details: Any) -> None:
         super().__init__(message, **details)
@@ -204,3 +193,11 @@ class Transient(ToolSignal):
 
     advice = "try_later"
     transient = True
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says, even if its class cannot say it."""
+    try:
+        return str(error).strip()
+    except Exception:
+        return "(its text cannot be shown)"

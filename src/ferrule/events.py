@@ -1,8 +1,8 @@
 """What happened, and who is told.
 
 Subscribers watch; they cannot change a call, break it or slow it. Async callbacks get their events from a task of
-their own. Sync callbacks are called at once, as long as they are quick: one that takes longer than 10 ms is moved
-to a thread of its own for good. Each subscriber gets its events in order. One that falls further behind than its
+their own. Sync callbacks are called at once, as long as they are quick: one that takes longer than 10 ms is called from
+a thread of its own from then on. Each subscriber gets its events in order. One that falls further behind than its
 queue is long loses the oldest, which is logged.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import threading
@@ -104,11 +105,7 @@ class EventBus:
 
     def emit(self, event: ToolEngineEvent) -> None:
         for subscriber in self._subscribers:
-            try:
-                if subscriber.accepts is None or subscriber.accepts(event):
-                    subscriber.deliver(event)
-            except Exception:
-                logger.exception("subscriber=<%r> | event filter failed", subscriber.callback)
+            subscriber.deliver(event)
 
     async def drain(self, timeout: float = 5.0) -> None:
         """Wait until all subscribers have seen all events so far."""
@@ -117,9 +114,10 @@ class EventBus:
             await asyncio.sleep(0.001)
 
     async def aclose(self) -> None:
+        """Let everybody see what happened so far, and hold no thread or task for them; they stay subscribed."""
         await self.drain()
         for subscriber in self._subscribers:
-            subscriber.close()
+            subscriber.rest()
 
     def _remove(self, subscriber: _Subscriber) -> None:
         with self._lock:
@@ -136,7 +134,7 @@ class _Subscriber:
     """Delivers events to one callback, in order."""
 
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
-        self.callback, self.accepts = callback, accepts
+        self.callback, self._accepts = callback, accepts
         self._queue: deque[ToolEngineEvent] = deque()
         self._busy = False
         self._dropped = 0
@@ -148,8 +146,14 @@ class _Subscriber:
     def deliver(self, event: ToolEngineEvent) -> None:
         raise NotImplementedError
 
-    def close(self) -> None:
+    def rest(self) -> None:
+        """Hold no thread or task until the next event."""
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Deliver nothing more."""
+        self._queue.clear()
+        self.rest()
 
     def _complain(self, event: ToolEngineEvent) -> None:
         logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
@@ -161,59 +165,71 @@ class _Subscriber:
             self._dropped += 1
             if self._dropped.bit_count() == 1:  # 1, 2, 4, 8 …: say it without flooding the log
                 logger.warning(
-                    "subscriber=<%r>, dropped=<%d> | too slow, oldest events dropped",
-                    self.callback,
-                    self._dropped,
+                    "subscriber=<%r>, dropped=<%d> | too slow, oldest events dropped", self.callback, self._dropped
                 )
         self._queue.append(event)
 
 
 class _SyncSubscriber(_Subscriber):
+    """Calls at once; from a thread of its own once it, or its filter, was slow."""
+
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         super().__init__(callback, accepts)
+        self._slow = False
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
-        self._closed = False
+        self._resting = False
 
     def deliver(self, event: ToolEngineEvent) -> None:
-        if self._thread is not None:
+        if self._slow:
             self._enqueue(event)
             self._wake.set()
+            if self._thread is None or not self._thread.is_alive():
+                self._start_thread()
             return
         started = time.perf_counter()
-        try:
-            self.callback(event)
-        except Exception:
-            self._complain(event)
+        self._call(event)
         took = time.perf_counter() - started
-        if took > SLOW_CALLBACK and not self._closed:
-            logger.info("subscriber=<%r>, took=<%.3f> | slow, moved to its own thread", self.callback, took)
-            self._thread = threading.Thread(target=self._run, name="ferrule-subscriber", daemon=True)
-            self._thread.start()
+        if took > SLOW_CALLBACK:
+            logger.info("subscriber=<%r>, took=<%.3f> | slow, gets its own thread", self.callback, took)
+            self._slow = True
 
-    def close(self) -> None:
-        self._closed = True
+    def rest(self) -> None:
+        self._resting = True
         self._wake.set()
+
+    def _start_thread(self) -> None:
+        self._resting = False
+        self._busy = True
+        self._thread = threading.Thread(target=self._run, name="ferrule-subscriber", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         while True:
             self._busy = True
             while self._queue:
-                self._call(self._queue.popleft())
+                with contextlib.suppress(IndexError):  # emptied just now by whoever ended the subscription
+                    self._call(self._queue.popleft())
             self._busy = False
-            if self._closed:
+            if self._resting:
                 return
             self._wake.wait()
             self._wake.clear()
 
     def _call(self, event: ToolEngineEvent) -> None:
         try:
-            self.callback(event)
-        except Exception:
+            if self._accepts is None or self._accepts(event):
+                told = self.callback(event)
+                if told is not None and inspect.iscoroutine(told):
+                    told.close()
+                    raise TypeError("the subscriber returned a coroutine: subscribe the async function itself")
+        except (Exception, asyncio.CancelledError):  # a cancellation of its own is not that of the call it watches
             self._complain(event)
 
 
 class _AsyncSubscriber(_Subscriber):
+    """Awaits the callback in a task that lives as long as there are events."""
+
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         super().__init__(callback, accepts)
         self._task: asyncio.Task[None] | None = None
@@ -221,6 +237,8 @@ class _AsyncSubscriber(_Subscriber):
 
     def deliver(self, event: ToolEngineEvent) -> None:
         self._enqueue(event)
+        if self._busy and self._loop is not None and self._loop.is_closed():
+            self._busy = False  # the task ended with its loop
         if self._busy:
             return
         try:
@@ -231,22 +249,29 @@ class _AsyncSubscriber(_Subscriber):
             return
         self._start(loop)
 
-    def close(self) -> None:
-        if self._task is not None and not self._task.done() and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._task.cancel)
+    def rest(self) -> None:
+        task, loop = self._task, self._loop
+        if task is None or task.done() or loop is None or loop.is_closed():
+            return
+        with contextlib.suppress(RuntimeError):  # no loop runs here
+            if asyncio.current_task() is task:
+                return  # it ends its own subscription: let it finish
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            loop.call_soon_threadsafe(task.cancel)
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._busy:
             self._busy, self._loop = True, loop
-            self._task = loop.create_task(self._run(), name="ferrule-subscriber")
+            # In a context of its own: what a subscriber calls is not part of the call it watches.
+            self._task = loop.create_task(self._run(), name="ferrule-subscriber", context=contextvars.Context())
 
     async def _run(self) -> None:
         try:
             while self._queue:
                 event = self._queue.popleft()
                 try:
-                    await self.callback(event)
+                    if self._accepts is None or self._accepts(event):
+                        await self.callback(event)
                 except Exception:
                     self._complain(event)
         finally:

@@ -52,8 +52,12 @@ class RegistrySnapshot:
     def find(self, name: str, action: str | None = None) -> tuple[Tool, ToolCapability]:
         """The tool and action a caller means by an id, a model's name for it, or a display name."""
         tool = self.get(name)
-        if tool is None and action is None and (known := self._by_model_name.get(name)) is not None:
-            return known
+        if tool is None and (known := self._by_model_name.get(name)) is not None:
+            if action in (None, "", known[1].name):
+                return known
+            raise ToolNotFound(
+                f"{name!r} means the action {known[1].name!r} of {known[0].id!r}: name no other one with it."
+            )
         if tool is None:
             tool = self._by_name.get(name)
         if tool is None and action is None and ACTION_SEPARATOR in name:
@@ -112,13 +116,15 @@ class ToolRegistry:
 
     def replace(self, *tools: Tool) -> None:
         """Put tools in the place of those with their ids in their sources, or add them."""
-        self.change(remove=[old for tool in tools if (old := self._owned(tool.id, tool.source))], add=tools)
+        with self._lock:
+            self._change([old for tool in tools if (old := self._owned(tool.id, tool.source))], tools)
 
     def remove(self, tool_id: str, source: str | None = None) -> list[Tool]:
         """Take out a tool, or only what one source brought of it; returns what was taken out."""
-        gone = [t for t in self._by_id.get(tool_id, ()) if source is None or t.source == source]
-        self.change(remove=gone)
-        return gone
+        with self._lock:
+            gone = [t for t in self._by_id.get(tool_id, ()) if source is None or t.source == source]
+            self._change(gone, ())
+            return gone
 
     def enable(self, tool_id: str) -> None:
         self._set_enabled(tool_id, True)
@@ -130,26 +136,29 @@ class ToolRegistry:
     def change(self, *, remove: Iterable[Tool] = (), add: Iterable[Tool] = ()) -> None:
         """All of it, or, when it cannot be done, nothing: readers never see a part."""
         with self._lock:
-            # A dictionary that was handed out in a snapshot is never touched again; one that was not may be.
-            tools = dict(self._by_id) if self._snapshot is not None else self._by_id
-            undo: dict[str, tuple[Tool, ...] | None] = {}
-            try:
-                for tool in remove:
-                    undo.setdefault(tool.id, tools.get(tool.id))
-                    _take_out(tools, tool)
-                for tool in add:
-                    undo.setdefault(tool.id, tools.get(tool.id))
-                    _put_in(tools, tool)
-            except DuplicateTool:
-                for tool_id, before in undo.items():
-                    if before is None:
-                        tools.pop(tool_id, None)
-                    else:
-                        tools[tool_id] = before
-                raise
-            if undo:
-                self._by_id, self._snapshot = tools, None
-                self._version += 1
+            self._change(remove, add)
+
+    def _change(self, remove: Iterable[Tool], add: Iterable[Tool]) -> None:
+        # A dictionary that was handed out in a snapshot is never touched again; one that was not may be.
+        tools = dict(self._by_id) if self._snapshot is not None else self._by_id
+        undo: dict[str, tuple[Tool, ...] | None] = {}
+        try:
+            for tool in remove:
+                undo.setdefault(tool.id, tools.get(tool.id))
+                _take_out(tools, tool)
+            for tool in add:
+                undo.setdefault(tool.id, tools.get(tool.id))
+                _put_in(tools, tool)
+        except BaseException:
+            for tool_id, before in undo.items():
+                if before is None:
+                    tools.pop(tool_id, None)
+                else:
+                    tools[tool_id] = before
+            raise
+        if undo:
+            self._by_id, self._snapshot = tools, None
+            self._version += 1
 
     # Reading
 
@@ -210,11 +219,11 @@ class ToolRegistry:
         return next((t for t in self._by_id.get(tool_id, ()) if t.source == source), None)
 
     def _set_enabled(self, tool_id: str, enabled: bool) -> None:
-        tools = self._by_id.get(tool_id)
+        with self._lock:
+            tools = self._by_id.get(tool_id, ())
+            self._change(tools, [replace(tool, spec=replace(tool.spec, enabled=enabled)) for tool in tools])
         if not tools:
             raise ToolNotFound(self.snapshot()._why_not_found(tool_id))
-        changed = [replace(tool, spec=replace(tool.spec, enabled=enabled)) for tool in tools]
-        self.change(remove=tools, add=changed)
 
 
 def action_of(tool: Tool, action: str | None) -> ToolCapability:

@@ -140,15 +140,12 @@ class ToolCapability:
     @cached_property
     def schema(self) -> JsonSchema:
         """The parameters as one JSON Schema of type object."""
-        if self.parameters.get("type") == "object" or "$ref" in self.parameters:
-            return self.parameters
-        return _schema_of_map(self.parameters)
+        return self.parameters if _is_schema(self.parameters) else _schema_of_map(self.parameters)
 
     @property
     def secret_names(self) -> frozenset[str]:
-        """Parameters whose values are never recorded (JSON Schema's `writeOnly`)."""
-        properties = self.schema.get("properties") or {}
-        return frozenset(n for n, p in properties.items() if isinstance(p, dict) and p.get("writeOnly"))
+        """Parameters that are never recorded: those with something secret (`writeOnly`) anywhere in them."""
+        return frozenset(n for n, p in _properties(self.schema, self.schema) if _holds_secret(p, self.schema, set()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +196,7 @@ class ToolSpec:
 
     def capability(self, action: str | None = None) -> ToolCapability | None:
         """The action of this name; without a name, the only one there is."""
-        if action is None:
+        if not action:
             return self.capabilities[0] if len(self.capabilities) == 1 else None
         for capability in self.capabilities:
             if capability.name == action:
@@ -311,6 +308,54 @@ def parameters_of(schema: JsonSchema) -> list[ToolParameter]:
             )
         )
     return found
+
+
+def _is_schema(parameters: dict[str, Any]) -> bool:
+    """Whether parameters are a whole JSON Schema; else they are a map of names, whose values are all mappings."""
+    if isinstance(parameters.get("type"), (str, list)) or isinstance(parameters.get("$ref"), str):
+        return True
+    if any(isinstance(parameters.get(key), list) for key in ("required", "allOf", "anyOf", "oneOf", "enum")):
+        return True
+    if isinstance(parameters.get("$schema"), str):
+        return True
+    # `properties` may be the name of a parameter: then it says its type like any other.
+    inner = parameters.get("properties")
+    return isinstance(inner, dict) and all(isinstance(value, (dict, bool)) for value in inner.values()) and bool(inner)
+
+
+def _properties(schema: JsonSchema, root: JsonSchema) -> list[tuple[str, Any]]:
+    found = dict(_local_target(schema, root).get("properties") or {})
+    found.update(schema.get("properties") or {})
+    return list(found.items())
+
+
+def _holds_secret(schema: Any, root: JsonSchema, seen: set[str]) -> bool:
+    if isinstance(schema, list):
+        return any(_holds_secret(item, root, seen) for item in schema)
+    if not isinstance(schema, dict):
+        return False
+    ref = schema.get("$ref")
+    if isinstance(ref, str) and ref not in seen:
+        seen.add(ref)  # once is enough: what it leads to is the same every time
+        if _holds_secret(_local_target(schema, root), root, seen):
+            return True
+    if schema.get("writeOnly") is True:
+        return True
+    return any(_holds_secret(part, root, seen) for key, part in schema.items() if key not in _SAYS_NO_SCHEMA)
+
+
+_SAYS_NO_SCHEMA = frozenset({"default", "examples", "enum", "const", "description", "$defs", "definitions"})
+
+
+def _local_target(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
+    """What a local `$ref` points to; empty where there is none."""
+    ref = schema.get("$ref")
+    found: Any = root
+    if not isinstance(ref, str) or not ref.startswith("#/"):
+        return {}
+    for part in ref[2:].split("/"):
+        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _schema_of_map(parameters: dict[str, Any]) -> JsonSchema:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from ferrule.call import DEFAULT_TIMEOUT, ToolExecutionContext, ToolExecutionResult
 from ferrule.engine import ToolEngine
-from ferrule.errors import PERMISSION_DENIED
+from ferrule.errors import ToolNotFound
 from ferrule.store import ToolCallSummary
 from ferrule.store.record import percent
 
@@ -63,24 +63,24 @@ class ToolSubAgent:
         *,
         action: str | None = None,
     ) -> ToolExecutionResult:
-        if self.tools is not None and tool_name not in self.tools:
-            result = self._refused(tool_name)
+        context = self._context(timeout)
+        if self._may_call(tool_name):
+            result = await self._engine.execute(tool_name, params, context, action=action)
         else:
-            result = await self._engine.execute(tool_name, params, self._context(timeout), action=action)
-        await self._remember(tool_name, params or {}, result)
+            result = self._refuse(tool_name, params, context, action)
+        await self._remember(tool_name, action, params or {}, result)
         return result
 
     async def execute_batch(
         self, calls: Iterable[tuple[str, Mapping[str, Any]]], timeout: float | None = None
     ) -> list[ToolExecutionResult]:
         """Calls at once; results and history in the order of the calls."""
-        wanted = list(calls)
-        allowed = [call for call in wanted if self.tools is None or call[0] in self.tools]
-        done = iter(await self._engine.execute_batch(allowed, self._context(timeout)))
+        wanted, context = list(calls), self._context(timeout)
+        done = iter(await self._engine.execute_batch([c for c in wanted if self._may_call(c[0])], context))
         results = []
         for name, params in wanted:
-            result = next(done) if self.tools is None or name in self.tools else self._refused(name)
-            await self._remember(name, params, result)
+            result = next(done) if self._may_call(name) else self._refuse(name, params, context, None)
+            await self._remember(name, None, params, result)
             results.append(result)
         return results
 
@@ -122,10 +122,9 @@ class ToolSubAgent:
             variables=self._variables,
         )
 
-    async def _remember(self, tool_name: str, params: Mapping[str, Any], result: ToolExecutionResult) -> None:
-        redaction = self._engine.store.redaction
-        error = None if result.error is None else redaction.clean_text(result.error)
-        shown = redaction.clean(dict(params))
+    async def _remember(self, tool_name: str, action: str | None, params: Any, result: ToolExecutionResult) -> None:
+        shown = self._engine.shown_params(tool_name, params, action)
+        error = None if result.error is None else self._engine.store.redaction.clean_text(result.error)
         self.history.append(SubAgentCall(tool_name=tool_name, params=shown, error=error, result=result))
         if self._on_result is None:
             return
@@ -136,14 +135,21 @@ class ToolSubAgent:
         except Exception:
             logger.exception("agent=<%s>, tool=<%s> | result callback failed", self.agent_id, tool_name)
 
-    def _refused(self, tool_name: str) -> ToolExecutionResult:
+    def _may_call(self, tool_name: str) -> bool:
+        """By its id, or by any other name it is known by."""
+        if self.tools is None or tool_name in self.tools:
+            return True
+        try:
+            return self._engine.registry.find_tool(tool_name).id in self.tools
+        except ToolNotFound:
+            return False
+
+    def _refuse(
+        self, tool_name: str, params: Any, context: ToolExecutionContext, action: str | None
+    ) -> ToolExecutionResult:
         allowed = ", ".join(sorted(self.tools or ())) or "none"
-        return ToolExecutionResult(
-            is_success=False,
-            tool_name=tool_name,
-            error=f"Tool {tool_name!r} is not among the tools agent {self.agent_id!r} may use: {allowed}.",
-            error_type=PERMISSION_DENIED,
-        )
+        message = f"Tool {tool_name!r} is not among the tools agent {self.agent_id!r} may use: {allowed}."
+        return self._engine.refuse(tool_name, params, context, message, action=action)
 
     def _summary(self) -> ToolCallSummary:
         usage: dict[str, int] = {}

@@ -122,21 +122,50 @@ def test_a_cached_result_lives_as_long_as_it_said_and_dies_with_its_tool():
     capability = ToolCapability(name="t", description="")
     one = Tool(spec=ToolSpec(tool_id="t", capabilities=[capability]), handler="x")
     changed = Tool(spec=ToolSpec(tool_id="t", capabilities=[capability], description="new"), handler="x")
-    cache.put(cache.key(one, capability, {"a": 1, "b": 2}), Output.of(3), ttl=10)
-    assert cache.get(cache.key(one, capability, {"b": 2, "a": 1})) == Output.of(3)
-    assert cache.get(cache.key(changed, capability, {"a": 1, "b": 2})) is None
+    key, same = cache.key(one, capability, {"a": 1, "b": 2}), cache.key(one, capability, {"b": 2, "a": 1})
+    assert key is not None
+    assert key == same != cache.key(changed, capability, {"a": 1, "b": 2})
+    cache.put(key, one, Output.of(3), ttl=10)
+    assert cache.get(key, one) == Output.of(3)
     clock.now = 11
-    assert cache.get(cache.key(one, capability, {"a": 1, "b": 2})) is None
+    assert cache.get(key, one) is None
+
+
+def test_another_function_with_the_same_spec_does_not_get_the_result_of_the_first():
+    cache = ResultCache()
+    capability = ToolCapability(name="t", description="")
+    spec = ToolSpec(tool_id="t", capabilities=[capability])
+    one, other = Tool(spec=spec, handler="x", target=object()), Tool(spec=spec, handler="x", target=object())
+    cache.put(b"key", one, Output.of(3), ttl=10)
+    assert cache.get(b"key", other) is None
+
+
+def test_whoever_changes_a_cached_result_changes_only_his_own():
+    cache = ResultCache()
+    tool = Tool(spec=ToolSpec(tool_id="t"), handler="x")
+    output = Output.of({"list": [1]})
+    cache.put(b"key", tool, output, ttl=10)
+    output.data["list"].append(2)
+    first = cache.get(b"key", tool)
+    assert first is not None
+    first.data["list"].append(3)
+    assert cache.get(b"key", tool) == Output.of({"list": [1]})
+
+
+@pytest.mark.parametrize("odd", [float("nan"), "\ud800", {1: 2}])
+def test_arguments_that_are_not_their_own_json_are_not_cached(odd):
+    tool = Tool(spec=ToolSpec(tool_id="t"), handler="x")
+    assert ResultCache().key(tool, ToolCapability(name="t", description=""), {"a": odd}) is None
 
 
 def test_the_cache_forgets_the_oldest_first():
-    cache = ResultCache(max_entries=2)
+    cache, tool = ResultCache(max_entries=2), Tool(spec=ToolSpec(tool_id="t"), handler="x")
     for key in (b"a", b"b"):
-        cache.put(key, Output.of(1), ttl=10)
-    cache.get(b"a")
-    cache.put(b"c", Output.of(1), ttl=10)
-    assert cache.get(b"b") is None
-    assert cache.get(b"a") is not None
+        cache.put(key, tool, Output.of(1), ttl=10)
+    cache.get(b"a", tool)
+    cache.put(b"c", tool, Output.of(1), ttl=10)
+    assert cache.get(b"b", tool) is None
+    assert cache.get(b"a", tool) is not None
 
 
 def test_long_text_is_cut_where_a_sentence_ends():

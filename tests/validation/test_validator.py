@@ -201,6 +201,23 @@ def test_the_validator_asks_which_action_of_several():
     assert ToolParameterValidator().validate(spec, {}, action="a").is_valid
 
 
+def test_schemas_that_contain_themselves_or_each_other_many_times_are_no_matter():
+    def ref(number: int) -> dict[str, str]:
+        return {"$ref": f"#/$defs/S{number}"}
+
+    tree = {"type": "object", "properties": {"child": ref(0), "size": {"type": "integer", "default": 1}}}
+    union = {"anyOf": [ref(1), {"type": "string"}]}
+    twice = {f"S{n}": {"type": "object", "properties": {"a": ref(n + 1), "b": ref(n + 1)}} for n in range(2, 60)}
+    parameters = {
+        "type": "object",
+        "properties": {"tree": ref(0), "union": ref(1), "twice": ref(2)},
+        "$defs": {"S0": tree, "S1": union, **twice, "S60": {"type": "object"}},
+    }
+    result = check(parameters, {"tree": {"child": {}}, "union": "x", "twice": {"a": {"b": {}}}})
+    assert result.is_valid
+    assert result.validated_params["tree"] == {"child": {"size": 1}, "size": 1}
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=5), x, max_size=3),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ferrule.errors import Rejected
+from ferrule.errors import Rejected, SetupError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,10 @@ class BreakerConfig:
     """Transport faults in a row that open the circuit; 0 = never."""
     recovery: float = 30.0
     """Seconds it stays open before one call may try again."""
+
+    def __post_init__(self) -> None:
+        if self.threshold < 0 or not self.recovery > 0:
+            raise SetupError(f"threshold must be 0 or more and recovery more than 0 seconds, not {self!r}")
 
 
 class CircuitBreaker:
@@ -38,19 +42,24 @@ class CircuitBreaker:
             return "closed"
         return "open" if self._clock() - self._opened < self._config.recovery else "half_open"
 
-    def enter(self, tool_name: str) -> None:
-        """Let a call through, or refuse it."""
+    def check(self, tool_name: str) -> None:
+        """Refuse a call that could not be let through now."""
         if self._opened is None:
             return
         wait = self._config.recovery - (self._clock() - self._opened)
         if wait > 0 or self._trying:
+            wait = max(wait, 1.0)
             raise Rejected(
                 f"Tool {tool_name!r} could not be reached {self._faults} times in a row and is given a rest. "
-                f"Try again in {max(wait, 1):.0f} s, or use another tool.",
+                f"Try again in {wait:.0f} s, or use another tool.",
                 reason="circuit_open",
-                retry_after=max(wait, 0.0),
+                retry_after=wait,
             )
-        self._trying = True
+
+    def enter(self, tool_name: str) -> None:
+        """Let a call through, or refuse it. Who enters must tell how it went."""
+        self.check(tool_name)
+        self._trying = self._opened is not None
 
     def succeeded(self) -> None:
         """The tool was reached."""

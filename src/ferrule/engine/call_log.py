@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from ferrule.call import Progress, ToolExecutionResult
+from ferrule.content import copy_json
 from ferrule.engine.running import RunningCall
 from ferrule.errors import CANCELLED, VALIDATION_ERROR
 from ferrule.events import EventBus, ToolEngineEvent, ToolEngineEventType
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 
+logger = logging.getLogger("ferrule.engine")
+
+NOT_RECORDED = "[not recorded]"
 _NO_NAMES: frozenset[str] = frozenset()
 
 
@@ -22,7 +27,11 @@ class CallLog:
     def arrived(self, call: RunningCall) -> None:
         if self._events.watched:
             self._announce(
-                call, ToolEngineEventType.BEFORE_TOOL_CALL, params=call.params, action=call.action, context=call.context
+                call,
+                ToolEngineEventType.BEFORE_TOOL_CALL,
+                params=copy_json(call.params),
+                action=call.action,
+                context=call.context,
             )
 
     def started(self, call: RunningCall) -> None:
@@ -30,11 +39,16 @@ class CallLog:
         call.record = _record_of(call)
         self._store.record_started(call.record, secret_names=_secret_names(call))
         if self._events.watched:
-            self._announce(call, ToolEngineEventType.EXECUTION_STARTED, params=call.params)
+            self._announce(call, ToolEngineEventType.EXECUTION_STARTED, params=copy_json(call.params))
 
     def progressed(self, call: RunningCall, progress: Progress) -> None:
+        if call.ended is not None:  # a task the tool left behind
+            return
         if call.on_progress is not None:
-            call.on_progress(progress)
+            try:
+                call.on_progress(progress)
+            except Exception:
+                logger.exception("tool=<%s> | the caller's progress callback failed", call.tool_name)
         if self._events.watched:
             self._announce(call, ToolEngineEventType.EXECUTION_PROGRESS, progress=progress)
 
@@ -67,6 +81,20 @@ class CallLog:
             ended = ToolEngineEventType.VALIDATION_ERROR
         else:
             ended = ToolEngineEventType.EXECUTION_FAILED
+        # Subscribers watch: what they do to their copy is nobody else's business.
+        shown = ToolExecutionResult(
+            is_success=result.is_success,
+            tool_name=result.tool_name,
+            output=copy_json(result.output),
+            error=result.error,
+            error_type=result.error_type,
+            validation_errors=copy_json(result.validation_errors),
+            execution_time=result.execution_time,
+            executed_at=result.executed_at,
+            metadata=copy_json(result.metadata),
+            call_id=result.call_id,
+            content=result.content,
+        )
         for event_type in (ended, ToolEngineEventType.AFTER_TOOL_CALL):
             self._events.emit(
                 ToolEngineEvent(
@@ -75,7 +103,7 @@ class CallLog:
                     call_id=call.call_id,
                     error=result.error,
                     error_type=result.error_type,
-                    data={"result": result},
+                    data={"result": shown},
                 )
             )
 
@@ -86,7 +114,7 @@ def _record_of(call: RunningCall) -> ToolCallRecord:
         record_id=call.call_id,
         tool_name=call.tool_name,
         action=call.action,
-        params=call.params if isinstance(call.params, dict) else {"arguments": call.params},
+        params=_recordable(call),
         caller_id=context.caller_id,
         caller_type=context.caller_type,
         conversation_id=context.conversation_id,
@@ -99,6 +127,15 @@ def _record_of(call: RunningCall) -> ToolCallRecord:
         record.tool_name, record.action = prepared.tool.spec.tool_id, prepared.capability.name
         record.fingerprint, record.source = prepared.fingerprint, prepared.tool.source
     return record
+
+
+def _recordable(call: RunningCall) -> dict[str, Any]:
+    params = call.params
+    if not isinstance(params, dict):
+        return {} if params is None else {"arguments": NOT_RECORDED if call.prepared is None else params}
+    if call.prepared is None:  # nobody can say which of them are secret
+        return dict.fromkeys(map(str, params), NOT_RECORDED)
+    return params
 
 
 def _secret_names(call: RunningCall) -> frozenset[str]:

@@ -16,12 +16,15 @@ CANCEL_AGAIN_AFTER = 0.5
 class Deadline:
     """The moment by which one call, run in the current task, must have ended."""
 
-    __slots__ = ("_cancelled", "_keeper", "_remaining", "_task", "when")
+    __slots__ = ("_before", "_cancelled", "_ended", "_keeper", "_pauses", "_remaining", "_task", "when")
 
     def __init__(self, keeper: Deadlines, seconds: float) -> None:
-        self._keeper = keeper
-        self._task: asyncio.Task[object] | None = asyncio.current_task()
-        self._cancelled = 0
+        task = asyncio.current_task()
+        assert task is not None, "a call runs in a task"
+        self._keeper, self._task = keeper, task
+        self._before = task.cancelling()
+        self._cancelled = self._pauses = 0
+        self._ended = False
         self._remaining = seconds
         self.when = keeper.loop.time() + seconds
         if seconds != math.inf:
@@ -31,32 +34,43 @@ class Deadline:
     def expired(self) -> bool:
         return self._cancelled > 0
 
+    @property
+    def cancelled_by_others(self) -> bool:
+        """Whether, now that it has ended, somebody else wants its task to stop."""
+        return self._task.cancelling() > self._before
+
     def pause(self) -> None:
         """Stop the clock: the call waits for something that is not its own work."""
-        if self.when != math.inf:
-            self._remaining = self.when - self._keeper.loop.time()
+        self._pauses += 1
+        if self._pauses == 1 and self.when != math.inf:
+            self._remaining = self.remaining()
             self.when = math.inf
             self._keeper.active.discard(self)
 
     def resume(self) -> None:
-        if self.when == math.inf and self._remaining != math.inf:
+        """Let the clock go on, when nothing else it waits for is left."""
+        self._pauses -= 1
+        if self._pauses == 0 and self._remaining != math.inf and not self._ended:
             self.when = self._keeper.loop.time() + self._remaining
             self._keeper.watch(self)
+
+    def is_of_this_loop(self) -> bool:
+        return self._keeper.loop is asyncio.get_running_loop()
 
     def remaining(self) -> float:
         return self.when - self._keeper.loop.time()
 
     def end(self) -> None:
         """The call has ended; take back the cancellations it was sent."""
+        self._ended = True
         self._keeper.active.discard(self)
-        if self._cancelled and self._task is not None:
-            for _ in range(self._cancelled):
-                self._task.uncancel()
+        for _ in range(self._cancelled):
+            self._task.uncancel()
 
     def expire(self) -> None:
-        self._cancelled += 1
-        self.when += CANCEL_AGAIN_AFTER
-        if self._task is not None:
+        if not self._ended:
+            self._cancelled += 1
+            self.when += CANCEL_AGAIN_AFTER
             self._task.cancel()
 
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Self
 
 from ferrule.call import (
+    CALLER_WORKFLOW_NODE,
     DEFAULT_TIMEOUT,
     DefaultTimeout,
     Invocation,
@@ -27,13 +28,13 @@ from ferrule.call import (
     ToolExecutor,
 )
 from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
-from ferrule.content import Output
+from ferrule.content import Output, copy_json
 from ferrule.engine.cache import ResultCache
 from ferrule.engine.call_log import CallLog
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.deadline import Deadline, Deadlines
 from ferrule.engine.failures import failure_of
-from ferrule.engine.output_limit import cut_output
+from ferrule.engine.output_limit import cut_error, cut_output
 from ferrule.engine.preparation import Preparation
 from ferrule.engine.running import Prepared, RunningCall
 from ferrule.engine.standard_executors import standard_executors
@@ -44,10 +45,13 @@ from ferrule.errors import (
     ExecutorNotFound,
     InvalidArguments,
     LoadError,
+    PermissionDenied,
     Rejected,
     SetupError,
     Stopped,
     TimedOut,
+    ToolNotFound,
+    text_of,
 )
 from ferrule.events import EventBus, EventCallback, EventFilter, ToolEngineEventType
 from ferrule.executors.http.address_guard import AddressGuard
@@ -104,7 +108,7 @@ class ToolEngine:
     async def aclose(self, grace: float = 5.0) -> None:
         """Take no more calls, give running ones some seconds, stop the rest, and close what was opened."""
         self._closed = True
-        await self._files.aclose()
+        await _close(self._files)
         self.concurrency.refuse_waiting()
         await self._end_running(grace)
         for closable in (*self._executors.values(), *(tool.target for tool in self.registry)):
@@ -138,6 +142,16 @@ class ToolEngine:
         for tool in gone:
             self._files.announce(ToolEngineEventType.TOOL_REMOVED, tool)
         return bool(gone)
+
+    def shown_params(self, tool_name: str, params: Any, action: str | None = None) -> dict[str, Any]:
+        """The arguments of a call as they may be shown and recorded: without secrets."""
+        given = dict(params) if isinstance(params, Mapping) else {"arguments": params}
+        try:
+            secret_names = self.registry.find(tool_name, action)[1].secret_names
+        except ToolNotFound:
+            secret_names = frozenset()
+        redaction = self.store.redaction
+        return redaction.clean_params(given, secret_names, redaction.secrets_of(given, secret_names))
 
     def register_executor(self, name: str, executor: ToolExecutor) -> None:
         """Let tools whose handler has this name be run by an executor of yours."""
@@ -189,7 +203,8 @@ class ToolEngine:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> ToolExecutionResult:
         """Call a tool. Whatever goes wrong with the call is in the result."""
-        return await self._perform(self._arrive(tool_name, action, params, context, timeout, on_progress))
+        context = self._context(context, timeout)
+        return await self._perform(self._arrive(tool_name, action, params, context, on_progress))
 
     async def execute_candidate(
         self,
@@ -201,7 +216,8 @@ class ToolEngine:
         timeout: float | None = None,
     ) -> ToolExecutionResult:
         """Call this very tool, where several have its name."""
-        return await self._perform(self._arrive(tool.id, action, params, context, timeout, None), tool)
+        context = self._context(context, timeout)
+        return await self._perform(self._arrive(tool.id, action, params, context, None), tool)
 
     async def _perform(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
         try:
@@ -210,8 +226,8 @@ class ToolEngine:
             executor = self._find_executor(call, prepared)
             output = self._remembered(call, prepared)
             if output is None:
-                await self._admit(call, prepared)
                 try:
+                    await self._admit(call, prepared)
                     output = await self._run(call, prepared, executor)
                 finally:
                     await self._leave(call)
@@ -226,6 +242,23 @@ class ToolEngine:
             await asyncio.sleep(0)  # let them see this call before its caller goes on
         return result
 
+    def refuse(
+        self,
+        tool_name: str,
+        params: Any,
+        context: ToolExecutionContext,
+        message: str,
+        *,
+        action: str | None = None,
+    ) -> ToolExecutionResult:
+        """Answer a call that somebody in front of the engine does not allow, with its record and events."""
+        call = self._arrive(tool_name, action, params, context, None)
+        with suppress(ToolNotFound):
+            call.prepared = self._preparation.of(tool_name, action)
+        result = self._fail(call, PermissionDenied(message))
+        self._log.ended(call, result)
+        return result
+
     async def execute_batch(
         self,
         calls: Iterable[tuple[str, Mapping[str, Any]] | Mapping[str, Any]],
@@ -238,16 +271,18 @@ class ToolEngine:
         A call is `(tool_name, params)` or `{"tool_name": …, "params": …, "action": …}`.
         """
         wanted = [_call_of(call) for call in calls]
+        context = self._context(context, timeout)
         results: list[ToolExecutionResult | None] = [None] * len(wanted)
         waiting = iter(range(len(wanted)))
 
         async def work() -> None:
             for index in waiting:
                 name, params, action = wanted[index]
-                results[index] = await self.execute(name, params, context, action=action, timeout=timeout)
+                results[index] = await self._perform(self._arrive(name, action, params, context, None))
 
+        at_once = len(wanted) if context.caller_type == CALLER_WORKFLOW_NODE else self.concurrency.config.max_concurrent
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(len(wanted), self.concurrency.config.max_concurrent)):
+            for _ in range(min(len(wanted), at_once)):
                 group.create_task(work())
         return [result for result in results if result is not None]
 
@@ -272,29 +307,30 @@ class ToolEngine:
             yield task.result()
         finally:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait({task})  # which, unlike awaiting it, tells its cancellation from our own
 
     # The steps of a call
+
+    def _context(self, context: ToolExecutionContext | None, timeout: float | None) -> ToolExecutionContext:
+        context = context or ToolExecutionContext()
+        if timeout is not None:
+            context = replace(context, timeout=timeout)
+        if not context.timeout > 0:
+            raise SetupError(f"A time-out must be more than 0 seconds, not {context.timeout!r}.")
+        return context
 
     def _arrive(
         self,
         tool_name: str,
         action: str | None,
         params: Mapping[str, Any] | None,
-        context: ToolExecutionContext | None,
-        timeout: float | None,
+        context: ToolExecutionContext,
         on_progress: Callable[[Progress], None] | None,
     ) -> RunningCall:
-        context = context or ToolExecutionContext()
-        if timeout is not None:
-            context = replace(context, timeout=timeout)
-        if not context.timeout > 0:
-            raise SetupError(f"A time-out must be more than 0 seconds, not {context.timeout!r}.")
-        if self._closed:
-            raise SetupError("This engine is closed. Start it again, or make another.")
         outer = Invocation.current.get()
         parent = self._running.get(outer.call_id) if outer is not None else None
+        if self._closed and parent is None:  # a tool that may still finish may still call others
+            raise SetupError("This engine is closed. Start it again, or make another.")
         call = RunningCall(self.store.new_record_id(), tool_name, action, params, context, on_progress, parent)
         self._log.arrived(call)
         return call
@@ -326,7 +362,8 @@ class ToolEngine:
     def _remembered(self, call: RunningCall, prepared: Prepared) -> Output | None:
         if not prepared.effects.cacheable:
             return None
-        output = self.cache.get(self.cache.key(prepared.tool, prepared.capability, call.params))
+        call.cache_key = self.cache.key(prepared.tool, prepared.capability, call.params)
+        output = self.cache.get(call.cache_key, prepared.tool) if call.cache_key is not None else None
         if output is not None:
             call.note(cached=True)
         return output
@@ -337,28 +374,21 @@ class ToolEngine:
                 f"Tools call tools {call.depth} deep; {self.config.max_depth} is the most. Is there a circle?",
                 reason="nesting",
             )
-        prepared.breaker.enter(call.tool_name)
+        prepared.breaker.check(call.tool_name)  # before waiting …
         call.place = self.concurrency.try_acquire(prepared.bucket, caller_type=call.context.caller_type)
         if call.place is None:
             await self._wait_for_place(call, prepared)
+        prepared.breaker.enter(call.tool_name)  # … and after it: others may have found it broken meanwhile
 
     async def _wait_for_place(self, call: RunningCall, prepared: Prepared) -> None:
-        # Waiting is nobody's own work: neither this call's clock runs, nor that of the call it belongs to.
-        outer = call.parent.deadline if call.parent is not None else None
-        if outer is not None:
-            outer.pause()
         since = time.perf_counter()
-        try:
-            call.place = await self.concurrency.acquire(
-                prepared.bucket, priority=call.context.priority, caller_type=call.context.caller_type
-            )
-        except BaseException:
-            prepared.breaker.abandoned()
-            raise
-        finally:
-            call.wait_time = time.perf_counter() - since
-            if outer is not None:
-                outer.resume()
+        with call.outer_clocks_stopped():
+            try:
+                call.place = await self.concurrency.acquire(
+                    prepared.bucket, priority=call.context.priority, caller_type=call.context.caller_type
+                )
+            finally:
+                call.wait_time = time.perf_counter() - since
 
     async def _leave(self, call: RunningCall) -> None:
         place = call.place
@@ -367,7 +397,8 @@ class ToolEngine:
         if place.outer is None:
             self.concurrency.release(place)
         else:  # a tool called this tool: it goes on when it has its own place back
-            await self.concurrency.leave(place)
+            with call.outer_clocks_stopped():
+                await self.concurrency.leave(place)
 
     async def _run(self, call: RunningCall, prepared: Prepared, executor: ToolExecutor) -> Output:
         invocation = Invocation(
@@ -380,23 +411,25 @@ class ToolEngine:
             call_tool=partial(self._call_nested, call),
         )
         self._running[call.call_id] = call
-        call.started = time.perf_counter()
-        self._log.started(call)
-        token = Invocation.current.set(invocation)
         deadline = call.deadline = Deadline(self._keeper(), self._seconds(call, prepared))
+        token = Invocation.current.set(invocation)
         try:
-            value = await self._attempt(call, prepared, executor, invocation)
+            try:
+                call.started = time.perf_counter()
+                self._log.started(call)
+                value = await self._attempt(call, prepared, executor, invocation)
+            finally:
+                call.ended = time.perf_counter()
+                deadline.end()
+                del self._running[call.call_id]
+                Invocation.current.reset(token)
         except BaseException as error:
-            deadline.end()
-            cause = self._cause(call, prepared, error)
+            cause = self._cause(call, prepared, deadline, error)
             if cause is error:
                 raise
             raise cause from error
-        finally:
-            Invocation.current.reset(token)
-            del self._running[call.call_id]
-        deadline.end()
-        prepared.breaker.succeeded()
+        if deadline.cancelled_by_others:
+            raise asyncio.CancelledError
         if deadline.expired:
             raise self._stopped(call, prepared)
         return Output.of(value)
@@ -405,38 +438,45 @@ class ToolEngine:
         self, call: RunningCall, prepared: Prepared, executor: ToolExecutor, invocation: Invocation
     ) -> Any:
         """The tool's value, tried again where that is allowed and may help."""
+        breaker, effects, policy = prepared.breaker, prepared.effects, self.config.retry
+        unspoilt = copy_json(call.params) if effects.repeatable else call.params
         while True:
             call.attempts += 1
             try:
-                return await executor.execute(invocation)
+                value = await executor.execute(invocation)
+                breaker.succeeded()
+                return value
             except Exception as error:
                 failure = failure_of(error)
-                policy = self.config.retry
-                if not policy.may_retry(failure, prepared.effects, call.context, call.attempts):
-                    raise
+                if failure.transport_fault:
+                    breaker.faulted()
+                else:
+                    breaker.succeeded()
                 delay = policy.delay(failure, call.attempts)
-                if call.deadline is not None and delay >= call.deadline.remaining():
-                    raise  # the next attempt would come too late
+                if (
+                    not policy.may_retry(failure, effects, call.context, call.attempts)
+                    or breaker.state == "open"
+                    or (call.deadline is not None and delay >= call.deadline.remaining())  # it would come too late
+                ):
+                    raise
                 logger.info("tool=<%s>, attempt=<%d>, delay=<%.2f> | %s", call.tool_name, call.attempts, delay, failure)
                 await asyncio.sleep(delay)
+                invocation.params = copy_json(unspoilt)
+            except BaseException:
+                breaker.abandoned()
+                raise
 
-    def _cause(self, call: RunningCall, prepared: Prepared, error: BaseException) -> BaseException:
+    def _cause(self, call: RunningCall, prepared: Prepared, deadline: Deadline, error: BaseException) -> BaseException:
         """What an exception out of a tool means, now that its deadline and its task can be looked at."""
-        expired = call.deadline is not None and call.deadline.expired
-        if isinstance(error, Exception):
-            failure = failure_of(error)
-            if failure.transport_fault:
-                prepared.breaker.faulted()
-            else:
-                prepared.breaker.succeeded()
-            return self._stopped(call, prepared) if expired else failure
-        prepared.breaker.abandoned()
-        task = asyncio.current_task()
-        if not isinstance(error, asyncio.CancelledError) or (task is not None and task.cancelling()):
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             return error
-        if expired:
+        if deadline.cancelled_by_others:  # whatever the tool made of it
+            return error if isinstance(error, asyncio.CancelledError) else asyncio.CancelledError()
+        if deadline.expired:
             return self._stopped(call, prepared)
-        return ExecutionFailed(f"Tool {call.tool_name!r} cancelled itself.")
+        if isinstance(error, asyncio.CancelledError):
+            return ExecutionFailed(f"Tool {call.tool_name!r} cancelled itself.")
+        return failure_of(error)
 
     def _stopped(self, call: RunningCall, prepared: Prepared) -> CallError:
         if self._closed:
@@ -449,11 +489,10 @@ class ToolEngine:
         )
 
     def _succeed(self, call: RunningCall, prepared: Prepared, output: Output) -> ToolExecutionResult:
-        if prepared.effects.cacheable and call.attempts:
-            key = self.cache.key(prepared.tool, prepared.capability, call.params)
-            self.cache.put(key, output, prepared.effects.cache_ttl)
+        if call.cache_key is not None and call.attempts:
+            self.cache.put(call.cache_key, prepared.tool, output, prepared.effects.cache_ttl)
         data = output.data
-        cut = cut_output(data, prepared.max_output, self.store)
+        cut = cut_output(data, prepared.max_output, self.store, call.record.secrets if call.record is not None else ())
         if cut is not None:
             data = cut.shown
             call.note(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
@@ -478,9 +517,9 @@ class ToolEngine:
         return ToolExecutionResult(
             is_success=False,
             tool_name=call.tool_name,
-            error=str(failure) or type(failure).__name__,
+            error=cut_error(text_of(failure) or type(failure).__name__),
             error_type=failure.error_type,
-            validation_errors=failure.errors if isinstance(failure, InvalidArguments) else [],
+            validation_errors=list(failure.errors) if isinstance(failure, InvalidArguments) else [],
             execution_time=call.took(),
             executed_at=datetime.fromtimestamp(call.arrived_at, UTC),
             metadata=call.facts(),
@@ -515,8 +554,10 @@ class ToolEngine:
         while self._running and time.monotonic() < until:
             await asyncio.sleep(0.005)
         for call in list(self._running.values()):
-            if call.deadline is not None:
+            if call.deadline is not None and call.deadline.is_of_this_loop():
                 call.deadline.expire()
+            else:  # its loop is gone, and with it the call
+                self._running.pop(call.call_id, None)
         until = time.monotonic() + STOPPING
         while self._running and time.monotonic() < until:
             await asyncio.sleep(0.005)
@@ -534,7 +575,7 @@ async def _close(thing: Any) -> None:
 
 def _call_of(call: tuple[str, Mapping[str, Any]] | Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str | None]:
     if isinstance(call, Mapping):
-        if "tool_name" not in call:
+        if not call.get("tool_name"):
             raise SetupError(f"A call of a batch needs a tool_name: {{'tool_name': …, 'params': …}}, not {call!r}")
         return call["tool_name"], call.get("params") or {}, call.get("action")
     name, params = call

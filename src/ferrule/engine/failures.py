@@ -5,7 +5,7 @@ The libraries need not be installed: exceptions are known by the names of their 
 
 from __future__ import annotations
 
-from ferrule.errors import CallError, ExecutionFailed, Transient, TransportFault
+from ferrule.errors import CallError, ExecutionFailed, Transient, TransportFault, text_of
 
 FOREIGN: dict[str, type[CallError]] = {
     "builtins.ConnectionError": TransportFault,
@@ -36,7 +36,7 @@ def failure_of(error: BaseException) -> CallError:
     if isinstance(error, CallError):
         return error
     kind = next((FOREIGN[name] for name in _family(error) if name in FOREIGN), ExecutionFailed)
-    text = str(error).strip()
+    text = text_of(error)
     failure = kind(f"{type(error).__name__}: {text}" if text else type(error).__name__)
     failure.__cause__ = error
     return failure

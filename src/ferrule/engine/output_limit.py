@@ -13,6 +13,8 @@ from ferrule.store import ToolKnowledgeStore
 
 logger = logging.getLogger("ferrule.engine")
 
+MAX_ERROR = 10_000
+
 _SENTENCE_END = re.compile(r"[。！？；…]+[”’」』）]*|[.!?]+[\"')\]]*(?=\s|\Z)|\n")
 _SHORT = frozenset({int, float, bool, type(None)})
 
@@ -27,7 +29,7 @@ class Cut:
     size: int
 
 
-def cut_output(data: dict[str, Any], most: int, store: ToolKnowledgeStore) -> Cut | None:
+def cut_output(data: dict[str, Any], most: int, store: ToolKnowledgeStore, secrets: tuple[str, ...]) -> Cut | None:
     """What to hand on instead of a result of more than so many bytes; None for one that is short enough."""
     if _surely_short(data, most):
         return None
@@ -35,7 +37,7 @@ def cut_output(data: dict[str, Any], most: int, store: ToolKnowledgeStore) -> Cu
     if len(whole) <= most:
         return None
     text = as_text(data["result"]) if set(data) == {"result"} else whole.decode()
-    artifact_id = _keep(data, whole, store)
+    artifact_id = _keep(data, whole, store, secrets)
     kept = f" and is kept as artifact {artifact_id}" if artifact_id else ""
     note = f"[Cut here: the whole result has {len(whole):,} bytes{kept}. Ask for a smaller part.]"
     shown = {"result": f"{cut_text(text, most)}\n{note}", "truncated": True, "artifact_id": artifact_id}
@@ -55,9 +57,14 @@ def cut_text(text: str, max_bytes: int) -> str:
     return shown[:space] if space > 0 else shown
 
 
-def _keep(data: dict[str, Any], whole: bytes, store: ToolKnowledgeStore) -> str | None:
-    if store.redaction.suspects(whole.decode()):  # an artifact is a record too
-        whole = encode_json(store.redaction.clean(data))
+def cut_error(text: str) -> str:
+    """An error a model can still read."""
+    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}… ({len(text):,} characters)"
+
+
+def _keep(data: dict[str, Any], whole: bytes, store: ToolKnowledgeStore, secrets: tuple[str, ...]) -> str | None:
+    if secrets or store.redaction.suspects(whole.decode()):  # an artifact is a record too
+        whole = encode_json(store.redaction.clean(data, secrets))
     try:
         return store.artifacts.put(whole, "application/json").artifact_id
     except (OSError, StoreError) as error:  # a full disk must not cost the caller what is there

@@ -6,6 +6,7 @@ from ferrule.call import ToolExecutor
 from ferrule.engine.breaker import CircuitBreaker
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.running import Prepared
+from ferrule.errors import ToolNotFound
 from ferrule.registry import ToolRegistry, action_of
 from ferrule.spec import Tool, ToolCapability
 from ferrule.validation import ToolParameterValidator
@@ -41,6 +42,8 @@ class Preparation:
     def _find(self, wanted: str | Tool, action: str | None) -> tuple[Tool, ToolCapability]:
         if isinstance(wanted, str):
             return self._registry.find(wanted, action)
+        if not wanted.spec.enabled:
+            raise ToolNotFound(f"Tool {wanted.id!r} is disabled. Enable it, or use another one.")
         return wanted, action_of(wanted, action)
 
     def _prepare(self, tool: Tool, capability: ToolCapability) -> Prepared:

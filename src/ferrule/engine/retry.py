@@ -32,6 +32,6 @@ class RetryPolicy:
         """Seconds to wait after so many attempts; a failure may say itself how long."""
         asked = failure.details.get("retry_after")
         if isinstance(asked, (int, float)):
-            return float(asked)
+            return max(float(asked), self.first_delay)
         backoff = min(self.first_delay * 2.0 ** (attempts - 1), self.max_delay)
         return backoff * (0.5 + self.jitter() / 2)

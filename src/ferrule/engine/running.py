@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +42,12 @@ class RunningCall:
         "action",
         "arrived_at",
         "attempts",
+        "cache_key",
         "call_id",
         "context",
         "deadline",
         "depth",
+        "ended",
         "metadata",
         "on_progress",
         "params",
@@ -79,6 +82,8 @@ class RunningCall:
         self.arrived_at = time.time()
         self.started: float | None = None
         """On the clock of `time.perf_counter`; None until the tool runs."""
+        self.ended: float | None = None
+        self.cache_key: bytes | None = None
         self.wait_time = 0.0
         self.attempts = 0
         self.metadata: dict[str, Any] | None = None
@@ -101,4 +106,23 @@ class RunningCall:
         return self.metadata if self.metadata is not None else {}
 
     def took(self) -> float:
-        return 0.0 if self.started is None else time.perf_counter() - self.started
+        if self.started is None:
+            return 0.0
+        return (self.ended if self.ended is not None else time.perf_counter()) - self.started
+
+    @contextmanager
+    def outer_clocks_stopped(self) -> Iterator[None]:
+        """Waiting is nobody's own work: the clocks of all calls this one belongs to stand still."""
+        deadlines = []
+        outer = self.parent
+        while outer is not None:
+            if outer.deadline is not None:
+                deadlines.append(outer.deadline)
+            outer = outer.parent
+        for deadline in deadlines:
+            deadline.pause()
+        try:
+            yield
+        finally:
+            for deadline in deadlines:
+                deadline.resume()

@@ -48,11 +48,12 @@ class ToolFiles:
             )
         if self._config.builtin_tools and not self._box:
             self._box = tuple(replace(tool, source="builtin") for tool in DirectorySource(IN_THE_BOX).load().tools)
-            self._registry.change(add=self._box)
+            self._registry.replace(*self._box)
             self._announce_all(ToolEngineEventType.TOOL_LOADED, self._box)
-        already = set(self._loaded)
+        already = {_home(tool) for tool in self._loaded}
         await self._load()
-        self._announce_all(ToolEngineEventType.TOOL_LOADED, [tool for tool in self._loaded if tool not in already])
+        fresh = [tool for tool in self._loaded if _home(tool) not in already]
+        self._announce_all(ToolEngineEventType.TOOL_LOADED, fresh)
         if self._watcher is not None:
             self._watcher.start()
 
@@ -82,8 +83,11 @@ class ToolFiles:
 
     async def _load(self) -> LoadReport:
         report = await asyncio.to_thread(self._folder.load)
+        there = self._there()
         tools, errors = self._without_taken(report.tools)
-        self._registry.change(remove=self._loaded, add=tools)
+        # Whoever disabled a tool means all its versions.
+        tools = tuple(_with_enabled(tool, there.get(_home(tool))) for tool in tools)
+        self._registry.change(remove=there.values(), add=tools)
         self._loaded = tools
         told = {str(error) for error in self.errors}
         self.errors = (*report.errors, *errors)
@@ -102,7 +106,7 @@ class ToolFiles:
 
     def _without_taken(self, tools: Iterable[Tool]) -> tuple[tuple[Tool, ...], list[LoadError]]:
         """A file cannot take the name of a tool that a program registered."""
-        ours = set(self._loaded)
+        ours = set(self._there().values())
         kept, errors = [], []
         for tool in tools:
             owner = next(
@@ -115,6 +119,11 @@ class ToolFiles:
                 message = f"there is a tool {tool.id!r} already, from {owner.origin}; this one is left out"
                 errors.append(LoadError(message, path=Path(path), line=int(line), hint="rename one of them"))
         return tuple(kept), errors
+
+    def _there(self) -> dict[tuple[str, str, str], Tool]:
+        """The folder's tools as the registry has them now: it may have disabled some."""
+        homes = {_home(tool) for tool in self._loaded}
+        return {_home(tool): tool for tool in self._registry if _home(tool) in homes}
 
     # Announcing
 
@@ -135,3 +144,14 @@ class ToolFiles:
     ) -> None:
         if self._events.watched:
             self._events.emit(ToolEngineEvent(event_type=event_type, tool_name=tool_name, error=error, data=data))
+
+
+def _home(tool: Tool) -> tuple[str, str, str]:
+    """Which tool it is, whatever its version. The line in a file may change with every edit."""
+    return tool.source, tool.id, tool.origin.rpartition(":")[0]
+
+
+def _with_enabled(tool: Tool, before: Tool | None) -> Tool:
+    if before is None or before.spec.enabled or not tool.spec.enabled:
+        return tool
+    return replace(tool, spec=replace(tool.spec, enabled=False))

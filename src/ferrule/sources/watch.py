@@ -54,9 +54,18 @@ class FileWatcher:
     """
 
     def __init__(
-        self, directories: Iterable[str | Path], on_change: OnChange, *, interval: float = 5.0, instant: bool = False
+        self,
+        directories: Iterable[str | Path],
+        on_change: OnChange,
+        *,
+        interval: float = 5.0,
+        instant: bool = False,
+        files: Callable[[Path], list[Path]] = watched_files,
+        folders: Callable[[Path], list[Path]] = tool_folders,
     ) -> None:
+        """`files` says which files of a directory count, `folders` in which folders of it they may stand."""
         self._directories = [Path(directory) for directory in directories]
+        self._files, self._folders_of = files, folders
         self._on_change, self._interval, self._instant = on_change, interval, instant
         self._seen: dict[Path, _Look] = {}
         self._look()
@@ -71,7 +80,7 @@ class FileWatcher:
     async def aclose(self) -> None:
         """End it. A callback that is running is cancelled."""
         task, self._task = self._task, None
-        if task is not None:
+        if task is not None and task.get_loop() is asyncio.get_running_loop():  # else it ended with its loop
             task.cancel()
             await asyncio.wait([task])
 
@@ -107,7 +116,7 @@ class FileWatcher:
         """The files that are not as they were at the last look."""
         before = self._seen
         try:
-            paths = [path for directory in self._directories for path in watched_files(directory)]
+            paths = [path for directory in self._directories for path in self._files(directory)]
         except OSError as error:
             logger.warning("error=<%s> | a folder of tools cannot be read", error)
             return set()
@@ -157,7 +166,7 @@ class FileWatcher:
 
     def _folders(self) -> list[Path]:
         try:
-            return [folder for directory in self._directories for folder in tool_folders(directory)]
+            return [folder for directory in self._directories for folder in self._folders_of(directory)]
         except OSError:
             return self._directories
 

@@ -8,7 +8,9 @@ could be meant in two ways is touched.
 from __future__ import annotations
 
 import json
+import math
 import re
+from decimal import Decimal
 from typing import Any
 
 from ferrule.spec import JsonSchema
@@ -39,10 +41,11 @@ def _object(value: dict[str, Any], schema: JsonSchema, root: JsonSchema) -> dict
     required = set(schema.get("required") or ())
     properties = properties_of(schema)
     coerced = {}
+    others = schema.get("additionalProperties")
     for name, item in value.items():
-        if name in properties:
-            prop = resolve(properties[name], root)
-            if item is None and name not in required and not _allows_null(prop, root):
+        prop = resolve(properties.get(name, others), root)
+        if prop:
+            if item is None and name in properties and name not in required and not _allows_null(prop, root):
                 continue
             item = coerce(item, prop, root)
         coerced[name] = item
@@ -61,12 +64,29 @@ def _as_type(value: Any, types: list[str]) -> Any:
     wanted = [t for t in types if t != "null"]
     if isinstance(value, (tuple, set, frozenset)) and "array" in wanted:
         return list(value)
-    if isinstance(value, str) and len(wanted) == 1:
-        return _from_text(value, wanted[0])
+    if isinstance(value, str) and wanted and "string" not in wanted:
+        return _only_reading(value, wanted)
     if wanted == ["string"] and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
-    if wanted == ["integer"] and isinstance(value, float) and value.is_integer():
-        return int(value)
+    return value
+
+
+def whole_numbers(value: Any, schema: Any, root: JsonSchema) -> Any:
+    """5.0 as 5 wherever the schema wants an integer."""
+    schema = resolve(schema, root)
+    options = branches(schema, root)
+    if isinstance(value, float):
+        types = {t for option in options for t in types_of(option)}
+        return int(value) if "integer" in types and "number" not in types and value.is_integer() else value
+    real = [option for option in options if types_of(option) != ["null"]]
+    if len(real) != 1:
+        return value
+    option = real[0]
+    if isinstance(value, list):
+        return [whole_numbers(item, option.get("items"), root) for item in value]
+    if isinstance(value, dict):
+        others = option.get("additionalProperties")
+        return {k: whole_numbers(v, properties_of(option).get(k, others), root) for k, v in value.items()}
     return value
 
 
@@ -75,24 +95,30 @@ def _scalar_of_union(value: Any, options: list[JsonSchema]) -> Any:
     types = [t for option in options for t in types_of(option)]
     if not isinstance(value, str) or "string" in types or any(not types_of(o) for o in options):
         return value
+    return _only_reading(value, types)
+
+
+def _only_reading(text: str, types: list[str]) -> Any:
     readings: list[Any] = []
     for kind in dict.fromkeys(types):
-        if kind == "number" and "integer" in types and _INTEGER.match(value.strip()):
+        if kind == "number" and "integer" in types and _INTEGER.match(text.strip()):
             continue
-        read = _from_text(value, kind)
-        if read is not value:
+        read = _from_text(text, kind)
+        if read is not text:
             readings.append(read)
-    return readings[0] if len(readings) == 1 else value
+    return readings[0] if len(readings) == 1 else text
 
 
 def _from_text(text: str, wanted: str) -> Any:
     stripped = text.strip()
     if wanted == "integer" and _INTEGER.match(stripped):
         return int(stripped)
-    if wanted == "integer" and _NUMBER.match(stripped) and float(stripped).is_integer():
-        return int(float(stripped))
+    if wanted == "integer" and len(stripped) < 300 and _NUMBER.match(stripped):
+        number = Decimal(stripped)  # not float, which rounds what is long
+        return int(number) if number == number.to_integral_value() else text
     if wanted == "number" and _NUMBER.match(stripped):
-        return int(stripped) if _INTEGER.match(stripped) else float(stripped)
+        read = int(stripped) if _INTEGER.match(stripped) else float(stripped)
+        return read if math.isfinite(read) else text
     if wanted == "boolean" and stripped.lower() in ("true", "false"):
         return stripped.lower() == "true"
     if wanted in ("object", "array") and stripped[:1] == ("{" if wanted == "object" else "["):

@@ -30,13 +30,16 @@ def explain(found: Any, *, schema: JsonSchema, params: dict[str, Any], secret: f
     path = list(found.instance_path)
     kind, said = found.kind.name, found.kind.value
     hidden = bool(path) and path[0] in secret
-    received = REDACTED if hidden else _shown(found.instance)
+    received = REDACTED if hidden else _shown(_without(found.instance, secret) if not path else found.instance)
     here = schema_at(schema, path)
     if kind == "required":
         return [_missing(path, said, here, params if not path else found.instance, schema)]
     if kind in ("additionalProperties", "unevaluatedProperties"):
-        return [unknown_parameter([*path, name], here, schema) for name in said]
-    message, hint = _words(kind, said, received, found.message if not hidden else "is not valid", here)
+        return [unknown_parameter([*path, name], here) for name in said]
+    # The validator's own message may quote all arguments.
+    message, hint = _words(
+        kind, said, received, "is not valid" if hidden or (secret and not path) else found.message, here
+    )
     return [
         ValidationError(
             path=path_text(path),
@@ -49,7 +52,7 @@ def explain(found: Any, *, schema: JsonSchema, params: dict[str, Any], secret: f
     ]
 
 
-def unknown_parameter(path: Sequence[Any], parent: JsonSchema, root: JsonSchema) -> ValidationError:
+def unknown_parameter(path: Sequence[Any], parent: JsonSchema) -> ValidationError:
     known = list(properties_of(parent))
     hint = did_you_mean(str(path[-1]), known).strip() or (
         f"The parameters are: {', '.join(known)}." if known else "It takes no parameters."
@@ -139,8 +142,6 @@ def _words(kind: str, said: Any, received: Any, fallback: str, schema: JsonSchem
             return "must not have the same item twice.", ""
         case "pattern":
             return f"must match the pattern {said}, {got}.", _example(schema)
-        case "format":
-            return f"must be a valid {said}, {got}.", ""
         case "anyOf" | "oneOf":
             return f"fits none of the forms it may have, {got}.", ""
         case _:
@@ -168,6 +169,10 @@ def _example(schema: JsonSchema) -> str:
 def _listed(options: Sequence[Any]) -> str:
     shown = [as_text(option) for option in options[:20]]
     return ", ".join(shown) + (f" … ({len(options)} in all)" if len(options) > 20 else "")
+
+
+def _without(params: Any, secret: frozenset[str]) -> Any:
+    return {k: REDACTED if k in secret else v for k, v in params.items()} if isinstance(params, dict) else params
 
 
 def _shown(value: Any) -> Any:

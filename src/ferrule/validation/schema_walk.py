@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ferrule.spec import JsonSchema
@@ -25,11 +26,21 @@ def resolve(schema: Any, root: JsonSchema) -> JsonSchema:
 
 def branches(schema: JsonSchema, root: JsonSchema) -> list[JsonSchema]:
     """The schemas a value may follow: those of anyOf/oneOf, else the schema itself."""
-    for keyword in ("anyOf", "oneOf"):
-        options = schema.get(keyword)
-        if isinstance(options, list):
-            return [branch for option in options for branch in branches(resolve(option, root), root)]
-    return [schema]
+    return list(_branches(schema, root, set()))
+
+
+def _branches(schema: JsonSchema, root: JsonSchema, seen: set[str]) -> Iterator[JsonSchema]:
+    options = next((schema[word] for word in ("anyOf", "oneOf") if isinstance(schema.get(word), list)), None)
+    if options is None:
+        yield schema
+        return
+    for option in options:
+        ref = option.get("$ref") if isinstance(option, dict) else None
+        if isinstance(ref, str):
+            if ref in seen:  # a union that contains itself
+                continue
+            seen.add(ref)
+        yield from _branches(resolve(option, root), root, seen)
 
 
 def types_of(schema: JsonSchema) -> list[str]:
@@ -42,22 +53,16 @@ def types_of(schema: JsonSchema) -> list[str]:
     return []
 
 
-def only_branch(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
-    """The schema of a value that is there: `X | null` means X. Empty when several could hold."""
-    real = [b for b in branches(schema, root) if types_of(b) != ["null"]]
-    return real[0] if len(real) == 1 else {}
-
-
 def properties_of(schema: JsonSchema) -> dict[str, Any]:
     said = schema.get("properties")
     return said if isinstance(said, dict) else {}
 
 
 def _at(root: JsonSchema, ref: str) -> Any:
-    if not ref.startswith("#"):
+    if ref != "#" and not ref.startswith("#/"):
         return None
     found: Any = root
-    for part in ref[1:].split("/")[1:]:
+    for part in ref.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, dict) or part not in found:
             return None

@@ -7,19 +7,37 @@ coerced, and what is still wrong is explained, all of it at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from ferrule.call import ValidationError, ValidationResult
-from ferrule.content import plain_json
+from ferrule.content import copy_json, plain_json
 from ferrule.errors import SpecError
 from ferrule.spec import ToolCapability, ToolSpec
-from ferrule.validation.coercion import coerce
+from ferrule.validation.coercion import coerce, whole_numbers
 from ferrule.validation.defaults import compile_defaults
 from ferrule.validation.messages import explain, unknown_parameter
-from ferrule.validation.schema_walk import properties_of, resolve, types_of
+from ferrule.validation.schema_walk import properties_of, resolve
 
 MAX_ERRORS = 20
+_SPEAKS_OF_OTHERS = frozenset(
+    [
+        "additionalProperties",
+        "patternProperties",
+        "unevaluatedProperties",
+        "propertyNames",
+        "dependentSchemas",
+        "dependencies",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+    ]
+)
 
 
 class ParameterCheck:
@@ -40,9 +58,11 @@ class ParameterCheck:
         self._secret = capability.secret_names
         properties = properties_of(schema)
         self._known = frozenset(properties)
-        # Parameters nobody described are refused or left out, unless the schema itself says what to do with them.
-        self._closed = "additionalProperties" not in schema and "patternProperties" not in schema
-        self._integers = tuple(n for n, p in properties.items() if types_of(resolve(p, schema)) == ["integer"])
+        # Parameters nobody described are refused or left out, unless the schema says itself what to do with them, or
+        # describes parameters elsewhere than in its properties.
+        self._closed = _SPEAKS_OF_OTHERS.isdisjoint(schema)
+        self._integers = tuple(n for n, p in properties.items() if "integer" in str(p))
+        """Parameters that are or hold integers."""
 
     def accept(self, params: Any) -> dict[str, Any] | None:
         """The arguments ready for use, when there is nothing to say about them; this is every good call's way."""
@@ -54,16 +74,26 @@ class ParameterCheck:
                 return None
         except ValueError:  # a value JSON has no word for
             return None
-        for name in self._integers:
-            # JSON Schema takes 5.0 for an integer; Python functions do not.
-            if type(filled.get(name)) is float:
-                filled[name] = int(filled[name])
+        for name, value in filled.items():
+            kind = type(value)
+            if kind is float and name in self._integers or kind is dict or kind is list:
+                # JSON Schema takes 5.0 for an integer; Python functions do not. And what the tool does to its
+                # arguments must not happen to those of its caller.
+                filled[name] = self._own_copy(name, value)
         return filled
+
+    def _own_copy(self, name: str, value: Any) -> Any:
+        copied = copy_json(value)
+        if name not in self._integers:
+            return copied
+        return whole_numbers(copied, properties_of(self._schema).get(name), self._schema)
 
     def check(self, params: Mapping[str, Any] | None) -> ValidationResult:
         if params is not None and not isinstance(params, Mapping):
             return _not_an_object(params)
         given = dict(params or {})
+        if (odd := _not_a_number(given)) is not None:
+            return ValidationResult(is_valid=False, errors=[odd])
         unknown = tuple(name for name in given if name not in self._known) if self._closed else ()
         if unknown and self._strict:
             return self._explain(given, unknown)
@@ -76,7 +106,7 @@ class ParameterCheck:
         return ValidationResult(is_valid=True, validated_params=accepted, ignored=unknown)
 
     def _explain(self, given: dict[str, Any], unknown: tuple[str, ...]) -> ValidationResult:
-        errors = [unknown_parameter([name], self._schema, self._schema) for name in unknown]
+        errors = [unknown_parameter([name], self._schema) for name in unknown]
         params = plain_json(given)
         if not self._strict:  # what could be read is not worth a word
             params = coerce(params, self._schema, self._schema)
@@ -113,6 +143,16 @@ class ToolParameterValidator:
             known = (capability, ParameterCheck(capability, strict=self.strict))
             self._checks[id(capability)] = known
         return known[1]
+
+
+def _not_a_number(params: dict[str, Any]) -> ValidationError | None:
+    """NaN and infinity are no JSON: read as null they would mean that nothing was given."""
+    for name, value in params.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            return ValidationError(
+                path=name, message=f"must be a number, not {value}.", expected="a number", received=None, code="type"
+            )
+    return None
 
 
 def _not_json(params: dict[str, Any]) -> ValidationError:

@@ -1,0 +1,103 @@
+import jsonschema_rs
+import pytest
+
+from ferrule.describe.example import example_of
+from ferrule.spec import parameters_of
+from tests.search.making import function_docs, mcp_servers, needs_data
+
+
+def argument(**schema):
+    """The value made for one required parameter."""
+    name = schema.pop("name", "x")
+    made = example_of({"type": "object", "properties": {name: schema}, "required": [name]})
+    return None if made is None else made[name]
+
+
+def test_what_the_schema_offers_comes_first():
+    assert argument(const=5) == 5
+    assert argument(type="string", enum=["b", "a"], default="a") == "b"
+    assert argument(type="string", default="d", examples=["e"]) == "d"
+    assert argument(type="string", examples=["e"]) == "e"
+
+
+def test_a_value_is_typical_of_its_type_format_and_name():
+    values = [argument(type=t) for t in ("string", "integer", "number", "boolean", "array", "object", "null")]
+    assert values == ["example", 1, 1, True, ["example"], {}, None]
+    assert argument(type="string", format="date") == "2025-01-31"
+    assert argument(type="string", name="image_url") == "https://example.com"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 5},
+        {"type": "integer", "exclusiveMinimum": 99, "exclusiveMaximum": 101},
+        {"type": "integer", "maximum": -3},
+        {"type": "integer", "minimum": 11, "multipleOf": 7},
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        {"type": "number", "multipleOf": 0.25, "maximum": 0.5, "minimum": 0.25},
+        {"type": "string", "minLength": 20},
+        {"type": "string", "maxLength": 2},
+        {"type": "string", "pattern": "^[A-Z]{3}$"},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 3, "uniqueItems": True},
+        {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "uniqueItems": True},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2},
+        {"type": ["null", "integer"]},
+        {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 4}]},
+        {"allOf": [{"type": "integer"}, {"minimum": 4}]},
+        {"type": "object", "minProperties": 1, "additionalProperties": {"type": "integer"}},
+        {"oneOf": [{"type": "object", "properties": {"kind": {"const": "a"}}, "required": ["kind"]}, {"type": "null"}]},
+    ],
+)
+def test_a_value_keeps_within_its_bounds(schema):
+    assert jsonschema_rs.is_valid(schema, argument(**schema))
+
+
+def test_references_are_followed_and_endless_ones_given_up():
+    tree = {
+        "type": "object",
+        "properties": {"leaf": {"type": "integer"}, "under": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}},
+        "required": ["leaf", "under"],
+    }
+    whole = {"type": "object", "properties": {"tree": {"$ref": "#/$defs/Tree"}}, "required": ["tree"]}
+    made = example_of({**whole, "$defs": {"Tree": tree}})
+    assert made is not None and made["tree"]["leaf"] == 1
+    assert (
+        example_of({"$ref": "#/$defs/A", "$defs": {"A": {"required": ["a"], "properties": {"a": {"$ref": "#"}}}}})
+        is None
+    )
+
+
+def test_one_of_several_ways_to_call_is_enough():
+    schema = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "url": {"type": "string"}},
+        "anyOf": [{"required": ["url"]}, {"required": ["path"]}],
+    }
+    assert example_of(schema) == {"url": "https://example.com"}
+
+
+def test_where_nothing_is_required_the_first_parameter_is_shown():
+    assert example_of({"type": "object", "properties": {"limit": {"type": "integer", "default": 5}}}) == {"limit": 5}
+    assert example_of({"type": "object", "properties": {}}) == {}
+
+
+def test_there_is_no_example_rather_than_a_wrong_one():
+    assert argument(type="string", pattern="^q{17}$") is None
+    assert argument(type="integer", enum=["one"]) is None
+    assert argument(type="wrong") is None
+
+
+@needs_data
+def test_examples_for_real_tools_are_valid():
+    without = []
+    for tool in [*mcp_servers(), *function_docs()]:
+        for capability in tool.spec.capabilities:
+            example = example_of(capability.schema)
+            if example is None:
+                without.append(capability.name)
+            else:
+                assert jsonschema_rs.is_valid(capability.schema, example)
+                assert example or not parameters_of(capability.schema)
+    # Their choices contradict their types: no value would do.
+    assert len(without) <= 3

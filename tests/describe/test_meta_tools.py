@@ -1,0 +1,77 @@
+from ferrule import Image, Refuse, ToolEngine
+from ferrule.describe import meta_tools
+from ferrule.search import RegistryIndex
+from tests.describe.tools import forecast
+
+
+def with_meta_tools(engine: ToolEngine) -> ToolEngine:
+    engine.registry.add(*meta_tools(RegistryIndex(engine.registry)))
+    return engine
+
+
+async def test_a_model_finds_a_tool_by_what_it_does_with_all_it_needs_to_call_it():
+    async with with_meta_tools(ToolEngine()) as engine:
+        engine.register(forecast)
+        found = (await engine.execute("search_tools", {"query": "weather"})).output["result"]
+        assert [tool["name"] for tool in found] == ["forecast"]
+        assert found[0]["description"].startswith("Tell the weather")
+        assert found[0]["parameters"]["required"] == ["city"]
+
+
+async def test_actions_are_found_one_by_one_and_no_more_than_asked_for():
+    class Notes:
+        """Keep notes."""
+
+        async def add(self, text: str) -> str:
+            """Add a note."""
+            return text
+
+        async def drop(self, text: str) -> str:
+            """Drop a note."""
+            return text
+
+    async with with_meta_tools(ToolEngine()) as engine:
+        engine.register(Notes())
+        for limit, wanted in ((10, {"Notes__add", "Notes__drop"}), (1, {"Notes__add"}), (0, {"Notes__add"})):
+            found = await engine.execute("search_tools", {"query": "add a note", "limit": limit})
+            assert {tool["name"] for tool in found.output["result"]} == wanted
+
+
+async def test_the_two_do_not_find_each_other():
+    async with with_meta_tools(ToolEngine()) as engine:
+        found = await engine.execute("search_tools", {"query": "search_tools call_tool find tools"})
+        assert not {tool["name"] for tool in found.output["result"]} & {"search_tools", "call_tool"}
+
+
+async def test_a_call_goes_through_the_engine_and_leaves_a_record_of_its_own():
+    async with with_meta_tools(ToolEngine()) as engine:
+        engine.register(forecast)
+        result = await engine.execute("call_tool", {"name": "forecast", "arguments": {"city": "Paris", "days": "1"}})
+        assert result.output == {"city": "Paris", "unit": "C", "days": "1"}
+        [inner] = await engine.store.query_call_records(tool_name="forecast")
+        assert (inner.parent_id, inner.params["city"]) == (result.call_id, "Paris")
+
+
+async def test_an_inner_failure_is_the_outer_one():
+    async def never() -> None:
+        raise Refuse("Not on Sundays.")
+
+    async with with_meta_tools(ToolEngine()) as engine:
+        engine.register(forecast, never)
+        wrong = await engine.execute("call_tool", {"name": "forecast", "arguments": {"town": "Paris"}})
+        assert wrong.error_type == "validation_error" and wrong.validation_errors[0]["path"] == "city"
+        unknown = await engine.execute("call_tool", {"name": "forcast"})
+        assert unknown.error_type == "tool_not_found" and "Did you mean 'forecast'" in str(unknown.error)
+        refused = await engine.execute("call_tool", {"name": "never"})
+        assert (refused.error_type, refused.error) == ("permission_denied", "Not on Sundays.")
+        assert refused.metadata["advice"] == "give_up"
+
+
+async def test_images_pass_through():
+    async def draw() -> Image:
+        return Image(data=b"png")
+
+    async with with_meta_tools(ToolEngine()) as engine:
+        engine.register(draw)
+        result = await engine.execute("call_tool", {"name": "draw"})
+        assert result.content == (Image(data=b"png"),)

@@ -1,0 +1,69 @@
+"""The benchmarks run: Ferrule's side of each and the floors, with next to no effort. Nothing here is timed."""
+
+import argparse
+import json
+
+import pytest
+from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FERRULE, IMPORT
+from benchmarks.environments import environment_for
+from benchmarks.goals import REPORTS
+from benchmarks.measure import Effort, measure
+from benchmarks.processes import Failure, run
+from benchmarks.rounds import Results, run_rounds
+from benchmarks.run import _benchmarks, _plain
+from benchmarks.tables import judge, table_of
+
+TINY = Effort(samples=1, seconds=0.0, calls=3, functions=3)
+FLOOR = next(contestant for contestant in CONTESTANTS if contestant.name == "floor")
+
+
+@pytest.mark.parametrize("contestant", [FERRULE, FLOOR], ids=lambda contestant: contestant.name)
+@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if name != IMPORT])
+def test_a_benchmark_runs(contestant, benchmark):
+    measured = measure(contestant.module, benchmark, TINY)
+    assert measured and all(len(samples) == 1 for samples in measured.values())
+    assert all(sample["cpu"] > 0 for samples in measured.values() for sample in samples)
+    report = REPORTS[benchmark]
+    named = [report.compared_to, *(goal.row for goal in report.goals), *(goal.times for goal in report.goals)]
+    assert {way for name, way in filter(None, named) if name == contestant.name} <= set(measured)
+
+
+def test_rounds_are_measured_in_processes_of_their_own_and_become_a_table():
+    results = Results()
+    said: list[str] = []
+    contestants = {contestant: environment_for(contestant) for contestant in (FERRULE, FLOOR)}
+    run_rounds("record", contestants, rounds=2, effort=TINY, results=results, progress=said.append)
+    assert said[:2] == ["record, round 1 of 2: ferrule", "record, round 1 of 2: floor"]
+    assert said[2:] == ["record, round 2 of 2: floor", "record, round 2 of 2: ferrule"]
+    assert "| ferrule: store, start and end of a call" in table_of("record", results, TINY)
+    assert json.dumps(_plain({"record": results}))
+
+
+def test_a_ratio_is_taken_round_by_round():
+    row, other = ("ferrule", ""), ("floor", "")
+    results = Results(
+        rounds=[{row: [{"cpu": 2.0}], other: [{"cpu": 1.0}]}, {row: [{"cpu": 60.0}], other: [{"cpu": 20.0}]}]
+    )
+    assert results.ratio(row, other, "cpu") == 2.5
+    assert (results.median(row, "cpu"), results.least(row, "cpu")) == (31.0, 2.0)
+
+
+def test_a_goal_is_met_missed_or_not_measured():
+    goal = REPORTS["call"].goals[0]
+    measured = [Results(rounds=[{goal.row: [{"cpu": seconds}]}]) for seconds in (24e-6, 26e-6)]
+    assert [judge(results, goal) for results in (*measured, Results())] == [True, False, None]
+
+
+def test_a_process_that_fails_is_quoted():
+    with pytest.raises(Failure, match="^ValueError: no such thing$"):
+        run(["python3", "-c", "raise ValueError('no such thing')"])
+
+
+def test_a_process_that_takes_too_long_is_ended():
+    with pytest.raises(Failure, match="longer than 0.2 s"):
+        run(["sleep", "60"], timeout=0.2)
+
+
+def test_an_unknown_benchmark_is_refused():
+    with pytest.raises(argparse.ArgumentTypeError, match="no benchmark 'speed'; write some of call,"):
+        _benchmarks("call,speed")
