@@ -60,6 +60,17 @@ async def test_tools_are_found_by_id_type_and_tag():
         assert "add" in [t.tool_id for t in await library.get_tools_by_type(ToolType.FUNCTION)]
 
 
+async def test_tools_are_found_by_what_they_are_about_and_described():
+    async with UnifiedToolLibrary() as library:
+        library.register(add, Notes())
+        assert (await library.search_tools("add numbers"))[0].tool_id == "add"
+        assert (await library.search_tools_by_requirements(["计算"]))[0].tool_id == "calculator"
+        assert "Add two numbers." in await library.get_tool_description_for_agent("add")
+        assert "Keep notes." in await library.get_all_tools_description_for_agent()
+        [example] = await library.get_tool_usage_examples("add")
+        assert (await library.execute_tool(**example)).is_success
+
+
 async def test_a_class_that_cannot_be_imported_is_told_when_it_is_called():
     capability = ToolCapability(name="go", description="Go.")
     spec = FunctionToolSpec(tool_id="lost", module_path="no.such.module", class_name="Lost", capabilities=[capability])

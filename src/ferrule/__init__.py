@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from ferrule.concurrency import ConcurrencyConfig, ConcurrencyMetrics, ToolConcurrencyController
     from ferrule.content import Audio, Image, Resource, Text
+    from ferrule.describe import DescriptionEngine
     from ferrule.engine import ToolEngine, ToolEngineConfig
     from ferrule.errors import (
         FerruleError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from ferrule.events import ToolEngineEvent, ToolEngineEventType
     from ferrule.executors.http.address_guard import AddressGuard
+    from ferrule.hub import HubConfig, ToolCandidate, ToolHub, hub_result_dict
     from ferrule.library import RegistrationResult, UnifiedToolLibrary
     from ferrule.registry import ToolRegistry
     from ferrule.schema import Secret
@@ -58,9 +60,11 @@ _HOMES = {
     "Audio": "ferrule.content",
     "ConcurrencyConfig": "ferrule.concurrency",
     "ConcurrencyMetrics": "ferrule.concurrency",
+    "DescriptionEngine": "ferrule.describe",
     "Effects": "ferrule.spec",
     "FerruleError": "ferrule.errors",
     "FunctionToolSpec": "ferrule.spec",
+    "HubConfig": "ferrule.hub",
     "Image": "ferrule.content",
     "Invocation": "ferrule.call",
     "Limits": "ferrule.spec",
@@ -77,6 +81,7 @@ _HOMES = {
     "Tool": "ferrule.spec",
     "ToolCallRecord": "ferrule.store",
     "ToolCallSummary": "ferrule.store",
+    "ToolCandidate": "ferrule.hub",
     "ToolCapability": "ferrule.spec",
     "ToolCategory": "ferrule.spec",
     "ToolConcurrencyController": "ferrule.concurrency",
@@ -88,6 +93,7 @@ _HOMES = {
     "ToolExecutionContext": "ferrule.call",
     "ToolExecutionResult": "ferrule.call",
     "ToolExecutor": "ferrule.call",
+    "ToolHub": "ferrule.hub",
     "ToolKnowledgeStore": "ferrule.store",
     "ToolParameter": "ferrule.spec",
     "ToolParameterValidator": "ferrule.validation",
@@ -99,6 +105,7 @@ _HOMES = {
     "UnifiedToolLibrary": "ferrule.library",
     "ValidationError": "ferrule.call",
     "ValidationResult": "ferrule.call",
+    "hub_result_dict": "ferrule.hub",
     "report_progress": "ferrule.call",
     "tool": "ferrule.sources",
 }
@@ -108,9 +115,11 @@ __all__ = [
     "Audio",
     "ConcurrencyConfig",
     "ConcurrencyMetrics",
+    "DescriptionEngine",
     "Effects",
     "FerruleError",
     "FunctionToolSpec",
+    "HubConfig",
     "Image",
     "Invocation",
     "Limits",
@@ -127,6 +136,7 @@ __all__ = [
     "Tool",
     "ToolCallRecord",
     "ToolCallSummary",
+    "ToolCandidate",
     "ToolCapability",
     "ToolCategory",
     "ToolConcurrencyController",
@@ -138,6 +148,7 @@ __all__ = [
     "ToolExecutionContext",
     "ToolExecutionResult",
     "ToolExecutor",
+    "ToolHub",
     "ToolKnowledgeStore",
     "ToolParameter",
     "ToolParameterValidator",
@@ -149,6 +160,7 @@ __all__ = [
     "UnifiedToolLibrary",
     "ValidationError",
     "ValidationResult",
+    "hub_result_dict",
     "report_progress",
     "tool",
 ]

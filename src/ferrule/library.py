@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -11,8 +12,11 @@ from typing import Any, Self
 from ferrule.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.config import FerruleConfig
+from ferrule.describe import DescriptionEngine
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import SetupError
+from ferrule.hub import ToolHub
+from ferrule.search import RegistryIndex
 from ferrule.sources import tool_of
 from ferrule.spec import FunctionToolSpec, Tool, ToolSpec, ToolType
 from ferrule.store import ToolKnowledgeStore
@@ -39,6 +43,9 @@ class UnifiedToolLibrary:
         engine: ToolEngine | None = None,
     ) -> None:
         self.engine = engine or ToolEngine(config, store=store, concurrency=concurrency)
+        self.hub = ToolHub(self.engine)
+        self.index = RegistryIndex(self.engine.registry)
+        self.descriptions = DescriptionEngine(self.engine.registry, self.index)
 
     @classmethod
     def open(cls, path: str | PathLike[str] = "ferrule.toml") -> UnifiedToolLibrary:
@@ -93,22 +100,32 @@ class UnifiedToolLibrary:
         return tool.spec if tool is not None else None
 
     async def search_tools_by_tags(self, tags: list[str]) -> list[ToolSpec]:
-        """Tools that have any of the tags."""
-        return _specs(self.engine.registry.by_tag(*tags))
+        """Tools that have any of the tags, those with most of them first."""
+        return _specs(self.index.search_by_tags(tags))
+
+    async def search_tools_by_requirements(self, requirements: list[str]) -> list[ToolSpec]:
+        """Tools whose tags, words or actions meet any of the requirements, those that meet most first."""
+        return _specs(self.index.search_by_requirements(requirements))
+
+    async def search_tools(self, text: str, limit: int = 10) -> list[ToolSpec]:
+        """Tools that speak of what the text says, best first."""
+        return _specs(hit.tool for hit in self.index.search(text, limit))
+
+    # Describing
+
+    async def get_tool_description_for_agent(self, tool_id: str) -> str:
+        return await self.descriptions.generate_tool_description_for_agent(tool_id)
+
+    async def get_all_tools_description_for_agent(self) -> str:
+        return await self.descriptions.generate_all_tools_description_for_agent()
+
+    async def get_tool_usage_examples(self, tool_id: str) -> list[dict[str, Any]]:
+        """Calls of the tool that would be valid, as `execute_tool` takes them."""
+        return await self.descriptions.get_tool_usage_examples(tool_id)
 
     def schemas(self) -> list[dict[str, Any]]:
         """Every action as a function schema for model APIs, in a fixed order."""
-        found: dict[str, dict[str, Any]] = {}
-        for tool in self.engine.registry:
-            for capability in tool.spec.capabilities if tool.spec.enabled else ():
-                name = tool.spec.model_name(capability)
-                function = {
-                    "name": name,
-                    "description": capability.description or tool.spec.description,
-                    "parameters": capability.schema,
-                }
-                found.setdefault(name, {"type": "function", "function": function})
-        return [found[name] for name in sorted(found)]
+        return self.descriptions.openai_schemas()
 
     # Calling
 
@@ -120,15 +137,43 @@ class UnifiedToolLibrary:
         *,
         context: ToolExecutionContext | None = None,
     ) -> ToolExecutionResult:
-        """Call an action of a tool; a tool with one action needs no action named."""
-        return await self.engine.execute(tool_id, parameters, context, action=action)
+        """Call an action of a tool; a tool with one action needs no action named.
+
+        Where several tools have the name, the hub decides: they race, back each other up or are combined.
+        """
+        return await self.hub.execute(tool_id, parameters, context, action=action)
 
     async def batch_execute_tools(self, tool_calls: list[dict[str, Any]]) -> list[ToolExecutionResult]:
         """Calls like `{"tool_id": …, "action": …, "parameters": …}` at once; results in their order."""
-        return await self.engine.execute_batch(
-            {"tool_name": call.get("tool_id"), "action": call.get("action"), "params": call.get("parameters")}
-            for call in tool_calls
-        )
+        places = asyncio.Semaphore(self.engine.concurrency.config.max_concurrent)
+
+        async def one(tool_id: str, action: str | None = None, parameters: Any = None) -> ToolExecutionResult:
+            async with places:
+                return await self.execute_tool(tool_id, action, parameters)
+
+        for call in tool_calls:
+            if not call.get("tool_id"):
+                raise SetupError(f"A call of a batch needs a tool_id: {{'tool_id': …, 'parameters': …}}, not {call!r}")
+        return list(await asyncio.gather(*(one(**call) for call in tool_calls)))
+
+    async def get_tool_health_status(self, tool_id: str) -> dict[str, Any]:
+        """How a tool is doing: whether it can be called, its circuit, and how its latest calls went."""
+        candidates = self.engine.registry.candidates(tool_id)
+        records = await self.engine.query_call_records(tool_name=tool_id, limit=20)
+        ended = [record for record in records if record.status in ("success", "failed")]
+        failed = [record for record in ended if not record.is_success]
+        circuits = {tool.source: self.engine.circuit_state(tool) for tool in candidates}
+        callable_now = [t for t in candidates if t.spec.enabled and circuits[t.source] != "open"]
+        return {
+            "tool_id": tool_id,
+            "status": "unknown" if not candidates else "healthy" if callable_now else "unavailable",
+            "enabled": any(tool.spec.enabled for tool in candidates),
+            "circuit": circuits,
+            "recent_calls": len(ended),
+            "recent_failures": len(failed),
+            "last_error": failed[0].error if failed else None,
+            "last_called": records[0].created_at.isoformat() if records else None,
+        }
 
 
 def _specs(tools: Iterable[Tool]) -> list[ToolSpec]:

@@ -184,20 +184,6 @@ class ToolRegistry:
     def find_tool(self, name: str) -> Tool:
         return self.snapshot().find_tool(name)
 
-    def search(self, words: str) -> list[Tool]:
-        """Enabled tools that speak of any of the words, those that speak of most of them first."""
-        wanted = [word for word in words.casefold().split() if word]
-
-        def score(tool: Tool) -> int:
-            spec = tool.spec
-            actions = " ".join(f"{c.name} {c.description}" for c in spec.capabilities)
-            title = f"{spec.tool_id} {spec.name} {' '.join(spec.tags)}".casefold()
-            body = f"{spec.description} {actions}".casefold()
-            return sum(3 * (word in title) + (word in body) for word in wanted)
-
-        scored = [(score(tool), tool) for tool in self if tool.spec.enabled]
-        return [tool for points, tool in sorted(scored, key=lambda s: -s[0]) if points]
-
     def by_name(self, name: str) -> list[Tool]:
         return self.snapshot().select(lambda tool: tool.spec.name == name)
 

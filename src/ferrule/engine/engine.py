@@ -158,6 +158,10 @@ class ToolEngine:
         self._executors[name] = executor
         self._preparation.forget()
 
+    def circuit_state(self, tool: Tool) -> str:
+        """`closed`: calls go through; `open`: the way to it is broken; `half_open`: one call may try."""
+        return self._preparation.breaker(tool.source, tool.id).state
+
     async def reload(self) -> LoadReport:
         """Read changed files of tools now."""
         return await self._files.reload()

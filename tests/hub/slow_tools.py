@@ -1,0 +1,15 @@
+"""A sync tool that does its work late, in a module so that a worker process can import it."""
+
+import time
+from pathlib import Path
+
+from ferrule import tool
+
+
+@tool(read_only=True, tags=["lookup"], metadata={"strategy": "best"})
+def write_late(path: str) -> str:
+    """Note the start, wait, then write a file."""
+    Path(path + ".started").touch()
+    time.sleep(1.0)
+    Path(path).write_text("too late")
+    return "late"

@@ -1,0 +1,194 @@
+"""Pick best: the first good answer wins, the others have ended, and nothing is done that should not be."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule import Refuse
+from ferrule.hub import HubConfig, ToolHub
+from tests.hub import slow_tools
+from tests.hub.making import BEST, FOREVER, Diary, engine_with, made
+
+QUICK = HubConfig(stagger=0.01)
+
+
+async def test_of_three_search_tools_of_which_one_hangs_and_one_fails_the_good_one_answers():
+    diary = Diary()
+    hangs = diary.search("hangs", seconds=FOREVER, **BEST)
+    fails = diary.search("fails", ValueError("broken"), source="skills", **BEST)
+    good = diary.search("good", "the answer", seconds=0.05, source="mcps", **BEST)
+    async with engine_with(hangs, fails, good) as engine:
+        result = await ToolHub(engine, config=QUICK).execute_by_capability("search", {"query": "x"})
+        assert (result.text, result.tool_name) == ("the answer", "good")
+        assert (diary.started, diary.stopped) == (["hangs", "fails", "good"], ["hangs"])
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        records = {r.tool_name: r.status for r in await engine.query_call_records()}
+    assert records == {"hangs": "cancelled", "fails": "failed", "good": "success"}
+    assert result.metadata["failures"][0]["candidate"] == "fails (skills)"
+
+
+async def test_a_loser_that_runs_in_a_worker_process_never_does_its_work(tmp_path: Path):
+    async def lookup(path: str) -> str:
+        """Look something up, but not before the other has begun."""
+        while not Path(path + ".started").exists():
+            await asyncio.sleep(0.01)
+        return "quick"
+
+    quick = made(lookup, source="mcps", read_only=True, tags=["lookup"])
+    async with engine_with(quick) as engine:
+        engine.register(slow_tools.write_late)
+        result = await ToolHub(engine, config=QUICK).execute_by_capability("lookup", {"path": str(tmp_path / "late")})
+        assert result.text == "quick"
+        await asyncio.sleep(1.2)
+    assert not (tmp_path / "late").exists()
+
+
+@pytest.mark.parametrize("nothing", [None, "", " \n", [], {}, {"results": []}, [None, ""]])
+async def test_an_empty_answer_does_not_win(nothing: Any):
+    diary = Diary()
+    empty = diary.search("find", nothing, **BEST)
+    good = diary.search("find", "something", source="mcps", **BEST)
+    async with engine_with(empty, good) as engine:
+        result = await ToolHub(engine).execute("find", {"query": "x"})
+    assert (result.text, result.metadata["_meta"]["source"]) == ("something", "mcps")
+
+
+@pytest.mark.parametrize("something", [0, False, "0", {"count": 0}])
+async def test_a_zero_and_a_no_are_answers(something: Any):
+    diary = Diary()
+    first = diary.search("find", something, **BEST)
+    second = diary.search("find", "other", source="mcps", **BEST)
+    async with engine_with(first, second) as engine:
+        result = await ToolHub(engine).execute("find", {"query": "x"})
+    assert result.metadata["_meta"]["source"] == "tools"
+    assert diary.started == ["find"]
+
+
+async def test_when_all_answers_are_empty_the_result_is_an_empty_success():
+    diary = Diary()
+    tools = [diary.search("find", [], source=source, **BEST) for source in ("tools", "skills", "mcps")]
+    async with engine_with(*tools) as engine:
+        result = await ToolHub(engine).execute("find", {"query": "x"})
+    assert (result.is_success, result.output) == (True, {"result": []})
+    assert len(diary.started) == 3
+
+
+async def test_at_most_three_run_at_once_and_the_rest_follow_one_by_one():
+    diary = Diary()
+    sources = ("tools", "skills", "mcps", "builtin", "elsewhere")
+    tools = [diary.search(s, Refuse("no"), seconds=0.3, source=s, **BEST) for s in sources]
+    async with engine_with(*tools) as engine:
+        await engine.query_call_records()  # the first question opens the store
+        result = await ToolHub(engine, config=HubConfig(stagger=0.01)).execute_by_capability("search", {})
+    assert not result.is_success
+    assert (diary.most_at_once, diary.started) == (3, list(sources))
+    assert diary.at["builtin"] - diary.at["mcps"] >= 0.29
+    assert diary.at["elsewhere"] - diary.at["builtin"] >= 0.29
+
+
+async def test_the_second_racer_starts_only_after_the_stagger():
+    diary = Diary()
+    slow = diary.search("slow", seconds=FOREVER, **BEST)
+    other = diary.search("other", source="mcps", **BEST)
+    async with engine_with(slow, other) as engine:
+        await ToolHub(engine, config=HubConfig(stagger=0.2)).execute_by_capability("search", {})
+    assert diary.at["other"] - diary.at["slow"] >= 0.19
+
+
+async def test_a_first_racer_within_its_usual_time_is_left_alone():
+    diary = Diary()
+    first = diary.search("first", seconds=0.1, **BEST)
+    other = diary.search("other", source="mcps", **BEST)
+    async with engine_with(first, other) as engine:
+        for _ in range(3):
+            await engine.execute("first", {})
+        result = await ToolHub(engine, config=QUICK).execute_by_capability("search", {})
+    assert result.tool_name in ("first", "other")
+    assert "other" not in diary.at or diary.at["other"] - diary.at["first"] >= 0.1
+
+
+async def test_the_times_of_a_tool_of_the_same_name_in_another_source_do_not_count():
+    diary = Diary()
+    slow = diary.search("find", "slow", seconds=0.8, source="mcps", **BEST)
+    hangs = diary.search("find", "never", seconds=FOREVER, **BEST)
+    async with engine_with(slow, hangs) as engine:
+        await engine.execute_candidate(slow)
+        await engine.query_call_records()  # the first question opens the store
+        result = await ToolHub(engine, config=QUICK).execute("find", {})
+    assert result.text == "slow"
+    assert len(diary.began) == 3 and diary.began[2] - diary.began[1] < 0.8
+
+
+async def test_a_racer_that_fails_is_replaced_at_once():
+    diary = Diary()
+    broken = diary.search("find", Refuse("no"), **BEST)
+    good = diary.search("find", "good", source="mcps", **BEST)
+    async with engine_with(broken, good) as engine:
+        hub = ToolHub(engine, config=HubConfig(stagger=FOREVER, extra_share=0.0, extra_burst=0))
+        assert (await hub.execute("find", {"query": "x"})).text == "good"
+
+
+async def test_without_budget_nobody_is_started_beside_a_slow_racer():
+    diary = Diary()
+    slow = diary.search("slow", seconds=0.2, **BEST)
+    other = diary.search("other", source="mcps", **BEST)
+    async with engine_with(slow, other) as engine:
+        hub = ToolHub(engine, config=HubConfig(stagger=0.01, extra_share=0.0, extra_burst=0))
+        await hub.execute_by_capability("search", {})
+    assert diary.started == ["slow"]
+
+
+@pytest.mark.parametrize("effects", [{}, {"idempotent": True, "destructive": True}])
+async def test_tools_that_must_not_be_repeated_or_that_destroy_are_never_raced(effects: dict[str, bool]):
+    diary = Diary()
+    sources = ("tools", "skills", "mcps")
+    how = {**BEST, "read_only": False, **effects}
+    tools = [diary.search(s, Refuse("no"), seconds=0.05, source=s, **how) for s in sources]
+    async with engine_with(*tools) as engine:
+        result = await ToolHub(engine, config=HubConfig(stagger=0.0)).execute_by_capability("search", {})
+    assert not result.is_success
+    assert diary.at["skills"] - diary.at["tools"] >= 0.05
+    assert diary.at["mcps"] - diary.at["skills"] >= 0.05
+
+
+async def test_a_first_candidate_that_must_not_be_raced_is_called_alone():
+    diary = Diary()
+    changes = diary.search("do", "first", seconds=0.1, read_only=False, metadata={"strategy": "best"})
+    others = [diary.search("do", "other", source=s) for s in ("skills", "mcps")]
+    async with engine_with(changes, *others) as engine:
+        result = await ToolHub(engine, config=QUICK).execute("do", {})
+    assert (result.text, diary.started) == ("first", ["do"])
+
+
+async def test_cancelling_the_caller_ends_every_racer():
+    diary = Diary()
+    tools = [diary.search(s, seconds=FOREVER, source=s, **BEST) for s in ("tools", "skills", "mcps")]
+    async with engine_with(*tools) as engine:
+        job = asyncio.create_task(ToolHub(engine, config=QUICK).execute_by_capability("search", {}))
+        while len(diary.started) < 3:
+            await asyncio.sleep(0.01)
+        job.cancel()
+        await asyncio.wait([job])
+        assert job.cancelled() and sorted(diary.stopped) == ["mcps", "skills", "tools"]
+        assert [r.status for r in await engine.query_call_records()] == ["cancelled"] * 3
+
+
+async def test_a_loser_that_swallows_its_cancellation_is_stopped_all_the_same():
+    ended: list[str] = []
+
+    async def stubborn() -> str:
+        """Sleep on."""
+        for _ in range(2):
+            try:
+                await asyncio.sleep(FOREVER)
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+        return "never"
+
+    diary = Diary()
+    good = diary.search("good", source="mcps", **BEST)
+    async with engine_with(made(stubborn, read_only=True, **BEST), good) as engine:
+        result = await ToolHub(engine, config=QUICK).execute_by_capability("search", {})
+    assert (result.text, ended) == ("found", ["cancelled", "cancelled"])

@@ -1,0 +1,251 @@
+"""Synthesize: all are asked, and their answers become one, with a model or without."""
+
+import asyncio
+import math
+from typing import Annotated, Any
+
+import pytest
+
+from ferrule import Image, Secret, ToolExecutionContext
+from ferrule.hub import HubConfig, ToolHub, hub_result_dict
+from ferrule.hub.synthesis import cut_characters
+from tests.hub.making import BEST, FOREVER, Diary, engine_with, made
+
+
+class Scribe:
+    """A model that writes down what it was asked."""
+
+    def __init__(self, answer: str = "All in one.", seconds: float = 0.0) -> None:
+        self.answer, self.seconds = answer, seconds
+        self.prompts: list[str] = []
+
+    async def __call__(self, prompt: str, /) -> str:
+        self.prompts.append(prompt)
+        await asyncio.sleep(self.seconds)
+        return self.answer
+
+
+def two(first: Any = "one", second: Any = "two", **options: Any):
+    diary = Diary()
+    return diary.search("find", first, **options), diary.search("find", second, source="mcps", **options)
+
+
+async def test_two_answers_are_combined_by_the_model():
+    scribe = Scribe()
+    async with engine_with(*two("Tea is hot.", "Tea is green.")) as engine:
+        result = await ToolHub(engine, model=scribe).execute("find", {"query": "tea"})
+    assert hub_result_dict(result) == {
+        "success": True,
+        "result": "All in one.",
+        "error": None,
+        "_meta": {"source": "tools, mcps", "synthesized": True, "source_count": 2, "sources": ["tools", "mcps"]},
+    }
+    [prompt] = scribe.prompts
+    assert 'find {"query":"tea"}' in prompt
+    assert "[find (tools)]\nTea is hot." in prompt and "[find (mcps)]\nTea is green." in prompt
+    assert result.metadata["synthesis"] == "model" and len(result.metadata["call_ids"]) == 2
+
+
+async def test_without_a_model_answers_are_put_together_with_their_sources():
+    async with engine_with(*two("one", {"pages": ["two"]})) as engine:
+        result = await ToolHub(engine).execute("find", {"query": "x"})
+    assert result.text == '[find (tools)]\none\n\n[find (mcps)]\n{"pages":["two"]}'
+    assert (result.metadata["_meta"]["synthesized"], result.metadata["synthesis"]) == (True, "merge")
+
+
+async def test_more_than_2000_characters_are_merged_without_the_model():
+    scribe = Scribe()
+    async with engine_with(*two("a" * 1000, "b" * 1001)) as engine:
+        result = await ToolHub(engine, model=scribe).execute("find", {"query": "x"})
+    assert scribe.prompts == []
+    assert result.text == f"[find (tools)]\n{'a' * 300}\n\n[find (mcps)]\n{'b' * 300}"
+
+
+async def test_more_than_three_answers_are_merged_without_the_model():
+    scribe, diary = Scribe(), Diary()
+    tools = [diary.search(s, s, source=s, tags=["search"]) for s in ("tools", "skills", "mcps", "builtin")]
+    async with engine_with(*tools) as engine:
+        hub = ToolHub(engine, model=scribe, config=HubConfig(max_parallel=4))
+        result = await hub.execute_by_capability("search", {"query": "x"})
+    assert (scribe.prompts, result.metadata["_meta"]["source_count"]) == ([], 4)
+
+
+@pytest.mark.parametrize(
+    ("tag", "count", "length"),
+    [("calculate", 2, 100), ("search", 2, 300), ("search", 3, 200), ("extract", 2, 300), ("weather", 2, 250)],
+)
+async def test_what_the_model_reads_is_cut_by_kind_and_number(tag: str, count: int, length: int):
+    scribe, diary = Scribe(), Diary()
+    how: dict[str, Any] = {"tags": [tag], "metadata": {"strategy": "synthesize"}}
+    tools = [diary.search(s, "x" * 400, source=s, **how) for s in ("tools", "skills", "mcps")[:count]]
+    async with engine_with(*tools) as engine:
+        await ToolHub(engine, model=scribe).execute_by_capability(tag, {})
+    assert scribe.prompts[0].count("\n" + "x" * length + "\n") == count
+
+
+@pytest.mark.parametrize("model", [Scribe(seconds=FOREVER), Scribe(answer=" ")])
+async def test_a_model_that_takes_too_long_or_says_nothing_is_done_without(model: Scribe):
+    async with engine_with(*two()) as engine:
+        hub = ToolHub(engine, model=model, config=HubConfig(synthesis_timeout=0.05))
+        result = await hub.execute("find", {"query": "x"})
+    assert result.text == "[find (tools)]\none\n\n[find (mcps)]\ntwo"
+    assert result.metadata["synthesis"] == "merge"
+
+
+async def test_a_model_that_fails_is_done_without(caplog: pytest.LogCaptureFixture):
+    async def broken(prompt: str) -> str:
+        raise ConnectionError("no model")
+
+    async with engine_with(*two()) as engine:
+        result = await ToolHub(engine, model=broken).execute("find", {"query": "x"})
+    assert result.metadata["synthesis"] == "merge"
+    assert "no model" in caplog.text
+
+
+@pytest.mark.parametrize("other", [ValueError("broken"), "", None])
+async def test_one_answer_alone_stays_as_it_is(other: Any):
+    scribe = Scribe()
+    async with engine_with(*two({"page": 1}, other)) as engine:
+        result = await ToolHub(engine, model=scribe).execute("find", {"query": "x"})
+    assert (result.output, scribe.prompts) == ({"page": 1}, [])
+    assert result.metadata["_meta"] == {
+        "source": "tools",
+        "synthesized": False,
+        "source_count": 1,
+        "sources": ["tools"],
+    }
+
+
+async def test_when_the_whole_batch_fails_the_rest_follow_one_by_one():
+    diary = Diary()
+    bad = [diary.search(s, ValueError("no"), source=s, tags=["search"]) for s in ("tools", "skills", "mcps")]
+    rest = [diary.search(s, s, source=s, tags=["search"]) for s in ("builtin", "elsewhere")]
+    async with engine_with(*bad, *rest) as engine:
+        result = await ToolHub(engine).execute_by_capability("search", {})
+    assert (result.text, result.metadata["_meta"]["synthesized"]) == ("builtin", False)
+    assert "elsewhere" not in diary.started
+
+
+async def test_a_search_tool_that_hangs_does_not_hold_up_the_others():
+    diary = Diary()
+    hangs = diary.search("hangs", seconds=FOREVER, tags=["search"])
+    good = [diary.search(s, s, source=s, tags=["search"]) for s in ("skills", "mcps")]
+    async with engine_with(hangs, *good) as engine:
+        result = await ToolHub(engine, config=HubConfig(patience=0.05)).execute_by_capability("search", {})
+        statuses = sorted(r.status for r in await engine.query_call_records())
+    assert (result.metadata["_meta"]["sources"], diary.stopped) == (["skills", "mcps"], ["hangs"])
+    assert statuses == ["cancelled", "success", "success"]
+    assert result.metadata["skipped"][0]["candidate"] == "hangs (tools)"
+
+
+async def test_the_others_have_twice_as_long_as_the_first_took():
+    diary = Diary()
+    tools = [diary.search("find", s, source=s, seconds=t) for s, t in [("tools", 0.5), ("mcps", 0.3)]]
+    async with engine_with(*tools) as engine:
+        result = await ToolHub(engine, config=HubConfig(patience=0.0)).execute("find", {"query": "x"})
+    assert result.metadata["_meta"]["sources"] == ["tools", "mcps"]
+
+
+async def test_a_patient_hub_waits_for_all():
+    diary = Diary()
+    tools = [diary.search("find", s, source=s, seconds=t) for s, t in [("tools", 0.3), ("mcps", 0.0)]]
+    async with engine_with(*tools) as engine:
+        result = await ToolHub(engine, config=HubConfig(patience=math.inf)).execute("find", {"query": "x"})
+    assert result.metadata["_meta"]["sources"] == ["tools", "mcps"]
+
+
+async def test_cancelling_the_caller_ends_all_that_were_asked():
+    diary = Diary()
+    tools = [diary.search(s, seconds=FOREVER, source=s, tags=["search"]) for s in ("tools", "mcps")]
+    async with engine_with(*tools) as engine:
+        job = asyncio.create_task(ToolHub(engine).execute_by_capability("search", {}))
+        while len(diary.started) < 2:
+            await asyncio.sleep(0.01)
+        job.cancel()
+        await asyncio.wait([job])
+    assert job.cancelled() and sorted(diary.stopped) == ["mcps", "tools"]
+
+
+async def test_only_one_of_two_tools_that_change_the_world_is_called():
+    diary = Diary()
+    tools = [diary.search(s, s, source=s, tags=["search"], read_only=False) for s in ("tools", "mcps")]
+    async with engine_with(*tools) as engine:
+        result = await ToolHub(engine).execute_by_capability("search", {})
+    assert (diary.started, result.metadata["_meta"]["synthesized"]) == (["tools"], False)
+
+
+async def test_pictures_of_all_answers_stay():
+    images = [Image(data=b"1"), Image(data=b"2")]
+    async with engine_with(*two(*images)) as engine:
+        result = await ToolHub(engine).execute("find", {"query": "x"})
+    assert result.content == tuple(images)
+
+
+async def test_secrets_are_not_shown_to_the_model():
+    async def find(query: str, key: Annotated[str, Secret]) -> str:
+        """Find."""
+        return "found"
+
+    scribe = Scribe()
+    tools = [made(find, read_only=True), made(find, source="mcps", read_only=True)]
+    async with engine_with(*tools) as engine:
+        await ToolHub(engine, model=scribe).execute("find", {"query": "tea", "key": "hunter2"})
+    assert "tea" in scribe.prompts[0] and "hunter2" not in scribe.prompts[0]
+
+
+@pytest.mark.parametrize(
+    ("tags", "count", "synthesized"),
+    [
+        (["calculate"], 2, False),
+        (["Time"], 3, False),
+        (["search"], 3, True),
+        (["extract"], 3, True),
+        (["weather"], 2, True),
+        (["weather"], 3, False),
+        ([], 3, False),
+    ],
+)
+async def test_the_kind_of_tool_and_their_number_decide_the_strategy(tags: list[str], count: int, synthesized: bool):
+    diary = Diary()
+    tools = [diary.search("do", s, source=s, tags=tags) for s in ("tools", "skills", "mcps")[:count]]
+    async with engine_with(*tools) as engine:
+        result = await ToolHub(engine).execute("do", {"query": "x"})
+    assert result.metadata["_meta"]["synthesized"] is synthesized
+
+
+async def test_a_tag_that_names_a_kind_decides_for_tools_of_several_kinds():
+    diary = Diary()
+    tools = [diary.search(s, s, source=s, tags=["search", "time"]) for s in ("tools", "skills", "mcps")]
+    async with engine_with(*tools) as engine:
+        by_search = await ToolHub(engine).execute_by_capability("search", {})
+        by_time = await ToolHub(engine).execute_by_capability("time", {})
+    assert by_search.metadata["_meta"]["synthesized"] and not by_time.metadata["_meta"]["synthesized"]
+
+
+async def test_what_a_tool_says_about_its_strategy_holds_before_the_rules():
+    async with engine_with(*two(**BEST)) as engine:
+        best = await ToolHub(engine).execute("find", {"query": "x"})
+    how = {"tags": ["calculate"], "metadata": {"strategy": "synthesize"}}
+    async with engine_with(*two(**how)) as engine:
+        combined = await ToolHub(engine).execute("find", {"query": "x"}, ToolExecutionContext(timeout=5))
+    assert (best.text, combined.metadata["_meta"]["synthesized"]) == ("one", True)
+
+
+async def test_a_strategy_nobody_knows_is_logged_and_the_rules_hold(caplog: pytest.LogCaptureFixture):
+    async with engine_with(*two(metadata={"strategy": "fastest"})) as engine:
+        result = await ToolHub(engine).execute("find", {"query": "x"})
+    assert result.metadata["_meta"]["synthesized"]
+    assert "write 'best' or 'synthesize'" in caplog.text
+
+
+def test_chinese_text_is_cut_at_the_end_of_a_sentence():
+    text = "今天北京天气晴朗。" * 20 + "最后一句没有说完的话很长很长"
+    cut = cut_characters(text, 100)
+    assert cut.endswith("晴朗。")
+    assert 90 <= len(cut) <= 100
+
+
+def test_text_is_cut_by_characters_not_bytes():
+    assert cut_characters("茶" * 300, 300) == "茶" * 300
+    assert cut_characters("茶" * 301, 300) == "茶" * 300
+    assert cut_characters("One. Two. Thr", 12) == "One. Two."
