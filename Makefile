@@ -32,7 +32,7 @@ docs: setup ## write the pages that are made from the code
 	@$(BIN)/python scripts/cli_page.py
 
 bench: setup ## measure Ferrule beside its peers (installs them in environments of their own)
-	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 requirements: setup ## pin the newest versions of everything
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -14,6 +14,7 @@ redaction = Redaction()
 FRAGMENTS = st.sampled_from(
     ["password", "apiKey", "x-api-key", "token", "max_tokens", "Bearer ", "Basic ", "://", "@", "=", "?key=", "&sig="]
     + ['"', "'", ": ", "\\", "{", "}", "[", "]", "Cookie: ", "a", "B", " ", "1", "密码", "é", "_", "-", ".", "auth"]
+    + ["pass", "Pass", "word", "otp", "\n", "\t", "<", ">", "</", "--", "name", "value", "tokens", "private key-----"]
 )
 TEXTS = st.one_of(st.text(max_size=12), st.lists(FRAGMENTS, max_size=10).map("".join))
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -28,7 +29,21 @@ VALUES = st.recursive(
     "name",
     ["token", "accessToken", "X-Auth-Token", "PASSWORD", "db_passwd", "client_secret", "Authorization", "api_key"]
     + ["apiKey", "X-API-Key", "cookies", "Set-Cookie", "credentials", "privateKey", "aws_access_key_id", "sessionId"]
-    + ["bearer", "auth", "basicAuth", "jwt", "session_tokens", "refresh_tokens", "数据库密码"],
+    + ["bearer", "auth", "basicAuth", "jwt", "session_tokens", "refresh_tokens", "数据库密码"]
+    + ["passWord", "userPassWord", "passPhrase", "passCode", "passWd", "pass_phrase", "APIkey", "pass", "db_pass"]
+    + [
+        "smtpPass",
+        "DB_PASS",
+        "userpwd",
+        "authkey",
+        "authKey",
+        "ssh_key",
+        "signing_key",
+        "encryptionKey",
+        "otp",
+        "oauth",
+    ]
+    + ["new_tokens", "generated_tokens"],
 )
 def test_a_name_that_says_so_makes_its_value_secret(name):
     assert redaction.clean({"a": [{name: "hunter2"}]}) == {"a": [{name: "[redacted]"}]}
@@ -37,7 +52,8 @@ def test_a_name_that_says_so_makes_its_value_secret(name):
 @pytest.mark.parametrize(
     "name",
     ["max_tokens", "token_count", "total_tokens", "maxTokens", "prompt_tokens", "max_new_tokens", "n_tokens"]
-    + ["tokens_per_second", "tokenizer", "author", "authority", "secretary", "key", "keyboard", "monkey", "compass"],
+    + ["tokens_per_second", "tokenizer", "author", "authority", "secretary", "key", "keyboard", "monkey", "compass"]
+    + ["pass_rate", "passThrough", "passed", "kMaxTokens", "footpath", "public_key_url"],
 )
 def test_a_name_that_only_sounds_like_it_does_not(name):
     assert redaction.clean({name: "hunter2"}) == {name: "hunter2"}
@@ -50,6 +66,28 @@ def test_nothing_and_yes_and_no_are_not_secrets(value):
 
 def test_tokens_that_are_numbers_are_counts():
     assert redaction.clean({"tokens": 12, "token": 12}) == {"tokens": 12, "token": "[redacted]"}
+
+
+def test_numbers_of_tokens_and_of_passes_are_counts():
+    counts = {"pass": 5, "fail": 1, "input_tokens": 12, "new_tokens": [1, 2]}
+    assert redaction.clean(counts) == counts
+    text = "pass=5? no: input_tokens=12, new_tokens: 3, all tests pass: 5"
+    assert redaction.clean_text(text) == text.replace("pass=5?", "pass=[redacted]")
+
+
+def test_a_name_may_stand_beside_its_value():
+    assert redaction.clean({"name": "X-Api-Key", "value": "x"}) == {"name": "X-Api-Key", "value": "[redacted]"}
+    assert redaction.clean({"Key": "db_password", "Value": "x"}) == {"Key": "db_password", "Value": "[redacted]"}
+    assert redaction.clean([["X-Api-Key", "x"], ("a", "b")]) == [["X-Api-Key", "[redacted]"], ["a", "b"]]
+    assert redaction.clean(["psql", "--password", "x", "db"]) == ["psql", "--password", "[redacted]", "db"]
+    others = [{"name": "colour", "value": "x"}, {"required": ["password", "email"]}, ["--no-auth", "--verbose"]]
+    assert redaction.clean(others) == others
+
+
+def test_secrets_beside_their_names_are_removed_wherever_else_they_appear():
+    params = {"env": [{"name": "TOKEN", "value": "aaaaaaaa"}], "headers": [["X-Api-Key", "bbbbbbbb"]]}
+    params["argv"] = ["--password", "cccccccc"]
+    assert set(redaction.secrets_of(params, frozenset())) == {"aaaaaaaa", "bbbbbbbb", "cccccccc"}
 
 
 def test_a_secret_with_members_goes_as_a_whole():
@@ -72,10 +110,44 @@ def test_a_secret_with_members_goes_as_a_whole():
         ("curl -H 'X-Api-Key: abc' h", "curl -H 'X-Api-Key: [redacted]' h"),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----.", "[redacted]."),
         ("KeyError: {'password': 'a\"b', 'n': 1}", "KeyError: {'password': '[redacted]', 'n': 1}"),
+        ("PRIVATE-TOKEN: abc\nHost: x", "PRIVATE-TOKEN: [redacted]\nHost: x"),
+        ("X-Access-Token:abc", "X-Access-Token:[redacted]"),
+        ("Api-Key: abc", "Api-Key: [redacted]"),
+        ("password: abc", "password: [redacted]"),
+        ("password = abc", "password = [redacted]"),
+        ('token = "a b" # mine', "token = [redacted] # mine"),
+        ('password=\\"a b\\", n=1', "password=[redacted], n=1"),
+        ("{password:'abc'}", "{password:[redacted]}"),
+        ("tokens: ['abc', 'def'] and", "tokens: [redacted] and"),
+        ("- pass: abc", "- pass: [redacted]"),
+        ("mysql --password abc -u bob", "mysql --password [redacted] -u bob"),
+        ("ran ['mysql', '--password', 'a b', 'db']", "ran ['mysql', '--password', '[redacted]', 'db']"),
+        ("{'name': 'X-Api-Key', 'value': 'abc'", "{'name': 'X-Api-Key', 'value': '[redacted]'"),
+        ("[('Token', 'abc'), ('a', 'b')", "[('Token', '[redacted]'), ('a', 'b')"),
+        ("<password>a b</password><n>1</n>", "<password>[redacted]</password><n>1</n>"),
+        ("<w:Token t='x'><![CDATA[abc]]></w:Token>", "<w:Token t='x'>[redacted]</w:Token>"),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nabc\n-----END PGP PRIVATE KEY BLOCK-----.", "[redacted]."),
+        ("---- BEGIN SSH2 PRIVATE KEY ----\nabc\n---- END SSH2 PRIVATE KEY ----.", "[redacted]."),
+        ("the password: must have 8 letters", "the password: [redacted] have 8 letters"),
     ],
 )
 def test_a_secret_inside_a_text_goes_and_the_text_stays(text, cleaned):
     assert redaction.clean_text(text) == cleaned
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["please pass: the salt", "all tests pass: 12 of 12", "for x in y:\n    pass\n", "if password == other: ..."]
+    + [
+        "def f(password: str, token: str | None = None): ...",
+        "Unexpected token: }",
+        "http://auth:8080/x",
+        "List<Token> x",
+    ]
+    + ["password: null, has_password=true", "cmd --no-auth --verbose", "-----BEGIN PUBLIC KEY-----\nabc"],
+)
+def test_prose_and_code_that_only_speak_of_secrets_stay(text):
+    assert redaction.clean_text(text) == text
 
 
 def test_json_inside_a_string_is_read_and_stays_json():
@@ -120,11 +192,43 @@ def test_short_values_are_removed_only_where_they_stand():
     assert redaction.secrets_of({"pin": "abc", "session": "main"}, frozenset({"pin"})) == ()
 
 
+def test_of_a_call_with_very_many_secrets_nothing_is_shown():
+    params = {"body": {"token": [f"secret-{n}" for n in range(20_000)], "x": ["other"] * 20_000}, "n": 1}
+    secrets = redaction.secrets_of(params, frozenset())
+    assert 100 < len(secrets) < 1000  # there is no end to searching every text for every secret
+    assert redaction.clean_params(params, frozenset(), secrets) == {"[redacted]": "[redacted]"}
+    assert redaction.clean_text("secret-19999 is wrong", secrets) == "[redacted]"
+    assert redaction.clean(None, secrets) is None
+    assert (redaction.clean(True, secrets), redaction.clean("", secrets)) == (True, "")
+
+
+def test_names_that_become_the_same_are_told_apart():
+    cleaned = redaction.clean({f"?token={n}": None for n in range(5000)})
+    assert len(cleaned) == 5000
+    assert list(cleaned)[:2] == ["?token=[redacted]", "?token=[redacted] 2"]
+
+
+def test_secrets_that_contain_themselves_are_collected_once():
+    endless: list[Any] = ["hunter2-hunter2"]
+    endless += [endless, endless]
+    assert redaction.secrets_of({"password": endless, "a": [endless]}, frozenset()) == ("hunter2-hunter2",)
+    assert redaction.secrets_of({"pin": endless}, frozenset({"pin"})) == ("hunter2-hunter2",)
+
+
 def test_a_rule_of_ones_own():
-    own = Redaction(names=["iban", "card_number"], replacement="***")
-    value = {"iban": "DE1", "my-iban": "DE2", "caribana": "x", "cardNumber": "4", "password": "p", "h": "Bearer abc"}
+    own = Redaction(names=["iban", "card_number", "value"], replacement="***")
+    value = {
+        "iban": "DE1",
+        "value": 5,
+        "my-iban": "DE2",
+        "caribana": "x",
+        "cardNumber": "4",
+        "password": "p",
+        "h": "Bearer abc",
+    }
     assert own.clean(value) == {
         "iban": "***",
+        "value": "***",
         "my-iban": "***",
         "caribana": "x",
         "cardNumber": "***",
@@ -166,10 +270,20 @@ def test_what_contains_itself_ends_somewhere():
         " ",
         "x@",
         "&key=",
+        "token: '",
+        "token=[",
+        "<token>",
+        "<token ",
+        "--token ",
+        "--token', '",
+        "[['token', '",
+        "'name': 'token', 'value': '",
+        "n_",
     ],
 )
 def test_no_text_takes_for_ever(piece):
-    redaction.clean_text(piece * (100_000 // len(piece)) + " password=x")
+    text = piece * (100_000 // len(piece)) + " password=x"
+    redaction.clean([text, {text: 1}])
 
 
 @settings(deadline=None)

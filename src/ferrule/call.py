@@ -80,7 +80,10 @@ class ToolExecutionContext:
         """Call another tool from inside a sync tool, which waits for the result."""
         call = running_invocation("call_tool_sync").call_tool_sync
         if call is None:
-            raise SetupError("call_tool_sync is for sync tools; in an async tool use: await context.call_tool(…)")
+            raise SetupError(
+                "call_tool_sync is for sync tools in a process or a thread. In an async tool use: "
+                "await context.call_tool(…). A tool with isolation='inline' can call no other tools."
+            )
         return call(tool_name, dict(params or {}), action)
 
 

@@ -56,6 +56,8 @@ class FerruleConfig:
     http: HttpSection = field(default_factory=HttpSection)
     root: Path = field(default_factory=Path)
     """Relative paths start here: the folder of the file."""
+    path: Path | None = None
+    """The file it was read from; none: there is no project."""
 
     @classmethod
     def read(cls, path: Path, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
@@ -66,7 +68,7 @@ class FerruleConfig:
             raise SetupError(f"There is no {path}. Make one with: ferrule init") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise LoadError(f"not valid TOML: {error}", path=path) from None
-        return cls._of(said, environ, path.parent, str(path))
+        return dataclasses.replace(cls._of(said, environ, path.parent, str(path)), path=path)
 
     @classmethod
     def find(cls, directory: Path, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
@@ -85,14 +87,15 @@ class FerruleConfig:
         )
         url = self.store.url
         if url is not None and url.startswith("sqlite:///"):
-            path = self.root / url.removeprefix("sqlite:///")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            url = f"sqlite:///{path}"
+            url = f"sqlite:///{self.root / url.removeprefix('sqlite:///')}"
         guard = AddressGuard(
             allow_private=self.http.allow_private_addresses, allowed_hosts=tuple(self.http.allowed_hosts)
         )
         config = dataclasses.replace(
-            self.engine_config, tools_directory=str(self.root / self.engine_config.tools_directory)
+            self.engine_config,
+            tools_directory=str(self.root / self.engine_config.tools_directory),
+            mcp_file=str(self.root / self.engine_config.mcp_file),
+            skills_directories=tuple(str(self.root / folder) for folder in self.engine_config.skills_directories),
         )
         return ToolEngine(
             config,

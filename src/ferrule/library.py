@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -14,12 +15,16 @@ from ferrule.concurrency import ConcurrencyConfig
 from ferrule.config import FerruleConfig
 from ferrule.describe import DescriptionEngine
 from ferrule.engine import ToolEngine, ToolEngineConfig
-from ferrule.errors import SetupError
+from ferrule.errors import CallError, SetupError
 from ferrule.hub import ToolHub
 from ferrule.search import RegistryIndex
 from ferrule.sources import tool_of
-from ferrule.spec import FunctionToolSpec, Tool, ToolSpec, ToolType
+from ferrule.sources.openapi_tool import read_openapi
+from ferrule.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolSpec, ToolType
 from ferrule.store import ToolKnowledgeStore
+
+HEALTH_PATIENCE = 10.0
+"""Seconds an MCP server has to answer a question after its health."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,22 @@ class UnifiedToolLibrary:
     async def register_function_tool(self, tool_spec: FunctionToolSpec) -> RegistrationResult:
         """Register a class by its module path and name; it is imported when it is first called."""
         return self._register(tool_spec)
+
+    async def register_mcp_server(self, server_spec: MCPServerSpec) -> RegistrationResult:
+        """Register a server by its endpoint or command; it is started when it is first called."""
+        return self._register(server_spec)
+
+    async def register_openapi(self, source: str, **options: Any) -> RegistrationResult:
+        """Register an API by its OpenAPI document (a path, a URL or its text): a tool with an action per operation.
+
+        `options` are those of `ferrule.sources.openapi_tool.read_openapi`.
+        """
+        try:
+            tool = await asyncio.to_thread(partial(read_openapi, source, **options))
+            self.engine.register(tool)
+        except SetupError as error:
+            return RegistrationResult(success=False, tool_id=str(options.get("name") or ""), error=str(error))
+        return RegistrationResult(success=True, tool_id=tool.id)
 
     async def unregister_tool(self, tool_id: str) -> bool:
         """Take a tool out; False when there was none."""
@@ -156,19 +177,36 @@ class UnifiedToolLibrary:
                 raise SetupError(f"A call of a batch needs a tool_id: {{'tool_id': …, 'parameters': …}}, not {call!r}")
         return list(await asyncio.gather(*(one(**call) for call in tool_calls)))
 
+    async def _answers(self, tool: Tool) -> bool | str:
+        """Whether a tool can be reached, as far as that can be asked; else why not."""
+        if not tool.spec.enabled:
+            return "disabled"
+        try:
+            async with asyncio.timeout(HEALTH_PATIENCE):
+                await self.engine.ping(tool)
+        except TimeoutError:
+            return f"no answer within {HEALTH_PATIENCE:g} s"
+        except CallError as error:
+            return str(error)
+        return True
+
     async def get_tool_health_status(self, tool_id: str) -> dict[str, Any]:
-        """How a tool is doing: whether it can be called, its circuit, and how its latest calls went."""
+        """How a tool is doing: whether it answers, its circuit, and how its latest calls went."""
         candidates = self.engine.registry.candidates(tool_id)
+        answers = {tool.source: await self._answers(tool) for tool in candidates}
         records = await self.engine.query_call_records(tool_name=tool_id, limit=20)
         ended = [record for record in records if record.status in ("success", "failed")]
         failed = [record for record in ended if not record.is_success]
         circuits = {tool.source: self.engine.circuit_state(tool) for tool in candidates}
-        callable_now = [t for t in candidates if t.spec.enabled and circuits[t.source] != "open"]
+        callable_now = [
+            t for t in candidates if t.spec.enabled and circuits[t.source] != "open" and answers[t.source] is True
+        ]
         return {
             "tool_id": tool_id,
             "status": "unknown" if not candidates else "healthy" if callable_now else "unavailable",
             "enabled": any(tool.spec.enabled for tool in candidates),
             "circuit": circuits,
+            "answers": answers,
             "recent_calls": len(ended),
             "recent_failures": len(failed),
             "last_error": failed[0].error if failed else None,

@@ -145,7 +145,7 @@ class ToolCapability:
     @property
     def secret_names(self) -> frozenset[str]:
         """Parameters that are never recorded: those with something secret (`writeOnly`) anywhere in them."""
-        return frozenset(n for n, p in _properties(self.schema, self.schema) if _holds_secret(p, self.schema, set()))
+        return frozenset(n for n, p in _properties(self.schema, self.schema) if _holds_secret(p, self.schema))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,19 +329,23 @@ def _properties(schema: JsonSchema, root: JsonSchema) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
-def _holds_secret(schema: Any, root: JsonSchema, seen: set[str]) -> bool:
-    if isinstance(schema, list):
-        return any(_holds_secret(item, root, seen) for item in schema)
-    if not isinstance(schema, dict):
-        return False
-    ref = schema.get("$ref")
-    if isinstance(ref, str) and ref not in seen:
-        seen.add(ref)  # once is enough: what it leads to is the same every time
-        if _holds_secret(_local_target(schema, root), root, seen):
-            return True
-    if schema.get("writeOnly") is True:
-        return True
-    return any(_holds_secret(part, root, seen) for key, part in schema.items() if key not in _SAYS_NO_SCHEMA)
+def _holds_secret(schema: Any, root: JsonSchema) -> bool:
+    """Whether anything in a schema, or in what it refers to, is `writeOnly`."""
+    seen: set[str] = set()
+    waiting: list[Any] = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            if part.get("writeOnly") is True:
+                return True
+            ref = part.get("$ref")
+            if isinstance(ref, str) and ref not in seen:
+                seen.add(ref)
+                waiting.append(_local_target(part, root))
+            waiting += [inner for key, inner in part.items() if key not in _SAYS_NO_SCHEMA]
+    return False
 
 
 _SAYS_NO_SCHEMA = frozenset({"default", "examples", "enum", "const", "description", "$defs", "definitions"})

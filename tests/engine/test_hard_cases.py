@@ -228,7 +228,7 @@ async def test_what_a_subscriber_calls_is_not_part_of_the_call_it_watches():
 
 
 async def test_a_subscriber_that_ends_its_own_subscription_finishes_what_it_does():
-    done = []
+    done: list[ToolEngineEvent] = []
     async with ToolEngine() as engine:
 
         async def once(event: ToolEngineEvent) -> None:

@@ -1,3 +1,6 @@
+import asyncio
+import socket
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -64,6 +67,22 @@ async def test_a_public_address_is_let_through(address):
 async def test_this_machine_is_refused_however_it_is_spelled(host):
     with pytest.raises(PermissionDenied, match="this machine|unspecified"):
         await AddressGuard().addresses(host.strip("[]"), 80)
+
+
+async def test_a_slow_dns_server_keeps_nobody_else_waiting(monkeypatch):
+    answers = threading.Event()
+
+    def slow(host: str, port: int, **options: object) -> list[object]:
+        answers.wait(20)
+        raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    waiting = [asyncio.create_task(AddressGuard().addresses(f"{n}.example", 80)) for n in range(64)]
+    await asyncio.sleep(0.05)
+    assert await asyncio.wait_for(asyncio.to_thread(str.upper, "other work"), 10) == "OTHER WORK"
+    answers.set()
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(each, TransportFault) for each in found)
 
 
 async def test_one_private_address_among_public_ones_is_enough_to_refuse():

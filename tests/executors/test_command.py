@@ -105,7 +105,10 @@ async def test_items_without_a_value_are_left_out():
     assert await run(command, a="x", limit=-5, page=2) == ["x", "--limit", "-5", "--page=2", "end"]
 
 
-@pytest.mark.parametrize("command", [["rm", "-f", "{path}"], ["rm", "{path}.txt"]])
+@pytest.mark.parametrize(
+    "command",
+    [["rm", "-f", "{path}"], ["rm", "{path}.txt"], ["rm", ["-w", "80", "{path}"]], ["rm", "${FERRULE_UNSET:-}{path}"]],
+)
 async def test_a_value_cannot_become_an_option(command):
     with pytest.raises(Retry, match=r"'path' begins with '-'.*'\./'"):
         await run(command, path="--no-preserve-root")
@@ -216,9 +219,61 @@ def test_a_value_inside_a_shell_script_is_refused(command):
         fill_command({"command": command}, {"word": "$(id)"}, {})
 
 
-def test_a_whole_script_may_come_from_the_caller():
-    line = fill_command({"command": ["bash", "-c", "{script}"]}, {"script": "ls | wc"}, {})
-    assert line.arguments == ["bash", "-c", "ls | wc"]
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["bash", "-c", "{word}"], ["bash", "-ce", "echo {word}"], ["sh", "-c", "--", "echo {word}"]),
+        *(["bash", "-c", "-e", "echo {word}"], ["bash", "-euo", "pipefail", "-c", "{word}"], ["tcsh", "-fc", "{word}"]),
+        *(
+            ["bash", "-c", "-o", "pipefail", "{word}"],
+            ["timeout", "5", "mksh", "-c", "{word}"],
+            ["${SHELL}", "-c", "{word}"],
+        ),
+        *(["env", "-S", "sh -c 'echo {word}'"], ["env", "-iSsh -c", "{word}"], ["env", "-S", "sh -c", "echo {word}"]),
+        *(
+            ["python3.12", "-c", "print('{word}')"],
+            ["python", "-I", "-W", "error", "-c", "{word}"],
+            ["python3", "-c{word}"],
+        ),
+        *(
+            ["perl", "-Mstrict", "-ne", "print '{word}'"],
+            ["perl", "-e", "1", "-e", "{word}"],
+            ["ruby", "-rjson", "-e", "{word}"],
+        ),
+        *(
+            ["node", "-pe", "'{word}'"],
+            ["node", "--eval={word}"],
+            ["php", "-r", "{word}"],
+            ["fish", "--command={word}"],
+        ),
+    ],
+)
+def test_a_script_cannot_come_from_the_caller_however_it_is_handed_over(command):
+    with pytest.raises(SetupError, match="would be run as code"):
+        fill_command({"command": command}, {"word": "$(id)"}, {"SHELL": "/bin/bash"})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["sh", "-c", 'echo "$1"', "sh", "{word}"], ["bash", "run.sh", "-c", "{word}"], ["sh", "--", "{word}"]),
+        *(
+            ["python", "tool.py", "-c", "{word}"],
+            ["python", "-m", "tool", "-c", "{word}"],
+            ["python", "-c", "1", "{word}"],
+        ),
+        *(["env", "A=1", "git", "log", "-S", "{word}"], ["grep", "-c", "{word}", "sh"], ["perl", "-Mre", "{word}"]),
+        *(["lint", "{language}", "-e", "{word}"], ["node", "app.js", "-e", "{word}"]),
+    ],
+)
+def test_what_only_looks_like_a_script_may_come_from_the_caller(command):
+    line = fill_command({"command": command}, {"word": "notes", "language": "perl"}, {})
+    assert "notes" in line.arguments
+
+
+def test_whoever_wants_to_run_code_hands_it_over_on_standard_input():
+    config = {"command": ["bash", "-s"], "stdin": "{script}"}
+    assert fill_command(config, {"script": "ls | wc"}, {}).stdin == b"ls | wc"
 
 
 async def test_too_much_output_ends_the_program():
@@ -230,6 +285,27 @@ async def test_too_much_output_ends_the_program():
 async def test_output_of_any_size_below_the_limit_arrives_whole():
     text = await run([sys.executable, "-c", "print('x' * 3_000_000)"])
     assert len(text) == 3_000_000
+
+
+async def test_values_of_variables_do_not_come_back(monkeypatch, caplog):
+    monkeypatch.setenv("TEST_API_KEY", "s3cret/k3y")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    reports: list[Progress] = []
+    script = 'echo "$KEY $1"; echo "$KEY" >&2'
+    config = {"command": [*shell(script), "${HOME}"], "env": {"KEY": "${TEST_API_KEY}"}, "stream": True}
+    with caplog.at_level(logging.INFO, "ferrule.executors"):
+        result = await CommandExecutor().execute(invocation({}, config, reports))
+    assert result == reports[0].message == "[redacted] /home/somebody"
+    assert "stderr: [redacted]" in caplog.text
+
+
+async def test_values_of_variables_show_neither_in_json_nor_in_complaints(monkeypatch):
+    monkeypatch.setenv("TEST_API_KEY", "s3cret/k3y")
+    echo = ["echo", '{"${TEST_API_KEY}": ["a ${TEST_API_KEY} b", 5]}']
+    assert await run(echo) == {"[redacted]": ["a [redacted] b", 5]}
+    with pytest.raises(ExecutionFailed) as failed:
+        await run([*shell('printf %1995s "" >&2; echo "$1" >&2; exit 3'), "${TEST_API_KEY}"])
+    assert str(failed.value).endswith("[redacted]") and "s3c" not in str(failed.value)
 
 
 async def test_lines_are_reported_while_the_program_runs():
@@ -274,6 +350,21 @@ async def test_children_that_no_longer_have_a_parent_end_too(tmp_path):
     script = '(sh -c \'echo > "$1/begun"; sleep 30; echo > "$1/late"\' sh "$1" &); sleep 30'
     await cancel_when((tmp_path / "begun").exists, shell(script, str(tmp_path)))
     assert processes_with(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        shell('timeout 60 sh -c \'echo > "$1/begun"; sleep 0.3; echo > "$1/late"\' sh "$1"; echo done'),
+        ["bash", "-c", 'set -m; (echo > "$1/begun"; sleep 0.3; echo > "$1/late") & wait', "bash"],
+    ],
+    ids=["timeout", "job control"],
+)
+async def test_children_in_groups_of_their_own_end_too(tmp_path, command):
+    await cancel_when((tmp_path / "begun").exists, [*command, str(tmp_path)])
+    assert processes_with(str(tmp_path)) == []
+    await asyncio.sleep(0.4)
+    assert not (tmp_path / "late").exists()
 
 
 async def test_a_command_may_tidy_up_when_it_is_asked_to_end(tmp_path):

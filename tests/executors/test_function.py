@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from ferrule.call import Progress, ToolExecutionContext, ToolExecutionResult
-from ferrule.content import Image, Output
+from ferrule.content import Image, Output, Text
 from ferrule.errors import ExecutionFailed, InvalidArguments, NeedsApproval, Rejected, Retry, SetupError, TransportFault
 from ferrule.executors.function.executor import FunctionExecutor
 from ferrule.executors.function.thread import FunctionThreads
@@ -280,10 +281,49 @@ async def test_exceptions_arrive_as_they_were(executor):
         await run(executor, sample.fail, {"kind": "decode"})
 
 
-async def test_exceptions_that_cannot_travel_arrive_as_execution_failed(executor):
-    with pytest.raises(ExecutionFailed) as caught:
+async def test_what_an_exception_carries_arrives_as_text_if_it_cannot_travel(executor):
+    with pytest.raises(sample.Unpicklable, match="with a lambda inside") as caught:
         await run(executor, sample.fail, {"kind": "unpicklable"})
-    assert str(caught.value) == "Unpicklable: with a lambda inside"
+    assert caught.value.args[1].startswith("<function")
+    with pytest.raises(Retry) as signal:
+        await run(executor, sample.fail, {"kind": "details"})
+    assert signal.value.details == {"advice": "change_arguments", "point": {"x": 1, "y": 2}}
+
+
+async def test_an_exception_that_would_say_something_else_arrives_as_execution_failed(executor):
+    with pytest.raises(ExecutionFailed) as caught:
+        await run(executor, sample.fail, {"kind": "talkative"})
+    assert str(caught.value) == "Talkative: at 1"
+
+
+async def test_an_exception_this_process_does_not_know_is_not_imported_for(executor, tmp_path, monkeypatch):
+    (tmp_path / "ferrule_test_unknown.py").write_text("class Odd(Exception):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ExecutionFailed, match=r"^Odd: how odd"):
+        await run(executor, sample.fail_in, {"module": "ferrule_test_unknown", "name": "Odd"})
+    assert "ferrule_test_unknown" not in sys.modules
+
+
+@pytest.mark.parametrize("where", ["data", "text", "image", "failure", "progress", "question"])
+async def test_nothing_a_tool_sends_runs_code_in_this_process(executor, tmp_path, where):
+    invocation = invocation_of(sample.smuggle, {"folder": str(tmp_path), "where": where}, call_tool=square)
+    with suppress(Exception):
+        await executor.execute(invocation)
+    assert not (tmp_path / str(os.getpid())).exists()
+    assert (tmp_path / "sent").exists()
+
+
+async def test_what_a_tool_puts_into_a_part_arrives_as_text(executor, tmp_path):
+    output = await executor.execute(invocation_of(sample.smuggle, {"folder": str(tmp_path), "where": "text"}))
+    assert output == Output(data={"content": [{"type": "text", "text": "smuggled"}]}, parts=(Text(text="smuggled"),))
+
+
+async def test_a_worker_that_breaks_the_rules_is_ended_and_the_call_fails(executor):
+    pid = await run(executor, sample.process_id)
+    with pytest.raises(ExecutionFailed, match=r"something else than plain values \(posix\.system is no plain value\)"):
+        await run(executor, sample.forge_a_frame)
+    assert not is_running(pid)
+    assert await run(executor, sample.add, {"a": 1, "b": 2}) == 3
 
 
 async def test_an_exception_says_where_in_the_worker_it_was_raised(executor):
@@ -357,6 +397,14 @@ async def test_a_sync_tool_calls_another_tool(executor, isolation):
 async def test_an_async_tool_calls_other_tools_from_wherever_it_runs(executor, isolation):
     invocation = invocation_of(sample.ask_twice, {"name": "square"}, isolation=isolation, call_tool=square)
     assert result_of(await executor.execute(invocation)) == [1, 4]
+
+
+async def test_an_inline_tool_that_calls_another_is_told_why_it_cannot(executor):
+    invocation = invocation_of(sample.ask, {"name": "square", "n": 5}, isolation="inline", call_tool=square)
+    token = type(invocation).current.set(invocation)
+    with pytest.raises(SetupError, match="A tool with isolation='inline' can call no other tools"):
+        await executor.execute(invocation)
+    type(invocation).current.reset(token)
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])

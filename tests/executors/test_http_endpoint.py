@@ -75,6 +75,40 @@ async def test_messages_show_the_url_as_written_without_secrets(monkeypatch):
     assert "s3cret" not in str(failed.value)
 
 
+async def test_a_secret_the_server_repeats_does_not_come_back(monkeypatch):
+    monkeypatch.setenv("TEST_API_KEY", "s3cret/k3y")
+    monkeypatch.setenv("TEST_API_PIN", "1234")
+    headers = {"Authorization": "Bearer ${TEST_API_KEY}", "X-Pin": "${TEST_API_PIN}"}
+
+    def repeat(request: Request) -> Answer:
+        said = [*request.headers.values(), "s3cret%2Fk3y"]
+        return 200, {"Content-Type": "application/json"}, json.dumps({"said": said}).replace("/", "\\/").encode()
+
+    async with local_server(repeat) as server:
+        result = await call({"url": server.url, "headers": headers})
+    assert {"Bearer [redacted]", "[redacted]", "1234"} <= set(result["said"])
+    assert "s3cret" not in str(result)
+
+
+async def test_a_secret_in_an_error_of_the_server_does_not_come_back(monkeypatch):
+    monkeypatch.setenv("TEST_API_KEY", "s3cret/k3y")
+    long = "x" * 493
+
+    def repeat(request: Request) -> Answer:
+        return 403, {}, f"{long} {request.path}".encode()
+
+    async with local_server(repeat) as server:
+        with pytest.raises(ExecutionFailed) as failed:
+            await call({"url": f"{server.url}/${{TEST_API_KEY}}"})
+    assert "s3c" not in str(failed.value)
+
+
+async def test_links_of_a_server_to_itself_are_no_secrets(monkeypatch):
+    async with local_server(lambda request: (200, {}, f"see {server.url}/2".encode())) as server:
+        monkeypatch.setenv("TEST_API_URL", server.url)
+        assert await call({"url": "${TEST_API_URL}/1"}) == f"see {server.url}/2"
+
+
 @pytest.mark.parametrize(
     ("status", "means", "transport_fault"),
     [
@@ -163,7 +197,7 @@ def test_an_argument_that_looks_like_a_template_is_left_alone():
     assert filled.headers == {"X": "${SECRET}{b}"}
 
 
-@pytest.mark.parametrize("value", [".", ".."])
+@pytest.mark.parametrize("value", [".", "..", "../private/secret.txt", "a/../../b", "..\\b", "a\\.", "./a"])
 def test_a_path_cannot_be_left(value):
     with pytest.raises(Retry, match="lead to another one"):
         fill({"url": "https://api.example/users/{id}/files"}, id=value)

@@ -136,6 +136,13 @@ async def test_compressed_responses_are_unpacked(packed, encoding):
     assert output.data["body"] == {"a": 1}
 
 
+async def test_a_response_packed_again_and_again_is_not_unpacked():
+    headers = {"Content-Encoding": ", ".join(["gzip"] * 10_000)}
+    async with local_server(lambda _: (200, headers, gzip.compress(b"x"))) as server:
+        with pytest.raises(ExecutionFailed, match="compressed more than 2 times"):
+            await request(url=server.url)
+
+
 @pytest.mark.parametrize("packed", [b"no gzip", gzip.compress(b"whole")[:-9]])
 async def test_a_response_that_cannot_be_unpacked_fails(packed):
     async with local_server(lambda _: (200, {"Content-Encoding": "gzip"}, packed)) as server:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ferrule.call import ToolExecutionResult
-from ferrule.errors import SetupError, TransportFault
+from ferrule.errors import ExecutionFailed, SetupError, TransportFault
 from ferrule.executors.function.executor import FunctionExecutor
 from ferrule.executors.worker.pool import WorkerPool
 from tests.executors import sample_tools as sample
@@ -161,6 +161,25 @@ async def test_tools_that_call_tools_need_no_more_places_than_there_are():
     output = await executor.execute(invocation_of(sample.ask, {"name": "top", "n": 2}, call_tool=call_tool))
     assert output.data["result"] == "top says deeper says deeper says the bottom"
     await pool.aclose()
+
+
+async def test_a_result_that_is_too_large_fails_the_call_before_it_is_here():
+    pool = WorkerPool(size=1, max_result=10_000)
+    executor = FunctionExecutor(pool)
+    with pytest.raises(ExecutionFailed, match="more than the 10,000 allowed, and was ended. Let the tool return less"):
+        await executor.execute(invocation_of(sample.repeat, {"text": "x", "times": 20_000}))
+    output = await executor.execute(invocation_of(sample.repeat, {"text": "x", "times": 3}))
+    assert output.data == {"result": "xxx"}
+    await pool.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which groups a session has")
+async def test_groups_a_tool_left_in_the_session_end_with_the_worker():
+    pool = WorkerPool(size=1)
+    output = await FunctionExecutor(pool).execute(invocation_of(sample.leave_a_job))
+    assert is_running(output.data["result"])
+    await pool.aclose()
+    await wait_until(lambda: not is_running(output.data["result"]))
 
 
 async def test_a_worker_that_cannot_be_started_is_a_transport_fault(monkeypatch):

@@ -81,7 +81,9 @@ ECHO = "entry: {type: builtin, handler: echo}\n"
 def load(folder: Path, text: str | bytes, name: str = "tool.yaml") -> LoadReport:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return ToolConfigLoader().load_file(path)
+    report = ToolConfigLoader().load_file(path)
+    assert not any("the file cannot be loaded" in error.message for error in report.errors)  # we have thought of it
+    return report
 
 
 def schema_of(folder: Path, parameter: str) -> Any:
@@ -509,6 +511,8 @@ def test_two_parameters_of_one_name_are_reported_with_both_lines(tmp_path: Path)
         ("{type: external, command: 'echo \"a'}", "the command cannot be split into words: No closing quotation"),
         ("{type: external, command: [ls, '{fil}']}", "{fil} is none of the tool's parameters (Did you mean 'file'?"),
         ("{type: external, command: ['{file}']}", "the program '{file}' cannot be chosen by a call (name it)"),
+        ("{type: external, command: [bash, -ce, 'wc {file}']}", "a {param} inside the script 'wc {file}' would be run"),
+        ("{type: external, command: python -c, args: ['{file}']}", "a {param} inside the script '{file}' would be run"),
         ("{type: external, command: [ls], timeout: 3}", "unknown key 'timeout' (time-outs stand under limits)"),
         ("{type: external, url: example.com}", "the url 'example.com' names no web server (it starts with https://"),
         ("{type: external, url: 'http://x', method: GTE}", "method 'GTE' is not known (allowed: GET, POST,"),
@@ -561,6 +565,43 @@ name: u
 )
 def test_what_is_no_decent_yaml_is_refused(tmp_path: Path, text: bytes, expected: str):
     assert problems(tmp_path, text)[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "tagged", ['!!int ""', '!!float ""', "!!int '-'", "!!int _", "!!bool x", "!!map x", "!!seq {}"]
+)
+def test_a_tag_that_does_not_fit_its_value_is_refused(tmp_path: Path, tagged: str):
+    (problem,) = problems(tmp_path, f"name: t\nmetadata: {{a: {tagged}}}\n{ECHO}")
+    assert problem.startswith("2: a value of kind !!")
+
+
+@pytest.mark.parametrize("base", ['!!map "x"', '!!seq "abc"', "!!map [1]", "!!seq {a: 1}", "[1]", "x", "[[{}]]"])
+def test_only_mappings_can_be_merged(tmp_path: Path, base: str):
+    (problem,) = problems(tmp_path, f"name: t\nmetadata: {{<<: {base}}}\n{ECHO}")
+    assert problem == "2: '<<' takes a mapping, or a list of mappings"
+
+
+@pytest.mark.parametrize("number", [f"0x{'f' * 5000}", "-0b1" + "0" * 2000, "1.0e+999", ".nan"])
+def test_a_number_json_does_not_know_is_refused(tmp_path: Path, number: str):
+    (problem,) = problems(tmp_path, f"name: t\nmetadata: {{a: {number}}}\n{ECHO}")
+    assert "is no number JSON knows (leave it out)" in problem and len(problem) < 100
+
+
+def test_merges_that_multiply_are_refused(tmp_path: Path):
+    keys = "".join(f"  k{n}: 1\n" for n in range(9000))
+    text = f"name: t\nx-a: &a\n{keys}metadata:\n  <<: [{', '.join(['*a'] * 15_000)}]\n{ECHO}"
+    assert "stands for more than 100000 values (use fewer aliases)" in problems(tmp_path, text)[0]
+
+
+@pytest.mark.parametrize("link", ["<<", "k"])
+def test_long_chains_of_aliases_are_refused(tmp_path: Path, link: str):
+    chain = [f"x-{n}: &a{n} {{{link}: *a{n - 1}}}" for n in range(1, 2000)]
+    text = "\n".join(["name: t", "x-0: &a0 {k: 1}", *chain])
+    assert "nested deeper than 64 levels (use fewer aliases)" in problems(tmp_path, text)[0]
+
+
+def test_a_merge_that_contains_itself_is_refused(tmp_path: Path):
+    assert problems(tmp_path, "<<: &a {<<: *a}\n") == ["1: an alias that contains itself (write the value out)"]
 
 
 def test_aliases_that_multiply_are_refused(tmp_path: Path):

@@ -12,6 +12,8 @@ import pytest
 from ferrule.errors import LoadError
 from ferrule.executors.python_module import KEPT_VERSIONS, load_python_module, read_version, version_of
 from ferrule.sources import DirectorySource, LoadReport, diff
+from ferrule.sources.directory import read_file
+from ferrule.sources.loaded import LoadedFile
 from ferrule.sources.python_file import read_python_file
 from ferrule.spec import Tool
 
@@ -251,6 +253,21 @@ def test_a_file_that_was_never_good_brings_nothing_until_its_helper_is_there(tmp
     assert (ids(source.load()), len(source.load().errors)) == ([], 1)
     save(tmp_path / "own_late.py", "x = 1\n")
     assert (ids(source.load()), source.load().errors) == (["greet"], ())
+
+
+def test_a_file_nobody_can_read_never_stops_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    for name in ("a", "b"):
+        save(tmp_path / f"{name}.yaml", f"name: {name}\nentry: {{type: builtin, handler: echo}}\n")
+
+    def read(path: Path) -> LoadedFile:
+        if path.stem == "b":
+            raise KeyError("b")
+        return read_file(path)
+
+    report = DirectorySource(tmp_path, read=read).load()
+    assert ids(report) == ["a"]
+    assert [str(error) for error in report.errors] == [f"{tmp_path}/b.yaml:1: the file cannot be loaded: KeyError: 'b'"]
+    assert "Traceback" in caplog.text
 
 
 def test_the_tools_of_a_deleted_file_are_gone(tmp_path: Path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ferrule.errors import MissingExtra, StoreError
-from ferrule.store import ToolKnowledgeStore
+from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.store.location import locate
 
 
@@ -52,10 +52,40 @@ def test_any_other_address_is_an_error_that_says_what_to_write(url):
         locate(url)
 
 
-def test_an_error_about_an_address_keeps_its_password():
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("mysql://bob:hunter2@host/db", "mysql://bob:***@host/db"),
+        ("mysql://bob:hun@ter2@host/db", "mysql://bob:***@host/db"),
+        ("mysql://bob:h/un?t#er2@host:1/db", "mysql://bob:***@host:1/db"),
+        ("mysql://h/db?user=bob&password=hunter2&a=b", "mysql://h/db?user=bob&password=***&a=b"),
+        ("mysql://h/db?sslPassword=hunter2", "mysql://h/db?sslPassword=***"),
+        ("mysql://bob@h:1/db?a=b@c", "mysql://bob@h:1/db?a=b@c"),
+    ],
+)
+def test_an_error_about_an_address_keeps_its_password(url, shown):
     with pytest.raises(StoreError) as caught:
-        locate("mysql://bob:hunter2@host/db")
-    assert "bob:***@host" in str(caught.value)
+        locate(url)
+    assert repr(shown) in str(caught.value)
+
+
+def test_a_postgres_address_is_shown_without_its_passwords():
+    found = locate("postgresql://h/db?user=bob&password=hunter2&sslpassword=hunter3")
+    assert found.shown == "postgresql://h/db?user=bob&password=***&sslpassword=***"
+
+
+def test_a_password_with_an_at_sign_is_no_part_of_the_host():
+    found = locate("postgresql://bob:hun@ter2@h/db")
+    assert (found.database, found.shown) == ("postgresql+psycopg://bob:hun%40ter2@h/db", "postgresql://bob:***@h/db")
+
+
+async def test_a_database_that_does_not_answer_keeps_its_password(tmp_path):
+    store = ToolKnowledgeStore("postgresql://127.0.0.1:1/db?user=bob&password=hunter2", journal_directory=tmp_path)
+    with pytest.raises(StoreError) as caught:
+        store.start()
+    await store.aclose()
+    assert "password=***" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_directory_is_not_a_file(tmp_path):
@@ -73,3 +103,13 @@ async def test_directories_on_the_way_are_made(tmp_path: Path):
     async with ToolKnowledgeStore(f"sqlite:///{tmp_path}/new/data/calls.db") as store:
         await store.flush()
     assert (tmp_path / "new" / "data" / "calls.db").exists()
+
+
+async def test_records_are_for_their_owner_only(tmp_path: Path):
+    async with ToolKnowledgeStore(f"sqlite:///{tmp_path}/new/data/calls.db") as store:
+        store.record_finished(ToolCallRecord(record_id="1", tool_name="t", status="success"))
+        store.artifacts.put(b"long", "text/plain")
+        await store.flush()
+        made = list((tmp_path / "new").rglob("*"))
+        assert {path.name for path in made} >= {"calls.db", "calls.db-wal", "calls.db.journal", "calls.db.artifacts"}
+        assert [p for p in [tmp_path / "new", *made] if p.stat().st_mode & 0o077] == []

@@ -39,3 +39,16 @@ def assert_not_written(directory: Path, secrets: list[str]) -> None:
     written = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
     assert b"login" in written
     assert b"S3cret" not in written, secrets
+
+
+async def test_a_record_with_very_many_secrets_shows_nothing_and_stays_a_record(tmp_path: Path):
+    tokens = [f"S3cret-{number}" for number in range(300)]
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
+        record = ToolCallRecord(record_id="1", tool_name="login", params={"tokens": tokens, "user": "bob"})
+        store.record_started(record)
+        record.status, record.error, record.result = "failed", f"{tokens[299]} is wrong", {"said": tokens[150]}
+        store.record_finished(record)
+        [seen] = await store.query_call_records()
+        assert (seen.params, seen.result) == ({"[redacted]": "[redacted]"}, {"[redacted]": "[redacted]"})
+        assert (seen.tool_name, seen.error) == ("login", "[redacted]")
+        assert_not_written(tmp_path, tokens)

@@ -17,10 +17,13 @@ from ferrule.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.cli import doctor as examination
 from ferrule.cli import show
 from ferrule.cli.arguments import read_arguments
+from ferrule.cli.open_schema import open_examples, open_schema
 from ferrule.cli.project import make_project
 from ferrule.cli.session import USAGE, Session, exit_with, fail, run
+from ferrule.cli.terminal import complain, say, visible
 from ferrule.engine import ToolEngine
-from ferrule.errors import SetupError
+from ferrule.errors import FerruleError, SetupError
+from ferrule.search import RegistryIndex
 from ferrule.sources import DirectorySource
 from ferrule.spec import Tool
 
@@ -59,8 +62,9 @@ def options(
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    level = logging.DEBUG if verbose else logging.WARNING
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    # Only our own lines: those of HTTP libraries hold whole headers, cookies and addresses.
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    logging.getLogger("ferrule").setLevel(logging.DEBUG if verbose else logging.WARNING)
     global session
     session = Session(config)
 
@@ -143,7 +147,7 @@ def search_tools(
 
     async def story() -> list[Tool]:
         async with session.engine() as engine:
-            return engine.registry.search(" ".join(words))
+            return [hit.tool for hit in RegistryIndex(engine.registry).search(" ".join(words), 20)]
 
     found = run(story())
     if as_json:
@@ -156,10 +160,13 @@ def search_tools(
 
 @tools_app.command("validate")
 def validate_tools(
-    directory: Annotated[Path, typer.Argument(help="A folder of YAML and Python files.")] = Path("tools"),
+    directory: Annotated[
+        Path | None, typer.Argument(help="A folder of YAML and Python files; else the project's.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every file of tools in a folder and print all problems at once."""
+    """Check every file of tools in a folder and print all problems at once. Python files are run."""
+    directory = directory or _project_tools()
     if not directory.is_dir():
         fail(f"There is no folder {str(directory)!r}.", code=USAGE)
     report = DirectorySource(directory).load()
@@ -168,7 +175,7 @@ def validate_tools(
         show.as_json({"tools": [tool.id for tool in report.tools], "errors": problems})
     else:
         for error in report.errors:
-            print(error)
+            say(error)
         print(f"{len(report.tools)} tools are right, {len(report.errors)} problems.")
     if report.errors:
         raise typer.Exit(1)
@@ -186,8 +193,8 @@ def calls(
     """Show the latest calls."""
 
     async def story() -> Any:
-        async with session.engine() as engine:
-            return await engine.query_call_records(
+        async with session.store() as store:
+            return await store.query_call_records(
                 tool_name=tool,
                 conversation_id=conversation,
                 is_success=False if failed else None,
@@ -208,8 +215,8 @@ def stats(
     """Show how tools did and how long they took."""
 
     async def story() -> Any:
-        async with session.engine() as engine:
-            return await engine.get_call_statistics(tool_name=tool, since=_moment(since))
+        async with session.store() as store:
+            return await store.get_call_statistics(tool_name=tool, since=_moment(since))
 
     found = run(story())
     show.as_json(found.to_dict()) if as_json else show.statistics(found)
@@ -239,16 +246,26 @@ def doctor(as_json: AsJson = False) -> None:
         show.as_json([vars(check) for check in checks])
     else:
         for check in checks:
-            print(f"{'ok  ' if check.ok else 'BAD '} {check.name:<14} {check.found}")
+            say(f"{'ok  ' if check.ok else 'BAD '} {check.name:<14} {check.found}")
             if check.advice:
-                print(f"     {'':<14} {check.advice}")
+                say(f"     {'':<14} {check.advice}")
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
 
 
 def _say_what_did_not_load(engine: ToolEngine) -> None:
     for error in engine.load_errors:
-        print(f"ferrule: not loaded: {error}", file=sys.stderr)
+        complain(f"ferrule: not loaded: {error}")
+
+
+def _project_tools() -> Path:
+    try:
+        directory = session.tools_directory()
+    except FerruleError as error:
+        fail(str(error), code=USAGE)
+    if directory is None:
+        fail("There is no ferrule.toml here. Name the folder to check: ferrule tools validate tools", code=USAGE)
+    return directory
 
 
 def _found_by_other_name(engine: ToolEngine, name: str) -> Sequence[Tool]:
@@ -269,7 +286,12 @@ def _described(tool: Tool) -> dict[str, Any]:
         "origin": tool.origin,
         "fingerprint": spec.fingerprint,
         "actions": [
-            {"name": c.name, "description": c.description, "parameters": c.schema, "examples": c.examples}
+            {
+                "name": c.name,
+                "description": c.description,
+                "parameters": open_schema(c),
+                "examples": open_examples(c),
+            }
             for c in spec.capabilities
         ],
     }
@@ -294,7 +316,7 @@ def _moment(said: str | None) -> datetime | None:
 def _write_part(result: ToolExecutionResult, path: Path) -> None:
     data = next((d for part in result.content if (d := getattr(part, "data", None)) is not None), None)
     path.write_bytes(data if data is not None else result.text.encode())
-    print(f"ferrule: wrote {path}", file=sys.stderr)
+    complain(f"ferrule: wrote {path}")
 
 
 class _progress_line:
@@ -324,4 +346,6 @@ class _progress_line:
             return
         share = "" if progress.fraction is None else f"{progress.fraction:4.0%} "
         words = progress.message or (str(progress.data) if progress.data is not None else "")
-        self._status.update(f"{share}{words}".strip() or "running …")
+        from rich.text import Text
+
+        self._status.update(Text(visible(f"{share}{words}".strip() or "running …")))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from ferrule import __version__
-from ferrule.cli.session import Session
+from ferrule.cli.session import Session, without_files
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import FerruleError
 from ferrule.spec import Limits, Tool, ToolCapability, ToolSpec
@@ -85,7 +85,7 @@ async def _store(engine: ToolEngine) -> Check:
 
 async def _worker() -> Check:
     """A sync function must run in a process of its own, or a time-out could not end it."""
-    async with ToolEngine(ToolEngineConfig(auto_reload=False, builtin_tools=False)) as engine:
+    async with ToolEngine(without_files(ToolEngineConfig(auto_reload=False, builtin_tools=False))) as engine:
         engine.register(_probe())
         result = await engine.execute("probe", timeout=20)
     return Check(name="workers", ok=result.is_success, found="start and answer" if result.is_success else result.text)

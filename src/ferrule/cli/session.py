@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 import signal
-import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -14,8 +13,9 @@ from typing import Any, NoReturn, TypeVar
 import typer
 
 from ferrule.call import ToolExecutionResult
+from ferrule.cli.terminal import complain
 from ferrule.config import FerruleConfig
-from ferrule.engine import ToolEngine
+from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import (
     CANCELLED,
     EXECUTION_ERROR,
@@ -28,9 +28,12 @@ from ferrule.errors import (
     VALIDATION_ERROR,
     FerruleError,
 )
+from ferrule.store import ToolKnowledgeStore
 
 T = TypeVar("T")
 
+NO_TOOLS = os.devnull
+"""In the place of a folder of tools: it is none, and never will be."""
 USAGE = 2
 EXIT_CODES = {
     EXECUTION_ERROR: 1,
@@ -57,15 +60,39 @@ class Session:
         if config.store.url is not None:
             return config
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "ferrule"
-        state.mkdir(parents=True, exist_ok=True)
         url = f"sqlite:///{state / 'calls.db'}"
         return dataclasses.replace(config, store=dataclasses.replace(config.store, url=url))
+
+    def tools_directory(self) -> Path | None:
+        """The folder of tools. Loading it runs it, and without a project `./tools` may be anybody's: then there is none
+        unless a variable names it.
+        """
+        config = self.config()
+        if config.path is None and "FERRULE_ENGINE_TOOLS_DIRECTORY" not in os.environ:
+            return None
+        return config.root / config.engine_config.tools_directory
+
+    def store(self) -> ToolKnowledgeStore:
+        """The records alone: to look at them no tool is loaded."""
+        config = self.config()
+        bare = dataclasses.replace(config, engine_config=without_files(config.engine_config))
+        return bare.engine(leave_records_to_others=True).store
 
     def engine(self) -> ToolEngine:
         config = self.config()
         # A command is over before a file could change.
         settled = dataclasses.replace(config.engine_config, auto_reload=False, watch_for_changes=False)
+        if config.path is None:
+            named = self.tools_directory()
+            settled = dataclasses.replace(without_files(settled), tools_directory=str(named or NO_TOOLS))
+            if named is None and Path("tools").is_dir():
+                complain("ferrule: ./tools is not loaded: there is no ferrule.toml. Make one if it is yours.")
         return dataclasses.replace(config, engine_config=settled).engine(leave_records_to_others=True)
+
+
+def without_files(config: ToolEngineConfig) -> ToolEngineConfig:
+    """The same without folders of tools."""
+    return dataclasses.replace(config, tools_directory=NO_TOOLS, skills_directories=())
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:
@@ -91,7 +118,7 @@ async def _until_interrupted(story: Coroutine[Any, Any, T]) -> T:
 
 
 def fail(message: str, *, code: int) -> NoReturn:
-    print(f"ferrule: {message}", file=sys.stderr)
+    complain(f"ferrule: {message}")
     raise typer.Exit(code)
 
 

@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from ferrule.call import ToolExecutionResult
+from ferrule.cli.open_schema import open_examples, open_schema
+from ferrule.cli.terminal import complain, say, visible
 from ferrule.content import plain_json
 from ferrule.engine import ToolEngine
 from ferrule.spec import Tool, ToolCapability, parameters_of
@@ -19,7 +21,7 @@ from ferrule.validation.messages import expected_text
 
 
 def as_json(value: Any) -> None:
-    print(json.dumps(plain_json(value), ensure_ascii=False, indent=2))
+    say(json.dumps(plain_json(value), ensure_ascii=False, indent=2))
 
 
 def result(done: ToolExecutionResult) -> None:
@@ -28,15 +30,15 @@ def result(done: ToolExecutionResult) -> None:
         text = done.text
         if set(done.output) != {"result"}:
             text = json.dumps(done.output, ensure_ascii=False, indent=2)
-        print(text)
+        say(text)
         for part in done.content:
             data = getattr(part, "data", None)
             if data is not None:
-                print(f"({part.kind}, {len(data):,} bytes: use --output FILE to keep it)", file=sys.stderr)
+                complain(f"({part.kind}, {len(data):,} bytes: use --output FILE to keep it)")
     else:
-        print(f"ferrule: {done.error}", file=sys.stderr)
+        complain(f"ferrule: {done.error}")
     for name in done.metadata.get("ignored_params", ()):
-        print(f"ferrule: {done.tool_name} has no parameter {name!r}; it was left out.", file=sys.stderr)
+        complain(f"ferrule: {done.tool_name} has no parameter {name!r}; it was left out.")
 
 
 def tools(found: Sequence[Tool]) -> None:
@@ -58,11 +60,13 @@ def tools(found: Sequence[Tool]) -> None:
 
 def tool(one: Tool, engine: ToolEngine) -> None:
     from rich.console import Console
+    from rich.text import Text
 
     spec = one.spec
     console = Console(highlight=False)
-    console.print(f"[bold]{spec.tool_id}[/bold]" + (f"  {spec.name}" if spec.name != spec.tool_id else ""), markup=True)
-    console.print(spec.description or "(no description)", markup=False)
+    title = Text(visible(spec.tool_id), style="bold")
+    console.print(title.append(visible(f"  {spec.name}"), style="not bold") if spec.name != spec.tool_id else title)
+    console.print(Text(visible(spec.description or "(no description)")))
     facts = [
         ("version", spec.version),
         ("category", str(spec.category)),
@@ -74,7 +78,7 @@ def tool(one: Tool, engine: ToolEngine) -> None:
     ]
     for name, value in facts:
         if value:
-            console.print(f"  {name:<12} {value}", markup=False)
+            console.print(Text(visible(f"  {name:<12} {value}")))
     for capability in spec.capabilities:
         _action(one, capability, engine)
 
@@ -84,11 +88,11 @@ def _action(one: Tool, capability: ToolCapability, engine: ToolEngine) -> None:
     effects, limits = spec.effects_of(capability), spec.limits_of(capability)
     print()
     if len(spec.capabilities) > 1:
-        print(f"action {capability.name}: {_first_line(capability.description)}")
+        say(f"action {capability.name}: {_first_line(capability.description)}")
     promised = [n for n in ("read_only", "idempotent", "destructive", "cacheable") if getattr(effects, n)]
     print(f"  effects      {', '.join(promised) or 'anything may happen'}")
     print(f"  time-out     {limits.timeout or engine.config.default_timeout:g} s")
-    print(f"  bucket       {spec.bucket_of(capability)}")
+    say(f"  bucket       {spec.bucket_of(capability)}")
     table(
         ("parameter", "takes", "required", "default", "description"),
         [
@@ -99,13 +103,13 @@ def _action(one: Tool, capability: ToolCapability, engine: ToolEngine) -> None:
                 json.dumps(p.default, ensure_ascii=False) if p.has_default else "",
                 p.description,
             )
-            for p in parameters_of(capability.schema)
+            for p in parameters_of(open_schema(capability))
         ],
         empty="  no parameters",
     )
-    for example in capability.examples[:3]:
+    for example in open_examples(capability)[:3]:
         typed = " ".join(_typed(name, value) for name, value in example.items())
-        print(f"  for example: ferrule call {spec.model_name(capability)} {typed}")
+        say(f"  for example: ferrule call {spec.model_name(capability)} {typed}")
 
 
 def _typed(name: str, value: Any) -> str:
@@ -165,9 +169,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, 
         if empty:
             print(empty)
         return
+    rows = [[visible(cell).replace("\t", " ") for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in rows:
-            print("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in row))
+            print("\t".join(cell.replace("\n", " ") for cell in row))
         return
     from rich.cells import cell_len
     from rich.console import Console

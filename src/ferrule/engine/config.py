@@ -15,6 +15,10 @@ class ToolEngineConfig:
 
     tools_directory: str = "tools"
     """YAML and Python files of tools; a folder that is not there yet is no error."""
+    skills_directories: tuple[str, ...] = ("skills",)
+    """Folders of skills: Python classes and folders with a SKILL.md. `.claude/skills` and the like must be named."""
+    mcp_file: str = "mcp.json"
+    """MCP servers, as Claude Desktop and Cursor write them."""
     auto_reload: bool = True
     """Look for changed files every `reload_interval` seconds."""
     reload_interval: float = 5.0

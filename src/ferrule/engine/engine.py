@@ -55,6 +55,7 @@ from ferrule.errors import (
 )
 from ferrule.events import EventBus, EventCallback, EventFilter, ToolEngineEventType
 from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.mcp.executor import McpExecutor
 from ferrule.names import did_you_mean
 from ferrule.registry import ToolRegistry
 from ferrule.sources import LoadReport, tool_of
@@ -89,12 +90,13 @@ class ToolEngine:
         self.store = store if isinstance(store, ToolKnowledgeStore) else ToolKnowledgeStore(store)
         self.events = EventBus()
         self.cache = ResultCache()
-        self._executors = standard_executors(address_guard or AddressGuard())
+        self._mcp = McpExecutor()
+        self._executors = standard_executors(address_guard or AddressGuard(), self._mcp)
         self._preparation = Preparation(self.config, self.registry, self._executors)
         self._log = CallLog(self.store, self.events)
         self._running: dict[str, RunningCall] = {}
         self._deadlines: Deadlines | None = None
-        self._files = ToolFiles(self.config, self.registry, self.events)
+        self._files = ToolFiles(self.config, self.registry, self.events, self._mcp)
         self._closed = False
 
     # Life
@@ -135,6 +137,10 @@ class ToolEngine:
         for tool in tools if self.events.watched else ():
             self._files.announce(ToolEngineEventType.TOOL_ADDED, tool)
         return tools
+
+    async def ping(self, tool: Tool) -> float | None:
+        """Seconds an MCP server takes to answer, started if need be; None for tools that are no servers."""
+        return await self._mcp.ping(tool) if tool.handler == "mcp" else None
 
     def unregister(self, tool_id: str) -> bool:
         """Take a tool out; calls of it that run go on. False when there was none."""
@@ -225,7 +231,13 @@ class ToolEngine:
 
     async def _perform(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
         try:
-            prepared = call.prepared = self._preparation.of(tool or call.tool_name, call.action)
+            try:
+                prepared = call.prepared = self._preparation.of(tool or call.tool_name, call.action)
+            except ToolNotFound:
+                if not self._files.servers.is_discovering:
+                    raise
+                await self._files.servers.discovered()  # it may be what a server is just about to list
+                prepared = call.prepared = self._preparation.of(tool or call.tool_name, call.action)
             self._validate(call, prepared)
             executor = self._find_executor(call, prepared)
             output = self._remembered(call, prepared)

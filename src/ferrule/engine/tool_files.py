@@ -1,6 +1,6 @@
-"""The tools of files: those that come in the box, and a folder's, which are loaded again whenever one changes.
+"""The tools of files: those that come in the box, and those of folders, which are loaded again whenever one changes.
 
-A reload builds the folder's tools anew, compares them with those that are there, and swaps the difference in at once.
+A reload builds the folders' tools anew, compares them with those that are there, and swaps the difference in at once.
 Calls in flight finish on the tool they started with. A file that broke keeps its last good tools until it is mended.
 """
 
@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ferrule.engine.config import ToolEngineConfig
+from ferrule.engine.mcp_servers import McpServers
 from ferrule.errors import LoadError
 from ferrule.events import EventBus, ToolEngineEvent, ToolEngineEventType
+from ferrule.executors.mcp.executor import McpExecutor
 from ferrule.registry import ToolRegistry
 from ferrule.sources import DirectorySource, FileWatcher, LoadReport, diff
+from ferrule.sources.skill_directory import SkillsDirectory
+from ferrule.sources.skill_paths import skill_folders, watched_skill_files
 from ferrule.spec import Tool
 
 logger = logging.getLogger("ferrule.engine")
@@ -28,24 +32,26 @@ IN_THE_BOX = Path(__file__).parents[1] / "tools"
 class ToolFiles:
     """Keeps the registry true to the files of tools."""
 
-    def __init__(self, config: ToolEngineConfig, registry: ToolRegistry, events: EventBus) -> None:
+    def __init__(
+        self, config: ToolEngineConfig, registry: ToolRegistry, events: EventBus, mcp_executor: McpExecutor
+    ) -> None:
         self._config, self._registry, self._events = config, registry, events
-        self._folder = DirectorySource(config.tools_directory)
+        self.servers = McpServers(config.mcp_file, mcp_executor, registry, self._complain)
+        self._sources = (
+            DirectorySource(config.tools_directory),
+            SkillsDirectory(*config.skills_directories),
+            self.servers,
+        )
         self._loaded: tuple[Tool, ...] = ()
         self._box: tuple[Tool, ...] = ()
-        self._watcher: FileWatcher | None = None
+        self._watchers: tuple[FileWatcher, ...] = ()
         self._turn = asyncio.Lock()
         self.errors: Sequence[LoadError] = ()
 
     async def start(self) -> None:
         watched = self._config.auto_reload or self._config.watch_for_changes
-        if watched and self._watcher is None:  # before the first load: what is saved meanwhile is not missed
-            self._watcher = FileWatcher(
-                [self._config.tools_directory],
-                self.reload,
-                interval=self._config.reload_interval,
-                instant=self._config.watch_for_changes,
-            )
+        if watched and not self._watchers:  # before the first load: what is saved meanwhile is not missed
+            self._watchers = self._make_watchers()
         if self._config.builtin_tools and not self._box:
             self._box = tuple(replace(tool, source="builtin") for tool in DirectorySource(IN_THE_BOX).load().tools)
             self._registry.replace(*self._box)
@@ -54,16 +60,18 @@ class ToolFiles:
         await self._load()
         fresh = [tool for tool in self._loaded if _home(tool) not in already]
         self._announce_all(ToolEngineEventType.TOOL_LOADED, fresh)
-        if self._watcher is not None:
-            self._watcher.start()
+        self.servers.discover()
+        for watcher in self._watchers:
+            watcher.start()
 
     async def aclose(self) -> None:
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
+        watchers, self._watchers = self._watchers, ()
+        for watcher in watchers:
             await watcher.aclose()
+        await self.servers.aclose()
 
     async def reload(self, paths: Collection[Path] = ()) -> LoadReport:
-        """Read the folder again and swap in what changed."""
+        """Read the folders again and swap in what changed."""
         async with self._turn:
             self._emit(ToolEngineEventType.RELOAD_STARTED, paths=sorted(map(str, paths)))
             before = self._loaded
@@ -72,6 +80,10 @@ class ToolFiles:
             self._announce_all(ToolEngineEventType.TOOL_ADDED, changes.added)
             self._announce_all(ToolEngineEventType.TOOL_UPDATED, changes.updated)
             self._announce_all(ToolEngineEventType.TOOL_REMOVED, changes.removed)
+            for tool in changes.removed:
+                if tool.handler == "mcp":
+                    await self.servers.forget(tool)
+            self.servers.discover()
             self._emit(
                 ToolEngineEventType.RELOAD_COMPLETED,
                 added=[tool.id for tool in changes.added],
@@ -82,7 +94,7 @@ class ToolFiles:
             return report
 
     async def _load(self) -> LoadReport:
-        report = await asyncio.to_thread(self._folder.load)
+        report = await asyncio.to_thread(self._read)
         there = self._there()
         tools, errors = self._without_taken(report.tools)
         # Whoever disabled a tool means all its versions.
@@ -92,17 +104,41 @@ class ToolFiles:
         told = {str(error) for error in self.errors}
         self.errors = (*report.errors, *errors)
         for error in self.errors:
-            if str(error) in told:  # still as it was
-                continue
-            logger.warning("path=<%s>, line=<%s> | not loaded: %s", error.path, error.line, error.message)
-            self._emit(
-                ToolEngineEventType.LOAD_ERROR,
-                error=str(error),
-                path=str(error.path),
-                line=error.line,
-                hint=error.hint,
-            )
+            if str(error) not in told:  # else it is still as it was
+                self._tell(error)
         return replace(report, tools=tools, errors=tuple(self.errors))
+
+    def _make_watchers(self) -> tuple[FileWatcher, ...]:
+        config = self._config
+        tools = FileWatcher(
+            [config.tools_directory], self.reload, interval=config.reload_interval, instant=config.watch_for_changes
+        )
+        skills = FileWatcher(
+            config.skills_directories,
+            self.reload,
+            interval=config.reload_interval,
+            instant=config.watch_for_changes,
+            files=watched_skill_files,
+            folders=skill_folders,
+        )
+        file = Path(config.mcp_file)
+        servers = FileWatcher(
+            [file.parent],
+            self.reload,
+            interval=config.reload_interval,
+            instant=config.watch_for_changes,
+            files=lambda folder: [file] if file.exists() else [],
+            folders=lambda folder: [folder],
+        )
+        return tools, skills, servers
+
+    def _read(self) -> LoadReport:
+        reports = [source.load() for source in self._sources]
+        return LoadReport(
+            tools=tuple(tool for report in reports for tool in report.tools),
+            errors=tuple(error for report in reports for error in report.errors),
+            files=tuple(path for report in reports for path in report.files),
+        )
 
     def _without_taken(self, tools: Iterable[Tool]) -> tuple[tuple[Tool, ...], list[LoadError]]:
         """A file cannot take the name of a tool that a program registered."""
@@ -119,6 +155,17 @@ class ToolFiles:
                 message = f"there is a tool {tool.id!r} already, from {owner.origin}; this one is left out"
                 errors.append(LoadError(message, path=Path(path), line=int(line), hint="rename one of them"))
         return tuple(kept), errors
+
+    def _complain(self, error: LoadError) -> None:
+        """Something that turned out later: a server that does not start, say."""
+        self.errors = (*self.errors, error)
+        self._tell(error)
+
+    def _tell(self, error: LoadError) -> None:
+        logger.warning("path=<%s>, line=<%s> | not loaded: %s", error.path, error.line, error.message)
+        self._emit(
+            ToolEngineEventType.LOAD_ERROR, error=str(error), path=str(error.path), line=error.line, hint=error.hint
+        )
 
     def _there(self) -> dict[tuple[str, str, str], Tool]:
         """The folder's tools as the registry has them now: it may have disabled some."""

@@ -1,7 +1,8 @@
 """Ending a process together with everything it started.
 
-A process started with `start_new_session=True` leads a group of its own, and what it starts belongs to the group.
-One signal reaches them all. Only a process that deliberately leaves the group (`setsid`) is not ended with it.
+A process started with `start_new_session=True` leads a session and a group of its own, and what it starts belongs to
+both. Some children make groups of their own (GNU `timeout`, the jobs of a shell) but stay in the session: on Linux
+those groups are found and ended too. Only a process that deliberately leaves the session (`setsid`) is not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 logger = logging.getLogger("ferrule.executors")
@@ -23,20 +25,38 @@ KILL_PATIENCE = 5.0
 T = TypeVar("T")
 
 
-async def end_process_group(group: int, grace: float = GRACE) -> None:
-    """End every process of a group: by SIGTERM, and those still there after `grace` seconds by SIGKILL.
+async def end_process_group(leader: int, grace: float = GRACE) -> None:
+    """End every process of a session: by SIGTERM, and those still there after `grace` seconds by SIGKILL.
 
-    When this returns, nothing of the group runs any more. The number of a group is that of its first process.
+    When this returns, nothing of it runs any more. The number of a session is that of its first process, the leader.
     Whoever started that one must still wait for it, as for any child.
     """
-    for kind, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, KILL_PATIENCE)):
-        try:
-            os.killpg(group, kind)
-        except (ProcessLookupError, PermissionError):  # macOS says "not permitted" when all are zombies
-            return
-        if await _is_gone(group, within=patience):
-            return
-    logger.warning("process_group=<%d> | still there %s s after SIGKILL", group, KILL_PATIENCE)
+    if await _are_ended(leader, signal.SIGTERM, within=grace):
+        return
+    if not await _are_ended(leader, signal.SIGKILL, within=KILL_PATIENCE):
+        logger.warning("session=<%d> | still there %s s after SIGKILL", leader, KILL_PATIENCE)
+
+
+def running_groups(leader: int) -> set[int]:
+    """The groups of a session in which something runs that can be ended; elsewhere than on Linux only the first."""
+    if not os.path.isdir("/proc/self"):
+        return {leader} if signal_group(leader, 0) else set()
+    groups = set()
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError):  # it has just gone
+                if os.getsid(int(name)) == leader and not _has_ended(name):
+                    groups.add(os.getpgid(int(name)))
+    return {group for group in groups if signal_group(group, 0)}
+
+
+def signal_group(group: int, kind: int) -> bool:
+    """Whether there was anybody to get the signal."""
+    try:
+        os.killpg(group, kind)
+    except (ProcessLookupError, PermissionError):  # macOS says "not permitted" when all are zombies
+        return False
+    return True
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -54,10 +74,15 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-async def _is_gone(group: int, *, within: float) -> bool:
+async def _are_ended(leader: int, kind: signal.Signals, *, within: float) -> bool:
     deadline = time.monotonic() + within
     delay = 0.001
-    while _is_running(group):
+    told: set[int] = set()
+    while groups := running_groups(leader):
+        # Groups may be made while we look; but who was asked once to end must not be asked again and again.
+        for group in groups if kind == signal.SIGKILL else groups - told:
+            signal_group(group, kind)
+        told |= groups
         if time.monotonic() >= deadline:
             return False
         await asyncio.sleep(min(delay, max(deadline - time.monotonic(), 0)))
@@ -65,24 +90,7 @@ async def _is_gone(group: int, *, within: float) -> bool:
     return True
 
 
-def _is_running(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    # Zombies count for killpg. They have ended, and in a container there may be nobody to wait for orphans.
-    return not os.path.isdir("/proc/self") or any(found == group for found in _groups_of_running_processes())
-
-
-def _groups_of_running_processes() -> list[int]:
-    groups = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, _, process_group, *_ = file.read().rpartition(b")")[2].split()
-            except OSError:  # it has just gone
-                continue
-            if state not in (b"Z", b"X"):
-                groups.append(int(process_group))
-    return groups
+def _has_ended(name: str) -> bool:
+    # A zombie. In a container there may be nobody to wait for orphans.
+    with open(f"/proc/{name}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")

@@ -24,10 +24,16 @@ def whole_placeholder(text: str) -> str | None:
 
 def names_in(template: Any) -> Iterator[str]:
     """The parameters named anywhere in texts, lists and mappings."""
+    for text in texts_in(template):
+        yield from placeholders_in(text)
+
+
+def texts_in(template: Any) -> Iterator[str]:
+    """Every text in texts, lists and mappings."""
     if isinstance(template, str):
-        yield from placeholders_in(template)
+        yield template
     elif isinstance(template, Mapping):
-        yield from names_in(list(template.values()))
+        yield from texts_in(list(template.values()))
     elif isinstance(template, (list, tuple)):
         for part in template:
-            yield from names_in(part)
+            yield from texts_in(part)

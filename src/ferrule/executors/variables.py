@@ -16,6 +16,8 @@ _VARIABLE = r"\$\{(?P<variable>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?
 _LITERAL = r"\{(?P<literal>\{[\w.-]+\})\}"
 _PLACEHOLDER = r"\{(?P<parameter>[\w.-]+)\}"
 
+_COMMON = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
+
 _VARIABLES = re.compile(_VARIABLE)
 _TEMPLATE = re.compile(f"{_VARIABLE}|{_LITERAL}|{_PLACEHOLDER}")
 
@@ -23,6 +25,16 @@ _TEMPLATE = re.compile(f"{_VARIABLE}|{_LITERAL}|{_PLACEHOLDER}")
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:
     """The text with `${VAR}` and `${VAR:-default}` replaced; as in a shell, an empty variable gives the default."""
     return _VARIABLES.sub(lambda match: _value_of(match, environ), text)
+
+
+def variables_in(text: str) -> list[str]:
+    """The variables a text asks for by `${NAME}`, in order."""
+    return [match["variable"] for match in _VARIABLES.finditer(text)]
+
+
+def is_common(name: str) -> bool:
+    """Whether a variable is one that every program may see."""
+    return name in _COMMON or name.startswith("LC_")
 
 
 def placeholders_in(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from ferrule.errors import LoadError, SetupError
 from ferrule.sources.entry import read_entry
 from ferrule.sources.folder import YAML_SUFFIXES, tool_files
 from ferrule.sources.imported import ImportedTarget
-from ferrule.sources.loaded import LoadedFile, LoadReport, digest, digest_of, report_of
+from ferrule.sources.loaded import LoadedFile, LoadReport, digest, digest_of, load_or_report, report_of
 from ferrule.sources.section import Section, section_at
 from ferrule.sources.short_schema import output_schema, parameters_schema
 from ferrule.sources.yaml_text import Document, read_content, read_documents
@@ -40,10 +40,10 @@ class ToolConfigLoader:
             raise SetupError("which folder? Use ToolConfigLoader('tools') or loader.load('tools')")
         if not folder.is_dir():
             return LoadReport(errors=(LoadError("there is no such folder", path=folder),))
-        return report_of((path, read_tool_file(path)) for path in tool_files(folder, YAML_SUFFIXES))
+        return report_of((path, load_or_report(read_tool_file, path)) for path in tool_files(folder, YAML_SUFFIXES))
 
     def load_file(self, path: str | Path) -> LoadReport:
-        return report_of([(Path(path), read_tool_file(Path(path)))])
+        return report_of([(Path(path), load_or_report(read_tool_file, Path(path)))])
 
 
 def read_tool_file(path: Path) -> LoadedFile:

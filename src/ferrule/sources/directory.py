@@ -8,21 +8,35 @@ and reports what is wrong with it; the tools of a file that is gone are gone.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from ferrule.errors import LoadError
 from ferrule.sources.config_file import read_tool_file
 from ferrule.sources.folder import PYTHON_SUFFIXES, tool_files
-from ferrule.sources.loaded import LoadedFile, LoadReport, report_of
+from ferrule.sources.loaded import LoadedFile, LoadReport, load_or_report, report_of
 from ferrule.sources.python_file import read_python_file
+
+
+def read_file(path: Path) -> LoadedFile:
+    """The tools of a YAML or a Python file."""
+    return read_python_file(path) if path.suffix.lower() in PYTHON_SUFFIXES else read_tool_file(path)
 
 
 class DirectorySource:
     """The tools of one folder. A folder that is not there has none."""
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        files: Callable[[Path], list[Path]] = tool_files,
+        read: Callable[[Path], LoadedFile] = read_file,
+    ) -> None:
+        """`files` says which files of the folder count, `read` what they bring."""
         self.directory = Path(directory)
+        self._files, self._read = files, read
         self._good: dict[Path, LoadedFile] = {}
         self._lock = threading.Lock()
 
@@ -30,7 +44,7 @@ class DirectorySource:
         """All tools as the files are now. Python files are run: call it in a thread when others must not wait."""
         with self._lock:
             try:
-                files = tool_files(self.directory)
+                files = self._files(self.directory)
             except OSError as error:
                 return self._as_before(error)
             loaded = [(path, self._load_file(path)) for path in files]
@@ -41,7 +55,7 @@ class DirectorySource:
         last_good = self._good.get(path)
         if last_good is not None and last_good.is_current:
             return last_good
-        fresh = _read(path)
+        fresh = load_or_report(self._read, path)
         if not fresh.errors:
             self._good[path] = fresh
             return fresh
@@ -51,7 +65,3 @@ class DirectorySource:
         report = report_of(self._good.items())
         unreadable = LoadError(f"the folder cannot be read: {error.strerror or error}", path=self.directory)
         return replace(report, errors=(*report.errors, unreadable))
-
-
-def _read(path: Path) -> LoadedFile:
-    return read_python_file(path) if path.suffix.lower() in PYTHON_SUFFIXES else read_tool_file(path)

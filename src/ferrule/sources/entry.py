@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ferrule.executors.command.script import INSTEAD, Part, script_of_caller
 from ferrule.executors.templates import names_in
 from ferrule.executors.variables import placeholders_in
 from ferrule.names import did_you_mean
@@ -134,6 +135,9 @@ def _check_command(entry: Section, command: list[Any]) -> None:
         if isinstance(word, str) and word in _SHELL_WORDS:
             hint = "run a shell yourself if you must: command: [sh, -c, …]"
             entry.problem(f"no shell reads the command: {word!r} would be an argument", "command", hint)
+    words = [word for item in command for word in (item if isinstance(item, list) else [item])]
+    if (script := script_of_caller([Part(word, word) for word in words])) is not None:
+        entry.problem(f"a {{param}} inside the script {script!r} would be run as code", "command", INSTEAD)
 
 
 def _http_config(entry: Section) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from ferrule.schema import FunctionSignature, read_function
 from ferrule.schema.callables import is_callable_object, underlying
 from ferrule.schema.docstrings import read_docstring
 from ferrule.sources.actions import Action, actions_of, capability_of
+from ferrule.sources.mcp_tool import tool_of_server_spec
 from ferrule.sources.named_class import import_named, make, make_named
 from ferrule.sources.object_target import ObjectTarget, SharedObject
 from ferrule.sources.tool_options import NO_OPTIONS, ToolKeywords, ToolOptions, label_of, options_of, read_options, tool
-from ferrule.spec import FunctionToolSpec, Tool, ToolCapability, ToolCategory, ToolSpec
+from ferrule.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolCapability, ToolCategory, ToolSpec
 
 __all__ = ["ToolKeywords", "ToolOptions", "tool", "tool_of", "tools_of"]
 
@@ -90,6 +91,8 @@ def _tool_of_methods(thing: Any, given: ToolOptions) -> Tool:
 
 
 def _tool_of_spec(spec: ToolSpec) -> Tool:
+    if isinstance(spec, MCPServerSpec):
+        return tool_of_server_spec(spec)
     if not isinstance(spec, FunctionToolSpec):
         raise SpecError(f"tool {spec.tool_id!r}: a {type(spec).__name__} names no code; use a FunctionToolSpec")
     if not spec.module_path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from ferrule.errors import LoadError
+from ferrule.errors import LoadError, text_of
 from ferrule.spec import Tool
+
+logger = logging.getLogger("ferrule.sources")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,16 @@ class LoadedFile:
     def is_current(self) -> bool:
         """Whether loading again would give the same. A failure may have had other reasons than the files."""
         return not self.errors and all(digest_of(path) == digest for path, digest in self.made_from.items())
+
+
+def load_or_report(read: Callable[[Path], LoadedFile], path: Path) -> LoadedFile:
+    """What reading a file gives. Nothing that goes wrong with one file may stop the others."""
+    try:
+        return read(path)
+    except Exception as error:
+        logger.exception("file=<%s> | reading it failed in a way nobody has thought of", path)
+        said = f"{type(error).__name__}: {text_of(error)}"
+        return LoadedFile(errors=(LoadError(f"the file cannot be loaded: {said}", path=path),))
 
 
 def report_of(files: Iterable[tuple[Path, LoadedFile]]) -> LoadReport:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +22,22 @@ from ferrule.sources.tool_options import NOTE
 from ferrule.spec import Tool
 
 
-def read_python_file(path: Path) -> LoadedFile:
-    """The tools of one Python file, or what is wrong with it. The file is run, as an import would."""
+def decorated_things(module: ModuleType) -> Iterator[Any]:
+    """What `@tool` was put on, in order of definition; a second name for the same thing does not count."""
+    seen: set[int] = set()
+    for thing in list(vars(module).values()):
+        # Its own note, not one it has from its class: an object of a decorated class is not another tool.
+        is_ours = NOTE in getattr(thing, "__dict__", ()) and getattr(thing, "__module__", None) == module.__name__
+        if is_ours and id(thing) not in seen:
+            seen.add(id(thing))
+            yield thing
+
+
+def read_python_file(path: Path, things: Callable[[ModuleType], Iterable[Any]] = decorated_things) -> LoadedFile:
+    """The tools of one Python file, or what is wrong with it. The file is run, as an import would.
+
+    `things` says what of the module becomes a tool.
+    """
     try:
         version = _read_filled(path)
         module = load_or_explain(version, shown=path)
@@ -31,7 +45,7 @@ def read_python_file(path: Path) -> LoadedFile:
         return LoadedFile(errors=(error,))
     tools: list[Tool] = []
     errors: list[LoadError] = []
-    for thing in _decorated(module):
+    for thing in things(module):
         line = _line_of(thing, version)
         try:
             tools.append(_tool(thing, f"{path}:{line}", version))
@@ -49,17 +63,6 @@ def _read_filled(path: Path) -> ModuleVersion:
         # Often a file that is just being saved: to lose its tools would be worse than to keep the old ones.
         raise LoadError("the file is empty", path=path, hint="define a tool in it, or delete it")
     return version
-
-
-def _decorated(module: ModuleType) -> Iterator[Any]:
-    """In order of definition; a second name for the same thing does not count."""
-    seen: set[int] = set()
-    for thing in list(vars(module).values()):
-        # Its own note, not one it has from its class: an object of a decorated class is not another tool.
-        is_ours = NOTE in getattr(thing, "__dict__", ()) and getattr(thing, "__module__", None) == module.__name__
-        if is_ours and id(thing) not in seen:
-            seen.add(id(thing))
-            yield thing
 
 
 def _tool(thing: Any, origin: str, version: ModuleVersion) -> Tool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -63,7 +64,7 @@ def read_content(path: Path) -> bytes:
     return content
 
 
-def read_documents(content: bytes, path: Path) -> list[Document]:
+def read_documents(content: bytes, path: Path, *, max_values: int = MAX_VALUES) -> list[Document]:
     """The documents of a file; LoadError when it is not YAML at all."""
     import yaml
 
@@ -71,7 +72,8 @@ def read_documents(content: bytes, path: Path) -> list[Document]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _refuse_deep_nesting(text, loader, path)
-        documents = [_document(root, path) for root in yaml.compose_all(text, Loader=loader) if not _is_blank(root)]
+        roots = [root for root in yaml.compose_all(text, Loader=loader) if not _is_blank(root)]
+        documents = [_document(root, path, max_values) for root in roots]
     except yaml.YAMLError as error:
         raise _load_error(error, text, path) from None
     if not documents:
@@ -106,18 +108,18 @@ def _is_blank(root: yaml.Node) -> bool:
     return root.value == "" and root.tag == f"{_TAGS}null"
 
 
-def _document(root: yaml.Node, path: Path) -> Document:
+def _document(root: yaml.Node, path: Path, max_values: int) -> Document:
     document = Document(path=path)
     document.lines[()] = root.start_mark.line + 1
-    document.value = _Reading(document).value(root, ())
+    document.value = _Reading(document, max_values).value(root, ())
     return document
 
 
 class _Reading:
     """Turns the nodes of one document into values."""
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    def __init__(self, document: Document, max_values: int) -> None:
+        self._document, self._max_values = document, max_values
         self._open: set[int] = set()
         self._count = 0
 
@@ -129,17 +131,24 @@ class _Reading:
         if isinstance(node, yaml.ScalarNode):
             self._document.texts[place] = node.value
             return self._scalar(node, place)
+        with self._inside(node):
+            if _is_mapping(node):
+                return self._mapping(node, place)
+            if _is_sequence(node):
+                return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+        return self._wrong_tag(node, place)
+
+    @contextmanager
+    def _inside(self, node: yaml.Node) -> Iterator[None]:
         if id(node) in self._open:
             raise self._refusal(node, "an alias that contains itself", "write the value out")
+        if len(self._open) >= MAX_DEPTH:
+            raise self._refusal(node, f"nested deeper than {MAX_DEPTH} levels", "use fewer aliases")
         self._open.add(id(node))
         try:
-            if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAGS}map":
-                return self._mapping(node, place)
-            if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAGS}seq":
-                return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+            yield
         finally:
             self._open.discard(id(node))
-        return self._wrong_tag(node, place)
 
     def _mapping(self, node: yaml.Node, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -167,13 +176,14 @@ class _Reading:
         """What `<<: *base` brings: the pairs of the base, then those of its own bases."""
         for base in [base for key, value in node.value if key.tag == f"{_TAGS}merge" for base in _bases(value)]:
             self._count_one(base)
-            if base.tag != f"{_TAGS}map":
+            if not _is_mapping(base):
                 self._document.problem("'<<' takes a mapping, or a list of mappings", place)
                 continue
-            if id(base) in self._open:
-                raise self._refusal(base, "an alias that contains itself", "write the value out")
-            yield from self._own_pairs(base, place)
-            yield from self._inherited_pairs(base, place)
+            with self._inside(base):
+                for key_node, value_node in self._own_pairs(base, place):
+                    self._count_one(key_node)  # also of pairs that are there already: to look at them takes time too
+                    yield key_node, value_node
+                yield from self._inherited_pairs(base, place)
 
     def _scalar(self, node: yaml.Node, place: Place) -> Any:
         import yaml
@@ -184,10 +194,12 @@ class _Reading:
             return self._wrong_tag(node, place)
         try:
             value = yaml.constructor.SafeConstructor().construct_object(node)
-        except (ValueError, KeyError):  # !!int 'x'
+        except (ValueError, LookupError):  # !!int 'x', !!int ''
             return self._wrong_tag(node, place)
-        if isinstance(value, float) and not math.isfinite(value):
-            self._document.problem(f"{node.value} is no number JSON knows", place, "leave it out")
+        if isinstance(value, (int, float)) and not _is_finite(value):
+            shown = node.value if len(node.value) <= 40 else f"{node.value[:40]}…"
+            self._document.problem(f"{shown} is no number JSON knows", place, "leave it out")
+            return None
         return value
 
     def _wrong_tag(self, node: yaml.Node, place: Place) -> None:
@@ -198,15 +210,36 @@ class _Reading:
 
     def _count_one(self, node: yaml.Node) -> None:
         self._count += 1
-        if self._count > MAX_VALUES:
-            raise self._refusal(node, f"the document stands for more than {MAX_VALUES} values", "use fewer aliases")
+        if self._count > self._max_values:
+            message = f"the document stands for more than {self._max_values} values"
+            raise self._refusal(node, message, "use fewer aliases")
 
     def _refusal(self, node: yaml.Node, message: str, hint: str) -> LoadError:
         return LoadError(message, path=self._document.path, line=node.start_mark.line + 1, hint=hint)
 
 
 def _bases(node: yaml.Node) -> list[yaml.Node]:
-    return list(node.value) if node.tag == f"{_TAGS}seq" else [node]
+    return list(node.value) if _is_sequence(node) else [node]
+
+
+def _is_mapping(node: yaml.Node) -> bool:
+    # Both: anything can be tagged as anything, `!!map "x"` too.
+    import yaml
+
+    return isinstance(node, yaml.MappingNode) and node.tag == f"{_TAGS}map"
+
+
+def _is_sequence(node: yaml.Node) -> bool:
+    import yaml
+
+    return isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAGS}seq"
+
+
+def _is_finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floating point numbers
+        return False
 
 
 def _load_error(error: yaml.YAMLError, text: str, path: Path) -> LoadError:

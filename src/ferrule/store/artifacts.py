@@ -1,6 +1,6 @@
 """Whole outputs that were too long for a record, kept by their content: the same bytes are kept once.
 
-They are kept as they are, without redaction, in files only their owner may read.
+They are kept as they are given, in files only their owner may read: whoever puts one here has taken its secrets out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ferrule.errors import StoreError
+from ferrule.store.private_files import make_directory
 
 BYTES_IN_MEMORY = 64_000_000
 JUST_WRITTEN = 3600.0
@@ -93,7 +94,7 @@ def _write_file(path: Path, data: bytes) -> None:
         os.utime(path)  # it is there; from now on it counts as just written
         return
     except FileNotFoundError:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(path.parent)
     unnamed = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with open(os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

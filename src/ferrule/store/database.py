@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule.errors import StoreError
 from ferrule.store.line import newest
 from ferrule.store.location import Location, hide_password
+from ferrule.store.private_files import make_file
 from ferrule.store.schema import JSON_COLUMNS, calls_table, is_current, migrate
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _create_engine(location: Location) -> Engine:
         return sa.create_engine(location.database, pool_pre_ping=True, connect_args={"connect_timeout": 10})
     if location.kind == "sqlite":
         try:
-            Path(location.database).parent.mkdir(parents=True, exist_ok=True)
+            make_file(Path(location.database))
         except OSError as error:
             raise StoreError(f"there is no place for the store {location.shown!r}: {error}") from error
     options: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS, "check_same_thread": False}}

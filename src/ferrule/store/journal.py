@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ferrule.errors import StoreError
+from ferrule.store.private_files import make_directory
 from ferrule.store.segment import Segment
 
 logger = logging.getLogger("ferrule.store")
@@ -241,7 +242,7 @@ class FileJournal:
     def _begin_segment(self) -> None:
         if self._broken:
             raise OSError(f"no file in {self.directory} could be written")
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(self.directory)
         segment = Segment.create(
             self.directory / f"{self._start}-{os.getpid()}-{next(self._numbers):06}.new", self.owner
         )

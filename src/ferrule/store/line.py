@@ -100,7 +100,7 @@ def _tail(record: ToolCallRecord, redaction: Redaction) -> bytes:
         else:
             if not redaction.suspects(encoded.decode()):
                 return encoded[1:]
-    said = redaction.clean(outcome[6:], record.secrets)  # the error, the result, the metadata
+    said = [redaction.clean(each, record.secrets) for each in outcome[6:]]  # the error, the result, the metadata
     return _encode([*map(_storable, outcome[:6]), *said])[1:] + b"\n"
 
 

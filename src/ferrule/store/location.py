@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 from ferrule.errors import MissingExtra, StoreError
 
-_PASSWORD = re.compile(r"(?<=:)[^:@/]*(?=@)")
+_PASSWORD = re.compile(r"(?<=://)([^\s:/?#@]*):\S*@")
+_PASSWORD_OPTION = re.compile(r"\b((?:ssl)?password=)(?:'[^']*'|[^\s&#'\"]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,8 @@ def locate(url: str | None, journal_directory: Path | str | None = None) -> Loca
 
 
 def hide_password(text: str) -> str:
-    return _PASSWORD.sub("***", text)
+    """An address, or an error that names one, for messages. A password may hold any character: better too much goes."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 def _sqlite(path: str, journal_directory: Path | str | None) -> Location:
@@ -75,6 +77,9 @@ def _postgres(rest: str, journal_directory: Path | str | None) -> Location:
         import psycopg  # noqa: F401
     except ImportError:
         raise MissingExtra("psycopg", "postgres") from None
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    rest = user.replace("@", "%40") + at + host + slash + path  # else SQLAlchemy takes the end of a password for a host
     parts = urlsplit(f"postgresql://{rest}")
     identity = f"{parts.hostname}:{parts.port}{parts.path}?{parts.query}"
     state = Path(journal_directory) if journal_directory is not None else _state_directory()

@@ -56,8 +56,11 @@ def _value(node: Node) -> Value:
             return _constant(name)
         case Negative(operand):
             return -_value(operand)
-        case Percent(operand):
-            return compute("%", divide, _value(operand), 100)
+        case Percent(operand, times):
+            total = _value(operand)
+            for _ in range(times):
+                total = compute("%", divide, total, 100)
+            return total
         case Power(base, exponent):
             return compute("the power", power, _value(base), _value(exponent))
         case Chain(first, rest):

@@ -54,6 +54,7 @@ class Negative:
 @dataclass(frozen=True, slots=True)
 class Percent:
     operand: Node
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +194,9 @@ class _Parser:
         return Chain(first, tuple(rest)) if rest else first
 
     def _signed(self) -> Node:
-        # Whatever is nested, signs, powers, brackets or calls, comes through here.
+        # Whatever is nested, signs, powers, brackets or calls, comes through here; but for percents.
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise Retry(f"the expression is nested more than {MAX_DEPTH} levels deep. Split it into several calls.")
+        _refuse_deeper(self._depth)
         if self._token.kind in ("+", "-"):
             sign = self._take().kind
             operand = self._signed()
@@ -215,10 +215,12 @@ class _Parser:
 
     def _percent(self) -> Node:
         tree = self._primary()
+        times = 0
         while self._token.kind == "percent":
             self._take()
-            tree = Percent(tree)
-        return tree
+            times += 1
+            _refuse_deeper(self._depth + times)
+        return Percent(tree, times) if times else tree
 
     def _primary(self) -> Node:
         token = self._take()
@@ -274,6 +276,11 @@ class _Parser:
         if token.kind in _COMPARISONS:
             raise Retry("only two values can be compared in one expression, such as 1/3 < 0.34.")
         raise Retry(f"at character {token.at + 1} there is {token.text!r}, which has no meaning there.")
+
+
+def _refuse_deeper(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise Retry(f"the expression is nested more than {MAX_DEPTH} levels deep. Split it into several calls.")
 
 
 def _number(text: str) -> int | Fraction:

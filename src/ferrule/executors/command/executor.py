@@ -1,7 +1,7 @@
 """The `command` executor: a tool that is a program on this machine.
 
 However a call ends, by itself, by a time-out or an error, the program and everything it started has ended before
-the call returns. Nobody waits for the end of a pipe: a process that left the group may hold it open for ever.
+the call returns. Nobody waits for the end of a pipe: a process that left the session may hold it open for ever.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ferrule.errors import CallError, ExecutionFailed, Retry, TransportFault
 from ferrule.executors.command.line import CommandLine, fill_command
 from ferrule.executors.command.output import CommandOutput, LineHandler
 from ferrule.executors.process_group import GRACE, KILL_PATIENCE, end_process_group, to_the_end
+from ferrule.executors.secrets import Secrets
 
 logger = logging.getLogger("ferrule.executors")
 
@@ -39,23 +40,31 @@ class CommandExecutor:
     async def execute(self, invocation: Invocation, /) -> Any:
         config = invocation.tool.spec.implementation_config
         line = fill_command(config, invocation.params, os.environ)
+        return await self.run(line, invocation, stream=bool(config.get("stream")))
+
+    async def run(self, line: CommandLine, invocation: Invocation, *, stream: bool = False) -> Any:
+        """Run a program for a call, and give what it wrote. `stream` reports each line as progress."""
         output = CommandOutput(
             self._max_output,
-            on_stdout_line=_reporter(invocation) if config.get("stream") else None,
-            on_stderr_line=_logger_of(invocation),
+            on_stdout_line=_reporter(invocation, line.secrets) if stream else None,
+            on_stderr_line=_logger_of(invocation, line.secrets),
         )
-        await self._run(line, output)
-        program = line.arguments[0]
+        with line.secrets.hidden_in_errors():
+            await self._to_its_end(line, output)
+            return line.secrets.hide(self._result(line.arguments[0], output, line.secrets))
+
+    def _result(self, program: str, output: CommandOutput, secrets: Secrets) -> Any:
         if output.is_too_large:
             raise ExecutionFailed(
                 f"{program!r} wrote more than {self._max_output:,} bytes and was ended. Ask for less."
             )
         if output.exit_code != 0:
-            said = f": {output.complaint}" if output.complaint else "."
+            complaint = output.complaint(secrets.hide)
+            said = f": {complaint}" if complaint else "."
             raise ExecutionFailed(f"{program!r} {_how_it_ended(output.exit_code)}{said}", exit_code=output.exit_code)
-        return _result(output.stdout.decode("utf-8", "replace"))
+        return _json_or_text(output.stdout.decode("utf-8", "replace"))
 
-    async def _run(self, line: CommandLine, output: CommandOutput) -> None:
+    async def _to_its_end(self, line: CommandLine, output: CommandOutput) -> None:
         """Run the program to its end, or until the call is cancelled."""
         try:
             await to_the_end(_start(line, output))
@@ -87,7 +96,7 @@ async def _start(line: CommandLine, output: CommandOutput) -> None:
 
 
 async def _end(transport: asyncio.SubprocessTransport, output: CommandOutput, grace: float) -> None:
-    """End what is left of the group, take what was written, close the pipes."""
+    """End what is left of the session, take what was written, close the pipes."""
     await end_process_group(transport.get_pid(), grace)
     await _wait(output.exited, KILL_PATIENCE)
     await _wait(output.closed, DRAIN_PATIENCE)
@@ -121,7 +130,7 @@ def _how_it_ended(code: int) -> str:
     return f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code} ({signal.strsignal(-code)})"
 
 
-def _result(stdout: str) -> Any:
+def _json_or_text(stdout: str) -> Any:
     """A JSON object or list that was printed; any other text as it is, without the newline at its end."""
     if stdout.lstrip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
@@ -129,15 +138,16 @@ def _result(stdout: str) -> Any:
     return stdout.removesuffix("\n")
 
 
-def _reporter(invocation: Invocation) -> LineHandler:
-    return lambda text: invocation.report(Progress(message=text))
+def _reporter(invocation: Invocation, secrets: Secrets) -> LineHandler:
+    return lambda text: invocation.report(Progress(message=secrets.hide(text)))
 
 
-def _logger_of(invocation: Invocation) -> LineHandler:
+def _logger_of(invocation: Invocation, secrets: Secrets) -> LineHandler:
     lines = count(1)
 
     def log(text: str) -> None:
         if next(lines) <= MAX_LOGGED_LINES:
-            logger.info("tool=<%s>, call=<%s> | stderr: %s", invocation.tool.id, invocation.call_id, text)
+            shown = secrets.hide(text)
+            logger.info("tool=<%s>, call=<%s> | stderr: %s", invocation.tool.id, invocation.call_id, shown)
 
     return log

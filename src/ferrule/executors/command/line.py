@@ -8,19 +8,19 @@ Parameters no template names are given to the program as a JSON object on its st
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ferrule.content import encode_json
 from ferrule.errors import Retry, SetupError
-from ferrule.executors.templates import fill_text, names_in, whole_placeholder
-from ferrule.executors.variables import expand_variables, placeholders_in
+from ferrule.executors.command.script import INSTEAD, Part, script_of_caller
+from ferrule.executors.secrets import Secrets
+from ferrule.executors.templates import fill_text, names_in
+from ferrule.executors.variables import expand_variables, fill_template, is_common, placeholders_in
 
-_INHERITED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
-_SCRIPT_OPTION = re.compile(r"-[a-z]*c")
+_MARK = "\0"
+"""Stands for a value where only its place matters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class CommandLine:
     environment: dict[str, str]
     directory: str | None
     stdin: bytes | None
+    secrets: Secrets = Secrets()
+    """Must not show in what is told about the call."""
 
 
 def fill_command(config: Mapping[str, Any], params: Mapping[str, Any], environ: Mapping[str, str]) -> CommandLine:
@@ -37,53 +39,61 @@ def fill_command(config: Mapping[str, Any], params: Mapping[str, Any], environ: 
     command = config.get("command")
     if not isinstance(command, (list, tuple)) or not command or not isinstance(command[0], str):
         raise SetupError(f"a command must be a list such as ['grep', '-r', '{{pattern}}'], not {command!r}")
-    _check(command)
+    if placeholders_in(command[0]):
+        raise SetupError(f"the program of a command is fixed: {command[0]!r} cannot contain a {{param}}")
     given = {name: value for name, value in params.items() if value is not None}
+    parts = list(_parts(command, given, environ))
+    _refuse_script(parts)
     filled = CommandLine(
-        arguments=list(_arguments(command, given, environ)),
+        arguments=[part.text for part in parts],
         environment=_environment(config, given, environ),
         directory=expand_variables(config["cwd"], environ) if config.get("cwd") else None,
         stdin=_stdin(config, given, environ),
+        secrets=Secrets([config.get(key) for key in ("command", "env", "stdin")], environ),
     )
     for text in (*filled.arguments, *filled.environment.values()):
         _refuse_unfit(text)
     return filled
 
 
-def _check(command: Sequence[Any]) -> None:
-    if placeholders_in(command[0]):
-        raise SetupError(f"the program of a command is fixed: {command[0]!r} cannot contain a {{param}}")
-    words = [str(part) for item in command for part in (item if isinstance(item, (list, tuple)) else [item])]
-    for at, word in enumerate(words[:-1]):
-        runs_script = _SCRIPT_OPTION.fullmatch(word) and any(os.path.basename(w) in _SHELLS for w in words[:at])
-        script = words[at + 1]
-        if runs_script and placeholders_in(script) and whole_placeholder(script) is None:
-            raise SetupError(
-                f"a {{param}} inside the shell script {script!r} would be run as code: "
-                """give it as an argument, ["sh", "-c", 'grep -- "$1" notes.txt', "sh", "{pattern}"]"""
-            )
+def literal_command(
+    arguments: list[str], *, directory: str, stdin: str | None, environ: Mapping[str, str]
+) -> CommandLine:
+    """A program and its arguments just as they are: nothing in them is a template."""
+    for text in arguments:
+        _refuse_unfit(text)
+    return CommandLine(
+        arguments=arguments,
+        environment=_environment({}, {}, environ),
+        directory=directory,
+        stdin=None if stdin is None else stdin.encode("utf-8", "replace"),
+    )
 
 
-def _arguments(command: Sequence[Any], given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:
+def _refuse_script(parts: Sequence[Part]) -> None:
+    if (script := script_of_caller(parts)) is not None:
+        raise SetupError(f"a {{param}} inside the script {script!r} would be run as code: {INSTEAD}")
+
+
+def _parts(command: Sequence[Any], given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Part]:
     only_operands = False
     for item in command:
         group = item if isinstance(item, (list, tuple)) else [item]
         texts = [fill_text(str(part), given, environ) for part in group]
         if None in texts:
             continue
-        takes_value = len(group) > 1 and str(group[0]).startswith("-")
+        is_pair = len(group) > 1 and str(group[0]).startswith("-")
         for position, (part, text) in enumerate(zip(group, texts, strict=True)):
-            if not only_operands and not (takes_value and position > 0):
-                _refuse_option(str(part), text or "")
-            yield text or ""
+            if not only_operands and not (is_pair and position == 1):
+                _refuse_option(str(part), text or "", environ)
+            yield Part(str(part), text or "")
         only_operands = only_operands or item == "--"
 
 
-def _refuse_option(template: str, text: str) -> None:
-    names = placeholders_in(template)
-    if text.startswith("-") and names and template.startswith(f"{{{names[0]}}}"):
+def _refuse_option(template: str, text: str, environ: Mapping[str, str]) -> None:
+    if text.startswith("-") and fill_template(template, environ, lambda name: _MARK).startswith(_MARK):
         raise Retry(
-            f"the value of {names[0]!r} begins with '-': the program would take it for an option. "
+            f"the value of {placeholders_in(template)[0]!r} begins with '-': the program would take it for an option. "
             "Begin it with something else, for a file with './'."
         )
 
@@ -99,7 +109,7 @@ def _refuse_unfit(text: str) -> None:
 
 def _environment(config: Mapping[str, Any], given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     inherits_all = bool(config.get("inherit_env"))
-    inherited = {k: v for k, v in environ.items() if inherits_all or k in _INHERITED or k.startswith("LC_")}
+    inherited = {k: v for k, v in environ.items() if inherits_all or is_common(k)}
     added = {name: fill_text(str(text), given, environ) for name, text in (config.get("env") or {}).items()}
     return inherited | {name: text for name, text in added.items() if text is not None}
 

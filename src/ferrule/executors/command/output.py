@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 LONGEST_LINE = 65_536
 SHOWN = 2_000
+KEPT = 2 * SHOWN
+"""More than is shown: a secret that is cut in two could not be found."""
 
 LineHandler = Callable[[str], None]
 
@@ -32,11 +34,10 @@ class CommandOutput(asyncio.SubprocessProtocol):
         self.closed = asyncio.Event()
         """It has ended, and all its pipes are closed."""
 
-    @property
-    def complaint(self) -> str:
+    def complaint(self, hide: Callable[[str], str]) -> str:
         """What it said last, for messages: on stderr, or else on stdout."""
-        said = self._end_of_stderr.strip() or bytes(self.stdout[-SHOWN:]).strip()
-        return said.decode("utf-8", "replace")
+        said = self._end_of_stderr.strip() or bytes(self.stdout[-KEPT:]).strip()
+        return hide(said.decode("utf-8", "replace"))[-SHOWN:]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
@@ -44,7 +45,7 @@ class CommandOutput(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._end_of_stderr = (self._end_of_stderr + data)[-SHOWN:]
+            self._end_of_stderr = (self._end_of_stderr + data)[-KEPT:]
         elif len(self.stdout) + len(data) > self._limit:
             self.is_too_large = True
             self.finished.set()

@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Protocol, TypeAlias
 
 from ferrule.errors import PermissionDenied, SetupError, TransportFault
+from ferrule.executors.places import Places
 
 IPAddress: TypeAlias = IPv4Address | IPv6Address
+
+_places = Places(32)
+"""Names that are looked up at the same time."""
 
 # Special ranges that `ipaddress` does not know in every Python we support, or takes for public.
 _SPECIAL_V4 = (
@@ -38,8 +45,30 @@ class Resolver(Protocol):
 
 async def system_resolver(host: str, port: int, /) -> list[str]:
     """As this machine resolves names, with its hosts file and its DNS servers."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for *_, sockaddr in found]
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+    await _places.take()
+    try:
+        # A thread of its own, not one of those asyncio has for everybody: while a DNS server keeps us waiting,
+        # others must not wait too. A daemon: nor must the end of the program.
+        threading.Thread(target=_look_up, args=(host, port, loop, answer), name="ferrule-dns", daemon=True).start()
+    except RuntimeError as error:
+        _places.leave()
+        raise OSError(f"no thread can be started: {error}") from error
+    return await answer
+
+
+def _look_up(host: str, port: int, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[str]]) -> None:
+    settle: Callable[[], None]
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        settle = partial(answer.set_result, [str(sockaddr[0]) for *_, sockaddr in found])
+    except Exception as error:
+        settle = partial(answer.set_exception, error)
+    finally:
+        _places.leave()
+    with suppress(RuntimeError):  # the event loop has ended
+        loop.call_soon_threadsafe(lambda: None if answer.done() else settle())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,17 +33,19 @@ class HttpEndpointExecutor:
         config = invocation.tool.spec.implementation_config
         # Filled in, the URL may hold secrets of the environment: what others see is the URL as written.
         request = fill_endpoint(config, invocation.params, os.environ)
-        response = await self._client(request.url).send(
-            request.method,
-            request.url,
-            what=f"{request.method} {shown_url(config['url'])}",
-            headers=request.headers,
-            content=request.content,
-            timeout=config.get("timeout"),
-        )
+        with request.secrets.hidden_in_errors():
+            response = await self._client(request.url).send(
+                request.method,
+                request.url,
+                what=f"{request.method} {shown_url(config['url'])}",
+                headers=request.headers,
+                content=request.content,
+                timeout=config.get("timeout"),
+            )
         if response.status_code >= 400:
-            raise _failure(invocation.tool.id, response)
-        return read_body(replace(response, url=shown_url(config["url"])))
+            content = request.secrets.hide_in_bytes(response.content)
+            raise failure_of_status(invocation.tool.id, replace(response, content=content))
+        return request.secrets.hide(read_body(replace(response, url=shown_url(config["url"]))))
 
     async def aclose(self) -> None:
         """Close idle connections."""
@@ -67,7 +69,8 @@ def _host(url: str) -> str:
         raise Retry(f"the arguments make a URL that is not valid: {error}") from error
 
 
-def _failure(tool_id: str, response: Response) -> CallError:
+def failure_of_status(tool_id: str, response: Response) -> CallError:
+    """What a status of 400 or more means: try again later, or do not."""
     said = beginning_of_body(response)
     message = f"the endpoint of {tool_id!r} answered with status {response.status_code}" + (
         f": {said}" if said else "."

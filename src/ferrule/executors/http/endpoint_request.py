@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from ferrule.content import as_text, encode_json
 from ferrule.errors import Retry, SetupError
+from ferrule.executors.secrets import Secrets
 from ferrule.executors.templates import fill_text, names_in, whole_placeholder
 from ferrule.executors.variables import fill_template
 
@@ -30,12 +31,15 @@ class EndpointRequest:
     url: str
     headers: dict[str, str]
     content: bytes | None
+    secrets: Secrets
+    """Must not show in what is told about the call."""
 
 
 def fill_endpoint(config: Mapping[str, Any], params: Mapping[str, Any], environ: Mapping[str, str]) -> EndpointRequest:
     """The request a call makes."""
     given = {name: value for name, value in params.items() if value is not None}
-    named = set(names_in([config.get(key) for key in ("url", "headers", "query", "body")]))
+    templates = [config.get(key) for key in ("url", "headers", "query", "body")]
+    named = set(names_in(templates))
     rest = {name: value for name, value in given.items() if name not in named}
     headers = {name: as_text(value) for name, value in _filled(config.get("headers") or {}, given, environ).items()}
     query = _filled(config.get("query") or {}, given, environ)
@@ -52,6 +56,7 @@ def fill_endpoint(config: Mapping[str, Any], params: Mapping[str, Any], environ:
         url=_url(str(config["url"]), given, environ, query),
         headers=headers,
         content=None if body is _ABSENT else body.encode() if isinstance(body, str) else encode_json(body),
+        secrets=Secrets(templates, environ),
     )
 
 
@@ -84,7 +89,8 @@ def _url(template: str, given: Mapping[str, Any], environ: Mapping[str, str], qu
     address, _, written_query = fill_template(template, environ, write).partition("#")[0].partition("?")
     if _NO_VALUE in address:
         raise Retry(f"parameter {missing[0]!r} is part of the address and needs a value.")
-    if any(unquote(segment) in (".", "..") for segment in address.split("/")):
+    # A server may undo the encoding before it cuts the path into segments.
+    if any(part in (".", "..") for part in unquote(address).replace("\\", "/").split("/")):
         raise Retry("'.' and '..' cannot be part of the address: they would lead to another one.")
     entries = [entry for entry in written_query.split("&") if entry and _NO_VALUE not in entry]
     entries += [urlencode({name: _query_value(value)}, doseq=True) for name, value in query.items()]

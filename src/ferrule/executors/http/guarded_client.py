@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_RESPONSE = 5_000_000
 MAX_REDIRECTS = 10
+MAX_ENCODINGS = 2
+"""Each is as much work as a whole response; nobody has a use for more than one."""
 CONNECT_TIMEOUT = 10.0
 
 FAILURES: dict[str, tuple[type[CallError], str]] = {
@@ -233,8 +235,11 @@ def _is_same_place(first: httpx.URL, second: httpx.URL) -> bool:
 
 def _decoded(content: bytes, encodings: str, limit: int) -> bytes:
     """The content as it was before the server compressed it, unpacked no further than allowed."""
-    for encoding in reversed(encodings.lower().split(",")):
-        if content and encoding.strip() in ("gzip", "x-gzip", "deflate"):
+    applied = [name for each in encodings.lower().split(",") if (name := each.strip()) not in ("", "identity")]
+    if len(applied) > MAX_ENCODINGS:
+        raise ExecutionFailed(f"the response says it is compressed more than {MAX_ENCODINGS} times, and is not read.")
+    for encoding in reversed(applied):
+        if content and encoding in ("gzip", "x-gzip", "deflate"):
             content = _unpacked(content, limit)
     return content
 

@@ -11,7 +11,8 @@ import contextlib
 import socket
 from typing import Any
 
-from ferrule.executors.worker.frames import HEADER_SIZE, decode, encode, length_of
+from ferrule.errors import ExecutionFailed
+from ferrule.executors.worker.frames import HEADER_SIZE, decode_from_worker, encode, length_of
 
 CHUNK = 1 << 16
 
@@ -19,8 +20,9 @@ CHUNK = 1 << 16
 class Channel:
     """One end of a conversation in frames. EOFError means that the other end is gone."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, max_frame: int) -> None:
         connection.setblocking(False)
+        self._max_frame = max_frame
         self._socket = connection
         self._descriptor = connection.fileno()
         self._received = bytearray()
@@ -76,11 +78,17 @@ class Channel:
         received = self._received
         if len(received) < HEADER_SIZE:
             return None
-        end = HEADER_SIZE + length_of(received)
+        length = length_of(received)
+        if length > self._max_frame:
+            raise ExecutionFailed(
+                f"A worker process was about to send {length:,} bytes, more than the {self._max_frame:,} allowed, and "
+                "was ended. Let the tool return less, or write to a file and return its path."
+            )
+        end = HEADER_SIZE + length
         if len(received) < end:
             return None
         with memoryview(received) as view, view[HEADER_SIZE:end] as payload:
-            frame = decode(payload)
+            frame = decode_from_worker(payload)
         del received[:end]
         return frame
 

@@ -2,6 +2,7 @@
 
 Only plain values, parts of content and Ferrule's own small types travel. What a caller handed in (arguments,
 variables) is pickled apart, so that a value the other side cannot read spoils one call and not the conversation.
+A worker believes what this process sends. This process reads nothing from a worker that could run code here.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ferrule.call import Progress, ToolExecutionResult
-from ferrule.content import Content
+from ferrule.content import Audio, Content, Image, Resource, Text
+from ferrule.errors import ExecutionFailed
 from ferrule.executors.function.reference import FunctionReference
 from ferrule.executors.worker.failure import Failure
+from ferrule.executors.worker.plain_pickle import PlainReader
 
 _LENGTH = struct.Struct(">Q")
 HEADER_SIZE = _LENGTH.size
@@ -112,8 +115,12 @@ class NotLoaded(NamedTuple):
     failure: Failure
 
 
+_FRAMES = {frame.__name__: frame for frame in (Call, Answer, Question, Reported, Done, Failed, NotLoaded)}
+_from_worker = PlainReader((Text, Image, Audio, Resource, Progress, Failure))
+
+
 def encode(frame: Any) -> bytes:
-    payload = pickle.dumps(frame, pickle.HIGHEST_PROTOCOL)
+    payload = pickle.dumps((type(frame).__name__, *frame), pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(payload)) + payload
 
 
@@ -122,5 +129,18 @@ def length_of(header: bytes | bytearray | memoryview) -> int:
     return int(_LENGTH.unpack_from(header)[0])
 
 
-def decode(payload: bytes | bytearray | memoryview) -> Any:
-    return pickle.loads(payload)
+def decode_from_owner(payload: bytes | bytearray | memoryview) -> Any:
+    name, *fields = pickle.loads(payload)
+    return _FRAMES[name](*fields)
+
+
+def decode_from_worker(payload: bytes | bytearray | memoryview) -> Any:
+    """The same, without belief in what is read; ExecutionFailed when it is anything but a frame."""
+    try:
+        name, *fields = _from_worker.read(payload)
+        return _FRAMES[name](*fields)
+    except Exception as error:  # a pickle can be wrong in any way
+        raise ExecutionFailed(
+            f"A worker process sent something else than plain values ({error}), and was ended. "
+            "Let the tool return numbers, texts, lists, dictionaries and parts of content."
+        ) from error

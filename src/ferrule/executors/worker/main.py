@@ -14,10 +14,10 @@ import pickle
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ferrule.call import Invocation, Progress, ToolExecutionContext
-from ferrule.content import Audio, Image, Output, Resource, Text, plain_json
+from ferrule.content import Audio, Content, Image, Output, Resource, Text, plain_json
 from ferrule.errors import ExecutionFailed
 from ferrule.executors.function.reference import LOADING, ByValue, FunctionReference
 from ferrule.executors.function.run import run_to_end
@@ -39,6 +39,8 @@ from ferrule.schema.binding import Bind, bind_as_they_are
 from ferrule.spec import Tool, ToolCapability, ToolSpec
 
 _PARTS = (Text, Image, Audio, Resource)
+
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -71,8 +73,11 @@ class Worker:
         except BaseException as error:
             return encode(NotLoaded(call.number, write_failure(error)))
         try:
-            output = Output.of(contextvars.Context().run(self._run, call, function, bind))
-            return encode(Done(call.number, output.data, output.parts))
+            value = contextvars.Context().run(self._run, call, function, bind)
+            output = Output.of(value)
+            # What the tool put into an Output or a part itself is still as it was.
+            data = _plain_object(output.data) if output is value or output.parts else output.data
+            return encode(Done(call.number, data, tuple(map(_plain_part, output.parts))))
         except BaseException as error:
             return encode(Failed(call.number, write_failure(error)))
 
@@ -122,9 +127,37 @@ class Worker:
 
     def _report(self, number: int, progress: Progress) -> None:
         if number == self._owner.current:
-            data = progress.data if isinstance(progress.data, _PARTS) else plain_json(progress.data)
-            plain = Progress(fraction=progress.fraction, message=progress.message, data=data)
+            fraction = None if progress.fraction is None else float(progress.fraction)
+            data = _plain_part(progress.data) if isinstance(progress.data, _PARTS) else plain_json(progress.data)
+            plain = Progress(fraction=fraction, message=str(progress.message), data=data)
             self._owner.send(encode(Reported(number, plain)))
+
+
+def _plain_object(data: Any) -> dict[str, Any]:
+    plain = plain_json(data)
+    return plain if isinstance(plain, dict) else {"result": plain}
+
+
+def _plain_part(part: Content) -> Content:
+    """The same part, made of nothing but text and bytes whatever the tool put into it."""
+    match part:
+        case Text():
+            return Text(text=str(part.text))
+        case Resource():
+            return Resource(
+                uri=str(part.uri),
+                text=_optional(str, part.text),
+                data=_optional(bytes, part.data),
+                mime_type=_optional(str, part.mime_type),
+            )
+        case Image():
+            return Image(data=bytes(part.data), mime_type=str(part.mime_type))
+        case Audio():
+            return Audio(data=bytes(part.data), mime_type=str(part.mime_type))
+
+
+def _optional(kind: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else kind(value)
 
 
 def _read_arguments(call: Call) -> Arguments | ReadyArguments:

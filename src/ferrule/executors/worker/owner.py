@@ -19,9 +19,10 @@ from itertools import count
 from typing import Any
 
 from ferrule.call import ToolExecutionResult
+from ferrule.content import plain_json
 from ferrule.errors import ExecutionFailed
 from ferrule.executors.worker.failure import read_failure
-from ferrule.executors.worker.frames import HEADER_SIZE, Answer, Call, Question, decode, encode, length_of
+from ferrule.executors.worker.frames import HEADER_SIZE, Answer, Call, Question, decode_from_owner, encode, length_of
 
 
 class Owner:
@@ -62,8 +63,9 @@ class Owner:
         if number != self.current:
             raise ExecutionFailed("The call that started this thread has ended: it can call no other tools.")
         question, waiting = next(self._question_numbers), Future[Answer]()
+        frame = Question(number, question, str(tool_name), _plain(params), None if action is None else str(action))
         self._questions[question] = waiting
-        self.send(encode(Question(number, question, tool_name, params, action)))
+        self.send(encode(frame))
         self._listen_until(waiting.done)
         answer = waiting.result()
         if answer.failure is not None:
@@ -105,7 +107,7 @@ class Owner:
     def _receive(self) -> Call | Answer | None:
         header = self._read(HEADER_SIZE)
         payload = self._read(length_of(header)) if header else b""
-        frame: Call | Answer | None = decode(payload) if payload else None
+        frame: Call | Answer | None = decode_from_owner(payload) if payload else None
         return frame
 
     def _read(self, size: int) -> bytearray:
@@ -118,6 +120,15 @@ class Owner:
                 return bytearray()
             left = left[got:]
         return received
+
+
+def _plain(params: dict[str, Any]) -> dict[str, Any]:
+    plain = plain_json(params)
+    if not isinstance(plain, dict):
+        raise ExecutionFailed(
+            "The arguments for another tool must be what JSON can say: numbers, texts, lists of them."
+        )
+    return plain
 
 
 def meet_owner() -> Owner:

@@ -20,13 +20,15 @@ from ferrule.call import Invocation
 from ferrule.content import Output
 from ferrule.errors import SetupError, TransportFault
 from ferrule.executors.function.reference import ByName, FunctionReference
+from ferrule.executors.places import Places
 from ferrule.executors.process_group import to_the_end
 from ferrule.executors.worker.conversation import Conversation, RemoteFunction, pack_arguments
 from ferrule.executors.worker.failure import read_failure
 from ferrule.executors.worker.frames import Done, Failed, NotLoaded
-from ferrule.executors.worker.places import Places
 from ferrule.executors.worker.process import WorkerProcess
 from ferrule.schema import FunctionSignature
+
+MAX_RESULT = 200_000_000
 
 _GOODBYE_TIME = 1.0
 """Seconds a dismissed worker may take to clean up."""
@@ -37,11 +39,21 @@ class WorkerPool:
     """Runs functions in processes that can be killed. Ends them all in `aclose`, or when this process ends."""
 
     def __init__(
-        self, *, size: int | None = None, most: int = 32, idle_time: float = 30.0, calls_per_worker: int = 1000
+        self,
+        *,
+        size: int | None = None,
+        most: int = 32,
+        idle_time: float = 30.0,
+        calls_per_worker: int = 1000,
+        max_result: int = MAX_RESULT,
     ) -> None:
-        """Up to `most` calls run at once; `size` workers stay when there is nothing to do for `idle_time` seconds."""
+        """Up to `most` calls run at once; `size` workers stay when there is nothing to do for `idle_time` seconds.
+
+        No worker may send more than `max_result` bytes at a time: a result, a piece of one, a progress report.
+        """
         self._size = min(max(os.cpu_count() or 2, 2), 8, most) if size is None else size
         self._most, self._idle_time, self._calls_per_worker = most, idle_time, calls_per_worker
+        self._max_result = max_result
         if not 1 <= self._size <= most:
             raise SetupError(f"a worker pool needs 1 <= size <= most, not size={size} and most={most}")
         self._numbers = count(1)
@@ -149,7 +161,7 @@ class WorkerPool:
         return None
 
     def _start(self) -> WorkerProcess:
-        worker = WorkerProcess()
+        worker = WorkerProcess(max_frame=self._max_result)
         self._workers.add(worker)
         return worker
 

@@ -1,15 +1,14 @@
 """One worker process as its owner sees it: started, spoken to, ended with all its children.
 
 A worker is a new Python, not a fork: no locks, threads or open connections of this process come along. It leads a
-session of its own, so that one signal to its process group ends it together with whatever a tool started in it. Two
-things tie it to this process. Over a socket, its standard input, frames go to and fro. A pipe, its standard output,
-carries nothing: it breaks when this process dies, however that happens, and then the worker ends itself.
+session of its own, so that it can be ended together with whatever a tool started in it. Two things tie it to this
+process. Over a socket, its standard input, frames go to and fro. A pipe, its standard output, carries nothing: it
+breaks when this process dies, however that happens, and then the worker ends itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -19,7 +18,7 @@ import time
 
 from ferrule.errors import SetupError, TransportFault
 from ferrule.executors.function.reference import LOADING
-from ferrule.executors.process_group import end_process_group
+from ferrule.executors.process_group import end_process_group, running_groups, signal_group
 from ferrule.executors.process_tree import groups_that_left
 from ferrule.executors.worker.channel import Channel
 from ferrule.executors.worker.frames import Surroundings
@@ -33,7 +32,7 @@ _POLL_INTERVAL = 0.002
 class WorkerProcess:
     """A process that runs one function at a time, and many one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_frame: int) -> None:
         if (loading := LOADING.get()) is not None:
             raise SetupError(
                 f"importing {loading} calls tools, and would do so again in every worker process: "
@@ -41,7 +40,7 @@ class WorkerProcess:
             )
         self.started_at = time.time()
         self._process, connection, self._lifeline = _start()
-        self.channel = Channel(connection)
+        self.channel = Channel(connection, max_frame)
         self.functions: set[int] = set()
         """The functions it has been told of."""
         self.modules: dict[str, str] = {}
@@ -63,17 +62,18 @@ class WorkerProcess:
     def kill(self) -> None:
         """End it and all its children, now. `gone` waits for their last moments."""
         if not self.ended:  # once it was waited for, the number may be another process's
-            _signal_group(self.pid, signal.SIGKILL)
+            for group in (self.pid, *running_groups(self.pid)):
+                signal_group(group, signal.SIGKILL)
 
     def kill_call(self) -> None:
         """The same for a worker in the middle of a call: what that call started dies too, wherever it went."""
         if not self.ended:
-            _signal_group(self.pid, signal.SIGSTOP)  # the work ends now, and nothing is started while we look around
+            signal_group(self.pid, signal.SIGSTOP)  # the work ends now, and nothing is started while we look around
             for group in (self.pid, *groups_that_left(self.pid, since=self.call_began)):
-                _signal_group(group, signal.SIGKILL)
+                signal_group(group, signal.SIGKILL)
 
     async def gone(self) -> None:
-        """Wait until nothing is left of a killed worker and its group."""
+        """Wait until nothing is left of a killed worker and its session."""
         await end_process_group(self.pid, grace=0.0)
         while not self._reap():
             await asyncio.sleep(_POLL_INTERVAL)
@@ -117,12 +117,6 @@ class WorkerProcess:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-
-
-def _signal_group(group: int, kind: signal.Signals) -> None:
-    # macOS says "not permitted" when only zombies are left.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, kind)
 
 
 def _start() -> tuple[subprocess.Popen[bytes], socket.socket, int]:

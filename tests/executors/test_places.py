@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrule.executors.worker.places import Places
+from ferrule.executors.places import Places
 
 
 @settings(max_examples=60, deadline=None)

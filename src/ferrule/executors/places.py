@@ -1,7 +1,7 @@
-"""How many functions may run in workers at once.
+"""How many may be at work at once: functions in workers, look-ups of names.
 
-A semaphore of its own: asyncio's belongs to one event loop, and a pool of workers may see several, one after
-another or in several threads. And a place can be lent while its owner only waits.
+A semaphore of its own: asyncio's belongs to one event loop, and these may see several, one after another or in
+several threads. And a place can be lent while its owner only waits.
 """
 
 from __future__ import annotations

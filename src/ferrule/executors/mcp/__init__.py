@@ -1,0 +1,1 @@
+"""MCP servers: one tool each, whose actions are what the server lists."""

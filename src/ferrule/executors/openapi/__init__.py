@@ -1,0 +1,1 @@
+"""Calling the operations of an API that an OpenAPI document describes."""

@@ -1,0 +1,156 @@
+"""What others have written is shown, and neither run nor obeyed; what is secret is not shown."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from ferrule.cli.terminal import visible
+from tests.cli.test_cli import environment, ferrule
+
+LEAVES_A_MARK = "from pathlib import Path\n(Path(__file__).parent / 'was_run').write_text('')\n"
+
+
+def in_a_terminal(*arguments: str, cwd: Path) -> str:
+    """All that a command sends to a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "ferrule", *arguments]
+    process = subprocess.Popen(
+        command, cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs, env={**environment(cwd), "TERM": "xterm"}
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while part := os.read(ours, 4096):
+            said += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    process.wait(60)
+    return said.decode()
+
+
+def project_with(folder: Path, **files: str) -> Path:
+    (folder / "tools").mkdir()
+    (folder / "ferrule.toml").write_text('[store]\nurl = "sqlite:///.ferrule/calls.db"\n')
+    for name, text in files.items():
+        (folder / "tools" / name.replace("_yaml", ".yaml").replace("_py", ".py")).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("command", ["calls", "stats", "doctor", "tools list", "tools validate", "call echo"])
+def test_without_a_project_no_command_runs_what_lies_in_the_folder(tmp_path: Path, command: str):
+    for folder in ("tools", "skills"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "release.py").write_text(LEAVES_A_MARK)
+    done = ferrule(*command.split(), cwd=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.rglob("was_run")) == []
+
+
+def test_a_folder_that_is_left_out_is_named(tmp_path: Path):
+    (tmp_path / "tools").mkdir()
+    done = ferrule("tools", "list", cwd=tmp_path)
+    assert "calculator" in done.stdout
+    assert "./tools is not loaded: there is no ferrule.toml" in done.stderr
+    refused = ferrule("tools", "validate", cwd=tmp_path)
+    assert (refused.returncode, "ferrule tools validate tools" in refused.stderr) == (2, True)
+
+
+def test_a_folder_of_tools_may_be_named_outright(tmp_path: Path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/release.py").write_text(LEAVES_A_MARK)
+    assert ferrule("tools", "validate", "mine", cwd=tmp_path).stdout == "0 tools are right, 0 problems.\n"
+    (tmp_path / "mine/was_run").unlink()
+    monkeypatch.setenv("FERRULE_ENGINE_TOOLS_DIRECTORY", "mine")
+    ferrule("tools", "list", cwd=tmp_path)
+    assert (tmp_path / "mine/was_run").exists()
+
+
+def test_looking_at_records_loads_no_tools(tmp_path: Path):
+    project = project_with(tmp_path, release_py=LEAVES_A_MARK)
+    assert ferrule("calls", cwd=project).stdout == "No calls are recorded.\n"
+    assert ferrule("stats", cwd=project).stdout.startswith("0 calls")
+    assert not (project / "tools/was_run").exists()
+
+
+def test_the_records_of_a_command_are_for_their_owner_only(tmp_path: Path):
+    ferrule("call", "echo", "text=hello", cwd=tmp_path)
+    ferrule("calls", cwd=tmp_path)
+    made = [tmp_path / "state", *(tmp_path / "state").rglob("*")]
+    assert "calls.db" in {path.name for path in made}
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_what_looks_like_markup_is_only_text(tmp_path: Path):
+    spec = (
+        'name: "weird[/bold]"\ndescription: "[/red] :smile:"\ncategory: custom\nentry: {type: builtin, handler: echo}\n'
+    )
+    line = 'import time\nfrom ferrule import tool\n\n@tool\ndef lines():\n    """Say [/red]."""\n'
+    line += '    yield "[/red] line"\n    time.sleep(0.7)\n    yield "[/red] last"\n'
+    project = project_with(tmp_path, weird_yaml=spec, lines_py=line)
+    shown = in_a_terminal("tools", "show", "weird[/bold]", cwd=project)
+    assert "weird[/bold]" in shown and "[/red] :smile:" in shown
+    said = in_a_terminal("call", "lines", cwd=project)
+    assert "[/red] last" in said and "Error" not in said
+
+
+def test_a_terminal_gets_no_control_characters(tmp_path: Path):
+    spec = "name: say\ndescription: Say\ncategory: custom\nentry:\n  type: external\n"
+    project = project_with(tmp_path, say_yaml=spec + r"  command: [printf, '\033]0;owned\007a\tb\n']")
+    assert "\x1b]0;owned" in ferrule("call", "say", cwd=project).stdout  # a program gets what was said
+    said = in_a_terminal("call", "say", cwd=project) + in_a_terminal("call", "\x1b]0;owned", cwd=project)
+    assert "␛]0;owned␇a\tb" in said
+    assert "\x1b]" not in said
+
+
+def test_a_table_has_no_control_characters_anywhere(tmp_path: Path):
+    assert ferrule("call", "\x1b[31mred\x9b\x7f", cwd=tmp_path).returncode == 3
+    listed = ferrule("calls", cwd=tmp_path).stdout
+    assert "␛[31mred�␡" in listed
+    assert "\x1b" not in listed
+
+
+def test_line_ends_and_tabs_are_no_control_characters_here():
+    assert visible("a\tb\r\nc\nd\re") == "a\tb\nc\nd␍e"
+
+
+def test_the_default_of_a_secret_parameter_is_not_shown(tmp_path: Path):
+    spec = (
+        "name: login\ndescription: Log in\ncategory: custom\nparameters:\n"
+        "  - {name: pin, type: string, default: hunter2, secret: true, description: Yours}\n"
+        "  - {name: user, type: string, default: bob}\n"
+        "examples:\n  - {pin: hunter2, user: ann}\nentry: {type: builtin, handler: echo}\n"
+    )
+    project = project_with(tmp_path, login_yaml=spec)
+    shown = ferrule("tools", "show", "login", cwd=project).stdout
+    described = ferrule("tools", "show", "login", "--json", cwd=project).stdout
+    listed = ferrule("tools", "list", "--json", cwd=project).stdout
+    assert all("hunter2" not in text and "bob" in text for text in (shown, described, listed))
+    assert json.loads(described)["actions"][0]["parameters"]["properties"]["pin"]["writeOnly"] is True
+
+
+def test_a_verbose_log_holds_no_headers(tmp_path: Path):
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Set-Cookie", "sid=hunter2")
+            self.end_headers()
+
+        def log_message(self, *said: object) -> None:
+            pass
+
+    project = project_with(tmp_path)
+    (project / "ferrule.toml").write_text("[http]\nallow_private_addresses = true\n")
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        done = ferrule("-v", "call", "http_request", f"url={address}", cwd=project)
+    assert done.returncode == 0
+    assert "hunter2" not in done.stderr

@@ -1,0 +1,194 @@
+"""Servers that die, hang, flood, and will not go."""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import mcp.types
+import pytest
+
+from ferrule import ToolEngine
+from ferrule.errors import ExecutionFailed, TransportFault
+from ferrule.executors.mcp import link
+from ferrule.executors.mcp.config import McpServerConfig
+from ferrule.executors.mcp.failures import PROTOCOL_ERRORS
+from tests.mcp_servers.making import engine_for, eventually, executor_for, rough, tool
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return not Path("/proc/self").exists()
+
+
+async def test_a_repeatable_call_survives_the_death_of_its_server(tmp_path):
+    async with engine_for(rough()) as engine:
+        result = await engine.execute("server", {"once": str(tmp_path / "once")}, action="die")
+    assert result.is_success and result.metadata["attempts"] == 2
+
+
+async def test_a_call_that_cannot_be_repeated_is_left_in_doubt_when_its_server_dies(tmp_path):
+    async with engine_for(rough("--log", tmp_path / "log")) as engine:
+        result = await engine.execute("server", {}, action="pay")
+        again = await engine.execute("server", {"x": 1}, action="echo")
+    assert "UNKNOWN" in (result.error or "") and "exit code 4" in (result.error or "")
+    assert result.metadata["outcome"] == "unknown" and again.text == '{"x": 1}'
+    assert (tmp_path / "log").read_text().count('"pay"') == 1
+
+
+async def test_what_a_server_said_last_is_in_the_message(tmp_path):
+    async with engine_for(rough()) as engine:
+        other = asyncio.create_task(engine.execute("server", {}, action="never"))
+        await asyncio.sleep(0.05)
+        await engine.execute("server", {"once": str(tmp_path / "once")}, action="die")
+        result = await other
+    assert "It said last: I am dying" in (result.error or "") and result.metadata["outcome"] == "unknown"
+
+
+async def test_a_server_that_hangs_is_ended_and_its_next_call_gets_a_new_one(monkeypatch):
+    monkeypatch.setattr(link, "PROBE_PATIENCE", 0.2)
+    async with engine_for(rough()) as engine:
+        hung = await engine.execute("server", {}, action="hang", timeout=0.2)
+        await eventually(lambda: not executor_of(engine).is_connected("server"))
+        after = await engine.execute("server", {"x": 1}, action="echo")
+    assert hung.error_type == "timeout" and after.is_success
+
+
+async def test_a_server_that_is_busy_with_other_calls_is_not_ended(monkeypatch):
+    monkeypatch.setattr(link, "PROBE_PATIENCE", 0.2)
+    async with engine_for(rough()) as engine:
+        other = asyncio.create_task(engine.execute("server", {}, action="never", timeout=2))
+        late = await engine.execute("server", {}, action="never", timeout=0.1)
+        await asyncio.sleep(0.5)
+        assert late.error_type == "timeout" and executor_of(engine).is_connected("server")
+        other.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await other
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server_too(tmp_path):
+    async with engine_for(rough("--log", tmp_path / "log")) as engine:
+        call = asyncio.create_task(engine.execute("server", {}, action="never"))
+        await eventually(lambda: '"never"' in (tmp_path / "log").read_text())
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        after = await engine.execute("server", {"x": 1}, action="echo")
+    assert "notifications/cancelled" in (tmp_path / "log").read_text() and after.is_success
+
+
+async def test_a_flood_on_stderr_neither_stops_the_server_nor_fills_the_log(caplog):
+    caplog.set_level(logging.INFO, "ferrule.mcp.server")
+    async with engine_for(rough()) as engine:
+        result = await engine.execute("server", {}, action="flood", timeout=10)
+    lines = [record for record in caplog.records if record.name == "ferrule.mcp.server"]
+    assert result.is_success and 50 < len(lines) < 1_000
+    assert any("left out" in record.getMessage() for record in lines)
+
+
+async def test_lines_on_stdout_that_are_no_messages_are_logged_and_passed_over(caplog):
+    async with engine_for(rough()) as engine:
+        result = await engine.execute("server", {}, action="noise")
+    assert result.is_success and "where only messages may be: Loading model" in caplog.text
+
+
+async def test_two_thousand_actions_are_listed_page_by_page():
+    async with executor_for() as executor:
+        listing = await executor.connect(tool(rough("--tools", 2000)))
+    names = [capability.name for capability in listing.capabilities]
+    assert len(names) == 2009 and names[-1] == "tool_1999"
+
+
+async def test_a_server_that_ends_at_an_unknown_greeting_gets_the_old_one():
+    async with executor_for() as executor:
+        listing = await executor.connect(tool(rough("--strict-greeting")))
+    assert listing.protocol_version == "2025-11-25"
+
+
+async def test_nothing_is_left_running_even_of_a_server_that_does_not_want_to_go(tmp_path):
+    note = tmp_path / "child"
+    async with executor_for() as executor:
+        await executor.connect(tool(rough("--ignore-eof", "--child", note)))
+        child = int(note.read_text())
+        assert is_running(child)
+    assert not is_running(child)
+
+
+async def test_closing_ends_a_server_that_is_still_starting(tmp_path):
+    note = tmp_path / "child"
+    async with executor_for() as executor:
+        starting = asyncio.create_task(executor.connect(tool(rough("--silent", "--child", note))))
+        await eventually(lambda: note.exists() and note.read_text() != "")
+    assert not is_running(int(note.read_text()))
+    with pytest.raises(TransportFault, match="was closed"):
+        await starting
+
+
+async def test_a_server_that_never_answers_is_given_up():
+    async with executor_for() as executor:
+        with pytest.raises(TransportFault, match=r"did not start within 0\.3 s"):
+            await executor.connect(tool(rough("--silent", start_timeout=0.3)))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (McpServerConfig(command="no-such-program"), "was not found: install it"),
+        (rough(cwd="/no/such/folder"), "'/no/such/folder' to start it in is not there"),
+        (rough(env={"TOKEN": "${NO_SUCH_VARIABLE}"}), "'NO_SUCH_VARIABLE' is not set"),
+    ],
+)
+async def test_a_server_that_cannot_start_says_why(config, said):
+    async with executor_for() as executor:
+        with pytest.raises(ExecutionFailed, match=said):
+            await executor.connect(tool(config))
+
+
+async def test_a_server_that_cannot_be_reached_is_not_tried_again_at_once():
+    config = McpServerConfig(url="ws://127.0.0.1:9")
+    async with executor_for() as executor:
+        with pytest.raises(TransportFault, match="cannot be used"):
+            await executor.connect(tool(config))
+        with pytest.raises(TransportFault, match="next try in") as refused:
+            await executor.connect(tool(config))
+        assert 0 < refused.value.details["retry_after"] <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("code", "error_type"),
+    [(-32602, "validation_error"), (-32601, "execution_error"), (-32042, "permission_denied"), (-1, "execution_error")],
+)
+async def test_errors_of_the_protocol_become_errors_of_ours(code, error_type):
+    async with engine_for(rough()) as engine:
+        result = await engine.execute("server", {"code": code}, action="refuse")
+    assert result.error_type == error_type and "no" in (result.error or "")
+
+
+def test_every_error_code_of_the_protocol_is_in_the_table():
+    codes = {value for name, value in vars(mcp.types).items() if name.isupper() and type(value) is int and value < 0}
+    assert codes == set(PROTOCOL_ERRORS)
+
+
+async def test_a_changed_entry_gets_a_new_server_and_running_calls_keep_the_old():
+    async with executor_for() as executor:
+        await executor.connect(tool(rough()))
+        listing = await executor.connect(tool(rough("--tools", 1)))
+        assert "tool_0" in {capability.name for capability in listing.capabilities}
+
+
+async def test_a_server_is_asked_whether_it_lives():
+    async with executor_for() as executor:
+        assert 0 < await executor.ping(tool(rough())) < 5
+        assert executor.is_connected("server")
+        await executor.disconnect("server")
+        assert not executor.is_connected("server")
+
+
+def executor_of(engine: ToolEngine):
+    return engine._executors["mcp"]
