@@ -17,6 +17,7 @@ from ferrule.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.cli import doctor as examination
 from ferrule.cli import show
 from ferrule.cli.arguments import read_arguments
+from ferrule.cli.mcp import mcp_app
 from ferrule.cli.open_schema import open_examples, open_schema
 from ferrule.cli.project import make_project
 from ferrule.cli.session import USAGE, Session, exit_with, fail, run
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 tools_app = typer.Typer(help="See which tools there are.", no_args_is_help=True)
 app.add_typer(tools_app, name="tools")
+app.add_typer(mcp_app, name="mcp")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 session = Session(None)

@@ -32,8 +32,8 @@ from ferrule.store import ToolKnowledgeStore
 
 T = TypeVar("T")
 
-NO_TOOLS = os.devnull
-"""In the place of a folder of tools: it is none, and never will be."""
+NOWHERE = f"{os.devnull}/none"
+"""In the place of a folder or file of tools: it is not there, and never will be."""
 USAGE = 2
 EXIT_CODES = {
     EXECUTION_ERROR: 1,
@@ -84,15 +84,15 @@ class Session:
         settled = dataclasses.replace(config.engine_config, auto_reload=False, watch_for_changes=False)
         if config.path is None:
             named = self.tools_directory()
-            settled = dataclasses.replace(without_files(settled), tools_directory=str(named or NO_TOOLS))
+            settled = dataclasses.replace(without_files(settled), tools_directory=str(named or NOWHERE))
             if named is None and Path("tools").is_dir():
                 complain("ferrule: ./tools is not loaded: there is no ferrule.toml. Make one if it is yours.")
         return dataclasses.replace(config, engine_config=settled).engine(leave_records_to_others=True)
 
 
 def without_files(config: ToolEngineConfig) -> ToolEngineConfig:
-    """The same without folders of tools."""
-    return dataclasses.replace(config, tools_directory=NO_TOOLS, skills_directories=())
+    """The same without folders of tools and skills, and without servers."""
+    return dataclasses.replace(config, tools_directory=NOWHERE, skills_directories=(), mcp_file=NOWHERE)
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:
