@@ -44,11 +44,12 @@ def project_with(folder: Path, **files: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["calls", "stats", "doctor", "tools list", "tools validate", "call echo"])
+@pytest.mark.parametrize("command", ["calls", "stats", "doctor", "tools list", "tools validate", "call release"])
 def test_without_a_project_no_command_runs_what_lies_in_the_folder(tmp_path: Path, command: str):
     for folder in ("tools", "skills"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "release.py").write_text(LEAVES_A_MARK)
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"release": {"command": "touch", "args": ["was_run"]}}}')
     done = ferrule(*command.split(), cwd=tmp_path)
     assert "Traceback" not in done.stderr
     assert list(tmp_path.rglob("was_run")) == []
