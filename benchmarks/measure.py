@@ -1,0 +1,145 @@
+"""Measures one contestant at one benchmark; runs in the contestant's own process and environment.
+
+    python -m benchmarks.measure MODULE BENCHMARK [EFFORT as JSON]
+
+The last line of its output is JSON: for each way a list of samples, seconds per operation. `wall` is what a caller
+waits, `cpu` what all threads of the process spend, work left to the background included, `own` what the caller's thread
+spends of that.
+"""
+
+import asyncio
+import gc
+import importlib
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from benchmarks.contestants import CALL, LIMIT, REGISTRY, SYNC
+from benchmarks.samples import ANSWER, SLEEPERS, load_functions
+from benchmarks.ways import Registry, Way
+
+Sample: TypeAlias = dict[str, float]
+Ways: TypeAlias = dict[str, list[Sample]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is done for one measurement."""
+
+    samples: int = 3
+    seconds: float = 0.2
+    """About how long one sample of repeated operations takes."""
+    calls: int = 1_000
+    """In one batch under a limit."""
+    functions: int = 10_000
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def measure(module: str, benchmark: str, effort: Effort) -> Ways:
+    contestant = importlib.import_module(f"benchmarks.contestants.{module}")
+    if benchmark == REGISTRY:
+        return {"": [_measure_registry(contestant.registry(), effort.functions)]}
+    return asyncio.run(_measure_ways(getattr(contestant, benchmark), benchmark, effort))
+
+
+async def _measure_ways(make: Callable[..., Awaitable[dict[str, Way]]], benchmark: str, effort: Effort) -> Ways:
+    measured: Ways = {}
+    async with AsyncExitStack() as stack:
+        ways = await (make(stack, effort.calls) if benchmark == LIMIT else make(stack))
+        for label, way in ways.items():
+            answer = await way.do()
+            if benchmark in (CALL, SYNC) and ANSWER not in str(answer):
+                raise AssertionError(f"{label!r} gave {answer!r}")
+            if benchmark == LIMIT:
+                measured[label] = [await _sample_batch(way, effort.calls) for _ in range(effort.samples)]
+            else:
+                times = await _warm_up(way, effort.seconds)
+                measured[label] = [await _sample(way, times) for _ in range(effort.samples)]
+    return measured
+
+
+async def _warm_up(way: Way, seconds: float) -> int:
+    """Returns how many operations such a time is enough for."""
+    done, until = 0, time.perf_counter() + seconds / 2
+    while time.perf_counter() < until:
+        await way.do()
+        done += 1
+    return max(1, done * 2)
+
+
+async def _sample(way: Way, times: int) -> Sample:
+    gc.collect()
+    wall, own, cpu = time.perf_counter(), time.thread_time(), time.process_time()
+    for _ in range(times):
+        await way.do()
+    wall, own = time.perf_counter() - wall, time.thread_time() - own
+    if way.settle is not None:
+        await way.settle()
+    cpu = time.process_time() - cpu
+    return {"wall": wall / times, "own": own / times, "cpu": cpu / times}
+
+
+async def _sample_batch(way: Way, calls: int) -> Sample:
+    SLEEPERS.total = SLEEPERS.most = 0
+    sample = await _sample(way, 1)
+    if SLEEPERS.total != calls:
+        raise AssertionError(f"{SLEEPERS.total} of {calls} calls were made")
+    return {**sample, "most_at_once": SLEEPERS.most}
+
+
+def _measure_registry(registry: Registry, number: int) -> Sample:
+    with tempfile.TemporaryDirectory(prefix="ferrule-bench-") as directory:
+        registry.register(_functions(3, Path(directory), registry.sync))  # what is imported late is not registration
+        functions = _functions(number, Path(directory), registry.sync)
+        gc.collect()
+        memory, wall, cpu = _megabytes(), time.perf_counter(), time.process_time()
+        made = registry.register(functions)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        gc.collect()
+        memory = _megabytes() - memory
+        name = functions[number // 2].__name__
+        first = asyncio.run(_first_call(registry, made, name))
+    return {"wall": wall, "cpu": cpu, "megabytes": memory, "first_call": first}
+
+
+async def _first_call(registry: Registry, made: Any, name: str) -> float:
+    since = time.perf_counter()
+    answer = await registry.first_call(made, name, {"query": "needle"})
+    took = time.perf_counter() - since
+    if "needle" not in str(answer):
+        raise AssertionError(f"{name!r} gave {answer!r}")
+    return took
+
+
+def _functions(number: int, directory: Path, sync: bool) -> list[Callable[..., Any]]:
+    # Compiling leaves much free memory behind, in which a registry could grow unseen: so another process does it.
+    path = directory / f"functions_{number}.py"
+    write = f"from benchmarks.samples import *; write_functions({number}, Path({str(path)!r}), sync={sync})"
+    subprocess.run([sys.executable, "-c", write], check=True)
+    return load_functions(path)
+
+
+def _megabytes() -> float:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except FileNotFoundError:  # macOS, which only tells the most there ever was
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    asked = Effort(**json.loads(sys.argv[3])) if len(sys.argv) > 3 else Effort()
+    print("\n" + json.dumps(measure(sys.argv[1], sys.argv[2], asked)))

@@ -1,0 +1,27 @@
+"""What a contestant hands over to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to do what a benchmark asks for."""
+
+    do: Callable[[], Awaitable[Any]]
+    settle: Callable[[], Awaitable[Any]] | None = None
+    """Finishes work `do` left to the background. Its time counts as CPU time; the caller does not wait for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """A way to take in many functions and then call one of them."""
+
+    register: Callable[[list[Callable[..., Any]]], Any]
+    first_call: Callable[[Any, str, dict[str, Any]], Awaitable[Any]]
+    """Given what `register` returned, a name and arguments."""
+    sync: bool = False
+    """Whether only sync functions are taken."""
