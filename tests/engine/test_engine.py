@@ -547,6 +547,23 @@ async def test_one_of_several_tools_of_a_name_can_be_called():
         assert {r.source for r in await engine.query_call_records(is_success=True)} == {"tools", "mcps"}
 
 
+async def test_tools_without_tags_get_those_their_words_stand_for():
+    @tool
+    async def lookup(query: str) -> str:
+        """搜索发票."""
+        return query
+
+    @tool(tags=["mine"])
+    async def other(query: str) -> str:
+        """Search the web."""
+        return query
+
+    async with ToolEngine(ToolEngineConfig(tags={"发票": ["invoice"]})) as engine:
+        engine.register(lookup, other)
+        assert {"search", "invoice"} <= set(engine.registry.find_tool("lookup").spec.tags)
+        assert engine.registry.find_tool("other").spec.tags == ["mine"]
+
+
 async def test_misuse_is_told_at_once():
     engine = ToolEngine()
     with pytest.raises(SetupError, match="more than 0 seconds"):

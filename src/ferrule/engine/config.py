@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ferrule.engine.breaker import BreakerConfig
 from ferrule.engine.retry import RetryPolicy
 from ferrule.errors import SetupError
+from ferrule.tags import DEFAULT_TABLE, TagTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class ToolEngineConfig:
     """Folders of skills: Python classes and folders with a SKILL.md. `.claude/skills` and the like must be named."""
     mcp_file: str = "mcp.json"
     """MCP servers, as Claude Desktop and Cursor write them."""
+    tags: dict[str, list[str]] = field(default_factory=dict)
+    """Words and their tags, beside those Ferrule knows, for tools that have no tags of their own."""
     auto_reload: bool = True
     """Look for changed files every `reload_interval` seconds."""
     reload_interval: float = 5.0
@@ -36,6 +39,10 @@ class ToolEngineConfig:
     """Offer the tools that come in the box."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
+
+    @property
+    def tag_table(self) -> TagTable:
+        return DEFAULT_TABLE.extended(self.tags) if self.tags else DEFAULT_TABLE
 
     def __post_init__(self) -> None:
         for name in ("reload_interval", "default_timeout", "max_output", "max_depth"):

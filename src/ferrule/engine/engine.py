@@ -61,6 +61,7 @@ from ferrule.registry import ToolRegistry
 from ferrule.sources import LoadReport, tool_of
 from ferrule.spec import Tool
 from ferrule.store import CallStatistics, ToolCallRecord, ToolCallSummary, ToolKnowledgeStore
+from ferrule.tags import with_tags
 
 logger = logging.getLogger("ferrule.engine")
 
@@ -91,6 +92,7 @@ class ToolEngine:
         self.events = EventBus()
         self.cache = ResultCache()
         self._mcp = McpExecutor()
+        self._tag_table = self.config.tag_table
         self._executors = standard_executors(address_guard or AddressGuard(), self._mcp)
         self._preparation = Preparation(self.config, self.registry, self._executors)
         self._log = CallLog(self.store, self.events)
@@ -132,7 +134,8 @@ class ToolEngine:
 
     def register(self, *things: Any) -> list[Tool]:
         """Make tools of functions, objects with methods or specs, and take them in."""
-        tools = [thing if isinstance(thing, Tool) else tool_of(thing) for thing in things]
+        table = self._tag_table
+        tools = [with_tags(thing if isinstance(thing, Tool) else tool_of(thing), table) for thing in things]
         self.registry.add(*tools)
         for tool in tools if self.events.watched else ():
             self._files.announce(ToolEngineEventType.TOOL_ADDED, tool)

@@ -23,6 +23,7 @@ from ferrule.sources import DirectorySource, FileWatcher, LoadReport, diff
 from ferrule.sources.skill_directory import SkillsDirectory
 from ferrule.sources.skill_paths import skill_folders, watched_skill_files
 from ferrule.spec import Tool
+from ferrule.tags import with_tags
 
 logger = logging.getLogger("ferrule.engine")
 
@@ -42,6 +43,7 @@ class ToolFiles:
             SkillsDirectory(*config.skills_directories),
             self.servers,
         )
+        self._tag_table = config.tag_table
         self._loaded: tuple[Tool, ...] = ()
         self._box: tuple[Tool, ...] = ()
         self._watchers: tuple[FileWatcher, ...] = ()
@@ -135,7 +137,7 @@ class ToolFiles:
     def _read(self) -> LoadReport:
         reports = [source.load() for source in self._sources]
         return LoadReport(
-            tools=tuple(tool for report in reports for tool in report.tools),
+            tools=tuple(with_tags(tool, self._tag_table) for report in reports for tool in report.tools),
             errors=tuple(error for report in reports for error in report.errors),
             files=tuple(path for report in reports for path in report.files),
         )
