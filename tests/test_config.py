@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from ferrule.config import FerruleConfig
+from ferrule.engine import ToolEngineConfig
 from ferrule.errors import SetupError
 
 
@@ -20,6 +21,12 @@ def test_every_section_fills_its_value(tmp_path: Path):
     assert config.engine_config.strict_validation
     assert config.limits.bucket_limits == {"http": 5}
     assert (config.store.max_age_days, config.http.allowed_hosts) == (2, ["intranet"])
+
+
+def test_a_project_has_skills_and_servers_without_saying_so(tmp_path: Path):
+    assert read(tmp_path, "").engine_config.mcp_file == "mcp.json"
+    assert read(tmp_path, "[engine]\nskills_directories = []\n").engine_config.skills_directories == ()
+    assert ToolEngineConfig().mcp_file is None
 
 
 def test_variables_win_over_the_file(tmp_path: Path):

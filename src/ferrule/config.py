@@ -63,11 +63,13 @@ class FerruleConfig:
     def read(cls, path: Path, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
         """The configuration in a file, which must exist."""
         try:
-            said = tomllib.loads(path.read_text(encoding="utf-8"))
+            said = {"engine": {}, **tomllib.loads(path.read_text(encoding="utf-8"))}
         except FileNotFoundError:
             raise SetupError(f"There is no {path}. Make one with: ferrule init") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise LoadError(f"not valid TOML: {error}", path=path) from None
+        if isinstance(said["engine"], dict):  # what a project has without saying so
+            said["engine"] = {"skills_directories": ["skills"], "mcp_file": "mcp.json", **said["engine"]}
         return dataclasses.replace(cls._of(said, environ, path.parent, str(path)), path=path)
 
     @classmethod
@@ -94,7 +96,7 @@ class FerruleConfig:
         config = dataclasses.replace(
             self.engine_config,
             tools_directory=str(self.root / self.engine_config.tools_directory),
-            mcp_file=str(self.root / self.engine_config.mcp_file),
+            mcp_file=None if self.engine_config.mcp_file is None else str(self.root / self.engine_config.mcp_file),
             skills_directories=tuple(str(self.root / folder) for folder in self.engine_config.skills_directories),
         )
         return ToolEngine(

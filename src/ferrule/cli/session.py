@@ -92,7 +92,7 @@ class Session:
 
 def without_files(config: ToolEngineConfig) -> ToolEngineConfig:
     """The same without folders of tools and skills, and without servers."""
-    return dataclasses.replace(config, tools_directory=NOWHERE, skills_directories=(), mcp_file=NOWHERE)
+    return dataclasses.replace(config, tools_directory=NOWHERE, skills_directories=(), mcp_file=None)
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:

@@ -16,10 +16,10 @@ class ToolEngineConfig:
 
     tools_directory: str = "tools"
     """YAML and Python files of tools; a folder that is not there yet is no error."""
-    skills_directories: tuple[str, ...] = ("skills",)
-    """Folders of skills: Python classes and folders with a SKILL.md. `.claude/skills` and the like must be named."""
-    mcp_file: str = "mcp.json"
-    """MCP servers, as Claude Desktop and Cursor write them."""
+    skills_directories: tuple[str, ...] = ()
+    """Folders of skills: Python classes and folders with a SKILL.md."""
+    mcp_file: str | None = None
+    """MCP servers, as Claude Desktop and Cursor write them. A project with a `ferrule.toml` has `mcp.json`."""
     tags: dict[str, list[str]] = field(default_factory=dict)
     """Words and their tags, beside those Ferrule knows, for tools that have no tags of their own."""
     auto_reload: bool = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from ferrule.errors import LoadError
 from ferrule.executors.mcp.executor import McpExecutor
@@ -28,15 +27,16 @@ class McpServers:
     """The servers of an `mcp.json`, and those a program registered."""
 
     def __init__(
-        self, path: str | Path, executor: McpExecutor, registry: ToolRegistry, on_error: Callable[[LoadError], None]
+        self, path: str | None, executor: McpExecutor, registry: ToolRegistry, on_error: Callable[[LoadError], None]
     ) -> None:
-        self._file = McpFile(path)
+        self._path = path
+        self._file = McpFile(path or "mcp.json")
         self._executor, self._registry, self._on_error = executor, registry, on_error
         self._discovery: asyncio.Task[None] | None = None
         executor.on_catalogue = self._take_in
 
     def load(self) -> LoadReport:
-        return self._file.load()
+        return LoadReport() if self._path is None else self._file.load()
 
     def discover(self) -> None:
         """Start, in the background, the servers nobody has asked yet what they can do."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,28 +112,22 @@ class ToolFiles:
         return replace(report, tools=tools, errors=tuple(self.errors))
 
     def _make_watchers(self) -> tuple[FileWatcher, ...]:
-        config = self._config
-        tools = FileWatcher(
-            [config.tools_directory], self.reload, interval=config.reload_interval, instant=config.watch_for_changes
+        watch = partial(
+            FileWatcher,
+            on_change=self.reload,
+            interval=self._config.reload_interval,
+            instant=self._config.watch_for_changes,
         )
-        skills = FileWatcher(
-            config.skills_directories,
-            self.reload,
-            interval=config.reload_interval,
-            instant=config.watch_for_changes,
-            files=watched_skill_files,
-            folders=skill_folders,
-        )
-        file = Path(config.mcp_file)
-        servers = FileWatcher(
-            [file.parent],
-            self.reload,
-            interval=config.reload_interval,
-            instant=config.watch_for_changes,
-            files=lambda folder: [file] if file.exists() else [],
-            folders=lambda folder: [folder],
-        )
-        return tools, skills, servers
+        watchers = [watch([self._config.tools_directory])]
+        if self._config.skills_directories:
+            skills = self._config.skills_directories
+            watchers.append(watch(skills, files=watched_skill_files, folders=skill_folders))
+        if self._config.mcp_file is not None:
+            file = Path(self._config.mcp_file)
+            watchers.append(
+                watch([file.parent], files=lambda _: [file] if file.exists() else [], folders=lambda f: [f])
+            )
+        return tuple(watchers)
 
     def _read(self) -> LoadReport:
         reports = [source.load() for source in self._sources]
