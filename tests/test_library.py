@@ -51,6 +51,15 @@ async def test_an_object_keeps_its_state_and_is_cleaned_up_at_the_end():
     assert notes.closed
 
 
+async def test_what_an_unregistered_object_holds_is_closed_with_the_library():
+    notes = Notes()
+    async with UnifiedToolLibrary() as library:
+        [spec] = library.register(notes)
+        await library.execute_tool(spec.tool_id, "read")
+        await library.unregister_tool(spec.tool_id)
+    assert notes.closed
+
+
 async def test_tools_are_found_by_id_type_and_tag():
     async with UnifiedToolLibrary() as library:
         library.register(add)

@@ -99,6 +99,8 @@ class ToolEngine:
         self._running: dict[str, RunningCall] = {}
         self._deadlines: Deadlines | None = None
         self._files = ToolFiles(self.config, self.registry, self.events, self._mcp)
+        self._gone: list[Tool] = []
+        """Tools that were taken out: calls of them may still run, so what they hold is closed with the engine."""
         self._closed = False
 
     # Life
@@ -106,7 +108,7 @@ class ToolEngine:
     async def start(self) -> None:
         """Load the tools, open the store, watch the files. `async with` does it too."""
         self._closed = False
-        self.store.start()
+        await asyncio.to_thread(self.store.start)  # which may have a database to wait for
         await self._files.start()
 
     async def aclose(self, grace: float = 5.0) -> None:
@@ -115,8 +117,9 @@ class ToolEngine:
         await _close(self._files)
         self.concurrency.refuse_waiting()
         await self._end_running(grace)
-        for closable in (*self._executors.values(), *(tool.target for tool in self.registry)):
+        for closable in (*self._executors.values(), *(tool.target for tool in (*self.registry, *self._gone))):
             await _close(closable)
+        self._gone.clear()
         if self._deadlines is not None:
             self._deadlines.close()
             self._deadlines = None
@@ -148,6 +151,7 @@ class ToolEngine:
     def unregister(self, tool_id: str) -> bool:
         """Take a tool out; calls of it that run go on. False when there was none."""
         gone = self.registry.remove(tool_id)
+        self._gone += gone
         for tool in gone:
             self._files.announce(ToolEngineEventType.TOOL_REMOVED, tool)
         return bool(gone)
@@ -234,13 +238,7 @@ class ToolEngine:
 
     async def _perform(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
         try:
-            try:
-                prepared = call.prepared = self._preparation.of(tool or call.tool_name, call.action)
-            except ToolNotFound:
-                if not self._files.servers.is_discovering:
-                    raise
-                await self._files.servers.discovered()  # it may be what a server is just about to list
-                prepared = call.prepared = self._preparation.of(tool or call.tool_name, call.action)
+            prepared = call.prepared = await self._find(call, tool)
             self._validate(call, prepared)
             executor = self._find_executor(call, prepared)
             output = self._remembered(call, prepared)
@@ -353,6 +351,16 @@ class ToolEngine:
         call = RunningCall(self.store.new_record_id(), tool_name, action, params, context, on_progress, parent)
         self._log.arrived(call)
         return call
+
+    async def _find(self, call: RunningCall, tool: Tool | None) -> Prepared:
+        wanted = tool or call.tool_name
+        try:
+            return self._preparation.of(wanted, call.action)
+        except ToolNotFound:
+            if not self._files.servers.is_discovering:
+                raise
+            await self._files.servers.discovered()  # it may be what a server is just about to list
+            return self._preparation.of(wanted, call.action)
 
     def _validate(self, call: RunningCall, prepared: Prepared) -> None:
         accepted = prepared.check.accept(call.params)
