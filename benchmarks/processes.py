@@ -20,8 +20,9 @@ _SETTINGS = {
     "OTEL_SDK_DISABLED": "true",
     "FASTMCP_CHECK_FOR_UPDATES": "off",
     "FASTMCP_SHOW_SERVER_BANNER": "false",
+    "PYTHONDONTWRITEBYTECODE": "",
 }
-"""Nobody shall talk to the network, or trace for somebody else, while being measured."""
+"""Nobody shall talk to the network, trace for somebody else, or compile what was compiled before, while measured."""
 
 
 class Failure(Exception):
