@@ -88,10 +88,10 @@ class CallLog:
             output=copy_json(result.output),
             error=result.error,
             error_type=result.error_type,
-            validation_errors=copy_json(result.validation_errors),
+            validation_errors=copy_json(result.validation_errors) if result.validation_errors else [],
             execution_time=result.execution_time,
             executed_at=result.executed_at,
-            metadata=copy_json(result.metadata),
+            metadata=copy_json(result.metadata) if result.metadata else {},
             call_id=result.call_id,
             content=result.content,
         )

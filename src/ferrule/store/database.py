@@ -213,7 +213,8 @@ def _insert_statement(calls: Table, dialect: Dialect) -> str:
     names = [column.name for column in columns]
     members = [_member(number, column, dialect) for number, column in enumerate(columns)]
     changes = [f"{name} = excluded.{name}" for name in names if name != "record_id"]
-    lines = "json_each(:lines) AS line"
+    # Through a subquery that SQLite may not flatten: else it would write out the value anew for every column read.
+    lines = "(SELECT value FROM json_each(:lines) LIMIT -1) AS line"
     if dialect.name == "postgresql":
         lines = "json_array_elements(CAST(:lines AS json)) AS line(value)"
     return (
