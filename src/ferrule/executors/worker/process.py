@@ -41,6 +41,7 @@ class WorkerProcess:
         self.started_at = time.time()
         self._process, connection, self._lifeline = _start()
         self.channel = Channel(connection, max_frame)
+        self._left: set[int] = set()
         self.functions: set[int] = set()
         """The functions it has been told of."""
         self.modules: dict[str, str] = {}
@@ -69,12 +70,14 @@ class WorkerProcess:
         """The same for a worker in the middle of a call: what that call started dies too, wherever it went."""
         if not self.ended:
             signal_group(self.pid, signal.SIGSTOP)  # the work ends now, and nothing is started while we look around
-            for group in (self.pid, *groups_that_left(self.pid, since=self.call_began)):
+            self._left = groups_that_left(self.pid, since=self.call_began)
+            for group in (self.pid, *self._left):
                 signal_group(group, signal.SIGKILL)
 
     async def gone(self) -> None:
-        """Wait until nothing is left of a killed worker and its session."""
-        await end_process_group(self.pid, grace=0.0)
+        """Wait until nothing is left of a killed worker, its session and what went into sessions of its own."""
+        for leader in (self.pid, *self._left):
+            await end_process_group(leader, grace=0.0)
         while not self._reap():
             await asyncio.sleep(_POLL_INTERVAL)
 
