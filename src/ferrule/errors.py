@@ -7,6 +7,9 @@ FerruleError
 │   ├── DuplicateTool           one name twice in one source
 │   └── MissingExtra            an optional dependency is not installed
 ├── StoreError                  the records cannot be read or written
+├── ModelError                  a language model gave no answer
+│   ├── ModelUnavailable        it may answer later: overloaded, rate limit, time-out, connection lost
+│   └── ModelRefused            it will not: wrong key, unknown model, request too long or not allowed
 └── CallError                   one call cannot succeed; the engine turns it into a failed result
     ├── ToolNotFound            tool_not_found
     ├── ExecutorNotFound        executor_not_found
@@ -81,6 +84,27 @@ class MissingExtra(SetupError):
 
 class StoreError(FerruleError):
     """The records cannot be read or written."""
+
+
+class ModelError(FerruleError):
+    """A language model gave no answer."""
+
+    transient: ClassVar[bool] = False
+
+
+class ModelUnavailable(ModelError):
+    """The model may answer later: overloaded, rate limit, time-out, connection lost."""
+
+    transient = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds it asked us to wait, if it did."""
+
+
+class ModelRefused(ModelError):
+    """The model will not answer this: wrong key, unknown model, request too long or not allowed."""
 
 
 class CallError(FerruleError):
