@@ -320,3 +320,20 @@ def test_a_declared_secret_is_nowhere_afterwards(secret, before, after, name):
 def _plain(value: Any) -> bool:
     """Whether the fast way can encode it at all: halves of characters always take the slow one."""
     return storable_text(json.dumps(value, ensure_ascii=False)) == json.dumps(value, ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-proj-abcdefghijklmnopqrstuvwx",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123",
+        "xoxb-123456789012-abcdef",
+        "AKIAABCDEFGHIJKLMNOP",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc-DEF_123",
+    ],
+)
+def test_a_key_is_known_by_its_shape_wherever_it_stands(key):
+    redaction = Redaction()
+    assert redaction.suspects(f"the key is {key}, keep it")
+    assert redaction.clean_text(f"the key is {key}, keep it") == "the key is [redacted], keep it"
+    assert redaction.clean_text("task-list-for-the-next-quarter-of-2026") == "task-list-for-the-next-quarter-of-2026"

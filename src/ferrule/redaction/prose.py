@@ -14,7 +14,17 @@ from functools import partial
 
 from ferrule.redaction.names import SecretNames
 
+_ISSUED = (
+    r"\b(?:sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{20,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|hf_[A-Za-z0-9]{30,}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_.-]{10,})"
+)
+"""Keys that their issuers made recognisable: OpenAI, Anthropic, GitHub, GitLab, Slack, AWS, Google; JSON web tokens."""
+_ISSUED_BEGIN = r"sk-[a-z0-9_-]{8}|gh[pousr]_[a-z0-9]{8}|github_pat_|glpat-|xox[abprs]-|akia[a-z0-9]{8}|aiza|hf_|eyj"
+"""How they begin, which is enough to look closer and much less to look for."""
+
 LOOKS_SECRET = (
+    rf"{_ISSUED_BEGIN}|"
     r"(?:bearer|basic)[\s\\]|://[^\s/?#\"'<>]*@|[?&][\w.-]*(?:key|sig|signature)="
     r"|authorization|cookie|api-key|auth-token|access-token|private-token|private key(?: block)? ?----|\\u0000"
 )
@@ -30,6 +40,7 @@ _NOTHING = frozenset(
 
 _SCHEME = re.compile(r"\b(bearer|basic)(\s{1,8})([^\s\"'<>,;]{1,8192})", re.IGNORECASE)
 _USER_INFO = re.compile(r"://([^\s/?#\"'<>]{1,1024})@")
+_ISSUED_KEY = re.compile(_ISSUED)
 _PRIVATE_KEY = re.compile(
     r"----(?:-| )BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?(?:-| )----.*?"
     r"(?:----(?:-| )END [A-Z0-9 ]{0,40}KEY(?: BLOCK)?(?:-| )----|\Z)",
@@ -67,6 +78,7 @@ class Prose:
 
     def clean(self, text: str) -> str:
         text = _PRIVATE_KEY.sub(lambda match: self._replacement, text)
+        text = _ISSUED_KEY.sub(lambda match: self._replacement, text)
         for names, values in (
             (_MEMBER, _MEMBER_VALUE),
             (_LABELLED, _MEMBER_VALUE),

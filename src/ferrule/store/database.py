@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule.errors import StoreError
 from ferrule.store.line import newest
 from ferrule.store.location import Location, hide_password
+from ferrule.store.notes import insert_notes_statement, newest_notes, split_notes
 from ferrule.store.private_files import make_file
 from ferrule.store.schema import JSON_COLUMNS, calls_table, is_current, migrate
 
@@ -38,6 +39,7 @@ class Database:
         self._location = location
         self._engine: Engine | None = None
         self._insert = ""
+        self._insert_notes = ""
 
     @property
     def is_open(self) -> bool:
@@ -51,6 +53,7 @@ class Database:
         self._engine = engine
         try:
             self._insert = _insert_statement(calls_table(), engine.dialect)
+            self._insert_notes = insert_notes_statement(engine.dialect)
             with self.read() as connection:
                 current = is_current(connection)
             if not current:
@@ -84,23 +87,31 @@ class Database:
             yield connection
 
     def ingest(self, lines: Sequence[bytes], owner: str) -> int:
-        """Put lines into the table; returns how many the database refused for what is in them."""
+        """Put lines into the tables; returns how many the database refused for what is in them."""
+        notes, calls = split_notes(lines)
+        refused = self._ingest(newest(calls), owner) if calls else 0
+        return refused + (self._ingest(newest_notes(notes), None) if notes else 0)
+
+    def _ingest(self, lines: list[bytes], owner: str | None) -> int:
+        """Lines of one kind: calls have an owner, notes have none."""
         import sqlalchemy as sa
 
-        lines = newest(lines)
         document = (b"[" + b",".join(lines) + b"]").decode("utf-8", "replace")
         try:
             with self.write() as connection:
-                connection.execute(sa.text(self._insert), {"owner": owner, "lines": document})
+                if owner is None:
+                    connection.execute(sa.text(self._insert_notes), {"lines": document})
+                else:
+                    connection.execute(sa.text(self._insert), {"owner": owner, "lines": document})
             return 0
         except StoreError as error:
             if not _is_about_content(error.__cause__):
                 raise
             if len(lines) > 1:
                 half = len(lines) // 2
-                return self.ingest(lines[:half], owner) + self.ingest(lines[half:], owner)
+                return self._ingest(lines[:half], owner) + self._ingest(lines[half:], owner)
             if b"\\u0000" in lines[0]:  # in a name or an id; Postgres takes no NUL characters
-                return self.ingest([lines[0].replace(b"\\u0000", b"\\ufffd")], owner)
+                return self._ingest([lines[0].replace(b"\\u0000", b"\\ufffd")], owner)
             logger.error("line=<%.300r> | the database refuses this record, left out: %s", lines[0], error)
             return 1
 

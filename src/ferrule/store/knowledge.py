@@ -13,11 +13,11 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Self, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
 from ferrule.errors import StoreError
 from ferrule.redaction import Redaction
@@ -26,6 +26,7 @@ from ferrule.store.database import Database
 from ferrule.store.journal import FileJournal, Journal, MemoryJournal
 from ferrule.store.line import finished_line, started_line
 from ferrule.store.location import locate
+from ferrule.store.notes import find_books, find_notes, forget_notes, note_line
 from ferrule.store.queries import CallFilter, find_record, find_records, summarize
 from ferrule.store.record import CallStatistics, Status, ToolCallRecord, ToolCallSummary
 from ferrule.store.statistics import collect_statistics
@@ -127,6 +128,25 @@ class ToolKnowledgeStore:
             self._append(finished_line(record, self.redaction, secret_names))
         except Exception as error:  # as above
             self._failed("the end of a call could not be recorded", error)
+
+    def note(self, book: str, key: str, value: Any) -> None:
+        """Write something else down, as safe as a record; a later note under the same key takes its place."""
+        try:
+            self._append(note_line(book, key, value, self.redaction))
+        except Exception as error:  # as above
+            self._failed("a note could not be recorded", error)
+
+    async def notes(self, book: str) -> dict[str, Any]:
+        """The notes of a book by their keys, in the order of the keys."""
+        return await self._ask(find_notes, book)
+
+    async def books(self, prefix: str = "") -> dict[str, float]:
+        """The books whose names begin so, and when each was last written in (seconds); the latest first."""
+        return await self._ask(find_books, prefix)
+
+    async def forget_notes(self, book: str, keys: Sequence[str] | None = None) -> int:
+        """Delete notes of a book, or all of it; returns how many."""
+        return await self._ask(forget_notes, book, keys)
 
     async def flush(self) -> None:
         """Wait until everything recorded so far is in the database; StoreError when it does not take it."""

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ferrule.errors import StoreError
+from ferrule.store.notes import create_notes
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
@@ -78,7 +79,10 @@ def _create_calls(connection: Connection) -> None:
     calls_table().metadata.create_all(connection)
 
 
-MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (("create tool_calls", _create_calls),)
+MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
+    ("create tool_calls", _create_calls),
+    ("create notes", create_notes),
+)
 """Applied in order, once each. Add to the end, never change one that was released."""
 
 
