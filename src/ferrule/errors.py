@@ -18,6 +18,7 @@ FerruleError
     ├── TimedOut                timeout
     ├── Stopped                 cancelled: the caller went away, or the engine was closed
     ├── PermissionDenied        permission_denied
+    ├── KnownFailure            known_failure: it failed before, and nothing has changed
     ├── ExecutionFailed         execution_error
     │   └── TransportFault      the way to the tool is broken (transient)
     └── ToolSignal              raised by tools on purpose
@@ -170,6 +171,12 @@ class PermissionDenied(CallError):
     """The call is not allowed as it stands."""
 
     error_type = PERMISSION_DENIED
+
+
+class KnownFailure(CallError):
+    """The same call failed before in this run, and nothing has changed since: it is not made again."""
+
+    error_type = KNOWN_FAILURE
 
 
 class ExecutionFailed(CallError):

@@ -1,0 +1,104 @@
+"""One call that failed, and whether that still says something about a call of now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ferrule.memory.context import LOCATORS
+from ferrule.memory.failure_class import FailureClass
+from ferrule.memory.identity import CallIdentity, same_text
+
+PLACES: Final = frozenset(
+    {"url", "uri", "page", "host", "site", "domain", "file", "path", "directory", "database", "table", "repo", "tab"}
+)
+"""Parameters that say where something is looked for: the same thing may be there in another place."""
+SHORTEST: Final = 2
+MENTIONED: Final = 3
+"""A shorter text stands in another by chance."""
+
+_FOR_WANT_OF_TIME = re.compile(r"time[ -]?d?[ -]?out|exceeded|超时", re.IGNORECASE)
+
+
+@dataclass(slots=True, kw_only=True)
+class Failure:
+    """A call that failed in this run."""
+
+    identity: CallIdentity
+    tool_id: str
+    action: str
+    parameters: dict[str, Any]
+    error: str
+    failure_class: FailureClass
+    last_at: float
+    value: tuple[str, str] | None = None
+    """The parameter and the value that were not found, where the failure says so."""
+    host: str = ""
+    """Where it failed, if it was about a host."""
+    count: int = 1
+    """How often it was made and failed."""
+    asked_again: int = 0
+    """How often it was asked for again and not made."""
+    reopened: bool = False
+    """Something has changed since: it may be tried again."""
+    openers: set[Any] = field(default_factory=set)
+    """The calls that have reopened it so far."""
+
+    @property
+    def wanted_time(self) -> bool:
+        return self.failure_class is FailureClass.TRANSIENT or _FOR_WANT_OF_TIME.search(self.error) is not None
+
+    def speaks_of(self, identity: CallIdentity) -> bool:
+        """Whether it says something about a call of the same arguments: more time may be what it needed."""
+        return identity.timing <= self.identity.timing or not self.wanted_time
+
+    def in_the_same_place(self, params: Mapping[str, Any]) -> bool:
+        return all(
+            self.parameters[name] == value
+            for name, value in params.items()
+            if name in PLACES and name in self.parameters
+        )
+
+    def is_mentioned_in(self, params: Mapping[str, Any]) -> bool:
+        """Whether another call's arguments speak of what this one was about."""
+        mine = [text for text in _texts(self.parameters) if len(text) >= MENTIONED]
+        return any(m in other or (len(other) >= MENTIONED and other in m) for other in _texts(params) for m in mine)
+
+
+def host_of(params: Mapping[str, Any]) -> str:
+    """The host the arguments speak of; empty when they speak of none."""
+    for value in params.values():
+        if isinstance(value, str) and "://" in value[:12]:
+            try:
+                return urlsplit(value).hostname or ""
+            except ValueError:
+                continue
+    return ""
+
+
+def missing_value(params: Mapping[str, Any], error: str) -> tuple[str, str] | None:
+    """The argument that a failure names as not found: one that points at something first, else the longest."""
+    named = [
+        (name, value)
+        for name, value in params.items()
+        if isinstance(value, str) and len(value) >= SHORTEST and value in error
+    ]
+    if not named:
+        return None
+    name, value = max(named, key=lambda item: (item[0] in LOCATORS, len(item[1])))
+    return name, same_text(value)
+
+
+def _texts(value: Any, depth: int = 0) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if depth > 4:
+        return []
+    if isinstance(value, Mapping):
+        return [text for inner in value.values() for text in _texts(inner, depth + 1)]
+    if isinstance(value, list):
+        return [text for inner in value for text in _texts(inner, depth + 1)]
+    return []
