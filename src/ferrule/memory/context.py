@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from ferrule.call import ToolExecutionResult
 from ferrule.content import copy_json
+from ferrule.memory.failure import LOCATORS
+from ferrule.memory.run_memory import RunMemory
 from ferrule.spec import ToolSpec
 
 OBSERVATIONS_KEPT: Final = 10
-LOCATORS: Final = ("selector", "xpath", "css", "locator", "element", "ref")
-"""Parameters that only point at something: what they point at is there for every action or for none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class ExecutionContext:
     learned_patterns: dict[str, Any] = field(default_factory=dict)
     """By tool: `failed_selectors`, `failed_actions`, `error_patterns`, `suggested_adjustments`; and `tool_switches`."""
     available_tools: list[ToolSpec] = field(default_factory=list)
+    memory: RunMemory | None = field(default=None, repr=False, compare=False)
+    """What keeps the run from repeating itself; made when it is first needed."""
 
     def record(
         self, tool_id: str, action: str | None, parameters: Mapping[str, Any], result: ToolExecutionResult

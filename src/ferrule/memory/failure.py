@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ferrule.memory.context import LOCATORS
 from ferrule.memory.failure_class import FailureClass
 from ferrule.memory.identity import CallIdentity, same_text
 
@@ -16,6 +15,8 @@ PLACES: Final = frozenset(
     {"url", "uri", "page", "host", "site", "domain", "file", "path", "directory", "database", "table", "repo", "tab"}
 )
 """Parameters that say where something is looked for: the same thing may be there in another place."""
+LOCATORS: Final = ("selector", "xpath", "css", "locator", "element", "ref")
+"""Parameters that only point at something: what they point at is there for every action or for none."""
 SHORTEST: Final = 2
 MENTIONED: Final = 3
 """A shorter text stands in another by chance."""

@@ -6,6 +6,7 @@ forgotten when nobody has met it for a month. Patterns warn, they never forbid: 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -50,7 +51,7 @@ class FailurePattern:
         return sha256(encode_json(said, sort_keys=True)).hexdigest()[:24]
 
     def weight(self, now: float) -> float:
-        return self.count * 0.5 ** (max(0.0, now - self.last_at) / HALF_LIFE)
+        return self.count * math.pow(0.5, max(0.0, now - self.last_at) / HALF_LIFE)
 
     def __str__(self) -> str:
         where = f" on {self.host}" if self.host else ""

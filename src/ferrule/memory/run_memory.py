@@ -24,8 +24,7 @@ from typing import Any, Final, Protocol
 from ferrule.call import ToolExecutionResult
 from ferrule.content import Output, as_text
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, REJECTED, KnownFailure
-from ferrule.memory.context import LOCATORS
-from ferrule.memory.failure import Failure, host_of, missing_value
+from ferrule.memory.failure import LOCATORS, Failure, host_of, missing_value
 from ferrule.memory.failure_class import FailureClass, FailureClassifier
 from ferrule.memory.identity import CallIdentity, digest, identify, same_text
 from ferrule.spec import Effects, Tool, ToolCapability
@@ -105,14 +104,19 @@ class RunMemory:
         effects = tool.spec.effects_of(capability)
         if effects.polling or not (self._failures or self._answers):
             return None
-        identity = identify(tool, capability, params)
-        failure = self._failures.get(identity.key)
-        if failure is None or not self._holds(failure, identity):
-            failure = self._known_missing(identity, effects, params) if self._missing else None
+        failure = self.known_failure(tool, capability, params) if self._failures else None
         if failure is not None:
             failure.asked_again += 1
             raise self._known_failure(tool, capability, failure)
-        return self._same_again(identity)
+        return self._same_again(identify(tool, capability, params)) if self._answers else None
+
+    def known_failure(self, tool: Tool, capability: ToolCapability, params: Mapping[str, Any]) -> Failure | None:
+        """The failure that says that a call would fail now."""
+        identity = identify(tool, capability, params)
+        failure = self._failures.get(identity.key)
+        if failure is not None and self._holds(failure, identity):
+            return failure
+        return self._known_missing(identity, tool.spec.effects_of(capability), params) if self._missing else None
 
     def learn(
         self, tool: Tool, capability: ToolCapability, params: dict[str, Any], result: ToolExecutionResult

@@ -1,0 +1,441 @@
+"""The tool-call loop."""
+
+import asyncio
+from typing import Annotated
+
+import pytest
+
+from ferrule import SetupError, ToolEngineEventType, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule.agent import Agent, AgentState, RunLimits
+from ferrule.agent.events import CallEnded, CallStarted, RunEnded, TextPiece, TurnStarted
+from ferrule.errors import ModelRefused
+from ferrule.messages import ToolCall, Usage
+from ferrule.models.model import ModelReply
+from ferrule.testing import ScriptedModel
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+async def fail(reason: str) -> str:
+    """Fail."""
+    raise RuntimeError(reason)
+
+
+def call(name: str, /, **arguments: object) -> dict[str, object]:
+    return {"name": name, "arguments": arguments}
+
+
+async def test_a_call_and_then_an_answer():
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        answer = await Agent(library, ScriptedModel([call("add", a=1, b=2), "It is 3."])).run("What is 1 + 2?")
+        assert answer.text == "It is 3." and answer.is_finished and answer.usage.requests == 2
+        (step,) = answer.steps
+        assert (step.tool_id, step.arguments, step.text, step.is_success) == ("add", {"a": 1, "b": 2}, "3", True)
+        assert [m["role"] for m in answer.messages] == ["system", "user", "assistant", "tool", "assistant"]
+        assert answer.messages[3] == {"role": "tool", "tool_call_id": "call_1", "name": "add", "content": "3"}
+        assert answer.summary["total_calls"] == 1
+
+
+async def test_a_call_written_into_the_text_is_made_too():
+    text = 'I will add them.\n<tool_call>\n{"name": "add", "arguments": {"a": 20, "b": 22}}\n</tool_call>'
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        answer = await Agent(library, ScriptedModel([text, "42"])).run("What is 20 + 22?")
+        assert answer.steps[0].text == "42"
+        assert answer.messages[2]["content"] == "I will add them." and answer.messages[2]["tool_calls"]
+
+
+async def test_every_call_is_answered_once_and_in_order_whatever_fails():
+    calls = [call("fail", reason="first"), call("add", a=1, b=1), call("nothing"), call("add", a="x", b=1)]
+    async with UnifiedToolLibrary() as library:
+        library.register(add, fail)
+        answer = await Agent(library, ScriptedModel([calls, "done"])).run("Go")
+        asked = [c["id"] for c in answer.messages[2]["tool_calls"]]
+        told = answer.messages[3:7]
+        assert [m["tool_call_id"] for m in told] == asked and len(set(asked)) == 4
+        assert "first" in told[0]["content"] and told[1]["content"] == "2"
+        assert "There is no tool 'nothing'" in told[2]["content"] and "a: " in told[3]["content"]
+
+
+async def test_arguments_that_cannot_be_read_are_told_to_the_model():
+    broken = ModelReply(tool_calls=(ToolCall(name="add", id="c1", error="The arguments cannot be read.", raw="{a:"),))
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        answer = await Agent(library, ScriptedModel([broken, "sorry"])).run("Go")
+        assert answer.messages[3]["content"] == "The arguments cannot be read."
+        assert answer.messages[2]["tool_calls"][0]["function"]["arguments"] == "{a:"
+
+
+async def test_ids_that_a_model_repeats_are_made_unique():
+    again = ModelReply(tool_calls=(ToolCall(name="add", arguments={"a": 1, "b": 1}, id="call_0"),) * 2)
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        answer = await Agent(library, ScriptedModel([again, again, "done"])).run("Go")
+        assert len({step.id for step in answer.steps}) == 4
+
+
+async def test_calls_that_only_look_run_at_once_and_those_that_change_in_order():
+    running, most, order = 0, 0, []
+
+    @tool(read_only=True)
+    async def look(n: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return n
+
+    @tool
+    async def write(n: int) -> int:
+        await asyncio.sleep(0.01 / n)
+        order.append(n)
+        return n
+
+    calls = [call("write", n=1), call("look", n=1), call("write", n=2), call("look", n=2), call("write", n=3)]
+    async with UnifiedToolLibrary() as library:
+        library.register(look, write)
+        answer = await Agent(library, ScriptedModel([calls, "done"])).run("Go")
+        assert order == [1, 2, 3] and most == 2
+        assert [m["content"] for m in answer.messages[3:8]] == ["1", "1", "2", "2", "3"]
+
+
+async def test_the_same_failing_call_twice_in_one_turn_is_made_once():
+    made = []
+
+    @tool(read_only=True)
+    async def look(n: int) -> int:
+        made.append(n)
+        raise RuntimeError("broken")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(look)
+        answer = await Agent(library, ScriptedModel([[call("look", n=1)] * 3, "done"])).run("Go")
+        assert made == [1]
+        assert [s.error_type for s in answer.steps] == ["execution_error", "known_failure", "known_failure"]
+
+
+async def test_finish_task_ends_the_run():
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        model = ScriptedModel([[call("add", a=1, b=1), call("finish_task", message="It is 2.")]])
+        answer = await Agent(library, model).run("1 + 1?")
+        assert answer.text == "It is 2." and answer.is_finished and len(answer.steps) == 2
+
+
+async def test_a_model_that_insists_is_stopped_with_an_account():
+    made = []
+
+    @tool
+    async def scrape(selector: str) -> str:
+        """Read a page."""
+        made.append(selector)
+        raise ValueError(f"Selector {selector!r} not found")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(scrape)
+        model = ScriptedModel([call("scrape", selector="a.social-count")], loop=True)
+        answer = await Agent(library, model, limits=RunLimits(turns=15)).run("How many stars?")
+        assert made == ["a.social-count"] and len(answer.steps) == 15
+        assert answer.state is AgentState.STOPPED and answer.reason == "it took 15 turns, and 15 is the most"
+        assert answer.text.startswith("I could not finish this: it took 15 turns")
+        assert "scrape" in answer.text and "not found" in answer.text
+
+
+async def test_without_memory_it_repeats():
+    made = []
+
+    @tool
+    async def scrape(selector: str) -> str:
+        made.append(selector)
+        raise ValueError("not found")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(scrape)
+        model = ScriptedModel([call("scrape", selector="a")], loop=True)
+        await Agent(library, model, memory=False, limits=RunLimits(turns=5)).run("How many stars?")
+        assert len(made) == 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (RunLimits(calls=3), "it made 3 calls, and 3 is the most"),
+        (RunLimits(tokens=25), "it used 30 tokens, and 25 is the most"),
+        (RunLimits(cost=0.02, price=lambda usage: usage.total_tokens / 1000), "it cost 0.02, and 0.02 is the most"),
+    ],
+)
+async def test_limits_end_a_run(limits, reason):
+    turn = ModelReply(tool_calls=(ToolCall(name="add", arguments={"a": 1, "b": 1}),), usage=Usage(input_tokens=10))
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        answer = await Agent(library, ScriptedModel([turn], loop=True), limits=limits).run("Go")
+        assert answer.state is AgentState.STOPPED and answer.reason == reason
+
+
+async def test_a_slow_model_is_stopped_by_the_limit_on_time():
+    class Slow:
+        name = "slow"
+
+        async def generate(self, request, on_text=None):
+            await asyncio.sleep(60)
+
+    async with UnifiedToolLibrary() as library:
+        answer = await Agent(library, Slow(), limits=RunLimits(seconds=0.05)).run("Go")
+        assert answer.state is AgentState.STOPPED and "did not answer in the time that was left" in answer.reason
+
+
+async def test_calls_beyond_the_most_of_a_turn_are_refused_and_answered():
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        calls = [call("add", a=n, b=0) for n in range(5)]
+        answer = await Agent(library, ScriptedModel([calls, "ok"]), limits=RunLimits(calls_per_turn=3)).run("Go")
+        assert [m["content"] for m in answer.messages[3:6]] == ["0", "1", "2"]
+        assert all("was not made" in m["content"] for m in answer.messages[6:8]) and answer.text == "ok"
+
+
+def test_a_limit_must_make_sense():
+    with pytest.raises(SetupError, match="turns must be more than 0"):
+        RunLimits(turns=0)
+    with pytest.raises(SetupError, match="needs a price"):
+        RunLimits(cost=1.0)
+
+
+async def test_a_model_that_fails_ends_the_run_with_what_was_done():
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        model = ScriptedModel([call("add", a=1, b=2), ModelRefused("the key is wrong")])
+        answer = await Agent(library, model).run("What is 1 + 2?")
+        assert answer.state is AgentState.STOPPED and answer.reason == "the key is wrong"
+        assert "The last thing I found out: 3" in answer.text
+
+
+async def test_a_model_that_says_nothing_is_asked_again_and_then_given_up():
+    async with UnifiedToolLibrary() as library:
+        answer = await Agent(library, ScriptedModel(["", "", ""])).run("Go")
+        assert answer.state is AgentState.STOPPED and "nothing that could be used 3 times" in answer.reason
+        answer = await Agent(library, ScriptedModel(["", "Here I am."])).run("Go")
+        assert answer.text == "Here I am."
+
+
+async def test_events_tell_what_happens_as_it_happens():
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        agent = Agent(library, ScriptedModel([call("add", a=1, b=2), "It is 3."]))
+        seen = [event async for event in agent.stream("What is 1 + 2?")]
+        kinds = [type(event) for event in seen if not isinstance(event, TextPiece)]
+        assert kinds == [TurnStarted, CallStarted, CallEnded, TurnStarted, RunEnded]
+        assert "".join(event.text for event in seen if isinstance(event, TextPiece)) == "It is 3."
+
+
+async def test_leaving_the_stream_ends_the_run_and_its_calls():
+    ended = []
+
+    @tool
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async with UnifiedToolLibrary() as library:
+        library.register(slow)
+        stream = Agent(library, ScriptedModel([call("slow")])).stream("Go")
+        async for event in stream:
+            if isinstance(event, CallStarted):
+                await asyncio.sleep(0.01)
+                break
+        await stream.aclose()
+        assert ended == [True]
+
+
+async def test_an_agent_can_be_held_to_some_tools():
+    async with UnifiedToolLibrary() as library:
+        library.register(add, fail)
+        model = ScriptedModel([call("fail", reason="x"), "no"])
+        agent = Agent(library, model, tools=["add"])
+        answer = await agent.run("Go")
+        assert answer.steps[0].error_type == "permission_denied"
+        assert [s["function"]["name"] for s in model.requests[0].tools] == ["add", "ask_user", "finish_task"]
+        agent.load_tools_by_config({"fail"})
+        agent.register_tool(tool(name="third")(lambda: 1))
+        assert {s["function"]["name"] for s in agent._toolbox.offer("x").schemas} >= {"fail", "third"}
+
+
+async def test_tools_may_appear_while_a_run_goes_on():
+    async with UnifiedToolLibrary() as library:
+
+        @tool
+        async def learn() -> str:
+            """Learn to add."""
+            library.register(add)
+            return "learned"
+
+        library.register(learn)
+        model = ScriptedModel([call("learn"), call("add", a=1, b=2), "3"])
+        answer = await Agent(library, model).run("Go")
+        assert answer.steps[1].text == "3"
+        assert "add" in {s["function"]["name"] for s in model.requests[1].tools}
+
+
+async def test_of_very_many_tools_some_are_shown_and_the_others_found():
+    def make(number: int):
+        @tool(name=f"catalogue_{number}")
+        async def look(query: str) -> str:
+            """Look something up in a large catalogue of rare things from all over the world."""
+            return f"{number}: {query}"
+
+        return look
+
+    async with UnifiedToolLibrary() as library:
+        library.register(add, *map(make, range(600)))
+        found = call("call_tool", name="catalogue_512", arguments={"query": "amber"})
+        model = ScriptedModel([call("search_tools", query="rare things"), found, "done"])
+        answer = await Agent(library, model, core_tools=["add"]).run("Look up amber")
+        shown = {s["function"]["name"] for s in model.requests[0].tools}
+        assert {"add", "search_tools", "call_tool", "finish_task"} <= shown and len(shown) < 20
+        assert "512: amber" in answer.steps[1].text
+
+
+async def test_the_hub_backs_up_a_tool_that_fails():
+    @tool(name="search", read_only=True)
+    async def broken(query: str) -> str:
+        """Search."""
+        raise RuntimeError("down")
+
+    @tool(name="search", read_only=True)
+    async def good(query: str) -> str:
+        """Search."""
+        return f"found {query}"
+
+    from dataclasses import replace
+
+    from ferrule.sources import tool_of
+
+    async with UnifiedToolLibrary() as library:
+        library.register(replace(tool_of(broken), source="tools"), replace(tool_of(good), source="skills"))
+        answer = await Agent(library, ScriptedModel([call("search", query="x"), "ok"])).run("Go")
+        assert answer.steps[0].text == "found x"
+
+
+async def test_records_and_events_name_the_run():
+    seen = []
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        library.engine.subscribe(lambda event: seen.append(event.event_type))
+        answer = await Agent(library, ScriptedModel([call("add", a=1, b=2), "3"]), name="counter").run("Go")
+        (record,) = await library.engine.query_call_records(conversation_id=answer.run_id)
+        assert record.caller_id == "counter" and record.metadata["tool_call_id"] == "call_1"
+        assert seen[0] is ToolEngineEventType.BEFORE_TOOL_CALL and seen[-1] is ToolEngineEventType.AFTER_TOOL_CALL
+
+
+async def test_what_tools_hold_for_a_run_is_put_away_when_it_ends():
+    class Browser:
+        """A browser."""
+
+        def __init__(self) -> None:
+            self.pages, self.cleaned = 0, 0
+
+        async def open(self, url: str) -> int:
+            """Open a page."""
+            self.pages += 1
+            return self.pages
+
+        async def cleanup(self) -> None:
+            self.pages, self.cleaned = 0, self.cleaned + 1
+
+    browser = Browser()
+    async with UnifiedToolLibrary() as library:
+        library.register(browser)
+        for script in ([call("Browser", url="u"), "ok"], [call("Browser", url="u"), ModelRefused("no")]):
+            await Agent(library, ScriptedModel(script)).run("Go")
+        assert browser.cleaned == 2 and browser.pages == 0
+        await Agent(library, ScriptedModel([call("Browser", url="u"), "ok"])).run("Go")
+        assert browser.cleaned == 3
+
+
+async def test_one_run_does_not_put_away_what_another_uses():
+    gate = asyncio.Event()
+
+    class Box:
+        """A box."""
+
+        def __init__(self) -> None:
+            self.cleaned = 0
+
+        async def look(self, wait: bool) -> str:
+            """Look."""
+            if wait:
+                await gate.wait()
+            return "seen"
+
+        async def cleanup(self) -> None:
+            self.cleaned += 1
+
+    box = Box()
+    async with UnifiedToolLibrary() as library:
+        library.register(box)
+        long = asyncio.create_task(Agent(library, ScriptedModel([call("Box", wait=True), "ok"])).run("Go"))
+        await asyncio.sleep(0.02)
+        await Agent(library, ScriptedModel([call("Box", wait=False), "ok"])).run("Go")
+        assert box.cleaned == 0
+        gate.set()
+        await long
+        assert box.cleaned == 1
+
+
+async def test_a_conversation_goes_on_with_its_history():
+    async with UnifiedToolLibrary() as library:
+        model = ScriptedModel(["Hello Ann.", "You are Ann."])
+        agent = Agent(library, model, instructions="Be kind.")
+        first = await agent.run("I am Ann.")
+        second = await agent.run("Who am I?", history=first.messages)
+        assert [m["content"] for m in second.messages[1:]] == ["I am Ann.", "Hello Ann.", "Who am I?", "You are Ann."]
+        assert [m["role"] for m in model.requests[1].messages].count("system") == 1
+        assert "Be kind." in second.messages[0]["content"]
+
+
+async def test_an_empty_task_is_refused():
+    async with UnifiedToolLibrary() as library:
+        with pytest.raises(SetupError, match="the task is empty"):
+            await Agent(library, ScriptedModel(["x"])).run("  ")
+
+
+async def test_secrets_of_a_call_are_not_in_its_step():
+    from ferrule import Secret
+
+    @tool
+    async def login(user: str, password: Annotated[str, Secret]) -> str:
+        return "welcome"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(login)
+        answer = await Agent(library, ScriptedModel([call("login", user="ann", password="hunter2!"), "in"])).run("Go")
+        assert answer.steps[0].arguments["user"] == "ann" and "hunter2!" not in str(answer.steps)
+
+
+async def test_a_tool_that_calls_tools_is_held_to_the_same_list():
+    @tool
+    async def outer(context: ToolExecutionContext) -> str:
+        return (await context.call_tool("add", {"a": 1, "b": 2})).text
+
+    async with UnifiedToolLibrary() as library:
+        library.register(add, outer)
+        answer = await Agent(library, ScriptedModel([call("outer"), "ok"])).run("Go")
+        assert answer.steps[0].text == "3"
+
+
+async def test_after_much_trouble_the_model_is_told_how_things_stand():
+    async with UnifiedToolLibrary() as library:
+        library.register(fail)
+        turns = [call("fail", reason=f"reason {n}") for n in range(3)]
+        model = ScriptedModel([*turns, "I give up."])
+        await Agent(library, model).run("Go")
+        last = model.requests[3].messages[-1]
+        assert last["role"] == "user" and "reason 2" in last["content"]

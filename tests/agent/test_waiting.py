@@ -1,0 +1,190 @@
+"""Runs that wait for a person: questions and approvals, also over a restart."""
+
+import asyncio
+
+import pytest
+
+from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule.agent import Agent, AgentState, Approval, ApprovalPolicy
+from ferrule.testing import ScriptedModel
+
+
+def call(name: str, /, **arguments: object) -> dict[str, object]:
+    return {"name": name, "arguments": arguments}
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'calls.db'}"
+
+
+def make_delete(deleted: list[str]):
+    @tool(destructive=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        deleted.append(path)
+        return f"deleted {path}"
+
+    return delete
+
+
+async def test_a_question_suspends_the_run_and_its_answer_goes_on_with_it(url):
+    async with UnifiedToolLibrary(store=url) as library:
+        first = await Agent(library, ScriptedModel([call("ask_user", question="Which city?", options=["A", "B"])])).run(
+            "Weather?"
+        )
+        assert first.state is AgentState.WAITING
+        (question,) = first.questions
+        assert (question.text, question.options) == ("Which city?", ("A", "B"))
+    async with UnifiedToolLibrary(store=url) as library:  # as another process would
+        model = ScriptedModel(["Sunny in A."])
+        agent = Agent(library, model)
+        assert (await agent.resume(first.run_id)).state is AgentState.WAITING
+        answer = await agent.resume(first.run_id, "A")
+        assert answer.text == "Sunny in A." and answer.is_finished
+        assert answer.messages[3]["role"] == "tool" and answer.messages[3]["content"] == "A"
+        assert list(model.requests[0].messages) == answer.messages[:-1]
+
+
+async def test_other_calls_of_the_turn_are_made_and_answered_in_order(url):
+    done = []
+
+    @tool
+    async def note(text: str) -> str:
+        done.append(text)
+        return f"noted {text}"
+
+    async with UnifiedToolLibrary(store=url) as library:
+        library.register(note)
+        calls = [call("note", text="a"), call("ask_user", question="ok?"), call("note", text="b")]
+        first = await Agent(library, ScriptedModel([calls])).run("Go")
+        assert done == ["a", "b"] and first.messages[-1]["role"] == "assistant"
+    async with UnifiedToolLibrary(store=url) as library:
+        library.register(note)
+        answer = await Agent(library, ScriptedModel(["done"])).resume(first.run_id, "yes")
+        assert [m["content"] for m in answer.messages[3:6]] == ["noted a", "yes", "noted b"]
+        assert done == ["a", "b"]
+
+
+async def test_a_destructive_call_waits_for_leave_and_is_then_made(url):
+    deleted: list[str] = []
+    async with UnifiedToolLibrary(store=url) as library:
+        library.register(make_delete(deleted))
+        first = await Agent(library, ScriptedModel([call("delete", path="a.txt")])).run("Delete a.txt")
+        (request,) = first.approvals
+        assert first.state is AgentState.WAITING and deleted == []
+        assert (request.tool_id, request.arguments) == ("delete", {"path": "a.txt"})
+    async with UnifiedToolLibrary(store=url) as library:
+        library.register(make_delete(deleted))
+        answer = await Agent(library, ScriptedModel(["Gone."])).resume(first.run_id, approvals=True)
+        assert deleted == ["a.txt"] and answer.text == "Gone."
+
+
+@pytest.mark.parametrize(
+    ("word", "told", "made"),
+    [
+        (Approval(allowed=False, reason="Not that one."), "The user does not allow this call. Not that one.", []),
+        (Approval(allowed=True, arguments={"path": "b.txt"}), "deleted b.txt", ["b.txt"]),
+        (False, "The user does not allow this call.", []),
+    ],
+)
+async def test_a_call_can_be_denied_or_edited(url, word, told, made):
+    deleted: list[str] = []
+    async with UnifiedToolLibrary(store=url) as library:
+        library.register(make_delete(deleted))
+        agent = Agent(library, ScriptedModel([call("delete", path="a.txt"), "ok"]))
+        first = await agent.run("Delete a.txt")
+        answer = await agent.resume(first.run_id, approvals={first.approvals[0].call_id: word})
+        assert answer.messages[3]["content"] == told and deleted == made
+
+
+async def test_a_person_at_hand_is_asked_at_once():
+    deleted: list[str] = []
+
+    class Ann:
+        async def answer(self, question):
+            return f"my answer to {question.text}"
+
+        async def approve(self, request):
+            return Approval(allowed=request.arguments["path"] == "a.txt")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(make_delete(deleted))
+        calls = [call("delete", path="a.txt"), call("delete", path="b.txt"), call("ask_user", question="why?")]
+        answer = await Agent(library, ScriptedModel([calls, "ok"]), person=Ann()).run("Go")
+        assert deleted == ["a.txt"] and answer.is_finished
+        assert [s.is_success for s in answer.steps] == [True, False, True]
+        assert answer.messages[5]["content"] == "my answer to why?"
+
+
+async def test_a_tool_may_ask_for_leave_itself():
+    paid: list[int] = []
+
+    @tool
+    async def pay(amount: int, context: ToolExecutionContext) -> str:
+        if amount > 100 and not context.approved:
+            raise NeedsApproval(f"{amount} is a lot")
+        paid.append(amount)
+        return "paid"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(pay)
+        agent = Agent(library, ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
+        first = await agent.run("Pay")
+        assert paid == [50] and first.approvals[0].reason == "500 is a lot"
+        await agent.resume(first.run_id, approvals=True)
+        assert paid == [50, 500]
+
+
+async def test_policies_speak_of_tools_tags_and_effects():
+    @tool(tags=["money"])
+    async def pay() -> str:
+        return "paid"
+
+    @tool(read_only=True)
+    async def look() -> str:
+        return "seen"
+
+    @tool
+    async def write() -> str:
+        return "written"
+
+    policy = ApprovalPolicy(tools={"wri*": "deny"}, tags={"money": "ask"}, effects={"changing": "ask"})
+    async with UnifiedToolLibrary() as library:
+        library.register(pay, look, write)
+        calls = [call("pay"), call("look"), call("write")]
+        answer = await Agent(library, ScriptedModel([calls]), approval=policy).run("Go")
+        assert [request.tool_id for request in answer.approvals] == ["pay"]
+        assert {step.tool_id: step.is_success for step in answer.steps} == {"look": True, "write": False}
+
+
+def test_a_policy_must_make_sense():
+    with pytest.raises(SetupError, match="must be allow, ask or deny, not 'perhaps'"):
+        ApprovalPolicy(tools={"x": "perhaps"})  # type: ignore[dict-item]
+    with pytest.raises(SetupError, match="there is no effect 'deadly'"):
+        ApprovalPolicy(effects={"deadly": "ask"})
+
+
+async def test_wrong_words_get_a_clear_error():
+    async with UnifiedToolLibrary() as library:
+        agent = Agent(library, ScriptedModel(["done"]))
+        finished = await agent.run("Go")
+        with pytest.raises(SetupError, match="There is no run 'nope'"):
+            await agent.resume("nope")
+        with pytest.raises(SetupError, match="has asked nothing"):
+            await agent.resume(finished.run_id, "hello")
+        with pytest.raises(SetupError, match="There is a run .* already"):
+            await agent.run("Go", run_id=finished.run_id)
+        assert (await agent.resume(finished.run_id)).text == "done"
+
+
+async def test_many_runs_wait_and_go_on_beside_each_other():
+    async with UnifiedToolLibrary() as library:
+
+        async def one(number: int) -> str:
+            model = ScriptedModel([call("ask_user", question=f"q{number}"), f"answer {number}"])
+            agent = Agent(library, model)
+            first = await agent.run(f"task {number}")
+            return (await agent.resume(first.run_id, "go")).text
+
+        assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
