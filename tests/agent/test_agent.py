@@ -1,7 +1,7 @@
 """The tool-call loop."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -26,7 +26,7 @@ async def fail(reason: str) -> str:
     raise RuntimeError(reason)
 
 
-def call(name: str, /, **arguments: object) -> dict[str, object]:
+def call(name: str, /, **arguments: object) -> Any:
     return {"name": name, "arguments": arguments}
 
 

@@ -1,5 +1,7 @@
 """What failed in earlier runs warns later ones."""
 
+from typing import Any
+
 from ferrule import ToolEngine, Transient, tool
 from ferrule.memory import RunMemory
 from ferrule.memory.patterns import DAY, FailureBook
@@ -83,7 +85,8 @@ async def test_what_may_work_later_is_no_pattern():
 
 async def test_what_another_version_wrote_is_left_out():
     async with ToolEngine() as engine:
-        for number, said in enumerate([None, [], {"tool_id": "x"}, {"strange": 1}, {"parameters": {}}]):
+        strange: list[Any] = [None, [], {"tool_id": "x"}, {"strange": 1}, {"parameters": {}}]
+        for number, said in enumerate(strange):
             engine.store.note("failures", str(number), said)
         book = FailureBook(engine.store)
         await book.load()

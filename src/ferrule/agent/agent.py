@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -152,7 +152,7 @@ class Agent:
 
     async def stream(
         self, task: str, *, history: Sequence[Message] = (), run_id: str | None = None
-    ) -> AsyncIterator[RunEvent]:
+    ) -> AsyncGenerator[RunEvent, None]:
         """Do a task and see what happens as it happens; the last event has the answer. Leaving early ends the run."""
         events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
         task_of_run = asyncio.create_task(

@@ -1,0 +1,100 @@
+"""A run at a terminal: what the model writes as it comes, the calls it makes, and the person it may ask."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+
+from ferrule.agent import AgentAnswer, AgentState, Approval, ApprovalRequest, Question
+from ferrule.agent.events import CallEnded, CallStarted, RunEvent, TextPiece, TurnStarted
+from ferrule.cli.terminal import complain, visible
+from ferrule.content import as_text
+from ferrule.describe.sentences import on_one_line, within
+
+_SHOWN = 100
+_YES = ("y", "yes", "是", "好", "ok")
+ReadLine = Callable[[str], Awaitable[str]]
+
+
+class Voice:
+    """Prints a run as it happens: its text to standard output, everything else to standard error."""
+
+    def __init__(self, *, quiet: bool = False, stream: bool = True) -> None:
+        self._quiet, self._stream = quiet, stream
+        self._written = ""
+        """What stands on the screen of the model's present text."""
+
+    def __call__(self, event: RunEvent) -> None:
+        if isinstance(event, TextPiece) and self._stream:
+            self._written += event.text
+            print(visible(event.text) if sys.stdout.isatty() else event.text, end="", flush=True)
+        elif isinstance(event, CallStarted) and not self._quiet:
+            self.end_line()
+            complain(f"· {event.call.name} {within(as_text(event.call.arguments), _SHOWN)}")
+        elif isinstance(event, CallEnded) and not self._quiet:
+            mark = "→" if event.step.is_success else "✗"
+            complain(f"  {mark} {within(on_one_line(event.step.text), _SHOWN)}")
+        elif isinstance(event, TurnStarted):
+            self.end_line()
+            self._written = ""
+
+    def finish(self, answer: AgentAnswer) -> None:
+        """The answer, unless it stands there already."""
+        if self._written.strip() != answer.text.strip() or not self._stream:
+            self.end_line()
+            print(visible(answer.text) if sys.stdout.isatty() else answer.text)
+        else:
+            self.end_line()
+
+    def end_line(self) -> None:
+        if self._written and not self._written.endswith("\n"):
+            print(flush=True)
+            self._written += "\n"
+
+
+class PersonAtTheTerminal:
+    """Answers by typing. Where there is no terminal nobody answers, and the run waits."""
+
+    def __init__(self, read_line: ReadLine, *, yes: bool = False) -> None:
+        self._read_line, self._yes = read_line, yes
+
+    async def answer(self, question: Question) -> str | None:
+        if not can_ask():
+            return None
+        complain(f"? {question.text}")
+        for number, option in enumerate(question.options, 1):
+            complain(f"  {number}. {option}")
+        said = await self._read_line("  > ")
+        if said.isdecimal() and 1 <= int(said) <= len(question.options):
+            return question.options[int(said) - 1]
+        return said
+
+    async def approve(self, request: ApprovalRequest) -> Approval | None:
+        if self._yes:
+            return Approval(allowed=True)
+        if not can_ask():
+            return None
+        action = "" if request.action in (None, request.tool_id) else f" ({request.action})"
+        complain(f"? May {request.tool_id}{action} be called with {within(as_text(request.arguments), 500)}?")
+        if request.reason:
+            complain(f"  {request.reason}")
+        said = await self._read_line("  [y]es, or why not: ")
+        if said.strip().casefold() in _YES:
+            return Approval(allowed=True)
+        return Approval(allowed=False, reason="" if said.strip().casefold() in ("", "n", "no", "否") else said)
+
+
+def can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def say_what_it_waits_for(answer: AgentAnswer) -> None:
+    """How to go on with a run that waits."""
+    if answer.state is not AgentState.WAITING:
+        return
+    for question in answer.questions:
+        complain(f"? {question.text}")
+        complain(f'  Answer with: ferrule ask --resume {answer.run_id} "your answer"')
+    for request in answer.approvals:
+        complain(f"? May {request.tool_id} be called with {within(as_text(request.arguments), 500)}?")
+        complain(f"  Say so with: ferrule ask --resume {answer.run_id} --approve   (or --deny)")

@@ -1,0 +1,86 @@
+"""Models that decide on a prompt instead of calling tools: the same loop."""
+
+import json
+
+from ferrule import UnifiedToolLibrary, tool
+from ferrule.agent import Agent, AgentState
+from ferrule.testing import ScriptedModel
+
+
+@tool(tags=["stars"])
+async def scrape(selector: str) -> str:
+    """Read an element of the page."""
+    if selector != "a.stars":
+        raise ValueError(f"Selector {selector!r} not found")
+    return "28"
+
+
+@tool(tags=["stars"], read_only=True)
+async def ask_api(name: str) -> str:
+    """Ask the API for the stars of a repository."""
+    return "28 by the API"
+
+
+def decide(action_type: str, **said: object) -> str:
+    return json.dumps({"action_type": action_type, **said})
+
+
+async def test_a_decision_to_execute_a_tool_and_one_to_complete():
+    script = [
+        decide("execute_tool", tool_id="scrape", action="scrape", parameters={"selector": "a.stars"}),
+        decide("complete", reasoning="There are 28 stars."),
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(scrape)
+        model = ScriptedModel(script)
+        answer = await Agent(library, model, style="decisions").run("How many stars?")
+        assert answer.text == "There are 28 stars." and answer.steps[0].text == "28"
+        prompt = str(model.requests[1].messages[-1]["content"])
+        assert "How many stars?" in prompt and "28" in prompt and "execute_tool" in prompt
+
+
+async def test_the_form_of_lines_is_read_too():
+    first = 'ACTION_TYPE: execute_tool\nSELECTED_TOOL: scrape\nACTION: scrape\nPARAMETERS: {"selector": "a.stars"}'
+    async with UnifiedToolLibrary() as library:
+        library.register(scrape)
+        model = ScriptedModel([first, "ACTION_TYPE: complete\nREASONING: 28"])
+        answer = await Agent(library, model, style="decisions").run("How many stars?")
+        assert answer.is_finished and answer.text == "28"
+
+
+async def test_a_failure_is_in_the_next_prompt_and_the_same_call_is_not_made_again():
+    wrong = decide("execute_tool", tool_id="scrape", parameters={"selector": "a.social-count"})
+    right = decide("execute_tool", tool_id="scrape", parameters={"selector": "a.stars"})
+    async with UnifiedToolLibrary() as library:
+        library.register(scrape)
+        model = ScriptedModel([wrong, wrong, right, decide("complete", reasoning="28")])
+        answer = await Agent(library, model, style="decisions").run("星标有多少个？")
+        assert [step.error_type for step in answer.steps] == ["execution_error", "known_failure", None]
+        prompt = str(model.requests[1].messages[-1]["content"])
+        assert "a.social-count" in prompt and "失败" in prompt
+
+
+async def test_replan_and_switch_tool_are_answered_and_the_run_goes_on():
+    wrong = [decide("execute_tool", tool_id="scrape", parameters={"selector": f"a.s{n}"}) for n in range(3)]
+    script = [
+        *wrong,
+        decide("switch_tool", reasoning="the page does not help"),
+        decide("replan", reasoning="ask the API instead"),
+        decide("execute_tool", tool_id="ask_api", parameters={"name": "ferrule"}),
+        decide("complete", reasoning="28"),
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(scrape, ask_api)
+        model = ScriptedModel(script)
+        answer = await Agent(library, model, style="decisions").run("How many stars?")
+        assert answer.is_finished and answer.steps[-1].text == "28 by the API"
+        assert "ask_api" in str(model.requests[4].messages[-1]["content"])
+
+
+async def test_what_is_no_decision_is_asked_for_again():
+    async with UnifiedToolLibrary() as library:
+        model = ScriptedModel(["Well, let me see.", decide("complete", reasoning="ok")])
+        answer = await Agent(library, model, style="decisions").run("Go")
+        assert answer.text == "ok" and "no decision" in str(model.requests[1].messages[-1]["content"])
+        answer = await Agent(library, ScriptedModel(["hm"] * 3), style="decisions").run("Go")
+        assert answer.state is AgentState.STOPPED
