@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ferrule.agent import Agent, AgentAnswer, AgentState, Approval, ApprovalPolicy, RunLimits
     from ferrule.call import (
         Invocation,
         Progress,
@@ -22,23 +23,19 @@ if TYPE_CHECKING:
     from ferrule.content import Audio, Image, Resource, Text
     from ferrule.describe import DescriptionEngine
     from ferrule.engine import ToolEngine, ToolEngineConfig
-    from ferrule.errors import (
-        FerruleError,
-        NeedsApproval,
-        Refuse,
-        Retry,
-        SetupError,
-        Transient,
-    )
+    from ferrule.errors import FerruleError, NeedsApproval, Refuse, Retry, SetupError, Transient
     from ferrule.events import ToolEngineEvent, ToolEngineEventType
     from ferrule.executors.http.address_guard import AddressGuard
     from ferrule.hub import HubConfig, ToolCandidate, ToolHub, hub_result_dict
     from ferrule.library import RegistrationResult, UnifiedToolLibrary
+    from ferrule.memory import ExecutionContext, RunMemory
+    from ferrule.models import Model, ModelReply, ModelRequest, choose_model
     from ferrule.registry import ToolRegistry
     from ferrule.schema import Secret
     from ferrule.sources import ToolConfigLoader, tool
     from ferrule.spec import (
         Effects,
+        ExtendedToolSpec,
         FunctionToolSpec,
         Limits,
         MCPServerSpec,
@@ -57,11 +54,18 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AddressGuard": "ferrule.executors.http.address_guard",
+    "Agent": "ferrule.agent",
+    "AgentAnswer": "ferrule.agent",
+    "AgentState": "ferrule.agent",
+    "Approval": "ferrule.agent",
+    "ApprovalPolicy": "ferrule.agent",
     "Audio": "ferrule.content",
     "ConcurrencyConfig": "ferrule.concurrency",
     "ConcurrencyMetrics": "ferrule.concurrency",
     "DescriptionEngine": "ferrule.describe",
     "Effects": "ferrule.spec",
+    "ExecutionContext": "ferrule.memory",
+    "ExtendedToolSpec": "ferrule.spec",
     "FerruleError": "ferrule.errors",
     "FunctionToolSpec": "ferrule.spec",
     "HubConfig": "ferrule.hub",
@@ -69,12 +73,17 @@ _HOMES = {
     "Invocation": "ferrule.call",
     "Limits": "ferrule.spec",
     "MCPServerSpec": "ferrule.spec",
+    "Model": "ferrule.models",
+    "ModelReply": "ferrule.models",
+    "ModelRequest": "ferrule.models",
     "NeedsApproval": "ferrule.errors",
     "Progress": "ferrule.call",
     "Refuse": "ferrule.errors",
     "RegistrationResult": "ferrule.library",
     "Resource": "ferrule.content",
     "Retry": "ferrule.errors",
+    "RunLimits": "ferrule.agent",
+    "RunMemory": "ferrule.memory",
     "Secret": "ferrule.schema",
     "SetupError": "ferrule.errors",
     "Text": "ferrule.content",
@@ -105,6 +114,7 @@ _HOMES = {
     "UnifiedToolLibrary": "ferrule.library",
     "ValidationError": "ferrule.call",
     "ValidationResult": "ferrule.call",
+    "choose_model": "ferrule.models",
     "hub_result_dict": "ferrule.hub",
     "report_progress": "ferrule.call",
     "tool": "ferrule.sources",
@@ -112,11 +122,18 @@ _HOMES = {
 
 __all__ = [
     "AddressGuard",
+    "Agent",
+    "AgentAnswer",
+    "AgentState",
+    "Approval",
+    "ApprovalPolicy",
     "Audio",
     "ConcurrencyConfig",
     "ConcurrencyMetrics",
     "DescriptionEngine",
     "Effects",
+    "ExecutionContext",
+    "ExtendedToolSpec",
     "FerruleError",
     "FunctionToolSpec",
     "HubConfig",
@@ -124,12 +141,17 @@ __all__ = [
     "Invocation",
     "Limits",
     "MCPServerSpec",
+    "Model",
+    "ModelReply",
+    "ModelRequest",
     "NeedsApproval",
     "Progress",
     "Refuse",
     "RegistrationResult",
     "Resource",
     "Retry",
+    "RunLimits",
+    "RunMemory",
     "Secret",
     "SetupError",
     "Text",
@@ -160,6 +182,7 @@ __all__ = [
     "UnifiedToolLibrary",
     "ValidationError",
     "ValidationResult",
+    "choose_model",
     "hub_result_dict",
     "report_progress",
     "tool",

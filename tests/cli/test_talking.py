@@ -1,0 +1,179 @@
+"""Asking and chatting at a terminal, on the offline model: real processes, a real pseudo-terminal."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import environment, ferrule
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A project with a tool that destroys things, a slow one and a broken one."""
+    (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n')
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/shop.py").write_text(
+        "import asyncio, pathlib\n"
+        "from ferrule import tool\n\n"
+        "@tool(destructive=True)\n"
+        "async def delete_order(number: int) -> str:\n"
+        '    """Delete an order by its number."""\n'
+        "    pathlib.Path('deleted').write_text(str(number))\n"
+        "    return f'order {number} is deleted'\n\n"
+        "@tool\n"
+        "async def brew_coffee(cups: int) -> str:\n"
+        '    """Brew coffee."""\n'
+        "    await asyncio.sleep(30)\n"
+        "    return 'ready'\n\n"
+        "@tool(read_only=True)\n"
+        "async def find_invoice(number: int) -> str:\n"
+        '    """Find an invoice by its number."""\n'
+        "    raise ValueError(f'invoice {number} not found')\n"
+    )
+    return tmp_path
+
+
+def test_a_question_is_answered_without_any_key(tmp_path: Path):
+    done = ferrule("ask", "what is 15% of 80?", cwd=tmp_path)
+    assert done.returncode == 0 and "12" in done.stdout
+    assert "calculator" in done.stderr
+    quiet = ferrule("ask", "-q", "what is 15% of 80?", cwd=tmp_path)
+    assert quiet.returncode == 0 and quiet.stderr == ""
+
+
+def test_a_question_may_come_by_standard_input_and_the_answer_as_json(tmp_path: Path):
+    done = ferrule("ask", "-", "--json", cwd=tmp_path, stdin="what is 2 + 2?\n")
+    answer = json.loads(done.stdout)
+    assert answer["state"] == "finished" and answer["steps"][0]["text"] == "4" and done.stderr == ""
+
+
+def test_chinese_is_answered_in_chinese(tmp_path: Path):
+    done = ferrule("ask", "-q", "计算 12*12", cwd=tmp_path)
+    assert done.returncode == 0 and "144" in done.stdout
+
+
+def test_what_cannot_be_done_is_said_plainly(tmp_path: Path):
+    done = ferrule("ask", "-q", "paint the garden fence green", cwd=tmp_path)
+    assert done.returncode == 0 and "offline" in done.stdout
+
+
+def test_wrong_usage_says_what_to_write(tmp_path: Path):
+    nothing = ferrule("ask", cwd=tmp_path)
+    assert nothing.returncode == 2 and "What is the question?" in nothing.stderr
+    unknown = ferrule("ask", "hello", "--model", "opnai:gpt", cwd=tmp_path)
+    assert unknown.returncode == 2 and "Did you mean 'openai'" in unknown.stderr
+    gone = ferrule("ask", "--resume", "nope", "yes", cwd=tmp_path)
+    assert gone.returncode == 2 and "There is no run 'nope'" in gone.stderr
+
+
+def test_a_call_that_needs_leave_waits_until_it_is_given(shop: Path):
+    waiting = ferrule("ask", "delete order number 7", cwd=shop)
+    assert waiting.returncode == 8 and not (shop / "deleted").exists()
+    run_id = re.search(r"--resume (\w+) --approve", waiting.stderr)
+    assert run_id is not None
+    listed = ferrule("runs", "list", cwd=shop).stdout
+    assert run_id[1] in listed and "waiting" in listed
+    done = ferrule("ask", "--resume", run_id[1], "--approve", cwd=shop)
+    assert done.returncode == 0 and (shop / "deleted").read_text() == "7"
+    assert "order 7 is deleted" in ferrule("runs", "show", run_id[1], cwd=shop).stdout
+
+
+def test_a_call_may_be_denied_or_agreed_to_beforehand(shop: Path):
+    waiting = ferrule("ask", "delete order number 7", "--json", cwd=shop)
+    run_id = json.loads(waiting.stdout)["run_id"]
+    denied = ferrule("ask", "--resume", run_id, "--deny", cwd=shop)
+    assert not (shop / "deleted").exists() and "not allow" in denied.stdout + denied.stderr
+    assert ferrule("ask", "--yes", "delete order number 8", cwd=shop).returncode == 0
+    assert (shop / "deleted").read_text() == "8"
+
+
+def test_what_failed_is_remembered_and_can_be_forgotten(shop: Path):
+    ferrule("ask", "find invoice number 99", cwd=shop)
+    listed = ferrule("failures", "list", cwd=shop).stdout
+    assert "find_invoice" in listed and "not found" in listed
+    assert json.loads(ferrule("failures", "list", "--json", cwd=shop).stdout)[0]["tool_id"] == "find_invoice"
+    assert ferrule("failures", "forget", "find_invoice", cwd=shop).stdout == "1 failure forgotten.\n"
+    assert "Nothing has failed" in ferrule("failures", "list", cwd=shop).stdout
+
+
+def test_runs_can_be_looked_at_and_forgotten(tmp_path: Path):
+    ferrule("ask", "-q", "what is 3 * 3?", cwd=tmp_path)
+    (listed,) = json.loads(ferrule("runs", "list", "--json", cwd=tmp_path).stdout)
+    assert listed["task"] == "what is 3 * 3?" and listed["calls"] == 1
+    history = json.loads(ferrule("runs", "show", listed["run_id"], "--json", cwd=tmp_path).stdout)
+    assert [message["role"] for message in history] == ["system", "user", "assistant", "tool", "assistant"]
+    assert ferrule("runs", "forget", listed["run_id"], cwd=tmp_path).returncode == 0
+    assert "There are no runs yet" in ferrule("runs", "list", cwd=tmp_path).stdout
+
+
+def test_a_chat_reads_lines_and_commands(tmp_path: Path):
+    lines = "what is 6 * 7?\n/history\n/tools\n/nonsense\n/model nonsense\n/new\n/history\n/quit\n"
+    done = ferrule("chat", cwd=tmp_path, stdin=lines)
+    assert done.returncode == 0 and "42" in done.stdout and "user: what is 6 * 7?" in done.stdout
+    assert "calculator" in done.stdout and "There is no /nonsense." in done.stdout
+    assert "No model is called 'nonsense'" in done.stderr and "A new conversation." in done.stderr
+
+
+class Terminal:
+    """A program at a pseudo-terminal."""
+
+    def __init__(self, cwd: Path, *arguments: str) -> None:
+        self._fd, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ferrule", *arguments],
+            cwd=cwd,
+            env={**environment(cwd), "HOME": str(cwd), "TERM": "dumb"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.screen = ""
+
+    def wait_for(self, text: str, seconds: float = 30.0) -> None:
+        until = time.monotonic() + seconds
+        while text not in self.screen:
+            assert time.monotonic() < until, f"{text!r} did not come: {self.screen!r}"
+            if select.select([self._fd], [], [], 0.1)[0]:
+                self.screen += os.read(self._fd, 65536).decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        self.screen = ""
+        os.write(self._fd, text.encode())
+
+    def end(self) -> int:
+        try:
+            return self.process.wait(20)
+        finally:
+            os.close(self._fd)
+
+
+def test_a_person_at_the_terminal_is_asked_at_once(shop: Path):
+    terminal = Terminal(shop, "ask", "delete order number 7")
+    terminal.wait_for("[y]es, or why not:")
+    terminal.type("y\n")
+    terminal.wait_for("is deleted")
+    assert terminal.end() == 0 and (shop / "deleted").read_text() == "7"
+
+
+def test_ctrl_c_stops_the_turn_and_not_the_chat(shop: Path):
+    terminal = Terminal(shop, "chat")
+    terminal.wait_for("> ")
+    terminal.type("brew coffee for 2 cups\n")
+    terminal.wait_for("brew_coffee")
+    os.killpg(terminal.process.pid, signal.SIGINT)
+    terminal.wait_for("Stopped.")
+    terminal.type("what is 5 + 6?\n")
+    terminal.wait_for("11")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
