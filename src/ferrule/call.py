@@ -53,6 +53,10 @@ class ToolExecutionContext:
     """Higher goes first under the `priority` strategy."""
     allowed_tools: frozenset[str] | None = None
     """The only tools that tools which call others by name, such as `call_tool`, may call for it; None = all."""
+    tool_call_id: str | None = None
+    """The model's own id for the call, recorded with it."""
+    approved: bool = False
+    """A person has agreed to this very call: a tool that would raise `NeedsApproval` goes on."""
     memory: CallMemory | None = field(default=None, repr=False, compare=False)
     """What the run has lived through; asked before each call, told after it."""
 
@@ -192,6 +196,12 @@ class ToolExecutionResult:
     @property
     def error_message(self) -> str | None:
         return self.error
+
+    @property
+    def system(self) -> str | None:
+        """What the run is told by a tool that steers it: `FINISH_TASK` or `ASK_USER`."""
+        said = self.output.get("system")
+        return said if isinstance(said, str) else None
 
     @property
     def text(self) -> str:

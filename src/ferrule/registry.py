@@ -8,7 +8,7 @@ candidates, in order of their sources' priority. Within one source an id stands 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -19,6 +19,9 @@ from ferrule.names import ACTION_SEPARATOR, did_you_mean
 from ferrule.spec import Tool, ToolCapability, ToolCategory, ToolType
 
 _T = TypeVar("_T")
+
+_LONGEST_CHAIN = 6
+"""Tools that need each other are named in a message up to here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +40,38 @@ class RegistrySnapshot:
             yield from candidates
 
     def get(self, tool_id: str) -> Tool | None:
-        """The first enabled candidate of an id."""
-        return next((tool for tool in self.by_id.get(tool_id, ()) if tool.spec.enabled), None)
+        """The first candidate of an id that can be called."""
+        return next((tool for tool in self.by_id.get(tool_id, ()) if self.is_callable(tool)), None)
+
+    def is_callable(self, tool: Tool) -> bool:
+        """Whether a tool is enabled, and all it depends on can be called too."""
+        return tool.spec.enabled and tool not in self.unmet
+
+    @cached_property
+    def unmet(self) -> Mapping[Tool, tuple[str, ...]]:
+        """The enabled tools that cannot be called, and which of the ids they depend on cannot be either."""
+        return MappingProxyType(_unmet(self.by_id))
+
+    def why_unavailable(self, tool: Tool) -> str | None:
+        """What an enabled tool needs and has not; None when it can be called."""
+        unmet = self.unmet.get(tool)
+        if unmet is None:
+            return None
+        hints = (did_you_mean(tool_id, self.by_id) for tool_id in unmet if tool_id not in self.by_id)
+        return f"it needs {', and '.join(map(self._why_unmet, unmet))}.{''.join(hints)}"
+
+    def _why_unmet(self, tool_id: str) -> str:
+        """`'b', which needs 'c', which is disabled`."""
+        said, seen = repr(tool_id), {tool_id}
+        while (tool := next((t for t in self.by_id.get(tool_id, ()) if t in self.unmet), None)) is not None:
+            tool_id = self.unmet[tool][0]
+            said += f", which needs {tool_id!r}"
+            if tool_id in seen:
+                return f"{said} again: a circle"
+            if len(seen) == _LONGEST_CHAIN:
+                return f"{said} and so on"
+            seen.add(tool_id)
+        return f"{said}, which is {'disabled' if tool_id in self.by_id else 'not there'}"
 
     def find_tool(self, name: str) -> Tool:
         """The tool a caller means by an id, a model's name for one of its actions, or a display name."""
@@ -68,20 +101,31 @@ class RegistrySnapshot:
             raise ToolNotFound(self._why_not_found(name))
         return tool, action_of(tool, action)
 
+    def require(self, tool: Tool) -> None:
+        """ToolNotFound, with the reason, for a tool that cannot be called."""
+        if not self.is_callable(tool):
+            raise ToolNotFound(self._why_not_callable(tool))
+
     def select(self, wanted: Callable[[Tool], bool]) -> list[Tool]:
         return [tool for tool in self if wanted(tool)]
 
     @cached_property
     def _by_name(self) -> dict[str, Tool]:
-        return _first((tool.spec.name, tool) for tool in self if tool.spec.enabled)
+        return _first((tool.spec.name, tool) for tool in self if self.is_callable(tool))
 
     @cached_property
     def _by_model_name(self) -> dict[str, tuple[Tool, ToolCapability]]:
-        return _first((t.spec.model_name(c), (t, c)) for t in self if t.spec.enabled for c in t.spec.capabilities)
+        return _first((t.spec.model_name(c), (t, c)) for t in self if self.is_callable(t) for c in t.spec.capabilities)
+
+    def _why_not_callable(self, tool: Tool) -> str:
+        reason = self.why_unavailable(tool)
+        if reason is None:
+            return f"Tool {tool.id!r} is disabled. Enable it, or use another one."
+        return f"Tool {tool.id!r} is unavailable: {reason}"
 
     def _why_not_found(self, name: str) -> str:
-        if name in self.by_id:
-            return f"Tool {name!r} is disabled. Enable it, or use another one."
+        for tool in (*(tool for tool in self.unmet if name in _names(tool)), *self.by_id.get(name, ())):
+            return self._why_not_callable(tool)
         known = [*self.by_id, *self._by_name, *self._by_model_name]
         near = did_you_mean(name, known)
         return f"There is no tool {name!r}.{near or ' List the tools to see what there is.'}"
@@ -184,6 +228,15 @@ class ToolRegistry:
     def find_tool(self, name: str) -> Tool:
         return self.snapshot().find_tool(name)
 
+    def is_one_of(self, name: str, allowed: Collection[str]) -> bool:
+        """Whether a name is allowed: it is listed itself, or the id of the tool it means is."""
+        if name in allowed:
+            return True
+        try:
+            return self.find_tool(name).id in allowed
+        except ToolNotFound:
+            return False
+
     def by_name(self, name: str) -> list[Tool]:
         return self.snapshot().select(lambda tool: tool.spec.name == name)
 
@@ -230,6 +283,32 @@ def _put_in(tools: dict[str, tuple[Tool, ...]], tool: Tool) -> None:
                 f"one from {tool.origin or tool.source}. Rename one of them."
             )
     tools[tool.id] = (tool,) if not there else tuple(sorted((*there, tool), key=lambda t: t.priority))
+
+
+def _unmet(by_id: Mapping[str, tuple[Tool, ...]]) -> dict[Tool, tuple[str, ...]]:
+    enabled = [tool for tools in by_id.values() for tool in tools if tool.spec.enabled]
+    waiting = {tool: set(tool.spec.dependencies) for tool in enabled if tool.spec.dependencies}
+    if not waiting:
+        return {}
+    dependents: dict[str, list[Tool]] = {}
+    for tool, needs in waiting.items():
+        for tool_id in needs:
+            dependents.setdefault(tool_id, []).append(tool)
+    # From those that need nothing upwards; whoever stands in a circle is never reached.
+    found = [tool.id for tool in enabled if tool not in waiting]
+    while found:
+        tool_id = found.pop()
+        for tool in dependents.pop(tool_id, ()):
+            waiting[tool].discard(tool_id)
+            if not waiting[tool]:
+                del waiting[tool]
+                found.append(tool.id)
+    return {tool: tuple(i for i in tool.spec.dependencies if i in needs) for tool, needs in waiting.items()}
+
+
+def _names(tool: Tool) -> set[str]:
+    """What a tool and its actions may be called by."""
+    return {tool.id, tool.spec.name, *map(tool.spec.model_name, tool.spec.capabilities)}
 
 
 def _take_out(tools: dict[str, tuple[Tool, ...]], tool: Tool) -> None:

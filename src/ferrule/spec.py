@@ -68,6 +68,8 @@ class Effects:
     cacheable: bool = False
     """The same arguments give the same result for `cache_ttl` seconds."""
     cache_ttl: float = 300.0
+    polling: bool = False
+    """Is called again and again with the same arguments until something has changed; no such call is a repetition."""
 
     @property
     def repeatable(self) -> bool:
@@ -142,7 +144,7 @@ class ToolCapability:
         """The parameters as one JSON Schema of type object."""
         return self.parameters if _is_schema(self.parameters) else _schema_of_map(self.parameters)
 
-    @property
+    @cached_property
     def secret_names(self) -> frozenset[str]:
         """Parameters that are never recorded: those with something secret (`writeOnly`) anywhere in them."""
         return frozenset(n for n, p in _properties(self.schema, self.schema) if _holds_secret(p, self.schema))
@@ -162,6 +164,11 @@ class ToolSpec:
     enabled: bool = True
     metadata: dict[str, Any] = field(default_factory=dict)
     category: ToolCategory | str = ToolCategory.GENERAL
+    subcategory: str = "general"
+    priority: int = 1
+    """Among the tools of its category: the higher comes first."""
+    dependencies: list[str] = field(default_factory=list)
+    """Ids of tools without which this one cannot be called."""
     effects: Effects = Effects()
     limits: Limits = Limits()
     implementation_config: dict[str, Any] = field(default_factory=dict)
@@ -172,6 +179,8 @@ class ToolSpec:
             raise SpecError("a tool needs a tool_id that is not empty")
         if not self.name:
             object.__setattr__(self, "name", self.tool_id)
+        if isinstance(self.dependencies, str):
+            raise SpecError(f"tool {self.tool_id!r}: dependencies must be a list: write [{self.dependencies!r}]")
         if len(self.capabilities) > 1:
             seen: set[str] = set()
             for capability in self.capabilities:
@@ -229,10 +238,19 @@ class ToolSpec:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when anything a caller could notice changes; records carry it."""
-        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("enabled", "tags")}
+        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SAYS_WHERE_IT_STANDS}
         # Field by field: a capability's cached schema is no field, but orjson would write it once it was asked for.
         said["capabilities"] = [{f.name: getattr(c, f.name) for f in fields(c)} for c in self.capabilities]
         return sha256(encode_json(said, sort_keys=True)).hexdigest()[:16]
+
+
+_SAYS_WHERE_IT_STANDS = frozenset({"enabled", "tags", "subcategory", "priority", "dependencies"})
+"""Whether and where a tool is found among others: what it does is the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendedToolSpec(ToolSpec):
+    """A tool with a place among others: `category`, `subcategory`, `priority`, `dependencies`. Every spec has them."""
 
 
 @dataclass(frozen=True, kw_only=True)

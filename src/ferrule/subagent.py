@@ -6,12 +6,11 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
-from ferrule.call import DEFAULT_TIMEOUT, ToolExecutionContext, ToolExecutionResult
+from ferrule.call import DEFAULT_TIMEOUT, CallMemory, ToolExecutionContext, ToolExecutionResult
 from ferrule.engine import ToolEngine
-from ferrule.errors import ToolNotFound
 from ferrule.store import ToolCallSummary
 from ferrule.store.record import percent
 
@@ -32,6 +31,20 @@ class SubAgentCall:
     result: ToolExecutionResult
 
 
+class Door(Protocol):
+    """What calls go through: the engine, or something before it that decides more."""
+
+    async def execute(
+        self,
+        name: str,
+        params: Mapping[str, Any] | None,
+        context: ToolExecutionContext | None,
+        /,
+        *,
+        action: str | None = None,
+    ) -> ToolExecutionResult: ...
+
+
 class ToolSubAgent:
     """Calls tools for one agent and remembers what came of it."""
 
@@ -44,7 +57,10 @@ class ToolSubAgent:
         *,
         conversation_id: str | None = None,
         tools: Collection[str] | None = None,
+        door: Door | None = None,
+        memory: CallMemory | None = None,
     ) -> None:
+        """`door` is what its calls go through, if not the engine itself: a hub, say. `memory` is asked before each."""
         self.agent_id = agent_id
         self.parent_agent_id = parent_agent_id
         self.conversation_id = conversation_id or f"{agent_id}-{uuid4().hex[:12]}"
@@ -52,6 +68,8 @@ class ToolSubAgent:
         """The only tools it may call; None = all."""
         self.history: list[SubAgentCall] = []
         self._engine = tool_engine
+        self._door: Door = door or tool_engine
+        self.memory = memory
         self._on_result = on_result_callback
         self._variables: dict[str, Any] = {}
 
@@ -62,10 +80,13 @@ class ToolSubAgent:
         timeout: float | None = None,
         *,
         action: str | None = None,
+        tool_call_id: str | None = None,
+        approved: bool = False,
     ) -> ToolExecutionResult:
         context = self._context(timeout)
+        context.tool_call_id, context.approved = tool_call_id, approved
         if self._may_call(tool_name):
-            result = await self._engine.execute(tool_name, params, context, action=action)
+            result = await self._door.execute(tool_name, params, context, action=action)
         else:
             result = self._refuse(tool_name, params, context, action)
         await self._remember(tool_name, action, params or {}, result)
@@ -83,6 +104,10 @@ class ToolSubAgent:
             await self._remember(name, None, params, result)
             results.append(result)
         return results
+
+    def shown_params(self, tool_name: str, params: Any, action: str | None = None) -> dict[str, Any]:
+        """The arguments of a call as they may be shown and recorded: without secrets."""
+        return self._engine.shown_params(tool_name, params, action)
 
     def get_execution_summary(self) -> dict[str, Any]:
         """Everything this agent called, with details."""
@@ -120,6 +145,8 @@ class ToolSubAgent:
             self.conversation_id,
             timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
             variables=self._variables,
+            allowed_tools=self.tools,
+            memory=self.memory,
         )
 
     async def _remember(self, tool_name: str, action: str | None, params: Any, result: ToolExecutionResult) -> None:
@@ -137,12 +164,7 @@ class ToolSubAgent:
 
     def _may_call(self, tool_name: str) -> bool:
         """By its id, or by any other name it is known by."""
-        if self.tools is None or tool_name in self.tools:
-            return True
-        try:
-            return self._engine.registry.find_tool(tool_name).id in self.tools
-        except ToolNotFound:
-            return False
+        return self.tools is None or self._engine.registry.is_one_of(tool_name, self.tools)
 
     def _refuse(
         self, tool_name: str, params: Any, context: ToolExecutionContext, action: str | None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,19 +13,25 @@ from typing import Annotated, Any
 import typer
 
 from ferrule import __version__
-from ferrule.call import Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.cli import doctor as examination
 from ferrule.cli import show
+from ferrule.cli.agents import ask, chat, failures_app, runs_app
 from ferrule.cli.arguments import read_arguments
+from ferrule.cli.asking import ask_at_the_terminal
 from ferrule.cli.mcp import mcp_app
 from ferrule.cli.open_schema import open_examples, open_schema
+from ferrule.cli.openapi import openapi_app
+from ferrule.cli.progress import ProgressLine
 from ferrule.cli.project import make_project
 from ferrule.cli.session import USAGE, Session, exit_with, fail, run
-from ferrule.cli.terminal import complain, say, visible
+from ferrule.cli.skills import skills_app
+from ferrule.cli.terminal import PlainFormatter, complain, say
+from ferrule.cli.validate import check_path, check_project
+from ferrule.config import FerruleConfig
 from ferrule.engine import ToolEngine
 from ferrule.errors import FerruleError, SetupError
 from ferrule.search import RegistryIndex
-from ferrule.sources import DirectorySource
 from ferrule.spec import Tool
 
 app = typer.Typer(
@@ -38,7 +44,13 @@ app = typer.Typer(
 )
 tools_app = typer.Typer(help="See which tools there are.", no_args_is_help=True)
 app.add_typer(tools_app, name="tools")
+app.add_typer(skills_app, name="skills")
 app.add_typer(mcp_app, name="mcp")
+app.add_typer(openapi_app, name="openapi")
+app.add_typer(runs_app, name="runs")
+app.add_typer(failures_app, name="failures")
+app.command()(ask)
+app.command()(chat)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 session = Session(None)
@@ -56,6 +68,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The ferrule.toml to use; else the nearest one upwards.")
     ] = None,
@@ -65,10 +78,12 @@ def options(
     ] = False,
 ) -> None:
     # Only our own lines: those of HTTP libraries hold whole headers, cookies and addresses.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    log = logging.StreamHandler(sys.stderr)
+    log.setFormatter(PlainFormatter("%(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[log])
     logging.getLogger("ferrule").setLevel(logging.DEBUG if verbose else logging.WARNING)
     global session
-    session = Session(config)
+    session = context.obj = Session(config)
 
 
 @app.command()
@@ -95,9 +110,10 @@ def call(
 
     async def story() -> ToolExecutionResult:
         read = read_arguments(arguments or (), params)
-        async with session.engine() as engine:
+        line = ProgressLine(enabled=not as_json)
+        async with session.engine(on_elicit=ask_at_the_terminal(line.hidden)) as engine:
             _say_what_did_not_load(engine)
-            with _progress_line(enabled=not as_json) as line:
+            with line:
                 context = ToolExecutionContext(caller_type="direct", caller_id="cli")
                 return await engine.execute(
                     name, read, context, action=action, timeout=timeout, on_progress=line.progress
@@ -114,18 +130,25 @@ def call(
 def list_tools(
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tools with this tag.")] = None,
     source: Annotated[str | None, typer.Option("--source", help="Only tools of this source.")] = None,
+    category: Annotated[
+        str | None, typer.Option("--category", help="Only tools of this category, or category/subcategory.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the tools."""
 
-    async def story() -> list[Tool]:
+    async def story() -> tuple[list[Tool], dict[Tool, str]]:
         async with session.engine() as engine:
             _say_what_did_not_load(engine)
             found = engine.registry.by_tag(*tag) if tag else list(engine.registry)
-            return sorted((t for t in found if source in (None, t.source)), key=lambda t: (t.priority, t.id))
+            found = [t for t in found if source in (None, t.source) and _is_in(t, category)]
+            return sorted(found, key=lambda t: (-t.spec.priority, t.priority, t.id)), _unavailable(engine)
 
-    found = run(story())
-    show.as_json([_described(tool) for tool in found]) if as_json else show.tools(found)
+    found, unavailable = run(story())
+    if as_json:
+        show.as_json([_described(tool, unavailable) for tool in found])
+    else:
+        show.tools(found, unavailable)
 
 
 @tools_app.command("show")
@@ -136,7 +159,7 @@ def show_tool(name: Annotated[str, typer.Argument(help="The tool.")], as_json: A
         async with session.engine() as engine:
             found = engine.registry.candidates(name) or _found_by_other_name(engine, name)
             for tool in found:
-                show.as_json(_described(tool)) if as_json else show.tool(tool, engine)
+                show.as_json(_described(tool, _unavailable(engine))) if as_json else show.tool(tool, engine)
 
     run(story())
 
@@ -153,32 +176,34 @@ def search_tools(
 
     found = run(story())
     if as_json:
-        show.as_json([_described(tool) for tool in found])
+        show.as_json([_described(tool, {}) for tool in found])
     elif found:
-        show.tools(found)
+        show.tools(found, {})
     else:
         fail(f"No tool is about {' '.join(words)!r}. See them all with: ferrule tools list", code=1)
 
 
 @tools_app.command("validate")
 def validate_tools(
-    directory: Annotated[
-        Path | None, typer.Argument(help="A folder of YAML and Python files; else the project's.")
+    path: Annotated[
+        Path | None, typer.Argument(help="A folder of tools, a file of tools or an OpenAPI document; else the project.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every file of tools in a folder and print all problems at once. Python files are run."""
-    directory = directory or _project_tools()
-    if not directory.is_dir():
-        fail(f"There is no folder {str(directory)!r}.", code=USAGE)
-    report = DirectorySource(directory).load()
+    """Check files of tools and print all problems at once. Python files are run.
+
+    Without a path: all files of the project, with its skills, servers and OpenAPI documents.
+    """
+    if path is not None and not path.exists():
+        fail(f"There is no folder or file {str(path)!r}.", code=USAGE)
+    report = check_path(path) if path is not None else check_project(_project())
     if as_json:
-        problems = [{"path": str(e.path), "line": e.line, "error": e.message, "hint": e.hint} for e in report.errors]
+        problems = [show.problem(error) for error in report.errors]
         show.as_json({"tools": [tool.id for tool in report.tools], "errors": problems})
     else:
         for error in report.errors:
             say(error)
-        print(f"{len(report.tools)} tools are right, {len(report.errors)} problems.")
+        show.verdict(len(report.tools), "tool", len(report.errors))
     if report.errors:
         raise typer.Exit(1)
 
@@ -235,9 +260,9 @@ def init(
     except (SetupError, OSError) as error:
         fail(str(error), code=USAGE)
     for path in made:
-        print(f"made {path}")
-    where = "" if directory == Path() else f"cd {directory} && "
-    print(f"\nNext: {where}ferrule tools list\n      ferrule call add a=1 b=2")
+        say(f"made {path}")
+    where = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
+    say(f"\nNext: {where}ferrule tools list\n      ferrule call add a=1 b=2")
 
 
 @app.command()
@@ -260,21 +285,33 @@ def _say_what_did_not_load(engine: ToolEngine) -> None:
         complain(f"ferrule: not loaded: {error}")
 
 
-def _project_tools() -> Path:
+def _project() -> FerruleConfig:
     try:
-        directory = session.tools_directory()
+        config = session.config()
     except FerruleError as error:
         fail(str(error), code=USAGE)
-    if directory is None:
+    if config.path is None:
         fail("There is no ferrule.toml here. Name the folder to check: ferrule tools validate tools", code=USAGE)
-    return directory
+    return config
+
+
+def _unavailable(engine: ToolEngine) -> dict[Tool, str]:
+    now = engine.registry.snapshot()
+    return {tool: now.why_unavailable(tool) or "" for tool in now.unmet}
+
+
+def _is_in(tool: Tool, category: str | None) -> bool:
+    if category is None:
+        return True
+    wanted, _, part = category.partition("/")
+    return str(tool.spec.category) == wanted and part in ("", tool.spec.subcategory)
 
 
 def _found_by_other_name(engine: ToolEngine, name: str) -> Sequence[Tool]:
     return [engine.registry.find_tool(name)]
 
 
-def _described(tool: Tool) -> dict[str, Any]:
+def _described(tool: Tool, unavailable: Mapping[Tool, str]) -> dict[str, Any]:
     spec = tool.spec
     return {
         "tool_id": spec.tool_id,
@@ -282,8 +319,12 @@ def _described(tool: Tool) -> dict[str, Any]:
         "description": spec.description,
         "version": spec.version,
         "category": spec.category,
+        "subcategory": spec.subcategory,
+        "priority": spec.priority,
+        "dependencies": spec.dependencies,
         "tags": spec.tags,
         "enabled": spec.enabled,
+        "unavailable": unavailable.get(tool),
         "source": tool.source,
         "origin": tool.origin,
         "fingerprint": spec.fingerprint,
@@ -319,35 +360,3 @@ def _write_part(result: ToolExecutionResult, path: Path) -> None:
     data = next((d for part in result.content if (d := getattr(part, "data", None)) is not None), None)
     path.write_bytes(data if data is not None else result.text.encode())
     complain(f"ferrule: wrote {path}")
-
-
-class _progress_line:
-    """One line on standard error that shows a long call is alive; nothing when that is not a terminal."""
-
-    def __init__(self, *, enabled: bool) -> None:
-        self._shown = enabled and sys.stderr.isatty()
-        self._status: Any = None
-
-    def __enter__(self) -> _progress_line:
-        if self._shown:
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status("")
-            # Most calls are over before anybody could read a word.
-            self._timer = asyncio.get_running_loop().call_later(0.5, self._status.start)
-            self._status.update("running …")
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._status is not None:
-            self._timer.cancel()
-            self._status.stop()
-
-    def progress(self, progress: Progress) -> None:
-        if self._status is None:
-            return
-        share = "" if progress.fraction is None else f"{progress.fraction:4.0%} "
-        words = progress.message or (str(progress.data) if progress.data is not None else "")
-        from rich.text import Text
-
-        self._status.update(Text(visible(f"{share}{words}".strip() or "running …")))

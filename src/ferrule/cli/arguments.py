@@ -20,6 +20,17 @@ def read_arguments(pairs: Sequence[str], params: str | None) -> dict[str, Any]:
     return read
 
 
+def read_pairs(said: Sequence[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE` as often as an option was given."""
+    pairs = {}
+    for each in said:
+        name, separator, value = each.partition("=")
+        if not name or not separator:
+            raise SetupError(f"{option} takes NAME=VALUE, not {each!r}.")
+        pairs[name] = value
+    return pairs
+
+
 def _split(pair: str) -> tuple[str, str, str]:
     name, equals, value = pair.partition("=")
     if not equals or not name.rstrip(":"):

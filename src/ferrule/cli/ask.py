@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Annotated
 
 import typer
 
@@ -18,40 +17,24 @@ from ferrule.models import close_model
 
 WAITING, STOPPED = 8, 9
 
-ModelName = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="openai:NAME, anthropic:NAME, local, local:FILE.gguf or offline."),
-]
 
-
-def ask(
-    context: typer.Context,
-    question: Annotated[str | None, typer.Argument(help="What you want to know or have done; - reads it.")] = None,
-    model: ModelName = None,
-    tools: Annotated[
-        list[str] | None, typer.Option("--tool", "-t", help="Use only this tool; may be given again.")
-    ] = None,
-    turns: Annotated[int, typer.Option("--turns", min=1, help="How often the model may be asked.")] = 20,
-    resume: Annotated[
-        str | None, typer.Option("--resume", help="Go on with this run; QUESTION is your answer.")
-    ] = None,
-    approve: Annotated[
-        bool | None, typer.Option("--approve/--deny", help="Your word on the calls a resumed run waits for.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to every call that needs it.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+def answer_question(
+    session: Session,
+    question: str | None,
+    *,
+    model: str | None,
+    tools: list[str] | None,
+    turns: int,
+    resume: str | None,
+    approve: bool | None,
+    yes: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    """Ask a question, or have something done.
-
-    Works without a key: the offline model says what it can and cannot do. Exit codes: 0 answered, 2 wrong usage,
-    8 it waits for you, 9 it stopped without an answer, 130 stopped by Ctrl-C.
-    """
     if question == "-":
         question = sys.stdin.read().strip()
     if not question and resume is None:
         fail('What is the question? Try: ferrule ask "what is 2 + 2?"', code=USAGE)
-    session: Session = context.obj
     voice = Voice(quiet=quiet or as_json, stream=not as_json)
 
     async def story() -> AgentAnswer:

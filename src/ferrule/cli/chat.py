@@ -13,13 +13,10 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-import typer
+from typing import Any, TypeVar
 
 from ferrule.agent import Agent, AgentAnswer, AgentState
 from ferrule.cli import show
-from ferrule.cli.ask import ModelName
 from ferrule.cli.asking import ask_at_the_terminal, read_line
 from ferrule.cli.session import USAGE, Session, fail
 from ferrule.cli.talking import PersonAtTheTerminal, Voice, say_what_it_waits_for
@@ -40,15 +37,7 @@ HELP = """\
 Ctrl-C stops what is being done."""
 
 
-def chat(
-    context: typer.Context,
-    model: ModelName = None,
-    tools: Annotated[
-        list[str] | None, typer.Option("--tool", "-t", help="Use only this tool; may be given again.")
-    ] = None,
-) -> None:
-    """Talk with a model that has tools. Works without a key, on the offline model."""
-    session: Session = context.obj
+def hold_conversation(session: Session, *, model: str | None, tools: list[str] | None) -> None:
     try:
         with _loop() as loop:
             Conversation(session, loop, model, tools).hold()

@@ -17,12 +17,15 @@ PACKAGES = (
     "cloudpickle",
     "httpx",
     "jsonschema-rs",
+    "mcp",
     "orjson",
     "pydantic",
     "pyyaml",
+    "rich",
     "sqlalchemy",
     "typer",
     "watchfiles",
+    "websockets",
 )
 EXTRAS = {"psycopg": "postgres"}
 
@@ -49,6 +52,7 @@ async def examine(session: Session) -> list[Check]:
         return [*checks, Check(name="project", ok=False, found=str(error))]
     async with engine:
         checks.append(_files(engine))
+        checks.append(_dependencies(engine))
         checks.append(await _store(engine))
     checks.append(await _worker())
     return checks
@@ -73,6 +77,15 @@ def _files(engine: ToolEngine) -> Check:
     errors = engine.load_errors
     advice = "see them with: ferrule tools validate" if errors else ""
     return Check(name="tools", ok=not errors, found=f"{len(engine.registry)}, {len(errors)} problems", advice=advice)
+
+
+def _dependencies(engine: ToolEngine) -> Check:
+    """Tools that another tool needs must be there."""
+    now = engine.registry.snapshot()
+    if not now.unmet:
+        return Check(name="dependencies", ok=True, found="every tool has the tools it needs")
+    found = f"unavailable: {', '.join(tool.id for tool in now.unmet)}"
+    return Check(name="dependencies", ok=False, found=found, advice="see why with: ferrule tools list")
 
 
 async def _store(engine: ToolEngine) -> Check:

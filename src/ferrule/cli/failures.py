@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated
-
-import typer
 
 from ferrule.cli import show
 from ferrule.cli.session import Session, run
@@ -15,16 +12,9 @@ from ferrule.content import as_text
 from ferrule.describe.sentences import on_one_line
 from ferrule.memory.patterns import FailureBook, FailurePattern
 
-failures_app = typer.Typer(help="See and forget what failed in earlier runs.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ToolName = Annotated[str | None, typer.Argument(help="Of this tool only.")]
-
-
-@failures_app.command("list")
-def list_failures(context: typer.Context, tool: ToolName = None, as_json: AsJson = False) -> None:
-    """List what failed, with what, and what worked instead; the weightiest first."""
-    session: Session = context.obj
+def list_failures(session: Session, tool: str | None, *, as_json: bool) -> None:
+    """The weightiest first."""
 
     async def story() -> list[FailurePattern]:
         async with session.store() as store:
@@ -52,10 +42,8 @@ def list_failures(context: typer.Context, tool: ToolName = None, as_json: AsJson
     )
 
 
-@failures_app.command("forget")
-def forget_failures(context: typer.Context, tool: ToolName = None) -> None:
-    """Forget what was learned, of one tool or of all."""
-    session: Session = context.obj
+def forget_failures(session: Session, tool: str | None) -> None:
+    """What was learned, of one tool or of all."""
 
     async def story() -> int:
         async with session.store() as store:

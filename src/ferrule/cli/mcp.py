@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import show
+from ferrule.cli.arguments import read_pairs
 from ferrule.cli.session import USAGE, fail, run
-from ferrule.errors import CallError, LoadError, SpecError
+from ferrule.cli.terminal import complain, say
+from ferrule.errors import CallError, FerruleError, LoadError, SetupError
 from ferrule.executors.mcp.config import McpServerConfig, read_server
 from ferrule.executors.mcp.executor import McpExecutor
 from ferrule.names import did_you_mean
@@ -22,13 +25,16 @@ from ferrule.spec import Tool
 mcp_app = typer.Typer(help="Use the tools of MCP servers.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-File = Annotated[Path, typer.Option("--file", "-f", help="The file that lists the servers.")]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", help="The file that lists the servers; else the project's mcp.json.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace servers of the same name.")]
 DEFAULT_FILE = Path("mcp.json")
 
 
 @mcp_app.command("add")
 def add_server(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="What to call the server.")],
     command: Annotated[str | None, typer.Option("--command", help="The program to start.")] = None,
     arg: Annotated[list[str] | None, typer.Option("--arg", help="An argument of it; may be repeated.")] = None,
@@ -42,40 +48,42 @@ def add_server(
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header to send; ${VAR} is filled in.")
     ] = None,
     timeout: Annotated[int | None, typer.Option("--timeout", min=1, help="Milliseconds a call may take.")] = None,
-    file: File = DEFAULT_FILE,
+    file: File = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Add a server to mcp.json."""
-    said: dict[str, Any] = {
-        "type": kind,
-        "command": command,
-        "args": arg,
-        "env": _pairs(env or (), "--env"),
-        "cwd": cwd,
-        "url": url,
-        "headers": _pairs(header or (), "--header"),
-        "timeout": timeout,
-    }
-    entry = {key: value for key, value in said.items() if value}
+    file = _file(context, file)
     try:
+        said: dict[str, Any] = {
+            "type": kind,
+            "command": command,
+            "args": arg,
+            "env": read_pairs(env or (), "--env"),
+            "cwd": cwd,
+            "url": url,
+            "headers": read_pairs(header or (), "--header"),
+            "timeout": timeout,
+        }
+        entry = {key: value for key, value in said.items() if value}
         read_server(entry)
         write_server(file, name, entry, replace=force)
-    except (SpecError, LoadError, OSError) as error:
+    except (SetupError, OSError) as error:
         fail(str(error), code=USAGE)
     if as_json:
         show.as_json({"name": name, "file": str(file), "server": entry})
     else:
-        print(f"added {name} to {file}\nTry it with: ferrule mcp test {name}")
+        say(f"added {name} to {file}\nTry it with: ferrule mcp test {shlex.quote(name)}")
 
 
 @mcp_app.command("list")
-def list_servers(file: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
+def list_servers(context: typer.Context, file: File = None, as_json: AsJson = False) -> None:
     """List the servers, with what they offered when they were last connected. Starts none."""
+    file = _file(context, file)
     report = McpFile(file).load()
     if as_json:
-        problems = [{"path": str(e.path), "line": e.line, "error": e.message} for e in report.errors]
-        show.as_json({"servers": [_described(tool) for tool in report.tools], "errors": problems})
+        servers, errors = map(_described, report.tools), map(show.problem, report.errors)
+        show.as_json({"servers": list(servers), "errors": list(errors)})
     else:
         show.table(
             ("server", "state", "actions", "how"),
@@ -84,19 +92,21 @@ def list_servers(file: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
             cut=(3,),
         )
         for error in report.errors:
-            print(error)
+            complain(f"ferrule: not loaded: {error}")
     if report.errors:
         raise typer.Exit(1)
 
 
 @mcp_app.command("test")
 def test_server(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="The server.")],
     timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for it.")] = 60,
-    file: File = DEFAULT_FILE,
+    file: File = None,
     as_json: AsJson = False,
 ) -> None:
     """Connect to a server, list its actions and measure how long that takes."""
+    file = _file(context, file)
     tool = _find(file, name)
 
     async def story() -> dict[str, Any]:
@@ -126,22 +136,25 @@ def test_server(
     if as_json:
         show.as_json(found)
         return
-    print(f"{found['server'] or name} {found['version']}, protocol {found['protocol']}")
-    print(f"connected in {found['connect_seconds']:.2f} s, answers in {found['answer_seconds'] * 1000:.1f} ms")
+    titled = f"{found['server'] or name} {found['version'] or ''}".strip()
+    say(f"{titled}, protocol {found['protocol']}")
+    say(f"connected in {found['connect_seconds']:.2f} s, answers in {found['answer_seconds'] * 1000:.1f} ms")
     rows = [(each["name"], each["description"]) for each in found["actions"]]
     show.table(("action", "what it does"), rows, empty="It has no actions.", cut=(1,))
 
 
 @mcp_app.command("import")
 def import_from_others(
+    context: typer.Context,
     source: Annotated[
         Path | None, typer.Option("--from", help="A file to take servers from; else those of Claude, Cursor, VS Code.")
     ] = None,
-    file: File = DEFAULT_FILE,
+    file: File = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Take over the servers of Claude Desktop, Claude Code, Cursor, VS Code and Windsurf."""
+    file = _file(context, file)
     project = file.absolute().parent
     sources = [source] if source is not None else [path for _, path in known_files(project)]
     imported: list[ImportedServer] = []
@@ -158,11 +171,11 @@ def import_from_others(
         show.as_json({"servers": servers, "errors": [str(p) for p in problems]})
     else:
         for each in imported:
-            print(f"{each.outcome:<8} {each.name} from {each.path}" + (f": {each.note}" if each.note else ""))
+            say(f"{each.outcome:<8} {each.name} from {each.path}" + (f": {each.note}" if each.note else ""))
         for problem in problems:
-            print(problem)
+            complain(f"ferrule: not read: {problem}")
         if not imported and not problems:
-            print("No servers of other programs were found. Name a file with --from.")
+            say("No servers of other programs were found. Name a file with --from.")
     if source is not None and problems:
         raise typer.Exit(USAGE)
 
@@ -201,11 +214,14 @@ def _how(tool: Tool) -> str:
     return " ".join((config.where, *config.args))
 
 
-def _pairs(said: list[str] | tuple[()], option: str) -> dict[str, str]:
-    pairs = {}
-    for each in said:
-        name, separator, value = each.partition("=")
-        if not name or not separator:
-            fail(f"{option} takes NAME=VALUE, not {each!r}.", code=USAGE)
-        pairs[name] = value
-    return pairs
+def _file(context: typer.Context, named: Path | None) -> Path:
+    """The file that was named, else that of the project; without a project, one in this folder."""
+    if named is not None or context.obj is None:
+        return named or DEFAULT_FILE
+    try:
+        config = context.obj.config()
+    except FerruleError as error:
+        fail(str(error), code=USAGE)
+    inside = config.path is not None and config.engine_config.mcp_file is not None
+    path = Path(config.placed_engine_config.mcp_file) if inside else DEFAULT_FILE
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

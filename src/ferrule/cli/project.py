@@ -29,6 +29,11 @@ url = "sqlite:///.ferrule/calls.db"
 [http]
 # allow_private_addresses = true
 # allowed_hosts = ["intranet.example"]
+
+# Web APIs as tools; see: ferrule openapi show FILE_OR_URL
+# [[openapi]]
+# source = "petstore.yaml"
+# exclude = ["deletePet"]
 """,
     "tools/arithmetic.py": '''\
 """Functions become tools: the schema comes from the type hints, the words from the docstring."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ferrule.agent.run import BOOKS, Run
 from ferrule.cli import show
@@ -14,19 +12,9 @@ from ferrule.cli.terminal import say
 from ferrule.describe.sentences import on_one_line
 from ferrule.messages import Message, text_of_message
 
-runs_app = typer.Typer(help="See earlier runs of agents.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@runs_app.command("list")
-def list_runs(
-    context: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, the latest first.")] = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List runs, the latest first."""
-    session: Session = context.obj
+def list_runs(session: Session, *, limit: int, as_json: bool) -> None:
+    """The latest first."""
 
     async def story() -> list[tuple[Run, float]]:
         async with session.store() as store:
@@ -49,12 +37,8 @@ def list_runs(
     )
 
 
-@runs_app.command("show")
-def show_run(
-    context: typer.Context, run_id: Annotated[str, typer.Argument(help="The run.")], as_json: AsJson = False
-) -> None:
-    """Print the history of a run; with --json as OpenAI's API takes it."""
-    session: Session = context.obj
+def show_run(session: Session, run_id: str, *, as_json: bool) -> None:
+    """Its history; as JSON, as OpenAI's API takes it."""
 
     async def story() -> Run:
         async with session.store() as store:
@@ -69,10 +53,8 @@ def show_run(
             say(line)
 
 
-@runs_app.command("forget")
-def forget_run(context: typer.Context, run_id: Annotated[str, typer.Argument(help="The run.")]) -> None:
-    """Delete the history of a run. The records of its calls stay."""
-    session: Session = context.obj
+def forget_run(session: Session, run_id: str) -> None:
+    """Its history; the records of its calls stay."""
 
     async def story() -> int:
         async with session.store() as store:

@@ -28,6 +28,7 @@ from ferrule.errors import (
     VALIDATION_ERROR,
     FerruleError,
 )
+from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.store import ToolKnowledgeStore
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class Session:
         bare = dataclasses.replace(config, engine_config=without_files(config.engine_config))
         return bare.engine(leave_records_to_others=True).store
 
-    def engine(self) -> ToolEngine:
+    def engine(self, on_elicit: OnElicit | None = None) -> ToolEngine:
         config = self.config()
         # A command is over before a file could change.
         settled = dataclasses.replace(config.engine_config, auto_reload=False, watch_for_changes=False)
@@ -87,12 +88,13 @@ class Session:
             settled = dataclasses.replace(without_files(settled), tools_directory=str(named or NOWHERE))
             if named is None and Path("tools").is_dir():
                 complain("ferrule: ./tools is not loaded: there is no ferrule.toml. Make one if it is yours.")
-        return dataclasses.replace(config, engine_config=settled).engine(leave_records_to_others=True)
+        settled_config = dataclasses.replace(config, engine_config=settled)
+        return settled_config.engine(leave_records_to_others=True, on_elicit=on_elicit)
 
 
 def without_files(config: ToolEngineConfig) -> ToolEngineConfig:
-    """The same without folders of tools and skills, and without servers."""
-    return dataclasses.replace(config, tools_directory=NOWHERE, skills_directories=(), mcp_file=None)
+    """The same without folders of tools and skills, without servers and documents."""
+    return dataclasses.replace(config, tools_directory=NOWHERE, skills_directories=(), mcp_file=None, openapi=())
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from ferrule.cli.open_schema import open_examples, open_schema
 from ferrule.cli.terminal import complain, say, visible
 from ferrule.content import plain_json
 from ferrule.engine import ToolEngine
+from ferrule.errors import LoadError
 from ferrule.spec import Tool, ToolCapability, parameters_of
 from ferrule.store import CallStatistics, ToolCallRecord
 from ferrule.validation.messages import expected_text
@@ -41,13 +42,29 @@ def result(done: ToolExecutionResult) -> None:
         complain(f"ferrule: {done.tool_name} has no parameter {name!r}; it was left out.")
 
 
-def tools(found: Sequence[Tool]) -> None:
+def counted(number: int, noun: str) -> str:
+    """`1 tool`, `2 tools`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def verdict(right: int, noun: str, problems: int) -> None:
+    """The last line of a check."""
+    print(f"{counted(right, noun)} {'is' if right == 1 else 'are'} right, {counted(problems, 'problem')}.")
+
+
+def problem(error: LoadError) -> dict[str, Any]:
+    """What is wrong with a file, for programs."""
+    path = None if error.path is None else str(error.path)
+    return {"path": path, "line": error.line, "error": error.message, "hint": error.hint}
+
+
+def tools(found: Sequence[Tool], unavailable: Mapping[Tool, str]) -> None:
     table(
         ("tool", "description", "tags", "source"),
         [
             (
-                tool.id + ("" if tool.spec.enabled else " (disabled)"),
-                _first_sentence(tool.spec.description),
+                tool.id + (" (disabled)" if not tool.spec.enabled else " (unavailable)" if tool in unavailable else ""),
+                first_sentence(tool.spec.description),
                 ", ".join(tool.spec.tags),
                 tool.source,
             )
@@ -56,29 +73,37 @@ def tools(found: Sequence[Tool]) -> None:
         empty="There are no tools here. Make a project with examples: ferrule init",
         cut=(1, 2),
     )
+    for tool in found:
+        if tool in unavailable:
+            complain(f"ferrule: {tool.id} is unavailable: {unavailable[tool]}")
 
 
 def tool(one: Tool, engine: ToolEngine) -> None:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
-    spec = one.spec
+    spec, reason = one.spec, engine.registry.snapshot().why_unavailable(one)
     console = Console(highlight=False)
     title = Text(visible(spec.tool_id), style="bold")
     console.print(title.append(visible(f"  {spec.name}"), style="not bold") if spec.name != spec.tool_id else title)
     console.print(Text(visible(spec.description or "(no description)")))
     facts = [
         ("version", spec.version),
-        ("category", str(spec.category)),
+        ("category", str(spec.category) + ("" if spec.subcategory == "general" else f", {spec.subcategory}")),
+        ("priority", str(spec.priority) if spec.priority != 1 else ""),
+        ("needs", ", ".join(spec.dependencies)),
         ("tags", ", ".join(spec.tags)),
         ("source", f"{one.source}: {one.origin}"),
         ("run by", one.handler),
-        ("status", spec.status),
+        ("status", spec.status if reason is None else f"unavailable: {reason}"),
         ("fingerprint", spec.fingerprint),
     ]
+    drawn = Table.grid(padding=(0, 1))
     for name, value in facts:
         if value:
-            console.print(Text(visible(f"  {name:<12} {value}")))
+            drawn.add_row(f"  {name:<12}", Text(visible(value), overflow="fold"))
+    console.print(drawn)
     for capability in spec.capabilities:
         _action(one, capability, engine)
 
@@ -208,7 +233,7 @@ def _first_line(text: str) -> str:
     return line if len(line) <= 160 else line[:159] + "…"
 
 
-def _first_sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
     line = _first_line(text)
     end = re.search(r"[.!?](?=\s)|[。！？]", line)
     return line[: end.end()] if end else line

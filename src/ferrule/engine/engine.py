@@ -20,6 +20,7 @@ from typing import Any, Self
 from ferrule.call import (
     CALLER_WORKFLOW_NODE,
     DEFAULT_TIMEOUT,
+    CallMemory,
     DefaultTimeout,
     Invocation,
     Progress,
@@ -27,17 +28,18 @@ from ferrule.call import (
     ToolExecutionResult,
     ToolExecutor,
 )
-from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
-from ferrule.content import Output, copy_json
+from ferrule.concurrency import ConcurrencyConfig, Place, ToolConcurrencyController
+from ferrule.content import Output, copy_json, encode_json
+from ferrule.engine.asking import asking
 from ferrule.engine.cache import ResultCache
 from ferrule.engine.call_log import CallLog
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.deadline import Deadline, Deadlines
 from ferrule.engine.failures import failure_of
-from ferrule.engine.output_limit import cut_error, cut_output
+from ferrule.engine.output_limit import cut_error, cut_output, surely_short
 from ferrule.engine.preparation import Preparation
 from ferrule.engine.running import Prepared, RunningCall
-from ferrule.engine.standard_executors import standard_executors
+from ferrule.engine.standard_executors import Executors
 from ferrule.engine.tool_files import ToolFiles
 from ferrule.errors import (
     CallError,
@@ -55,10 +57,11 @@ from ferrule.errors import (
 )
 from ferrule.events import EventBus, EventCallback, EventFilter, ToolEngineEventType
 from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.executors.mcp.executor import McpExecutor
 from ferrule.names import did_you_mean
 from ferrule.registry import ToolRegistry
-from ferrule.sources import LoadReport, tool_of
+from ferrule.sources import LoadReport, tools_in
 from ferrule.spec import Tool
 from ferrule.store import CallStatistics, ToolCallRecord, ToolCallSummary, ToolKnowledgeStore
 from ferrule.tags import with_tags
@@ -80,7 +83,9 @@ class ToolEngine:
         concurrency: ToolConcurrencyController | ConcurrencyConfig | None = None,
         store: ToolKnowledgeStore | str | None = None,
         address_guard: AddressGuard | None = None,
+        on_elicit: OnElicit | None = None,
     ) -> None:
+        """`on_elicit` asks the user what an MCP server wants to know; without it nobody can be asked."""
         self.config = config or ToolEngineConfig()
         self.registry = registry if registry is not None else ToolRegistry()
         self.concurrency = (
@@ -91,23 +96,27 @@ class ToolEngine:
         self.store = store if isinstance(store, ToolKnowledgeStore) else ToolKnowledgeStore(store)
         self.events = EventBus()
         self.cache = ResultCache()
-        self._mcp = McpExecutor()
+        self._running: dict[str, RunningCall] = {}
+        self._mcp = McpExecutor(on_elicit=None if on_elicit is None else asking(on_elicit, self._running))
         self._tag_table = self.config.tag_table
-        self._executors = standard_executors(address_guard or AddressGuard(), self._mcp)
+        guard = address_guard or AddressGuard()
+        self._executors = Executors(guard, self._mcp)
         self._preparation = Preparation(self.config, self.registry, self._executors)
         self._log = CallLog(self.store, self.events)
-        self._running: dict[str, RunningCall] = {}
         self._deadlines: Deadlines | None = None
-        self._files = ToolFiles(self.config, self.registry, self.events, self._mcp)
+        self._files = ToolFiles(self.config, self.registry, self.events, self._mcp, guard)
         self._gone: list[Tool] = []
         """Tools that were taken out: calls of them may still run, so what they hold is closed with the engine."""
         self._closed = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it was started last; those in other threads have their calls made there."""
 
     # Life
 
     async def start(self) -> None:
         """Load the tools, open the store, watch the files. `async with` does it too."""
         self._closed = False
+        self.loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.store.start)  # which may have a database to wait for
         await self._files.start()
 
@@ -117,7 +126,7 @@ class ToolEngine:
         await _close(self._files)
         self.concurrency.refuse_waiting()
         await self._end_running(grace)
-        for closable in (*self._executors.values(), *(tool.target for tool in (*self.registry, *self._gone))):
+        for closable in (*self._executors.made(), *(tool.target for tool in (*self.registry, *self._gone))):
             await _close(closable)
         self._gone.clear()
         if self._deadlines is not None:
@@ -136,9 +145,8 @@ class ToolEngine:
     # Tools
 
     def register(self, *things: Any) -> list[Tool]:
-        """Make tools of functions, objects with methods or specs, and take them in."""
-        table = self._tag_table
-        tools = [with_tags(thing if isinstance(thing, Tool) else tool_of(thing), table) for thing in things]
+        """Make tools of functions, objects with methods, specs, other frameworks' tools or lists, and take them in."""
+        tools = [with_tags(tool, self._tag_table) for thing in things for tool in tools_in(thing)]
         self.registry.add(*tools)
         for tool in tools if self.events.watched else ():
             self._files.announce(ToolEngineEventType.TOOL_ADDED, tool)
@@ -164,6 +172,8 @@ class ToolEngine:
         except ToolNotFound:
             secret_names = frozenset()
         redaction = self.store.redaction
+        if not secret_names and not redaction.suspects(encode_json(given).decode()):
+            return given
         return redaction.clean_params(given, secret_names, redaction.secrets_of(given, secret_names))
 
     def register_executor(self, name: str, executor: ToolExecutor) -> None:
@@ -238,22 +248,26 @@ class ToolEngine:
 
     async def _perform(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
         try:
-            prepared = call.prepared = await self._find(call, tool)
+            prepared = call.prepared = self._find(call, tool) or await self._find_on_servers(call, tool)
             self._validate(call, prepared)
             executor = self._find_executor(call, prepared)
             output = self._remembered(call, prepared)
             if output is None:
                 try:
-                    await self._admit(call, prepared)
+                    if not self._admit(call, prepared):
+                        await self._wait_for_place(call, prepared)
                     output = await self._run(call, prepared, executor)
                 finally:
-                    await self._leave(call)
+                    if call.place is not None and not self._leave(call.place):
+                        await self._return(call, call.place)
             result = self._succeed(call, prepared, output)
         except Exception as error:
             result = self._fail(call, failure_of(error))
         except BaseException:
             self._log.ended(call, self._fail(call, Stopped("The call was cancelled.")))
             raise
+        if call.context.memory is not None:
+            self._learn(call, call.context.memory, result)
         self._log.ended(call, result)
         if self.events.has_async_subscribers:
             await asyncio.sleep(0)  # let them see this call before its caller goes on
@@ -349,18 +363,23 @@ class ToolEngine:
         if self._closed and parent is None:  # a tool that may still finish may still call others
             raise SetupError("This engine is closed. Start it again, or make another.")
         call = RunningCall(self.store.new_record_id(), tool_name, action, params, context, on_progress, parent)
+        if context.tool_call_id is not None:
+            call.note(tool_call_id=context.tool_call_id)
         self._log.arrived(call)
         return call
 
-    async def _find(self, call: RunningCall, tool: Tool | None) -> Prepared:
-        wanted = tool or call.tool_name
+    def _find(self, call: RunningCall, tool: Tool | None) -> Prepared | None:
+        """The tool and action that are wanted; None when a server may be just about to list them."""
         try:
-            return self._preparation.of(wanted, call.action)
+            return self._preparation.of(tool or call.tool_name, call.action)
         except ToolNotFound:
             if not self._files.servers.is_discovering:
                 raise
-            await self._files.servers.discovered()  # it may be what a server is just about to list
-            return self._preparation.of(wanted, call.action)
+            return None
+
+    async def _find_on_servers(self, call: RunningCall, tool: Tool | None) -> Prepared:
+        await self._files.servers.discovered()
+        return self._preparation.of(tool or call.tool_name, call.action)
 
     def _validate(self, call: RunningCall, prepared: Prepared) -> None:
         accepted = prepared.check.accept(call.params)
@@ -387,6 +406,10 @@ class ToolEngine:
         )
 
     def _remembered(self, call: RunningCall, prepared: Prepared) -> Output | None:
+        memory = call.context.memory
+        if memory is not None and (known := memory.recall(prepared.tool, prepared.capability, call.params)) is not None:
+            call.note(recalled=True)
+            return known
         if not prepared.effects.cacheable:
             return None
         call.cache_key = self.cache.key(prepared.tool, prepared.capability, call.params)
@@ -395,17 +418,23 @@ class ToolEngine:
             call.note(cached=True)
         return output
 
-    async def _admit(self, call: RunningCall, prepared: Prepared) -> None:
+    def _learn(self, call: RunningCall, memory: CallMemory, result: ToolExecutionResult) -> None:
+        if call.prepared is not None and isinstance(call.params, dict):
+            memory.learn(call.prepared.tool, call.prepared.capability, call.params, result)
+
+    def _admit(self, call: RunningCall, prepared: Prepared) -> bool:
+        """Take a place; False when there is none and the call has to wait for one."""
         if call.depth > self.config.max_depth:
             raise Rejected(
                 f"Tools call tools {call.depth} deep; {self.config.max_depth} is the most. Is there a circle?",
                 reason="nesting",
             )
-        prepared.breaker.check(call.tool_name)  # before waiting …
+        prepared.breaker.check(call.tool_name)
         call.place = self.concurrency.try_acquire(prepared.bucket, caller_type=call.context.caller_type)
         if call.place is None:
-            await self._wait_for_place(call, prepared)
-        prepared.breaker.enter(call.tool_name)  # … and after it: others may have found it broken meanwhile
+            return False
+        prepared.breaker.enter(call.tool_name)
+        return True
 
     async def _wait_for_place(self, call: RunningCall, prepared: Prepared) -> None:
         since = time.perf_counter()
@@ -416,26 +445,29 @@ class ToolEngine:
                 )
             finally:
                 call.wait_time = time.perf_counter() - since
+        prepared.breaker.enter(call.tool_name)  # once more: others may have found it broken meanwhile
 
-    async def _leave(self, call: RunningCall) -> None:
-        place = call.place
-        if place is None:
-            return
-        if place.outer is None:
-            self.concurrency.release(place)
-        else:  # a tool called this tool: it goes on when it has its own place back
-            with call.outer_clocks_stopped():
-                await self.concurrency.leave(place)
+    def _leave(self, place: Place) -> bool:
+        """Give the place back; False when that has to be waited for, because a tool called this tool."""
+        if place.outer is not None:
+            return False
+        self.concurrency.release(place)
+        return True
+
+    async def _return(self, call: RunningCall, place: Place) -> None:
+        """Give the place back to the call that made this one, which goes on when it has it."""
+        with call.outer_clocks_stopped():
+            await self.concurrency.leave(place)
 
     async def _run(self, call: RunningCall, prepared: Prepared, executor: ToolExecutor) -> Output:
         invocation = Invocation(
-            call_id=call.call_id,
-            tool=prepared.tool,
-            capability=prepared.capability,
-            params=call.params,
-            context=call.context,
-            report=partial(self._log.progressed, call),
-            call_tool=partial(self._call_nested, call),
+            call.call_id,
+            prepared.tool,
+            prepared.capability,
+            call.params,
+            call.context,
+            partial(self._log.progressed, call),
+            partial(self._call_nested, call),
         )
         self._running[call.call_id] = call
         deadline = call.deadline = Deadline(self._keeper(), self._seconds(call, prepared))
@@ -518,21 +550,29 @@ class ToolEngine:
     def _succeed(self, call: RunningCall, prepared: Prepared, output: Output) -> ToolExecutionResult:
         if call.cache_key is not None and call.attempts:
             self.cache.put(call.cache_key, prepared.tool, output, prepared.effects.cache_ttl)
-        data = output.data
-        cut = cut_output(data, prepared.max_output, self.store, call.record.secrets if call.record is not None else ())
-        if cut is not None:
-            data = cut.shown
-            call.note(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
+        data, most = output.data, prepared.max_output
+        if not surely_short(data, most):
+            data = self._cut(call, data, most)
         return ToolExecutionResult(
-            is_success=True,
-            tool_name=call.tool_name,
-            output=data,
-            execution_time=call.took(),
-            executed_at=datetime.fromtimestamp(call.arrived_at, UTC),
-            metadata=call.facts(),
-            call_id=call.call_id,
-            content=output.parts,
+            True,
+            call.tool_name,
+            data,
+            None,
+            None,
+            [],
+            call.took(),
+            datetime.fromtimestamp(call.arrived_at, UTC),
+            call.facts(),
+            call.call_id,
+            output.parts,
         )
+
+    def _cut(self, call: RunningCall, data: dict[str, Any], most: int) -> dict[str, Any]:
+        cut = cut_output(data, most, self.store, call.record.secrets if call.record is not None else ())
+        if cut is None:
+            return data
+        call.note(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
+        return cut.shown
 
     def _fail(self, call: RunningCall, failure: CallError) -> ToolExecutionResult:
         if failure.__cause__ is not None:
@@ -560,6 +600,7 @@ class ToolEngine:
     ) -> ToolExecutionResult:
         """A call on behalf of a running one, in its name."""
         context = replace(outer.context, caller_id=outer.tool_name, caller_type="tool", timeout=DEFAULT_TIMEOUT)
+        context.tool_call_id = None
         return await self.execute(tool_name, params, context, action=action)
 
     def _keeper(self) -> Deadlines:

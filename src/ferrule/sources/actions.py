@@ -16,7 +16,7 @@ from ferrule.sources.tool_options import NO_OPTIONS, ToolOptions, options_of
 from ferrule.spec import ToolCapability
 
 _INSTALLED = ("site-packages", "dist-packages")
-_OF_THE_WHOLE_TOOL = ("version", "metadata")
+_OF_THE_WHOLE_TOOL = ("version", "metadata", "subcategory", "priority", "dependencies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

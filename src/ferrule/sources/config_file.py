@@ -23,9 +23,9 @@ from ferrule.spec import Effects, Isolation, Limits, Tool, ToolCapability, ToolC
 _ACTION_KEYS: Final = ("name", "description", "parameters", "examples", "output", "effects", "limits")
 _TOOL_KEYS: Final = (
     *("name", "version", "description", "category", "tags", "parameters", "actions", "entry", "output"),
-    *("effects", "limits", "examples", "enabled", "metadata"),
+    *("effects", "limits", "examples", "enabled", "metadata", "subcategory", "priority", "dependencies"),
 )
-_EFFECT_FLAGS: Final = ("read_only", "idempotent", "destructive", "cacheable")
+_EFFECT_FLAGS: Final = ("read_only", "idempotent", "destructive", "cacheable", "polling")
 
 
 class ToolConfigLoader:
@@ -79,6 +79,9 @@ def _tool(document: Document) -> Tool | None:
         description=said.text("description"),
         version=said.as_written("version", "1.0.0"),
         category=category,
+        subcategory=said.text("subcategory", "general"),
+        priority=said.whole("priority", 1),
+        dependencies=said.texts("dependencies"),
         tags=list(dict.fromkeys(said.texts("tags"))),
         enabled=said.flag("enabled", True),
         metadata=said.mapping("metadata"),

@@ -17,6 +17,8 @@ from ferrule.schema import FunctionSignature, read_function
 from ferrule.schema.callables import is_callable_object, underlying
 from ferrule.schema.docstrings import read_docstring
 from ferrule.sources.actions import Action, actions_of, capability_of
+from ferrule.sources.foreign import is_foreign, read_foreign
+from ferrule.sources.foreign_tool import ForeignTool
 from ferrule.sources.mcp_tool import tool_of_server_spec
 from ferrule.sources.named_class import import_named, make, make_named
 from ferrule.sources.object_target import ObjectTarget, SharedObject
@@ -29,12 +31,18 @@ HANDLER = "function"
 
 
 def tool_of(thing: Any, **options: Unpack[ToolKeywords]) -> Tool:
-    """The tool that a function, a class, an object or a `FunctionToolSpec` is. Options win over those of `@tool`."""
+    """The tool that a function, a class, an object, a spec or another framework's tool is.
+
+    Options win over those of `@tool`.
+    """
     if isinstance(thing, ToolSpec):
         if options:
             raise SpecError(f"tool {thing.tool_id!r} has a spec: say {', '.join(options)} there")
         return _tool_of_spec(thing)
     given = read_options(label_of(thing), options)
+    foreign = read_foreign(thing)
+    if foreign is not None:
+        return tool_of_foreign(foreign, given)
     if isinstance(thing, type) or not _is_function(thing):
         return _tool_of_methods(thing, given)
     function = thing.__func__ if isinstance(thing, staticmethod) else thing
@@ -44,7 +52,9 @@ def tool_of(thing: Any, **options: Unpack[ToolKeywords]) -> Tool:
 
 
 def tools_of(thing: Any) -> list[Tool]:
-    """A tool for each action of a class or an object, instead of one for all."""
+    """A tool for each action of a class or an object, instead of one for all; what has no actions is one tool."""
+    if isinstance(thing, ToolSpec) or is_foreign(thing) or (not isinstance(thing, type) and _is_function(thing)):
+        return [tool_of(thing)]
     actions = _actions(thing)
     whole = replace(options_of(_class_of(thing)) or NO_OPTIONS, name=None, description=None, examples=None)
     shared = _shared(thing, users=len(actions))
@@ -54,6 +64,14 @@ def tools_of(thing: Any) -> list[Tool]:
         target = ObjectTarget(shared, {action.name: action.attribute})
         tools.append(Tool(spec=spec, handler=HANDLER, target=target, origin=origin_of(action.method)))
     return tools
+
+
+def tool_of_foreign(foreign: ForeignTool, given: ToolOptions, *, holds: Any = None) -> Tool:
+    """The tool that another framework's is. What it `holds` is closed with it."""
+    said = given.over(foreign.options)
+    spec = _spec_of_one(said.name or foreign.name, foreign, said)
+    target = _TheFunction(foreign.call) if holds is None else _HeldFunction(foreign.call, holds)
+    return Tool(spec=spec, handler=HANDLER, target=target, origin=origin_of(foreign.made_from))
 
 
 def origin_of(thing: Any) -> str:
@@ -74,6 +92,19 @@ class _TheFunction:
 
     def function(self, action: str, /) -> Callable[..., Any]:
         return self._function
+
+
+class _HeldFunction(_TheFunction):
+    """The target of a function that needs something to be open, and closes it in the end."""
+
+    __slots__ = ("_holds",)
+
+    def __init__(self, function: Callable[..., Any], holds: Any) -> None:
+        super().__init__(function)
+        self._holds = holds
+
+    async def aclose(self) -> None:
+        await self._holds.aclose()
 
 
 def _tool_of_methods(thing: Any, given: ToolOptions) -> Tool:
@@ -119,7 +150,7 @@ def _class_named_by(spec: FunctionToolSpec) -> type:
     return found
 
 
-def _spec_of_one(name: str, signature: FunctionSignature, options: ToolOptions) -> ToolSpec:
+def _spec_of_one(name: str, signature: FunctionSignature | ForeignTool, options: ToolOptions) -> ToolSpec:
     description = options.description or signature.description
     capability = ToolCapability(
         name=name,
@@ -142,6 +173,9 @@ def _spec(name: str, description: str, capabilities: list[ToolCapability], optio
         enabled=options.enabled is not False,
         metadata=dict(options.metadata or ()),
         category=options.category or ToolCategory.GENERAL,
+        subcategory=options.subcategory or "general",
+        priority=1 if options.priority is None else options.priority,
+        dependencies=list(options.dependencies or ()),
         effects=options.effects,
         limits=options.limits,
     )

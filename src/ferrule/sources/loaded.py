@@ -108,6 +108,13 @@ def _differs(old: Tool, new: Tool) -> bool:
 
 
 def _twice(second: Tool, first: Tool) -> LoadError:
-    path, _, line = second.origin.rpartition(":")
     message = f"there is a tool {second.id!r} already, at {first.origin}; this one is left out"
-    return LoadError(message, path=Path(path), line=int(line), hint="rename one of them")
+    return error_at(second.origin, message, hint="rename one of them")
+
+
+def error_at(origin: str, message: str, hint: str | None = None) -> LoadError:
+    """What is wrong with the tool of an origin: a file and line, or a URL."""
+    path, _, line = origin.rpartition(":")
+    if line.isdecimal() and "://" not in path:
+        return LoadError(message, path=Path(path), line=int(line), hint=hint)
+    return LoadError(f"{origin}: {message}", hint=hint)

@@ -45,7 +45,7 @@ class McpCatalogue:
         try:
             if path.exists() and path.read_bytes() == content:
                 return
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=path.parent)
             try:
                 with os.fdopen(handle, "wb") as file:

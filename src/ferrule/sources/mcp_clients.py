@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ferrule.errors import LoadError, SpecError
 from ferrule.executors.mcp.config import read_server
+from ferrule.executors.mcp.secrets import secret_places
 from ferrule.sources.mcp_json import read_servers, write_server
 
 _INPUT = re.compile(r"\$\{input:([^}]+)\}")
@@ -58,7 +59,7 @@ def _import(name: str, entry: Any, source: Path, target: Path, *, project: Path,
     if taken and not replace:
         return ImportedServer(name=name, path=source, outcome="skipped", note="there is one of this name already")
     try:
-        read_server(entry)
+        config = read_server(entry)
     except SpecError as error:
         return ImportedServer(name=name, path=source, outcome="bad", note=str(error))
     asked: list[str] = []
@@ -66,8 +67,11 @@ def _import(name: str, entry: Any, source: Path, target: Path, *, project: Path,
         write_server(target, name, _in_our_words(entry, project, asked), replace=replace)
     except LoadError as error:
         return ImportedServer(name=name, path=source, outcome="bad", note=str(error))
-    note = f"set the environment variable {', '.join(asked)}" if asked else ""
-    return ImportedServer(name=name, path=source, outcome="replaced" if taken else "added", note=note)
+    notes = [f"set the environment variable {', '.join(asked)}"] if asked else []
+    if secrets := secret_places(config):
+        notes.append(f"{target.name} now holds the value of {', '.join(secrets)}: show it to nobody, or write ${{VAR}}")
+    outcome: Literal["added", "replaced"] = "replaced" if taken else "added"
+    return ImportedServer(name=name, path=source, outcome=outcome, note="; ".join(notes))
 
 
 def _in_our_words(value: Any, project: Path, asked: list[str]) -> Any:

@@ -20,6 +20,7 @@ class SharedObject:
     def __init__(self, make: Callable[[], Any], *, users: int = 1, is_ended: bool = True) -> None:
         self._make, self._users, self._is_ended = make, users, is_ended
         self._made: Any = None
+        self._guests: set[str] = set()
         self._lock = threading.Lock()
 
     @classmethod
@@ -34,6 +35,22 @@ class SharedObject:
             if self._made is None:
                 self._made = self._make()
             return self._made
+
+    def enter(self, user: str) -> None:
+        """Somebody works with it from now on."""
+        with self._lock:
+            self._guests.add(user)
+
+    async def leave(self, user: str) -> None:
+        """When the last one leaves, it puts away what it holds for them (`cleanup`), and may be used again."""
+        with self._lock:
+            self._guests.discard(user)
+            made = None if self._guests else self._made
+        cleanup = getattr(made, ENDINGS[0], None)
+        if callable(cleanup):
+            ended = cleanup()
+            if inspect.isawaitable(ended):
+                await ended
 
     async def release(self) -> None:
         with self._lock:
@@ -63,6 +80,12 @@ class ObjectTarget:
     def function(self, action: str, /) -> Callable[..., Any]:
         found = self._found.get(action)
         return self._find(action) if found is None else found
+
+    def enter(self, user: str) -> None:
+        self._shared.enter(user)
+
+    async def leave(self, user: str) -> None:
+        await self._shared.leave(user)
 
     async def aclose(self) -> None:
         """End the object, if it was made and no other tool uses it."""

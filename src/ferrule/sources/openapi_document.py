@@ -77,12 +77,19 @@ class OpenApiDocument:
 
 def read_document(source: str | Path, guard: AddressGuard) -> OpenApiDocument:
     """The document at a path or a URL, or in a text; LoadError when it is none."""
-    if isinstance(source, str) and source.startswith(("http://", "https://")):
-        origin, url, content = shown_url(source), source, _fetch(source, guard)
-    elif isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
-        origin, url, content = "<text>", "", source.encode("utf-8", "replace")
-    else:
-        origin, url, content = str(source), "", _read(Path(source))
+    if isinstance(source, str) and is_url(source):
+        return document_of(fetch(source, guard), shown_url(source), source)
+    if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
+        return document_of(source.encode("utf-8", "replace"), "<text>")
+    return document_of(_read(Path(source)), str(source))
+
+
+def is_url(source: str) -> bool:
+    return source.startswith(("http://", "https://"))
+
+
+def document_of(content: bytes, origin: str, url: str = "") -> OpenApiDocument:
+    """The document that some bytes are."""
     if len(content) > MAX_SIZE:
         raise _error(origin, f"the document is larger than {MAX_SIZE:,} bytes")
     document = OpenApiDocument(value=_parse(content, origin), origin=origin, url=url, digest=digest(content))
@@ -101,16 +108,17 @@ def _read(path: Path) -> bytes:
         raise LoadError(f"the file cannot be read: {error.strerror or error}", path=path) from None
 
 
-def _fetch(url: str, guard: AddressGuard) -> bytes:
+def fetch(url: str, guard: AddressGuard, timeout: float = FETCH_TIMEOUT) -> bytes:
+    """What stands at a URL; LoadError when it cannot be had."""
     # In a thread of its own, so that it works whether or not the caller's thread runs an event loop.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(_get(url, guard))).result()
+        return thread.submit(lambda: asyncio.run(_get(url, guard, timeout))).result()
 
 
-async def _get(url: str, guard: AddressGuard) -> bytes:
+async def _get(url: str, guard: AddressGuard, timeout: float) -> bytes:
     client, what = GuardedClient(guard, max_response=MAX_SIZE), f"GET {shown_url(url)}"
     try:
-        response = await client.send("GET", url, what=what, headers={}, timeout=FETCH_TIMEOUT)
+        response = await client.send("GET", url, what=what, headers={}, timeout=timeout)
     except CallError as error:
         raise _error(shown_url(url), f"the document cannot be fetched: {error}") from error
     finally:

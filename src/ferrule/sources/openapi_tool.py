@@ -49,20 +49,44 @@ def read_openapi(
     server: str | None = None,
     variables: Mapping[str, str] | None = None,
     operations: Collection[str] | None = None,
+    exclude: Collection[str] = (),
     credentials: Mapping[str, str] | None = None,
     guard: AddressGuard | None = None,
 ) -> Tool:
     """The tool of a document at a path or a URL, or in a text. A URL is fetched: call it in a thread then.
 
     `server` is a URL or the description of a listed server, `variables` are that server's; `operations` names those to
-    take (by action, operationId or `GET /path`); `credentials` names the environment variable of a security scheme.
+    take and `exclude` those to leave out (by action, operationId or `GET /path`); `credentials` names the environment
+    variable of a security scheme.
     """
     document = read_document(source, guard or AddressGuard())
+    return tool_of_document(
+        document,
+        name=name,
+        server=server,
+        variables=variables or {},
+        operations=operations,
+        exclude=exclude,
+        credentials=credentials or {},
+    )
+
+
+def tool_of_document(
+    document: OpenApiDocument,
+    *,
+    name: str | None,
+    server: str | None,
+    variables: Mapping[str, str],
+    operations: Collection[str] | None,
+    exclude: Collection[str],
+    credentials: Mapping[str, str],
+) -> Tool:
+    """The same for a document that was read."""
     tool_id = name or _tool_id(document)
-    found = _chosen(document, list(_operations(document)), operations)
+    found = _chosen(document, list(_operations(document)), operations, exclude)
     schemas = OpenApiSchemas(document)
-    schemes = read_schemes(document, tool_id, credentials or {})
-    servers = ServerChoice(document, server, variables or {})
+    schemes = read_schemes(document, tool_id, credentials)
+    servers = ServerChoice(document, server, variables)
     capabilities, targets = [], {}
     for each in found:
         security = read_security(document, each.item, each.said, schemes)
@@ -128,17 +152,24 @@ def _operations(document: OpenApiDocument) -> Iterator[_Found]:
                 yield _Found(action, method, path, item, operation)
 
 
-def _chosen(document: OpenApiDocument, found: list[_Found], wanted: Collection[str] | None) -> list[_Found]:
+def _chosen(
+    document: OpenApiDocument, found: list[_Found], wanted: Collection[str] | None, unwanted: Collection[str]
+) -> list[_Found]:
     if not found:
         raise document.error("the document describes no operations")
-    if wanted is None:
-        return found
     names = {name: each for each in found for name in _names(each)}
-    for name in wanted:
+    for name in (*(wanted or ()), *unwanted):
         if name not in names:
             hint = "name actions, operationIds or paths such as 'GET /pets'"
             raise document.error(f"there is no operation {name!r}.{did_you_mean(name, names)}", hint)
-    return [each for each in found if not _names(each).isdisjoint(wanted)]
+    chosen = [
+        each
+        for each in found
+        if (wanted is None or not _names(each).isdisjoint(wanted)) and _names(each).isdisjoint(unwanted)
+    ]
+    if not chosen:
+        raise document.error("no operation of the document is left", "take some, or leave the document out")
+    return chosen
 
 
 def _names(found: _Found) -> set[str]:

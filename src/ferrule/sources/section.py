@@ -82,6 +82,14 @@ class Section:
         self.problem(f"{key} must be a {'whole ' if whole else ''}number above 0, not {value!r}", key)
         return None
 
+    def whole(self, key: str, default: int) -> int:
+        """Any whole number."""
+        value = self.values.get(key)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return default if value is None else value
+        self.problem(f"{key} must be a whole number, not {value!r}", key)
+        return default
+
     def choice(self, key: str, allowed: Collection[str], default: str) -> str:
         value = self.values.get(key)
         if value is None:

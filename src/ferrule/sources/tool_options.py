@@ -17,7 +17,7 @@ from ferrule.spec import Effects, Isolation, Limits, ToolCategory
 NOTE = "__ferrule_tool__"
 """The attribute that holds a decorated thing's options."""
 
-_EFFECTS = ("read_only", "idempotent", "destructive")
+_EFFECTS = ("read_only", "idempotent", "destructive", "polling")
 _LIMITS = ("timeout", "bucket", "isolation", "max_output")
 
 # Shared by all the tools that say nothing about theirs.
@@ -34,6 +34,9 @@ class ToolKeywords(TypedDict, total=False):
     description: str
     tags: Sequence[str]
     category: ToolCategory | str
+    subcategory: str
+    priority: int
+    dependencies: Sequence[str]
     version: str
     timeout: float
     bucket: str
@@ -42,6 +45,7 @@ class ToolKeywords(TypedDict, total=False):
     read_only: bool
     idempotent: bool
     destructive: bool
+    polling: bool
     cacheable: bool | float
     examples: Sequence[Mapping[str, Any]]
     metadata: Mapping[str, Any]
@@ -56,6 +60,9 @@ class ToolOptions:
     description: str | None = None
     tags: tuple[str, ...] | None = None
     category: ToolCategory | str | None = None
+    subcategory: str | None = None
+    priority: int | None = None
+    dependencies: tuple[str, ...] | None = None
     version: str | None = None
     timeout: float | None = None
     bucket: str | None = None
@@ -64,6 +71,7 @@ class ToolOptions:
     read_only: bool | None = None
     idempotent: bool | None = None
     destructive: bool | None = None
+    polling: bool | None = None
     cacheable: bool | float | None = None
     """True, or for how many seconds."""
     examples: tuple[Mapping[str, Any], ...] | None = None
@@ -139,15 +147,16 @@ def read_options(label: str, said: Mapping[str, Any]) -> ToolOptions:
         if name not in known:
             hint = did_you_mean(name, known) or f" The options are: {', '.join(known)}."
             raise SpecError(f"tool {label!r}: there is no option {name!r}.{hint}")
-    if isinstance(said.get("tags"), str):
-        raise SpecError(f"tool {label!r}: tags must be a list: write tags=[{said['tags']!r}]")
+    for name in ("tags", "dependencies"):
+        if isinstance(said.get(name), str):
+            raise SpecError(f"tool {label!r}: {name} must be a list: write {name}=[{said[name]!r}]")
     if said.get("isolation", "auto") not in get_args(Isolation):
         wanted = ", ".join(get_args(Isolation))
         raise SpecError(f"tool {label!r}: isolation must be one of {wanted}, not {said['isolation']!r}")
     cacheable = said.get("cacheable")
     if cacheable is not None and not isinstance(cacheable, bool) and not cacheable > 0:
         raise SpecError(f"tool {label!r}: cacheable must be True, False or more than 0 seconds, not {cacheable!r}")
-    listed = {name: tuple(said[name]) for name in ("tags", "examples") if said.get(name) is not None}
+    listed = {name: tuple(said[name]) for name in ("tags", "examples", "dependencies") if said.get(name) is not None}
     options = ToolOptions(**{**said, **listed})
     try:
         _ = options.limits

@@ -88,7 +88,7 @@ class FunctionExecutor:
         if isolation == "thread":
             return in_thread
         instead = partial(_without_process, tool, isolation, in_thread)
-        reference = refer_to(function)
+        reference = refer_to(function, copy_objects=isolation == "process")
         if isinstance(reference, Unsendable):
             return instead(reference.reason)
         return _InWorker(self._pool, self._pool.introduce(reference, signature), instead)

@@ -6,7 +6,8 @@
 - By value: a function of `__main__`, together with the globals it uses. The script itself is not run again, and
   needs no `if __name__ == "__main__"`.
 
-Functions that live on something of this process (closures, lambdas, methods of an object) cannot be sent.
+Functions that live on something of this process (closures, lambdas, methods of an object) cannot be sent. An object
+that another framework made of a function is found like the function it stands for (see `OnObject`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -45,6 +46,16 @@ class ByName:
 
     def load(self) -> Callable[..., Any]:
         return _attribute(importlib.import_module(self.module), self.qualname)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByObjectName(ByName):
+    """A function of ours, called with an object that a module has under the name."""
+
+    function: Callable[..., Any]
+
+    def load(self) -> Callable[..., Any]:
+        return partial(self.function, _attribute(importlib.import_module(self.module), self.qualname))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +86,20 @@ class ByValue:
 FunctionReference: TypeAlias = ByName | ByFile | ByValue
 
 
+class OnObject(partial[Any]):
+    """A function of ours, at the top level of its module, called with an object of another framework."""
+
+    made_from: Callable[..., Any] | None
+    """The function that the object is nothing more than; None for one that may keep things from call to call."""
+
+    def __new__(
+        cls, function: Callable[..., Any], thing: Any, *others: Any, made_from: Callable[..., Any] | None
+    ) -> OnObject:
+        made = super().__new__(cls, function, thing, *others)
+        made.made_from = made_from
+        return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsendable:
     """A function that can only run in this process."""
@@ -91,10 +116,16 @@ def copy_of(value: Any) -> bytes:
     return pickled
 
 
-def refer_to(function: Callable[..., Any]) -> FunctionReference | Unsendable:
-    """What a worker needs to find the function, or why it cannot."""
+def refer_to(function: Callable[..., Any], *, copy_objects: bool = False) -> FunctionReference | Unsendable:
+    """What a worker needs to find the function, or why it cannot.
+
+    `copy_objects`: those too that may keep things from call to call. What their copies keep is lost.
+    """
     if getattr(sys, "frozen", False):
         return Unsendable(reason="this program is one file, without a Python to start")
+    if isinstance(function, OnObject):
+        reference = _refer_to_object(function)
+        return _copy(_plain(function)) if copy_objects and isinstance(reference, Unsendable) else reference
     module_name = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
     if not module_name or not qualname:
@@ -111,6 +142,31 @@ def refer_to(function: Callable[..., Any]) -> FunctionReference | Unsendable:
     if (version := version_of(function)) is not None:
         return ByFile(version=version, qualname=qualname)
     return _refer_by_name(module_name, qualname)
+
+
+def _refer_to_object(function: OnObject) -> FunctionReference | Unsendable:
+    thing, made_from = function.args[0], function.made_from
+    if made_from is None:
+        return Unsendable(reason=f"it is a {type(thing).__name__} object, which may keep things from call to call")
+    module_name, qualname = getattr(made_from, "__module__", ""), getattr(made_from, "__qualname__", "")
+    try:
+        found = _attribute(sys.modules[module_name], qualname)
+    except (KeyError, AttributeError):
+        return Unsendable(reason=f"it is made from {qualname or made_from!r}, which no module has under that name")
+    if found is thing and module_name != MAIN:  # a decorator has put it in the function's place
+        reference = _refer_by_name(module_name, qualname)
+        if not isinstance(reference, ByName):
+            return Unsendable(reason=f"its module {module_name!r} cannot be imported by a new process")
+        place = {name: getattr(reference, name) for name in ("module", "qualname", "digest", "changed_at")}
+        return ByObjectName(**place, function=function.func)
+    if found is thing or found is made_from:
+        return _copy(_plain(function))
+    return Unsendable(reason=f"{module_name}.{qualname} is something else than the function it is made from")
+
+
+def _plain(function: OnObject) -> Callable[..., Any]:
+    """The same without `made_from`, which a copy does not need."""
+    return partial(function.func, *function.args)
 
 
 def _describe(function: Callable[..., Any]) -> str:

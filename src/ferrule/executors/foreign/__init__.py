@@ -1,0 +1,1 @@
+"""Tools of other frameworks, called the way those frameworks call them."""

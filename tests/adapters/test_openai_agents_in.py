@@ -1,0 +1,102 @@
+"""Function tools of the OpenAI Agents SDK in a library."""
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import function_tool, tool_input_guardrail
+from agents.tool_guardrails import ToolGuardrailFunctionOutput
+
+from ferrule import Image, Text, ToolExecutionContext, ToolExecutionResult, UnifiedToolLibrary
+from ferrule.errors import SpecError
+from ferrule.sources import tool_of
+from tests.adapters import openai_agents_tools as theirs
+
+
+async def called(tool: Any, arguments: dict[str, Any], **variables: Any) -> ToolExecutionResult:
+    async with UnifiedToolLibrary() as library:
+        [spec] = library.register(tool)
+        context = ToolExecutionContext(variables=variables)
+        return await library.execute_tool(spec.tool_id, None, arguments, context=context)
+
+
+def test_a_function_tool_keeps_its_name_description_and_schema():
+    tool = tool_of(theirs.total)
+    [capability] = tool.spec.capabilities
+    assert (tool.id, capability.description) == ("total", "Add up the prices of items.")
+    assert capability.schema["required"] == ["items", "times"]
+    assert capability.schema["properties"]["times"] == {"type": "integer", "description": "how often"}
+
+
+async def test_sync_functions_run_in_worker_processes_where_a_time_out_ends_them_for_good(tmp_path: Path):
+    async with UnifiedToolLibrary() as library:
+        library.register(theirs.total, tool_of(theirs.write_late, timeout=0.3))
+        first = await library.execute_tool("total", None, {"items": [{"name": "tea", "price": 2.5}], "times": 2})
+        result = await library.execute_tool("write_late", None, {"path": str(tmp_path / "late.txt")})
+        await asyncio.sleep(0.5)
+    assert (first.output["total"], first.output["pid"] != os.getpid()) == (5.0, True)
+    assert result.error_type == "timeout"
+    assert [path.name for path in tmp_path.iterdir()] == ["late.txt.began"]
+
+
+async def test_a_sync_function_that_cannot_be_sent_is_stopped_in_its_thread(tmp_path: Path):
+    @function_tool
+    def late_here(path: str) -> str:
+        """Think for a while, then write."""
+        time.sleep(0.3)
+        Path(path).write_text("too late")
+        return "written"
+
+    result = await called(tool_of(late_here, timeout=0.1), {"path": str(tmp_path / "late.txt")})
+    await asyncio.sleep(0.4)
+    assert (result.error_type, list(tmp_path.iterdir())) == ("timeout", [])
+
+
+async def test_a_function_that_wants_a_context_gets_one():
+    result = await called(theirs.who, {"greeting": "Hello"}, context="Ada")
+    assert result.text == f"Hello, Ada! (who, {result.call_id})"
+
+
+async def test_a_failure_that_the_sdk_would_hide_is_one():
+    result = await called(theirs.fail, {"reason": "rain"})
+    assert (result.is_success, result.error) == (False, "ValueError: rain")
+
+
+async def test_a_tool_with_words_of_its_own_for_failures_is_heard():
+    result = await called(theirs.fail_politely, {"reason": "rain"})
+    assert (result.is_success, result.error) == (False, "Sorry: rain.")
+
+
+async def test_a_tool_that_wants_approval_does_not_run_without():
+    result = await called(theirs.remove, {"path": "x"})
+    assert (result.error_type, result.metadata["advice"]) == ("permission_denied", "ask_approval")
+
+
+async def test_pictures_are_parts():
+    result = await called(theirs.drawn, {})
+    assert result.content == (Text(text="here"), Image(data=b"hi", mime_type="image/png"))
+
+
+async def test_a_tool_made_by_hand_gets_its_arguments_as_json():
+    assert (await called(theirs.by_hand, {"text": "hi"})).text == '{"text":"hi"}'
+
+
+def test_a_tool_with_guardrails_is_refused_because_nobody_would_obey_them():
+    @tool_input_guardrail
+    def never(data: Any) -> ToolGuardrailFunctionOutput:
+        return ToolGuardrailFunctionOutput.reject_content("never")
+
+    with pytest.raises(SpecError, match="has guardrails"):
+        tool_of(replace(theirs.by_hand, tool_input_guardrails=[never]))
+
+
+def test_a_tool_that_is_switched_off_is_disabled():
+    off = function_tool(lambda: "on", name_override="off", description_override="Never.", is_enabled=False)
+    assert not tool_of(off).spec.enabled
+    off.is_enabled = lambda ctx, agent: False
+    with pytest.raises(SpecError, match="run by run"):
+        tool_of(off)
