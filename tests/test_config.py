@@ -52,6 +52,10 @@ def test_variables_win_over_the_file(tmp_path: Path):
         ("[engine.breaker]\nthreshold = -1\n", "threshold must be 0 or more"),
         ("[limits]\nmax_concurrent = 0\n", r"\[limits\]"),
         ("[engine\n", "not valid TOML"),
+        ("[openapi]\nsource = 'x.yaml'\n", r"write \[\[openapi\]\] above each"),
+        ("[[openapi]]\nname = 'x'\n", "needs a source"),
+        ("[[openapi]]\nsource = 'x.yaml'\nsever = 'y'\n", "Did you mean 'server'"),
+        ("[[openap]]\nsource = 'x.yaml'\n", "Did you mean 'openapi'"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, says: str):
@@ -70,3 +74,14 @@ def test_the_nearest_file_upwards_is_found_and_none_is_no_error(tmp_path: Path):
     inner.mkdir(parents=True)
     assert FerruleConfig.find(inner, {}).limits.max_concurrent == 3
     assert FerruleConfig.find(inner, {}).root == tmp_path
+
+
+def test_openapi_documents_start_at_the_file_unless_they_are_urls(tmp_path: Path):
+    config = read(
+        tmp_path,
+        '[[openapi]]\nsource = "pets.yaml"\nname = "pets"\ncredentials = {key = "PET_KEY"}\n'
+        '[[openapi]]\nsource = "https://api.example/openapi.json"\nexclude = ["deleteAll"]\n',
+    )
+    first, second = config.placed_engine_config.openapi
+    assert (first.source, first.name, first.credentials) == (str(tmp_path / "pets.yaml"), "pets", {"key": "PET_KEY"})
+    assert (second.source, second.exclude) == ("https://api.example/openapi.json", ["deleteAll"])

@@ -1,8 +1,11 @@
 """The code samples of the design documents run as they stand there, but for their import lines."""
 
+import ast
 import asyncio
+import inspect
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from ferrule import (
     ToolExecutionContext,
     UnifiedToolLibrary,
 )
+from ferrule.spec import ExtendedToolSpec
 from tests.code_blocks import python_blocks, run_block
 
 SEEDS = Path(__file__).parents[2] / "shared/seeds"
@@ -86,9 +90,6 @@ async def test_the_sub_agent_sample_runs(tmp_path):
 
 async def run_here(code: str, names: dict[str, Any]) -> dict[str, Any]:
     """A sample that awaits, in the loop that is running."""
-    import ast
-    import inspect
-
     names = dict(names)
     made = eval(compile(code, "<sample>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
     if inspect.iscoroutine(made):
@@ -217,3 +218,101 @@ def test_the_yaml_sample_loads(tmp_path):
     [tool] = ToolConfigLoader().load_file(path).tools
     assert tool.spec.parameters[1].default == "GET"
     assert ToolConcurrencyController(ConcurrencyConfig()).get_metrics().queue_length == 0
+
+
+def declared_methods(page: Path) -> dict[str, list[str]]:
+    """The public methods of `UnifiedToolLibrary` in a document, with the names of their parameters."""
+    found = {}
+    for block in python_blocks(page):
+        for node in ast.walk(ast.parse(block)) if block.lstrip().startswith("class UnifiedToolLibrary") else ():
+            if isinstance(node, ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                found[node.name] = [argument.arg for argument in node.args.args[1:]]
+    return found
+
+
+OF_THE_MEMORY = {
+    "execute_tool_with_context",
+    "get_alternative_tools",
+    "suggest_parameter_adjustments",
+    "get_tool_failure_patterns",
+}
+
+
+def test_the_library_has_every_method_of_the_document_with_its_parameters():
+    """001 §5."""
+    methods = declared_methods(TOOLSCORE)
+    assert len(methods) == 17 and methods.keys() >= OF_THE_MEMORY
+    for name, parameters in methods.items():
+        if hasattr(UnifiedToolLibrary, name) or name not in OF_THE_MEMORY:
+            ours = getattr(UnifiedToolLibrary, name)
+            assert inspect.iscoroutinefunction(ours), name
+            assert list(inspect.signature(ours).parameters)[1 : len(parameters) + 1] == parameters, name
+
+
+async def test_the_mcp_server_sample_registers():
+    """001 §6.3."""
+    async with UnifiedToolLibrary() as library:
+        made = await run_here(sample(TOOLSCORE, "db_server = MCPServerSpec"), {"tool_library": library})
+        assert made["result"].success and made["result"].tool_id == "database_server"
+        [server] = await library.get_tools_by_type(ferrule.ToolType.MCP_SERVER)
+        assert server.name == "数据库服务器"
+        assert "执行数据库查询" in await library.get_tool_description_for_agent("database_server")
+        [example] = await library.get_tool_usage_examples("database_server")
+        assert example["parameters"] == {"sql": "SELECT * FROM users", "database": "main"}
+
+
+async def test_the_agent_workflow_sample_runs():
+    """001 §6.4, with an agent that has made up its mind."""
+
+    class Decided:
+        async def select_tools(self, query: str, described: str) -> list[str]:
+            assert "calculator" in described
+            return ["calculator"]
+
+        async def create_execution_plan(self, query: str, tools: list[str]) -> list[SimpleNamespace]:
+            return [
+                SimpleNamespace(tool_id=tool, action=tool, parameters={"expression": expression})
+                for tool in tools
+                for expression in ("6*7", "1/0", "2+2")
+            ]
+
+        async def analyze_result(self, result: ferrule.ToolExecutionResult) -> bool:
+            return result.success
+
+    async with UnifiedToolLibrary() as library:
+        names = {"tool_library": library, "agent_model": Decided()}
+        made = await run_here(sample(TOOLSCORE, "async def agent_workflow(user_query"), names)
+        results = await made["agent_workflow"]("What is six times seven?")
+    assert [result.success for result in results] == [True, False]
+    assert results[0].output["result"] == 42
+
+
+def test_the_extended_spec_has_the_documented_fields_and_defaults():
+    """001 §9.1."""
+    block = sample(TOOLSCORE, "class ExtendedToolSpec(ToolSpec)")
+    assert names_of(block, "ExtendedToolSpec") == ["category", "subcategory", "priority", "dependencies"]
+    spec = ExtendedToolSpec(tool_id="x")
+    assert isinstance(spec, ferrule.ToolSpec)
+    assert (spec.category, spec.subcategory, spec.priority, spec.dependencies) == ("general", "general", 1, [])
+    documented = re.findall(r'^    ([A-Z_]+) = "(\w+)"', block, flags=re.M)
+    assert [ferrule.ToolCategory[name].value for name, _ in documented] == [value for _, value in documented]
+
+
+async def test_the_sample_of_stages_runs(tmp_path, monkeypatch):
+    """001 §10.2, and §9.2 after it; what the runtime decides is not the library's."""
+    (tmp_path / "staged.py").write_text("class Staged:\n    async def go(self) -> str:\n        return 'gone'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def staged(tool_id: str) -> FunctionToolSpec:
+        return FunctionToolSpec(tool_id=tool_id, module_path="staged", class_name="Staged", tags=["browsing"])
+
+    async def nothing() -> None: ...
+
+    runtime = SimpleNamespace(enable_agent_decision_making=nothing, disable_hardcoded_matching=nothing)
+    async with UnifiedToolLibrary() as library:
+        names = {"tool_library": library, "runtime": runtime, "LLMModel": SimpleNamespace}
+        names |= {"browser_tool": staged("browser"), "python_tool": staged("python")}
+        await run_here(sample(TOOLSCORE, "enable_category_management()"), names)
+        assert (await library.get_category_tree())["general"]["general"][:2] == ["browser", "python"]
+        assert {t.tool_id for t in await library.search_tools_by_requirements(["browsing"])} == {"browser", "python"}
+        assert (await library.execute_tool("python", "go", {})).output == {"result": "gone"}

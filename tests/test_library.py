@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from ferrule import FunctionToolSpec, SetupError, ToolCapability, ToolType, UnifiedToolLibrary, tool
+from ferrule import FunctionToolSpec, SetupError, Tool, ToolCapability, ToolCategory, ToolType, UnifiedToolLibrary, tool
+from ferrule.spec import ExtendedToolSpec
 
 
 @tool(tags=["math"])
@@ -17,6 +18,7 @@ class Notes:
     def __init__(self) -> None:
         self.kept: list[str] = []
         self.closed = False
+        self.cleanups = 0
 
     async def keep(self, text: str) -> int:
         """Keep a note."""
@@ -29,6 +31,7 @@ class Notes:
 
     def cleanup(self) -> None:
         self.closed = True
+        self.cleanups += 1
 
 
 async def test_the_contract_of_the_library_holds(tmp_path: Path):
@@ -127,3 +130,102 @@ async def test_a_library_opens_from_a_configuration(tmp_path: Path):
 def test_a_configuration_that_is_not_there_says_how_to_make_one(tmp_path: Path):
     with pytest.raises(SetupError, match="ferrule init"):
         UnifiedToolLibrary.open(tmp_path / "ferrule.toml")
+
+
+async def test_each_method_may_be_a_tool_of_its_own_and_they_share_the_object():
+    notes = Notes()
+    async with UnifiedToolLibrary() as library:
+        specs = library.register(notes, add, per_method=True)
+        await library.execute_tool("keep", parameters={"text": "tea"})
+        read = await library.execute_tool("read")
+        await library.unregister_tool("keep")
+        await library.execute_tool("read")
+        assert not notes.closed
+    assert [spec.tool_id for spec in specs] == ["keep", "read", "add"]
+    assert read.output == {"result": ["tea"]} and notes.cleanups == 1
+
+
+@tool(category="web_automation", subcategory="browser", priority=5)
+async def click(selector: str) -> str:
+    """Click on something."""
+    return selector
+
+
+@tool(category="web_automation", subcategory="fetching", dependencies=["proxy"])
+async def fetch(url: str) -> str:
+    """Fetch a page."""
+    return url
+
+
+def plain(tool_id: str, **said) -> Tool:
+    capability = ToolCapability(name=tool_id, description="")
+    return Tool(spec=ExtendedToolSpec(tool_id=tool_id, capabilities=[capability], **said), handler="echo")
+
+
+async def test_tools_are_listed_by_category_those_of_the_highest_priority_first():
+    async with UnifiedToolLibrary() as library:
+        library.register(click, plain("open", category="web_automation", subcategory="browser", priority=7))
+        library.register(plain("wget", category=ToolCategory.WEB_AUTOMATION, subcategory="fetching", priority=6))
+        with pytest.raises(SetupError, match="enable_category_management"):
+            await library.get_category_tree()
+        await library.enable_category_management()
+        assert [t.tool_id for t in await library.get_tools_by_category("web_automation")] == ["open", "wget", "click"]
+        inner = await library.get_tools_by_category(ToolCategory.WEB_AUTOMATION, "browser")
+        assert [t.tool_id for t in inner] == ["open", "click"]
+        tree = await library.get_category_tree()
+        assert tree["web_automation"] == {"browser": ["open", "click"], "fetching": ["wget"]}
+        await library.unregister_tool("wget")
+        assert "fetching" not in (await library.get_category_tree())["web_automation"]
+        assert await library.get_tools_by_category("nothing") == []
+
+
+async def test_a_tool_whose_dependency_is_missing_is_shown_as_unavailable_and_never_offered(caplog):
+    async with UnifiedToolLibrary() as library:
+        library.register(fetch)
+        await library.enable_category_management()
+        health = await library.get_tool_health_status("fetch")
+        called = await library.execute_tool("fetch", parameters={"url": "x"})
+        offered = str([library.schemas(), await library.get_all_tools(), await library.search_tools("fetch a page")])
+        described = await library.get_all_tools_description_for_agent()
+        library.register(plain("proxy"))
+        mended = await library.execute_tool("fetch", parameters={"url": "x"})
+    reason = "it needs 'proxy', which is not there."
+    assert (health["status"], health["reason"]) == ("unavailable", f"unavailable: {reason}")
+    assert (called.error_type, called.error) == ("tool_not_found", f"Tool 'fetch' is unavailable: {reason}")
+    assert "Fetch a page" not in offered + described and reason in caplog.text
+    assert mended.is_success
+
+
+async def test_the_tools_that_miss_something_are_named_with_the_reason():
+    async with UnifiedToolLibrary() as library:
+        library.register(plain("a", dependencies=["b"]), plain("b", dependencies=["a"]))
+        assert await library.get_unavailable_tools() == {
+            "a": "it needs 'b', which needs 'a', which needs 'b' again: a circle.",
+            "b": "it needs 'a', which needs 'b', which needs 'a' again: a circle.",
+        }
+        assert await library.get_tools_by_type(ToolType.FUNCTION) == []
+
+
+async def test_whoever_changes_a_schema_changes_only_their_own():
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        [mine] = [s for s in library.schemas() if s["function"]["name"] == "add"]
+        mine["function"]["parameters"]["properties"].clear()
+        for schemas in (library.descriptions.anthropic_schemas(), library.descriptions.mcp_schemas()):
+            schemas[0].clear()
+        [again] = [s for s in library.schemas() if s["function"]["name"] == "add"]
+        assert list(again["function"]["parameters"]["properties"]) == ["a", "b"]
+        assert all(library.descriptions.anthropic_schemas()) and all(library.descriptions.mcp_schemas())
+
+
+async def test_the_health_of_a_tool_that_is_not_there_says_so():
+    async with UnifiedToolLibrary() as library:
+        health = await library.get_tool_health_status("ghost")
+    assert (health["status"], health["reason"]) == ("unknown", "there is no tool 'ghost'")
+
+
+def test_dependencies_are_a_list():
+    with pytest.raises(SetupError, match=r"write \['proxy'\]"):
+        ExtendedToolSpec(tool_id="x", dependencies="proxy")  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match=r"dependencies=\['proxy'\]"):
+        tool(dependencies="proxy")(add)

@@ -2,6 +2,8 @@ import threading
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ferrule.errors import DuplicateTool, ToolNotFound
 from ferrule.registry import ToolRegistry
@@ -109,3 +111,67 @@ def test_a_change_of_what_callers_notice_changes_the_fingerprint():
     assert replace(spec, description="other").fingerprint != spec.fingerprint
     assert replace(spec, enabled=False).fingerprint == spec.fingerprint
     assert make("a").spec.fingerprint == spec.fingerprint
+
+
+def test_a_tool_is_unavailable_until_all_it_depends_on_can_be_called():
+    registry = ToolRegistry([make("report", dependencies=["search", "mail"]), make("search")])
+    with pytest.raises(ToolNotFound, match="'report' is unavailable: it needs 'mail', which is not there"):
+        registry.find("report")
+    registry.add(make("mail", enabled=False))
+    with pytest.raises(ToolNotFound, match="it needs 'mail', which is disabled"):
+        registry.find("report")
+    registry.enable("mail")
+    assert registry.find("report")[0].id == "report"
+    registry.remove("search")
+    assert registry.get("report") is None
+
+
+def test_what_is_missing_is_told_through_a_chain_with_near_names():
+    tools = [make("c", dependencies=["b"]), make("b", dependencies=["serach"]), make("search")]
+    now = ToolRegistry(tools).snapshot()
+    assert now.why_unavailable(tools[0]) == "it needs 'b', which needs 'serach', which is not there."
+    assert now.why_unavailable(tools[1]) == "it needs 'serach', which is not there. Did you mean 'search'?"
+    assert now.why_unavailable(tools[2]) is None
+
+
+def test_a_circle_is_told_and_hurts_only_those_who_need_it():
+    tools = [make("a", dependencies=["b"]), make("b", dependencies=["a"]), make("own", dependencies=["own"]), make("c")]
+    now = ToolRegistry(tools).snapshot()
+    assert now.why_unavailable(tools[0]) == "it needs 'b', which needs 'a', which needs 'b' again: a circle."
+    assert now.why_unavailable(tools[2]) == "it needs 'own', which needs 'own' again: a circle."
+    assert [tool.id for tool in now if now.is_callable(tool)] == ["c"]
+
+
+def test_another_candidate_of_an_id_stands_in_for_one_that_is_unavailable():
+    native, server = make("search", dependencies=["browser"]), make("search", source="mcps")
+    registry = ToolRegistry([native, server, make("report", dependencies=["search"])])
+    assert registry.get("search") is server
+    assert registry.get("report") is not None
+    registry.add(make("browser"))
+    assert registry.get("search") is native
+
+
+def test_an_unavailable_tool_is_told_by_every_name_it_has():
+    tool = make("web.search", name="Search", actions=("go", "stop"), dependencies=["browser"])
+    for name in ("web.search", "Search", tool.spec.model_name(tool.spec.capabilities[0])):
+        with pytest.raises(ToolNotFound, match="it needs 'browser'"):
+            ToolRegistry([tool]).find(name)
+
+
+NAMES = st.sampled_from("abcdef")
+
+
+@given(st.dictionaries(NAMES, st.tuples(st.booleans(), st.lists(NAMES, max_size=3))))
+def test_a_tool_can_be_called_if_and_only_if_it_and_all_it_needs_can(graph):
+    now = ToolRegistry([make(i, enabled=on, dependencies=needs) for i, (on, needs) in graph.items()]).snapshot()
+    callable_now: set[str] = set()
+    for _ in graph:
+        callable_now |= {i for i, (on, needs) in graph.items() if on and set(needs) <= callable_now}
+    assert {tool.id for tool in now if now.is_callable(tool)} == callable_now
+    assert all(now.why_unavailable(tool) for tool in now.unmet)
+    assert {t.id for t in now.unmet} == {i for i, (on, _) in graph.items() if on} - callable_now
+
+
+def test_where_a_tool_stands_among_others_is_no_part_of_its_fingerprint():
+    spec = make("a").spec
+    assert replace(spec, subcategory="x", priority=9, dependencies=["b"]).fingerprint == spec.fingerprint

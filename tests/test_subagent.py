@@ -2,6 +2,8 @@ import logging
 from typing import Any
 
 from ferrule import ToolEngine, ToolExecutionResult, ToolSubAgent
+from ferrule.describe import meta_tools
+from ferrule.search import RegistryIndex
 
 
 async def test_a_sub_agent_remembers_its_own_calls_only():
@@ -60,3 +62,21 @@ async def test_an_agent_that_called_nothing_has_an_empty_summary():
             "has_errors": False,
         }
         assert await agent.execute_batch([]) == []
+
+
+async def test_the_tool_that_calls_others_holds_to_the_tools_of_its_agent():
+    async with ToolEngine() as engine:
+        engine.register(*meta_tools(RegistryIndex(engine.registry)))
+        agent = ToolSubAgent("a", engine, tools={"echo", "call_tool", "search_tools"})
+        echoed = await agent.execute("call_tool", {"name": "echo", "arguments": {"message": "x"}})
+        inner = {"name": "calculator", "arguments": {"expression": "1"}}
+        refused = await agent.execute("call_tool", inner)
+        hidden = await agent.execute("call_tool", {"name": "call_tool", "arguments": inner})
+        found = await agent.execute("search_tools", {"query": "calculator echo"})
+        everywhere = await engine.execute("search_tools", {"query": "calculator echo"})
+        assert await engine.query_call_records(tool_name="calculator") == []
+    assert echoed.output == {"message": "x"}
+    assert refused.error == "Tool 'calculator' is not among the tools that may be used here: echo."
+    assert refused.error_type == hidden.error_type == "permission_denied"
+    assert [each["name"] for each in found.output["result"]] == ["echo"]
+    assert {each["name"] for each in everywhere.output["result"]} == {"echo", "calculator"}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ferrule.errors import FerruleError, NeedsApproval, Refuse, Retry, SetupError, Transient
     from ferrule.events import ToolEngineEvent, ToolEngineEventType
     from ferrule.executors.http.address_guard import AddressGuard
+    from ferrule.executors.mcp.elicitation import Elicitation
     from ferrule.hub import HubConfig, ToolCandidate, ToolHub, hub_result_dict
     from ferrule.library import RegistrationResult, UnifiedToolLibrary
     from ferrule.memory import ExecutionContext, RunMemory
@@ -64,6 +65,7 @@ _HOMES = {
     "ConcurrencyMetrics": "ferrule.concurrency",
     "DescriptionEngine": "ferrule.describe",
     "Effects": "ferrule.spec",
+    "Elicitation": "ferrule.executors.mcp.elicitation",
     "ExecutionContext": "ferrule.memory",
     "ExtendedToolSpec": "ferrule.spec",
     "FerruleError": "ferrule.errors",
@@ -132,6 +134,7 @@ __all__ = [
     "ConcurrencyMetrics",
     "DescriptionEngine",
     "Effects",
+    "Elicitation",
     "ExecutionContext",
     "ExtendedToolSpec",
     "FerruleError",

@@ -1,8 +1,8 @@
 """`ferrule.toml` and `FERRULE_*` variables: how a project says what its engine is like.
 
 Sections are the names of the values they fill: `[engine]` a `ToolEngineConfig`, `[limits]` a `ConcurrencyConfig`,
-`[store]` where records go, `[http]` which addresses tools may reach. A variable `FERRULE_STORE_URL` stands for `url` in
-`[store]`, and wins over the file.
+`[store]` where records go, `[http]` which addresses tools may reach, `[[openapi]]` one OpenAPI document. A variable
+`FERRULE_STORE_URL` stands for `url` in `[store]`, and wins over the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from ferrule.concurrency import ConcurrencyConfig
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import LoadError, SetupError
 from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.names import did_you_mean
+from ferrule.sources.openapi_source import OpenApiEntry
 from ferrule.store import Retention, ToolKnowledgeStore
 
 FILE_NAME = "ferrule.toml"
@@ -81,7 +83,7 @@ class FerruleConfig:
                 return cls.read(path, environ)
         return cls._of({}, environ, directory, FILE_NAME)
 
-    def engine(self, *, leave_records_to_others: bool = False) -> ToolEngine:
+    def engine(self, *, leave_records_to_others: bool = False, on_elicit: OnElicit | None = None) -> ToolEngine:
         """The engine it describes; see `ToolKnowledgeStore` for `leave_to_others`."""
         retention = Retention(
             max_age=None if self.store.max_age_days is None else timedelta(days=self.store.max_age_days),
@@ -90,20 +92,30 @@ class FerruleConfig:
         url = self.store.url
         if url is not None and url.startswith("sqlite:///"):
             url = f"sqlite:///{self.root / url.removeprefix('sqlite:///')}"
-        guard = AddressGuard(
-            allow_private=self.http.allow_private_addresses, allowed_hosts=tuple(self.http.allowed_hosts)
-        )
-        config = dataclasses.replace(
-            self.engine_config,
-            tools_directory=str(self.root / self.engine_config.tools_directory),
-            mcp_file=None if self.engine_config.mcp_file is None else str(self.root / self.engine_config.mcp_file),
-            skills_directories=tuple(str(self.root / folder) for folder in self.engine_config.skills_directories),
-        )
         return ToolEngine(
-            config,
+            self.placed_engine_config,
             store=ToolKnowledgeStore(url, retention=retention, leave_to_others=leave_records_to_others),
             concurrency=self.limits,
-            address_guard=guard,
+            address_guard=self.address_guard,
+            on_elicit=on_elicit,
+        )
+
+    @property
+    def address_guard(self) -> AddressGuard:
+        return AddressGuard(
+            allow_private=self.http.allow_private_addresses, allowed_hosts=tuple(self.http.allowed_hosts)
+        )
+
+    @property
+    def placed_engine_config(self) -> ToolEngineConfig:
+        """`engine_config` with paths that start at the root."""
+        said = self.engine_config
+        return dataclasses.replace(
+            said,
+            tools_directory=str(self.root / said.tools_directory),
+            mcp_file=None if said.mcp_file is None else str(self.root / said.mcp_file),
+            skills_directories=tuple(str(self.root / folder) for folder in said.skills_directories),
+            openapi=tuple(entry.under(self.root) for entry in said.openapi),
         )
 
     @classmethod
@@ -115,13 +127,26 @@ class FerruleConfig:
             "http": HttpSection,
         }
         for name in said:
-            if name not in sections:
-                raise SetupError(f"{origin}: there is no section [{name}].{did_you_mean(name, sections)}")
+            if name not in sections and name != "openapi":
+                raise SetupError(f"{origin}: there is no section [{name}].{did_you_mean(name, (*sections, 'openapi'))}")
         values = {
             name: _section(kind, name, said.get(name, {}), _variables(kind, name, environ), origin)
             for name, kind in sections.items()
         }
-        return cls(engine_config=values.pop("engine"), root=root, **values)
+        engine_config = values.pop("engine")
+        documents = _documents(said.get("openapi", []), origin)
+        if documents:
+            engine_config = dataclasses.replace(engine_config, openapi=(*engine_config.openapi, *documents))
+        return cls(engine_config=engine_config, root=root, **values)
+
+
+def _documents(said: Any, origin: str) -> list[OpenApiEntry]:
+    if not isinstance(said, list):
+        raise SetupError(f"{origin}: openapi is a list of sections: write [[openapi]] above each")
+    for each in said:
+        if not isinstance(each, dict) or not each.get("source"):
+            raise SetupError(f'{origin}: [[openapi]] needs a source: write source = "petstore.yaml", or a URL')
+    return [_section(OpenApiEntry, "openapi", each, {}, origin) for each in said]
 
 
 def _is_ours(path: Path) -> bool:

@@ -9,7 +9,8 @@ FerruleError
 ├── StoreError                  the records cannot be read or written
 ├── ModelError                  a language model gave no answer
 │   ├── ModelUnavailable        it may answer later: overloaded, rate limit, time-out, connection lost
-│   └── ModelRefused            it will not: wrong key, unknown model, request too long or not allowed
+│   └── ModelRefused            it will not: wrong key, unknown model, request not allowed
+│       └── RequestTooLong      more than the model can read at once
 └── CallError                   one call cannot succeed; the engine turns it into a failed result
     ├── ToolNotFound            tool_not_found
     ├── ExecutorNotFound        executor_not_found
@@ -105,7 +106,11 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRefused(ModelError):
-    """The model will not answer this: wrong key, unknown model, request too long or not allowed."""
+    """The model will not answer this: wrong key, unknown model, request not allowed."""
+
+
+class RequestTooLong(ModelRefused):
+    """The request is more than the model can read at once: send less."""
 
 
 class CallError(FerruleError):

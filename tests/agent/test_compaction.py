@@ -1,12 +1,16 @@
 """A history within what a model can read."""
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent import Agent, RunLimits
 from ferrule.agent.compaction import Compaction, compact, tokens_of
+from ferrule.errors import RequestTooLong
 from ferrule.messages import ToolCall, assistant_message, system_message, tool_message, user_message
+from ferrule.models.model import ModelRequest
 from ferrule.testing import ScriptedModel
 
 
@@ -64,3 +68,22 @@ async def test_a_long_run_is_shown_within_the_window_and_kept_whole():
         sizes = [sum(map(tokens_of, request.messages)) for request in model.requests]
         assert max(sizes) <= 8000 and answer.text == "done"
         assert sum(map(tokens_of, answer.messages)) > 20_000
+
+
+async def test_a_model_that_can_read_less_than_was_thought_is_shown_less():
+    @tool(read_only=True)
+    async def read(n: int) -> str:
+        """Read a page."""
+        return f"page {n} " + "words " * 500
+
+    def answer(request: ModelRequest) -> Any:
+        size = sum(map(tokens_of, request.messages))
+        if size > 6000:
+            raise RequestTooLong(f"{size} tokens are too many")
+        return "done" if sum(m["role"] == "tool" for m in request.messages) >= 12 else call
+
+    call: Any = [{"name": "read", "arguments": {"n": n}} for n in range(4)]
+    async with UnifiedToolLibrary() as library:
+        library.register(read)
+        answer_ = await Agent(library, ScriptedModel([answer], loop=True), limits=RunLimits(turns=6)).run("Read all")
+        assert len(answer_.steps) >= 20 and "too many" not in answer_.reason

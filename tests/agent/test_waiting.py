@@ -188,3 +188,41 @@ async def test_many_runs_wait_and_go_on_beside_each_other():
             return (await agent.resume(first.run_id, "go")).text
 
         assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
+
+
+async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():
+    made = []
+
+    @tool
+    async def read(path: str) -> str:
+        made.append(path)
+        raise FileNotFoundError(f"{path} not found")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(read)
+        script = [call("read", path="a.txt"), call("read", path="a.txt"), call("ask_user", question="Where is it?")]
+        agent = Agent(library, ScriptedModel([*script, call("read", path="a.txt"), "no"]))
+        first = await agent.run("Read a.txt")
+        assert made == ["a.txt"]
+        await agent.resume(first.run_id, "I have put it there now.")
+        assert made == ["a.txt", "a.txt"]
+
+
+async def test_a_skill_that_was_activated_brings_leave_for_its_tools(tmp_path):
+    from ferrule import ToolEngineConfig
+
+    folder = tmp_path / "skills" / "tidy"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(
+        "---\nname: tidy\ndescription: Tidies up.\nallowed-tools: delete\n---\nDelete what is old.\n"
+    )
+    deleted: list[str] = []
+    config = ToolEngineConfig(skills_directories=(str(tmp_path / "skills"),))
+    async with UnifiedToolLibrary(config) as library:
+        library.register(make_delete(deleted))
+        actions = [c.name for c in (await library.get_tool_by_id("tidy")).capabilities]  # type: ignore[union-attr]
+        activate = "tidy" if len(actions) == 1 else "tidy__activate"
+        agent = Agent(library, ScriptedModel([call("delete", path="a"), "x"]))
+        assert (await agent.run("Tidy up")).state is AgentState.WAITING
+        answer = await Agent(library, ScriptedModel([call(activate), call("delete", path="b"), "done"])).run("Tidy up")
+        assert answer.is_finished and deleted == ["b"]

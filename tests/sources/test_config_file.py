@@ -674,3 +674,13 @@ def test_a_folder_that_is_not_there_is_an_error_when_it_was_asked_for(tmp_path: 
     assert [str(error) for error in report.errors] == [f"{tmp_path / 'tols'}:1: there is no such folder"]
     with pytest.raises(SetupError, match="which folder"):
         ToolConfigLoader().load()
+
+
+def test_a_tool_may_say_where_it_stands_among_others(tmp_path: Path):
+    text = "name: report\ncategory: file\nentry: {type: builtin, handler: echo}\n"
+    (tmp_path / "good.yaml").write_text(f"{text}subcategory: pdf\npriority: -2\ndependencies: [search, 邮件]\n")
+    (tmp_path / "bad.yaml").write_text(f"{text}priority: high\ndependencies: search\n")
+    [tool] = ToolConfigLoader().load_file(tmp_path / "good.yaml").tools
+    assert (tool.spec.subcategory, tool.spec.priority, tool.spec.dependencies) == ("pdf", -2, ["search", "邮件"])
+    errors = [error.message for error in ToolConfigLoader().load_file(tmp_path / "bad.yaml").errors]
+    assert errors == ["priority must be a whole number, not 'high'", "dependencies must be a list, not text"]

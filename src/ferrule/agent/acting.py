@@ -21,7 +21,7 @@ from ferrule.call import ToolExecutionResult
 from ferrule.content import encode_json
 from ferrule.errors import KNOWN_FAILURE, VALIDATION_ERROR
 from ferrule.messages import ToolCall
-from ferrule.spec import Tool, ToolCapability
+from ferrule.spec import Tool, ToolCapability, ToolType
 from ferrule.subagent import ToolSubAgent
 
 DENIED = "The user does not allow this call."
@@ -74,10 +74,17 @@ class Acting:
         verdict = "allow" if found is None else self.policy.verdict(*found)
         if verdict == "deny":
             self._answer(call, found, DENIED, error_type="permission_denied")
-        elif verdict == "ask" and found is not None:
+        elif verdict == "ask" and found is not None and not self._is_allowed_by_a_skill(call, found[0], offer):
             await self._ask_leave(call, found, offer, f"{call.name} may only be called when you agree.")
         else:
             await self._make(call, found, offer=offer)
+
+    def _is_allowed_by_a_skill(self, call: ToolCall, tool: Tool, offer: Offer) -> bool:
+        """Whether a skill that was activated in this run brings leave for the call with it (its `allowed-tools`)."""
+        specs = {found.id: found.spec for found, _ in offer.actions.values() if found.spec.tool_type is ToolType.SKILL}
+        active = [s.tool_id for s in self.run.steps if s.is_success and s.action == "activate" and s.tool_id in specs]
+        allowed = {name for tool_id in active for name in specs[tool_id].metadata.get("allowed_tools", ())}
+        return call.name in allowed or tool.id in allowed
 
     async def _make(
         self,

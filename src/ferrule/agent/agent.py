@@ -24,13 +24,13 @@ from ferrule.agent.run import BOOKS, Run
 from ferrule.agent.style import Decisions, Style, ToolCalls, numbered
 from ferrule.agent.toolbox import Offer, Toolbox
 from ferrule.call import ToolExecutionContext, ToolExecutionResult
-from ferrule.errors import ModelError, SetupError
+from ferrule.errors import ModelError, RequestTooLong, SetupError
 from ferrule.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.counsel import Counsel
 from ferrule.messages import Message, ToolCall, assistant_message, system_message, user_message
 from ferrule.models.choose import choose_model
-from ferrule.models.model import Model, ModelReply
+from ferrule.models.model import Model, ModelReply, ModelRequest
 from ferrule.spec import Tool
 from ferrule.subagent import ToolSubAgent
 
@@ -49,6 +49,7 @@ class _Life:
     run: Run
     acting: Acting
     calls: ToolSubAgent
+    memory: RunMemory | None
     style: Style
     emit: OnEvent
     used: set[Tool]
@@ -208,7 +209,14 @@ class Agent:
 
     async def _think(self, life: _Life, offer: Offer) -> ModelReply:
         life.emit(TurnStarted(life.run.turns + 1))
-        request = life.style.request(life.run, offer)
+        while True:
+            try:
+                return await self._generate(life, life.style.request(life.run, offer))
+            except RequestTooLong:
+                if not life.style.shorten():
+                    raise
+
+    async def _generate(self, life: _Life, request: ModelRequest) -> ModelReply:
         left = None if self.limits.seconds is None else max(0.001, self.limits.seconds - life.run.seconds)
         try:
             async with asyncio.timeout(left):
@@ -260,7 +268,7 @@ class Agent:
         acting = Acting(run=run, calls=calls, policy=self.approval, person=self.person, emit=emit, used=note_use)
         style: Style = ToolCalls(self._window) if self._style == "tool_calls" else Decisions()
         run.context.available_tools = await self.library.get_all_tools()
-        return _Life(run=run, acting=acting, calls=calls, style=style, emit=emit, used=used)
+        return _Life(run=run, acting=acting, calls=calls, memory=memory, style=style, emit=emit, used=used)
 
     def _instructions(self, task: str) -> str:
         warnings: list[str] = []
@@ -292,6 +300,8 @@ class Agent:
             if not run.questions:
                 raise SetupError(f"The run {run.id!r} has asked nothing that could be answered.")
             life.acting.told(waiting[next(iter(run.questions))], answer)
+            if life.memory is not None:
+                life.memory.forgive()  # a person has spoken: what failed may be tried again
         for call_id in list(run.approvals):
             word = approvals if isinstance(approvals, bool) or approvals is None else approvals.get(call_id)
             if word is not None:

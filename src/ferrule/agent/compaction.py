@@ -42,6 +42,13 @@ class Compaction:
             self._tokens = sum(map(tokens_of, self._shown))
         return self._shown
 
+    def halve(self) -> bool:
+        """Show half of what was shown, since it was too much; False when nothing can be left out any more."""
+        before, self._window = self._tokens, self._tokens // 2
+        self._shown = compact(self._shown, self._window)
+        self._tokens = sum(map(tokens_of, self._shown))
+        return self._tokens < before
+
 
 def compact(messages: Sequence[Message], budget: int) -> list[Message]:
     """The messages within a budget, as far as that can be done without cutting the last turn."""

@@ -35,6 +35,10 @@ class Style(Protocol):
 
     def read(self, run: Run, reply: ModelReply, offer: Offer) -> Move: ...
 
+    def shorten(self) -> bool:
+        """Show less from now on, since it was too much for the model; False when that cannot be done."""
+        ...
+
 
 class ToolCalls:
     """The model sees the history and the schemas, and calls tools: by its API, or in its text if it has none."""
@@ -44,6 +48,9 @@ class ToolCalls:
 
     def request(self, run: Run, offer: Offer) -> ModelRequest:
         return ModelRequest(messages=self._history.view(run.messages), tools=offer.schemas)
+
+    def shorten(self) -> bool:
+        return self._history.halve()
 
     def read(self, run: Run, reply: ModelReply, offer: Offer) -> Move:
         if reply.tool_calls:
@@ -60,6 +67,9 @@ class ToolCalls:
 
 class Decisions:
     """The model is shown where the task stands and decides: execute_tool, replan, switch_tool or complete."""
+
+    def shorten(self) -> bool:
+        return False  # what it is shown is short already
 
     def request(self, run: Run, offer: Offer) -> ModelRequest:
         prompt = contextual_decision_prompt(run.context, language=language_of(run.task))

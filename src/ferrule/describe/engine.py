@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ferrule.content import copy_json
 from ferrule.describe.listing import Listing
 from ferrule.describe.page import SEPARATOR, Page
 from ferrule.describe.text import examples_of, full_text, one_line
@@ -20,7 +21,7 @@ _MOST_OTHERS = 10
 class DescriptionEngine:
     """Tells models which tools there are. Tools come in the same order every time, by the names models know.
 
-    Schemas are made once and given out again until the registry changes: whoever wants to change one makes a copy.
+    Schemas are made once and copied for each who asks, who may do with them what they like.
     """
 
     def __init__(self, registry: ToolRegistry, index: RegistryIndex | None = None, *, language: str = "en") -> None:
@@ -74,15 +75,15 @@ class DescriptionEngine:
 
     def openai_schemas(self) -> list[dict[str, Any]]:
         """Every action as OpenAI's API and those like it take it."""
-        return list(self._listing().openai)
+        return [copy_json(schema) for schema in self._listing().openai]
 
     def anthropic_schemas(self) -> list[dict[str, Any]]:
         """Every action as Anthropic's API takes it."""
-        return list(self._listing().anthropic)
+        return [copy_json(schema) for schema in self._listing().anthropic]
 
     def mcp_schemas(self) -> list[dict[str, Any]]:
         """Every action as an MCP server lists it."""
-        return list(self._listing().mcp)
+        return [copy_json(schema) for schema in self._listing().mcp]
 
     def _listing(self) -> Listing:
         if self._listed is None or self._listed.version != self._registry.version:

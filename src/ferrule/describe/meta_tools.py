@@ -6,6 +6,7 @@ a handful, finds the rest when it needs them, and calls them through the same do
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ from ferrule.spec import Tool
 
 _THESE: Final = ("search_tools", "call_tool")
 _MOST_FOUND = 50
+_SEARCHED = 500
+"""How many are looked at for a caller who may use only some."""
 _LONGEST_CALL = 24 * 3600.0
 """Seconds; the tool that is called has a limit of its own."""
 _FAILURES: dict[str, type[CallError]] = {
@@ -40,7 +43,7 @@ _FAILURES: dict[str, type[CallError]] = {
 def meta_tools(index: RegistryIndex) -> list[Tool]:
     """`search_tools` and `call_tool`, to be registered beside the tools they find and call."""
 
-    async def search_tools(query: str, limit: int = 10) -> list[dict[str, Any]]:
+    async def search_tools(query: str, context: ToolExecutionContext, limit: int = 10) -> list[dict[str, Any]]:
         """Find tools by what they do. Call what you find with call_tool.
 
         Args:
@@ -48,7 +51,9 @@ def meta_tools(index: RegistryIndex) -> list[Tool]:
             limit: how many to find at most
         """
         most = max(1, min(limit, _MOST_FOUND))
-        return _described(index.search(query, most + len(_THESE)))[:most]
+        # Some of what is found may not be for this caller.
+        hits = index.search(query, most + len(_THESE) if context.allowed_tools is None else _SEARCHED)
+        return _described(hits, context.allowed_tools)[:most]
 
     async def call_tool(name: str, context: ToolExecutionContext, arguments: dict[str, Any] | None = None) -> Output:
         """Call a tool that search_tools found.
@@ -57,6 +62,10 @@ def meta_tools(index: RegistryIndex) -> list[Tool]:
             name: the name of the tool, as search_tools gave it
             arguments: what its parameters ask for
         """
+        allowed = context.allowed_tools
+        if allowed is not None and not index.registry.is_one_of(name, allowed):
+            shown = ", ".join(sorted(allowed - {*_THESE})) or "none"
+            raise PermissionDenied(f"Tool {name!r} is not among the tools that may be used here: {shown}.")
         return _handed_on(await context.call_tool(name, arguments))
 
     searching = tool_of(search_tools, read_only=True, idempotent=True)
@@ -64,13 +73,15 @@ def meta_tools(index: RegistryIndex) -> list[Tool]:
     return [replace(tool, source="builtin") for tool in (searching, calling)]
 
 
-def _described(hits: list[Hit]) -> list[dict[str, Any]]:
+def _described(hits: list[Hit], allowed: Collection[str] | None) -> list[dict[str, Any]]:
     """What was found, action by action; of several tools under one name the one that would be called."""
     described: dict[str, dict[str, Any]] = {}
     for hit in hits:
         spec = hit.tool.spec
         for capability in filter(None, map(spec.capability, hit.actions if spec.tool_id not in _THESE else ())):
             name = spec.model_name(capability)
+            if allowed is not None and spec.tool_id not in allowed and name not in allowed:
+                continue
             said = {
                 "name": name,
                 "description": capability.description or spec.description,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ferrule.content import as_text
+from ferrule.content import as_text, copy_json
 from ferrule.describe.example import example_of
 from ferrule.describe.readable import list_under, required_by, schema_of
 from ferrule.describe.sentences import first_sentence, on_one_line
@@ -47,7 +47,7 @@ def one_line(spec: ToolSpec, words: Wording) -> str:
 def examples_of(capability: ToolCapability) -> list[dict[str, Any]]:
     """The arguments its author gave as examples; if there are none, some that fit its parameters."""
     if capability.examples:
-        return [dict(example) for example in capability.examples]
+        return [copy_json(example) for example in capability.examples]
     made = example_of(schema_of(capability))
     return [] if made is None else [made]
 

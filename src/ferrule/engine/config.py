@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ferrule.engine.breaker import BreakerConfig
 from ferrule.engine.retry import RetryPolicy
 from ferrule.errors import SetupError
+from ferrule.sources.openapi_source import OpenApiEntry
 from ferrule.tags import DEFAULT_TABLE, TagTable
 
 
@@ -20,6 +21,8 @@ class ToolEngineConfig:
     """Folders of skills: Python classes and folders with a SKILL.md."""
     mcp_file: str | None = None
     """MCP servers, as Claude Desktop and Cursor write them. A project with a `ferrule.toml` has `mcp.json`."""
+    openapi: tuple[OpenApiEntry, ...] = ()
+    """OpenAPI documents, each of which is a tool."""
     tags: dict[str, list[str]] = field(default_factory=dict)
     """Words and their tags, beside those Ferrule knows, for tools that have no tags of their own."""
     auto_reload: bool = True

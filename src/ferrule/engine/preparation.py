@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ferrule.call import ToolExecutor
 from ferrule.engine.breaker import CircuitBreaker
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.running import Prepared
-from ferrule.errors import ToolNotFound
+from ferrule.engine.standard_executors import Executors
 from ferrule.registry import ToolRegistry, action_of
 from ferrule.spec import Tool, ToolCapability
 from ferrule.validation import ToolParameterValidator
@@ -15,7 +14,7 @@ from ferrule.validation import ToolParameterValidator
 class Preparation:
     """Finds the tool and action a caller means; what it found is kept until the registry changes."""
 
-    def __init__(self, config: ToolEngineConfig, registry: ToolRegistry, executors: dict[str, ToolExecutor]) -> None:
+    def __init__(self, config: ToolEngineConfig, registry: ToolRegistry, executors: Executors) -> None:
         self._config, self._registry, self._executors = config, registry, executors
         self._validator = ToolParameterValidator(strict=config.strict_validation)
         self._known: dict[tuple[str | Tool, str | None], Prepared] = {}
@@ -42,8 +41,7 @@ class Preparation:
     def _find(self, wanted: str | Tool, action: str | None) -> tuple[Tool, ToolCapability]:
         if isinstance(wanted, str):
             return self._registry.find(wanted, action)
-        if not wanted.spec.enabled:
-            raise ToolNotFound(f"Tool {wanted.id!r} is disabled. Enable it, or use another one.")
+        self._registry.snapshot().require(wanted)
         return wanted, action_of(wanted, action)
 
     def _prepare(self, tool: Tool, capability: ToolCapability) -> Prepared:

@@ -18,9 +18,12 @@ from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.mcp_servers import McpServers
 from ferrule.errors import LoadError
 from ferrule.events import EventBus, ToolEngineEvent, ToolEngineEventType
+from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.mcp.executor import McpExecutor
 from ferrule.registry import ToolRegistry
 from ferrule.sources import DirectorySource, FileWatcher, LoadReport, diff
+from ferrule.sources.loaded import error_at
+from ferrule.sources.openapi_source import OpenApiDocuments
 from ferrule.sources.skill_directory import SkillsDirectory
 from ferrule.sources.skill_paths import skill_folders, watched_skill_files
 from ferrule.spec import Tool
@@ -35,12 +38,19 @@ class ToolFiles:
     """Keeps the registry true to the files of tools."""
 
     def __init__(
-        self, config: ToolEngineConfig, registry: ToolRegistry, events: EventBus, mcp_executor: McpExecutor
+        self,
+        config: ToolEngineConfig,
+        registry: ToolRegistry,
+        events: EventBus,
+        mcp_executor: McpExecutor,
+        guard: AddressGuard,
     ) -> None:
         self._config, self._registry, self._events = config, registry, events
         self.servers = McpServers(config.mcp_file, mcp_executor, registry, self._complain)
+        self._documents = OpenApiDocuments(config.openapi, guard)
         self._sources = (
             DirectorySource(config.tools_directory),
+            self._documents,
             SkillsDirectory(*config.skills_directories),
             self.servers,
         )
@@ -122,10 +132,15 @@ class ToolFiles:
         if self._config.skills_directories:
             skills = self._config.skills_directories
             watchers.append(watch(skills, files=watched_skill_files, folders=skill_folders))
-        if self._config.mcp_file is not None:
-            file = Path(self._config.mcp_file)
+        single = (*self._documents.files, *([Path(self._config.mcp_file)] if self._config.mcp_file else ()))
+        if single:
+            folders = list(dict.fromkeys(file.parent for file in single))
             watchers.append(
-                watch([file.parent], files=lambda _: [file] if file.exists() else [], folders=lambda f: [f])
+                watch(
+                    folders,
+                    files=lambda folder: [file for file in single if file.parent == folder and file.exists()],
+                    folders=lambda folder: [folder],
+                )
             )
         return tuple(watchers)
 
@@ -138,20 +153,19 @@ class ToolFiles:
         )
 
     def _without_taken(self, tools: Iterable[Tool]) -> tuple[tuple[Tool, ...], list[LoadError]]:
-        """A file cannot take the name of a tool that a program registered."""
+        """A file cannot take the name of a tool that a program registered, nor that of another file."""
         ours = set(self._there().values())
-        kept, errors = [], []
+        kept: dict[tuple[str, str], Tool] = {}
+        errors = []
         for tool in tools:
-            owner = next(
-                (t for t in self._registry.candidates(tool.id) if t.source == tool.source and t not in ours), None
-            )
+            registered = (t for t in self._registry.candidates(tool.id) if t.source == tool.source and t not in ours)
+            owner = kept.get((tool.source, tool.id)) or next(registered, None)
             if owner is None:
-                kept.append(tool)
+                kept[tool.source, tool.id] = tool
             else:
-                path, _, line = tool.origin.rpartition(":")
                 message = f"there is a tool {tool.id!r} already, from {owner.origin}; this one is left out"
-                errors.append(LoadError(message, path=Path(path), line=int(line), hint="rename one of them"))
-        return tuple(kept), errors
+                errors.append(error_at(tool.origin, message, hint="rename one of them"))
+        return tuple(kept.values()), errors
 
     def _complain(self, error: LoadError) -> None:
         """Something that turned out later: a server that does not start, say."""

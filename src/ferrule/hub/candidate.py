@@ -82,7 +82,7 @@ class Found:
 
 
 class CandidateIndex:
-    """The enabled tools of one snapshot by every name and tag they can be asked for with."""
+    """The tools of one snapshot that can be called, by every name and tag they can be asked for with."""
 
     def __init__(self, snapshot: RegistrySnapshot) -> None:
         self.snapshot = snapshot
@@ -91,7 +91,7 @@ class CandidateIndex:
         self._tagged: dict[str, list[Tool]] = {}
         self._found: dict[tuple[str, str | None], Found] = {}
         for tool in snapshot:
-            if tool.spec.enabled:
+            if snapshot.is_callable(tool):
                 self._add(tool)
 
     def named(self, name: str, action: str | None) -> Found:

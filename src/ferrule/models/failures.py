@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from email.utils import mktime_tz, parsedate_tz
 from typing import Any, Literal, TypeAlias
 
-from ferrule.errors import ModelError, ModelRefused, ModelUnavailable, text_of
+from ferrule.errors import ModelError, ModelRefused, ModelUnavailable, RequestTooLong, text_of
 
 Verdict: TypeAlias = Literal["unavailable", "refused", "by_status", "by_words"]
 """What becomes of an exception; the last two look at what it carries."""
@@ -17,9 +17,10 @@ Verdicts: TypeAlias = Mapping[str, Verdict]
 
 _STATUS_MAY_PASS = frozenset({408, 409, 421, 423, 425, 429, 499})
 _NO_MONEY = ("insufficient_quota", "billing", "credit balance", "spend_limit", "spend limit")
+_TOO_LONG = ("context_length", "context length", "context window", "context size", "prompt is too long")
 _FINAL = (
     *_NO_MONEY,
-    *("context_length", "context length", "context window", "context size", "prompt is too long"),
+    *_TOO_LONG,
     *("invalid_request", "not_found", "authentication", "permission", "invalid_api_key"),
 )
 """Words of errors that stay, whatever their status says."""
@@ -55,7 +56,9 @@ def model_error(error: Exception, verdicts: Verdicts, *, model: str) -> ModelErr
     where = f" (status {status})" if isinstance(status, int) and status >= 400 else ""
     if verdict == "refused":
         advice = _ADVICE.get(status, "") if isinstance(status, int) else ""
-        return ModelRefused(f"Model {model!r} refused{where}: {said} {advice}".rstrip())
+        too_long = status == 413 or any(word in _words(error) for word in _TOO_LONG)
+        kind = RequestTooLong if too_long else ModelRefused
+        return kind(f"Model {model!r} refused{where}: {said} {advice}".rstrip())
     return ModelUnavailable(f"Model {model!r} is not available{where}: {said}", retry_after=_retry_after(error))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ferrule.registry import RegistrySnapshot, ToolRegistry
 from ferrule.search.index import Hit, SearchIndex
@@ -11,14 +11,14 @@ from ferrule.spec import Tool
 
 
 class RegistryIndex:
-    """Searches the tools a registry has now.
+    """Searches the tools of a registry that can be called now.
 
     Nothing happens when the registry changes; the next search puts right what has changed since the last one. May
     be used by several threads.
     """
 
     def __init__(self, registry: ToolRegistry) -> None:
-        self._registry = registry
+        self.registry = registry
         self._index = SearchIndex()
         self._seen: RegistrySnapshot | None = None
         self._lock = threading.Lock()
@@ -26,21 +26,31 @@ class RegistryIndex:
     def search(self, text: str, limit: int = 10) -> list[Hit]:
         """The tools that fit a text best."""
         with self._lock:
-            return self._current().search(text, limit)
+            index, unmet = self._current(), self._unmet()
+            if not unmet:
+                return index.search(text, limit)
+            return [hit for hit in index.search(text, limit + len(unmet)) if hit.tool not in unmet][:limit]
 
     def search_by_tags(self, tags: Sequence[str]) -> list[Tool]:
         """Tools that have any of the tags, those with most of them first."""
         with self._lock:
-            return self._current().search_by_tags(tags)
+            return self._without_unmet(self._current().search_by_tags(tags))
 
     def search_by_requirements(self, requirements: Sequence[str]) -> list[Tool]:
         """Tools that meet any of the requirements, those that meet most of them first."""
         with self._lock:
-            return self._current().search_by_requirements(requirements)
+            return self._without_unmet(self._current().search_by_requirements(requirements))
+
+    def _unmet(self) -> Collection[Tool]:
+        return self._seen.unmet if self._seen is not None else ()
+
+    def _without_unmet(self, tools: list[Tool]) -> list[Tool]:
+        unmet = self._unmet()
+        return [tool for tool in tools if tool not in unmet] if unmet else tools
 
     def _current(self) -> SearchIndex:
-        if self._seen is None or self._seen.version != self._registry.version:
-            now = self._registry.snapshot()
+        if self._seen is None or self._seen.version != self.registry.version:
+            now = self.registry.snapshot()
             self._apply(self._seen, now)
             self._seen = now
         return self._index

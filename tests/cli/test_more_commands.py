@@ -1,0 +1,150 @@
+"""`ferrule skills`, `ferrule openapi`, tools that need others, and checks of whole projects."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ferrule.cli.terminal import without_sequences
+from tests.cli.test_cli import ferrule
+from tests.cli.test_safety import in_a_terminal, project_with
+from tests.openapi.making import document
+from tests.skills.making import write_skill
+from tests.skills.test_rules import OUR_WORDS, cases
+
+PETS = {
+    "/pets/{id}": {
+        "get": {"operationId": "getPet", "summary": "Find a pet. More words."},
+        "delete": {"operationId": "deletePet", "security": [{"key": []}]},
+    }
+}
+KEY = {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}}
+REPORT = "name: 报告\ndescription: Write\ncategory: data_processing\nsubcategory: text\npriority: 5\n"
+REPORT += "dependencies: [ghost, echo]\nentry: {type: builtin, handler: echo}\n"
+
+
+def test_a_tool_that_misses_another_is_listed_with_the_reason(tmp_path: Path):
+    project = project_with(tmp_path, report_yaml=REPORT)
+    listed = ferrule("tools", "list", "--category", "data_processing/text", cwd=project)
+    assert listed.stdout == "报告 (unavailable)\tWrite\t\ttools\n"
+    assert listed.stderr == "ferrule: 报告 is unavailable: it needs 'ghost', which is not there.\n"
+    shown = ferrule("tools", "show", "报告", cwd=project).stdout
+    assert all(words in shown for words in ("data_processing, text", "ghost, echo", "unavailable: it needs 'ghost'"))
+    [said] = json.loads(ferrule("tools", "list", "--category", "data_processing", "--json", cwd=project).stdout)
+    assert (said["priority"], said["dependencies"]) == (5, ["ghost", "echo"]) and "'ghost'" in said["unavailable"]
+    assert ferrule("call", "报告", cwd=project).returncode == 3
+    examined = ferrule("doctor", cwd=project)
+    assert examined.returncode == 1 and "unavailable: 报告" in examined.stdout
+
+
+def test_skills_are_listed_with_the_tools_they_may_use(tmp_path: Path):
+    project = project_with(tmp_path)
+    write_skill(project / "skills/pdf", "---\nname: pdf\ndescription: Fill in.\nallowed-tools: Read Bash(x:*)\n---\n")
+    (project / "skills/travel.py").write_text("class Travel:\n    def plan(self) -> str:\n        return 'x'\n")
+    (project / "skills/bad.py").write_text("def (:\n")
+    listed = ferrule("skills", "list", cwd=project)
+    assert listed.returncode == 1 and "not loaded: skills/bad.py:1:" in listed.stderr
+    assert "pdf\tFill in.\tSKILL.md\tRead Bash(x:*)\tskills/pdf/SKILL.md:2" in listed.stdout
+    said = json.loads(ferrule("skills", "list", "skills", "--json", cwd=project).stdout)
+    assert [(s["name"], s["kind"], s["actions"]) for s in said["skills"]][1] == ("Travel", "python", ["plan"])
+    assert said["skills"][0]["allowed_tools"] == ["Read", "Bash(x:*)"] and said["errors"][0]["line"] == 1
+
+
+def test_skills_are_held_to_the_specification(tmp_path: Path):
+    project = project_with(tmp_path)
+    write_skill(project / "skills/pdf")
+    write_skill(project / "skills/maps", "---\nname: Maps\ndescription: Draw.\n---\n")
+    checked = ferrule("skills", "validate", cwd=project)
+    assert checked.returncode == 1 and "skills/maps/SKILL.md:2: name 'Maps' is not in lower case" in checked.stdout
+    assert checked.stdout.endswith("1 skill is right, 2 problems.\n")
+    assert ferrule("skills", "validate", "skills/pdf", cwd=project).stdout == "1 skill is right, 0 problems.\n"
+    said = json.loads(ferrule("skills", "validate", "nowhere", "--json", cwd=project).stdout)
+    assert (said["skills"], said["errors"][0]["error"]) == ([], "there is no such folder")
+    outside = ferrule("skills", "list", cwd=project.parent.parent)
+    assert outside.returncode == 2 and "ferrule skills list skills" in outside.stderr
+
+
+@pytest.mark.skipif(not cases(), reason="needs the reference cases in shared/data beside the project")
+def test_the_command_agrees_with_the_reference(tmp_path: Path):
+    for number, case in enumerate(each for each in cases() if each["files"]):
+        folder = tmp_path / str(number) / case["dir_name"]
+        folder.mkdir(parents=True)
+        for name, text in case["files"].items():
+            (folder / name).write_text(text)
+    said = json.loads(ferrule("skills", "validate", ".", "--json", cwd=tmp_path).stdout)
+    for number, case in enumerate(each for each in cases() if each["files"]):
+        ours = [e["error"] for e in said["errors"] if e["path"].startswith(f"{number}/")]
+        theirs = [next(ours for words, ours in OUR_WORDS.items() if words in error) for error in case["errors"]]
+        assert all(words in error for words, error in zip(theirs, ours, strict=True))
+
+
+def test_a_document_is_shown_with_its_operations_and_credentials(tmp_path: Path):
+    (tmp_path / "pets.json").write_text(document(PETS, components=KEY))
+    shown = ferrule("openapi", "show", "pets.json", cwd=tmp_path).stdout
+    assert "credential $FERRULE_PET_SHOP_KEY (header X-Key): not set" in shown
+    assert "getPet\tGET /pets/{id}\t\tFind a pet." in shown
+    assert "deletePet\tDELETE /pets/{id}\t$FERRULE_PET_SHOP_KEY\t" in shown
+    said = json.loads(ferrule("openapi", "show", "pets.json", "--credential", "key=K", "--json", cwd=tmp_path).stdout)
+    assert said["credentials"] == [{"variable": "K", "sent_as": "header X-Key", "is_set": False}]
+    assert [o["action"] for o in said["operations"]] == ["getPet", "deletePet"]
+    wrong = ferrule("openapi", "show", "pets.json", "--credential", "kee=K", cwd=tmp_path)
+    assert wrong.returncode == 2 and "Did you mean 'key'?" in wrong.stderr
+
+
+def test_a_document_that_was_added_is_a_tool_of_the_project(tmp_path: Path):
+    project = project_with(tmp_path)
+    (project / "docs").mkdir()
+    (project / "docs/pets.json").write_text(document(PETS, components=KEY))
+    added = ferrule("openapi", "add", "pets.json", "--name", "宠物", "--exclude", "getPet", cwd=project / "docs")
+    assert added.returncode == 0 and "Set before you call it: FERRULE_KEY" in added.stdout
+    [entry] = tomllib.loads((project / "ferrule.toml").read_text())["openapi"]
+    assert entry == {"source": "docs/pets.json", "name": "宠物", "exclude": ["getPet"]}
+    assert "宠物\t" in ferrule("tools", "list", cwd=project).stdout
+    again = ferrule("openapi", "add", "docs/pets.json", "--name", "宠物", cwd=project)
+    assert again.returncode == 2 and "already" in again.stderr
+    assert ferrule("openapi", "add", "docs/none.json", cwd=project).returncode == 2
+
+
+def test_one_file_can_be_checked_be_it_yaml_python_or_openapi(tmp_path: Path):
+    (tmp_path / "pets.json").write_text(document(PETS))
+    (tmp_path / "bad.yaml").write_text("openapi: 3.0.0\npaths: {}\n")
+    (tmp_path / "tool.yaml").write_text("name: x\n")
+    assert ferrule("tools", "validate", "pets.json", cwd=tmp_path).stdout == "1 tool is right, 0 problems.\n"
+    assert (
+        "bad.yaml:1: the document describes no operations"
+        in ferrule("tools", "validate", "bad.yaml", cwd=tmp_path).stdout
+    )
+    assert "entry is missing" in ferrule("tools", "validate", "tool.yaml", cwd=tmp_path).stdout
+
+
+def test_checking_a_project_finds_what_is_wrong_with_its_skills_servers_and_documents_and_starts_nothing(
+    tmp_path: Path,
+):
+    project = project_with(tmp_path)
+    write_skill(project / "skills/pdf", "---\nname: pdf\n---\n")
+    (project / "mcp.json").write_text('{"mcpServers": {"a": {}, "b": {"command": "touch", "args": ["was_run"]}}}')
+    with (project / "ferrule.toml").open("a") as file:
+        file.write('[[openapi]]\nsource = "gone.yaml"\n')
+    checked = ferrule("tools", "validate", cwd=project)
+    assert checked.returncode == 1
+    assert all(words in checked.stdout for words in ("SKILL.md:", "MCP server 'a'", "gone.yaml:1:", "3 problems"))
+    assert not (project / "was_run").exists()
+
+
+def test_servers_are_those_of_the_project_wherever_one_stands_in_it(tmp_path: Path):
+    project = project_with(tmp_path)
+    assert ferrule("mcp", "add", "time", "--command", "uvx", cwd=project / "tools").returncode == 0
+    assert list(json.loads((project / "mcp.json").read_text())["mcpServers"]) == ["time"]
+    assert ferrule("mcp", "list", cwd=project / "tools").stdout.startswith("time\t")
+
+
+def test_a_terminal_gets_no_control_characters_from_servers_and_their_names(tmp_path: Path):
+    project = project_with(tmp_path)
+    (project / "mcp.json").write_text(json.dumps({"mcpServers": {"\x1b]0;owned\x07": {"command": "\x1b[31mx"}}}))
+    said = in_a_terminal("mcp", "list", cwd=project) + in_a_terminal("mcp", "test", "\x1b]0;owned\x07", cwd=project)
+    assert "owned" in said and "\x1b]0;" not in said and "\x1b[31m" not in said
+
+
+def test_log_lines_lose_what_a_server_wrote_for_its_own_terminal():
+    assert without_sequences("\x1b[32mINFO\x1b[0m \x1b]0;title\x07ready\x1b(") == "INFO ready␛("
