@@ -34,6 +34,8 @@ ROOMS = [
     "models",
     "parsing",
     "agent",
+    "workflow",
+    "orchestrator",
     "testing",
     "adapters",
     "cli",
