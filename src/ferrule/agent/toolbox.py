@@ -35,13 +35,20 @@ class Toolbox:
     """Chooses what to offer. All tools if they are few; else the core ones, those that fit the task, and a search."""
 
     def __init__(
-        self, library: UnifiedToolLibrary, *, tools: Collection[str] | None, core: Sequence[str], budget_tokens: int
+        self,
+        library: UnifiedToolLibrary,
+        *,
+        tools: Collection[str] | None,
+        core: Sequence[str],
+        budget_tokens: int,
+        own: bool = True,
     ) -> None:
+        """`own=False` leaves out the tools that steer a run and those that find others."""
         self._library, self._core, self._budget = library, tuple(core), budget_tokens
         self.allowed = None if tools is None else frozenset(tools)
         # The agent's own: they are nobody else's business, so they are in no registry.
-        self._control = {tool.id: tool for tool in control_tools()}
-        self._meta = {tool.id: tool for tool in meta_tools(library.index)}
+        self._control = {tool.id: tool for tool in control_tools()} if own else {}
+        self._meta = {tool.id: tool for tool in meta_tools(library.index)} if own else {}
         self._made: dict[str, Offer] = {}
         self._version = -1
 

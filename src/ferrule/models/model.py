@@ -52,3 +52,8 @@ class Model(Protocol):
         Raises `ModelError` (or one of its kinds) when there is no answer; cancelling the task stops the model.
         """
         ...
+
+
+def can_think(model: Model) -> bool:
+    """Whether a model can answer out of itself. One that only knows how to use tools says `thinks = False`."""
+    return bool(getattr(model, "thinks", True))

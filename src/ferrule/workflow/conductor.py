@@ -1,0 +1,145 @@
+"""Doing a plan: every step as soon as what it needs is there, many at once.
+
+The conductor knows no graph library and writes nothing down: workflows ask it to go on, keep what it gives them, and
+can make another one from what they kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from ferrule.agent.answer import Approval, ApprovalRequest
+from ferrule.library import UnifiedToolLibrary
+from ferrule.memory.alternatives import alternative_tools
+from ferrule.workflow.execution import ExecutionAgent, NeedsLeave, skipped
+from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep
+from ferrule.workflow.recovery import Records
+from ferrule.workflow.results import StepContext, StepResult
+from ferrule.workflow.verification import VerificationAgent
+
+RETRIES: Final = 1
+"""How often a step whose result cannot be believed is done with another tool."""
+
+
+class Conductor:
+    """One plan on its way."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        context: StepContext,
+        *,
+        library: UnifiedToolLibrary,
+        execution: ExecutionAgent,
+        verification: VerificationAgent,
+        records: Records | None = None,
+    ) -> None:
+        """`records` are those of an earlier life of the run: what was done then is not done again."""
+        self.plan, self.context = plan, context
+        self._library, self._execution, self._verification = library, execution, verification
+        self._records = records or Records()
+        self._running: dict[str, asyncio.Task[StepResult]] = {}
+        self._retries: dict[str, int] = {}
+        self.waiting: dict[str, ApprovalRequest] = {}
+        """What people are asked, by the step."""
+        self._words: dict[str, Approval] = {}
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.context.results) == len(self.plan.steps)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing can go on before somebody has spoken."""
+        return not self._running and bool(self.waiting)
+
+    def take_words(self, words: Mapping[str, Approval]) -> None:
+        """What people have said about steps that wait."""
+        for step_id, word in words.items():
+            self._words[step_id] = word
+            self.waiting.pop(step_id, None)
+
+    async def advance(self) -> list[StepResult]:
+        """Begin what can begin and wait for the next results; none when all is done or somebody must speak first."""
+        passed_over = self._begin()
+        if passed_over or not self._running:
+            return passed_over
+        ended, _ = await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
+        found = []
+        for step_id, task in list(self._running.items()):
+            if task in ended:
+                del self._running[step_id]
+                try:
+                    found.append(task.result())
+                except NeedsLeave as asked:
+                    self.waiting[step_id] = asked.request
+        return found
+
+    async def verify(self, result: StepResult) -> StepResult | None:
+        """The result with what is to be said about it; None when the step is done once more, with another tool."""
+        step = self.plan[result.step_id]
+        verification = await self._verification.verify_result(result, self.context, step.expected)
+        if result.success and not verification.verified and self._try_another(step):
+            return None
+        return replace(result, verification=verification)
+
+    def settle(self, result: StepResult) -> None:
+        """Take a result as that of its step."""
+        self.context.results[str(result.step_id)] = result
+
+    async def stop(self) -> None:
+        """End what is running."""
+        tasks = list(self._running.values())
+        self._running.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self) -> list[StepResult]:
+        """Start the steps that can start; returns those that are passed over because what they need failed."""
+        passed_over = []
+        for step in self.plan.steps:
+            step_id = str(step.id)
+            if step_id in self.context.results or step_id in self._running or step_id in self.waiting:
+                continue
+            needed = [self.context.results.get(str(one)) for one in step.dependencies]
+            bad = next((one for one in needed if one is not None and not one.success), None)
+            if bad is not None:
+                passed_over.append(skipped(step, bad))
+            elif None not in needed:
+                self._running[step_id] = asyncio.create_task(self._do(step), name=f"ferrule-step-{step_id}")
+        return passed_over
+
+    async def _do(self, step: PlanStep) -> StepResult:
+        step_id = str(step.id)
+        attempt = self._retries.get(step_id, 0) + 1
+        known = self._records.result_of(step, attempt, self._library)
+        if known is not None:
+            return known
+        return await self._execution.execute_step(step, self.context, attempt=attempt, word=self._words.get(step_id))
+
+    def _try_another(self, step: PlanStep) -> bool:
+        """Whether another tool can do the step: then the plan names it from now on."""
+        step_id = str(step.id)
+        if step.tool_type == NO_TOOL or self._retries.get(step_id, 0) >= RETRIES:
+            return False
+        registry = self._library.engine.registry
+        tool, capability = registry.find(step.tool_type)
+        if not tool.spec.effects_of(capability).repeatable:
+            return False
+        snapshot = registry.snapshot()
+        tools = [one.spec for name in snapshot.by_id if (one := snapshot.get(name)) is not None]
+        others = alternative_tools(
+            tool, capability, step.parameters, tools, failed={tool.id}, task=step.description, most=1
+        )
+        if not others:
+            return False
+        self._retries[step_id] = self._retries.get(step_id, 0) + 1
+        spec, action = others[0].spec, others[0].action
+        found = spec.capability(action) or spec.capabilities[0]
+        changed = replace(step, tool_type=spec.model_name(found))
+        self.plan = replace(self.plan, steps=tuple(changed if s.id == step.id else s for s in self.plan.steps))
+        return True

@@ -1,0 +1,138 @@
+"""Making a plan of a question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ferrule.agent.prompts import language_of
+from ferrule.agent.toolbox import Offer, Toolbox
+from ferrule.describe.sentences import first_sentence
+from ferrule.errors import ModelError
+from ferrule.library import UnifiedToolLibrary
+from ferrule.messages import Message, Usage, assistant_message, system_message, user_message
+from ferrule.models.model import Model, ModelRequest
+from ferrule.workflow.plan import PLAN_SCHEMA, Plan, plan_of, single_step
+
+CORE_TOOLS: Final = ("search_web", "calculate", "calculator", "get_time", "get_conversation_history")
+"""Shown in full whatever else there is."""
+OTHERS: Final = 10
+
+_SYSTEM: Final = {
+    "en": (
+        "You break a question down into the fewest steps that answer it, and write them as a JSON plan. "
+        "Answer with the JSON alone."
+    ),
+    "zh": "你把问题分解为能回答它的最少步骤，并写成 JSON 计划。只输出 JSON。",
+}
+_PROMPT: Final = {
+    "en": """\
+{history}
+Tools a step may use (tool_type):
+{tools}
+
+Write {{"steps": [{{"id": 1, "description": "…", "tool_type": "…", "parameters": {{}}, "dependencies": [], \
+"complexity": 1, "expected": "number|date|time|text"}}], "parallel_groups": [[1]], "total_estimated_time": 10}}
+- tool_type is one of the names above, or none for a step that only needs thinking.
+- parameters are the arguments of the tool. What step 1 gives is written ${{1}}, a part of it ${{1.field}}.
+- dependencies are the ids of the steps whose results a step needs. Steps that do not need each other run at once.
+- A question that one tool can answer is one step.""",
+    "zh": """\
+{history}
+步骤可用的工具（tool_type）：
+{tools}
+
+输出 {{"steps": [{{"id": 1, "description": "…", "tool_type": "…", "parameters": {{}}, "dependencies": [], \
+"complexity": 1, "expected": "number|date|time|text"}}], "parallel_groups": [[1]], "total_estimated_time": 10}}
+- tool_type 是上面的名称之一；只需推理的步骤写 none。
+- parameters 是工具的参数。引用前面步骤的结果写 ${{1}}，其中一部分写 ${{1.field}}。
+- dependencies 是所需结果的步骤 id。互不依赖的步骤会同时执行。
+- 一个工具就能回答的问题只需一步。""",
+}
+_NO_PLAN: Final = "There is no plan in that: {problem} Write the JSON object with its steps again, and nothing else."
+
+
+class PlanningAgent:
+    """Breaks questions down into steps."""
+
+    def __init__(self, library: UnifiedToolLibrary, model: Model, *, core_tools: Sequence[str] = CORE_TOOLS) -> None:
+        self._library, self._model, self._core = library, model, tuple(core_tools)
+        self._toolbox = Toolbox(library, tools=None, core=self._core, budget_tokens=8_000, own=False)
+        self.usage = Usage()
+
+    async def decompose_task(self, question: str, *, history: str = "") -> Plan:
+        """The plan for a question. A model that writes none is asked once more; then the question is one step."""
+        offer = self._toolbox.offer(question)
+        messages = self._build_decomposition_prompt(question, offer, history)
+        problem = ""
+        for _ in range(2):
+            try:
+                text = await self._ask(messages, offer)
+            except ModelError as error:
+                problem = str(error)
+                break
+            plan, problem = _parse_plan(text, offer)
+            if plan is not None:
+                return plan
+            messages = [*messages, assistant_message(text), user_message(_NO_PLAN.format(problem=problem))]
+        plan = single_step(question)
+        return Plan(steps=plan.steps, parallel_groups=plan.parallel_groups, problems=(f"There was no plan: {problem}",))
+
+    async def _ask(self, messages: Sequence[Message], offer: Offer) -> str:
+        request = ModelRequest(messages=messages, tools=offer.schemas, tool_choice="none", answer_schema=PLAN_SCHEMA)
+        reply = await self._model.generate(request)
+        self.usage += reply.usage
+        return reply.text
+
+    def _build_decomposition_prompt(self, question: str, offer: Offer, history: str) -> list[Message]:
+        language = language_of(question)
+        said = f"{history}\n" if history else ""
+        how = _PROMPT[language].format(history=said, tools="\n".join(self._listed(question, offer)))
+        return [system_message(f"{_SYSTEM[language]}\n{how}"), user_message(question)]
+
+    def _listed(self, question: str, offer: Offer) -> Iterator[str]:
+        """The core tools in full, ten others by relevance, and how many more there are."""
+        actions = dict(offer.actions)
+        core = [name for name, (tool, _) in actions.items() if tool.id in self._core]
+        relevant = [hit.tool.id for hit in self._library.index.search(question, 3 * OTHERS)]
+        others = sorted(
+            (name for name in actions if name not in core),
+            key=lambda name: relevant.index(actions[name][0].id) if actions[name][0].id in relevant else len(relevant),
+        )
+        for name in core:
+            tool, capability = actions[name]
+            yield f"- {name}: {capability.description or tool.spec.description} {json.dumps(capability.schema)}"
+        for name in others[:OTHERS]:
+            tool, capability = actions[name]
+            parameters = ", ".join(capability.schema.get("properties") or ())
+            yield f"- {name}({parameters}): {first_sentence(capability.description or tool.spec.description)}"
+        if len(others) > OTHERS:
+            yield f"({len(others) - OTHERS} more tools can be called by their names)"
+
+
+def _parse_plan(text: str, offer: Offer) -> tuple[Plan | None, str]:
+    """The plan in a text, or what is wrong with it."""
+    problem = "no JSON object with steps was found."
+    for said in json_values_in(text):
+        plan = plan_of(said, offer.actions)
+        if plan is not None:
+            return plan, ""
+        problem = "it has no steps."
+    return None, problem
+
+
+def json_values_in(text: str) -> Iterator[Any]:
+    """The JSON objects and lists in a text, from left to right, as whole as they are."""
+    decoder, at = json.JSONDecoder(), 0
+    for _ in range(100):
+        starts = [place for place in (text.find("{", at), text.find("[", at)) if place >= 0]
+        if not starts:
+            return
+        at = min(starts)
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at += 1
+        else:
+            yield value

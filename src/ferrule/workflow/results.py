@@ -1,0 +1,82 @@
+"""What came of the steps of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ferrule.workflow.plan import StepId
+
+Level: TypeAlias = Literal["name", "capability", "reasoning"]
+"""How a step was tried: the tool by its name, any tool that can do the same, or thinking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One way a step was tried."""
+
+    level: Level
+    tool: str
+    success: bool
+    error: str | None = None
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Whether a result can be believed."""
+
+    verified: bool
+    confidence: float
+    issues: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What came of one step."""
+
+    step_id: StepId
+    description: str
+    tool_type: str
+    success: bool
+    result: str = ""
+    """For reading: formatted and cut."""
+    output: Any = None
+    """Whole, as later steps refer to it."""
+    error: str | None = None
+    error_type: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    skipped: bool = False
+    """It was not tried, because something it needs failed."""
+    seconds: float = 0.0
+    verification: Verification | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> StepResult:
+        """A result as `to_dict` wrote it."""
+        known = dict(said)
+        known["attempts"] = tuple(Attempt(**one) for one in known.get("attempts", ()))
+        verified = known.get("verification")
+        if verified is not None:
+            known["verification"] = Verification(**{**verified, "issues": tuple(verified["issues"])})
+        return cls(**known)
+
+
+@dataclass(slots=True, kw_only=True)
+class StepContext:
+    """What a step may know: the question, and what came of the steps before it."""
+
+    question: str
+    run_id: str = ""
+    results: dict[str, StepResult] = field(default_factory=dict)
+    """By the ids of the steps, as text."""
+    history: str = ""
+    """What was said before the question, if it matters."""
+
+    def outputs(self) -> dict[str, Any]:
+        """What references in parameters may refer to."""
+        return {step_id: result.output for step_id, result in self.results.items() if result.success}
