@@ -10,8 +10,6 @@ from uuid import uuid4
 
 from ferrule.agent.answer import AgentState, Approval, ApprovalRequest
 from ferrule.agent.approval import ApprovalPolicy
-from ferrule.agent.run import BOOKS
-from ferrule.errors import SetupError
 from ferrule.library import UnifiedToolLibrary
 from ferrule.memory import ExecutionContext, RunMemory
 from ferrule.memory.counsel import Counsel
@@ -20,6 +18,7 @@ from ferrule.models.model import Model
 from ferrule.workflow.conductor import Conductor
 from ferrule.workflow.coordination import CoordinationAgent
 from ferrule.workflow.execution import ExecutionAgent
+from ferrule.workflow.notes import RunNotes
 from ferrule.workflow.plan import Plan
 from ferrule.workflow.planning import PlanningAgent
 from ferrule.workflow.recovery import Records
@@ -134,7 +133,7 @@ class SimpleWorkflow:
         on_event: OnWorkflowEvent | None = None,
     ) -> WorkflowResult:
         """Answer a question. `context["history"]` is what was said before it, in words."""
-        notes = _Notes(self._library, run_id or new_run_id())
+        notes = RunNotes(self._library, run_id or new_run_id())
         history = str((context or {}).get("history", ""))
         notes.write("begin", task=task, strategy="plan", workflow="simple", history=history)
         return await self._go_on(notes, task, history, None, {}, Records(), {}, on_event)
@@ -147,7 +146,7 @@ class SimpleWorkflow:
         on_event: OnWorkflowEvent | None = None,
     ) -> WorkflowResult:
         """Go on with a run that waits, or that a crash interrupted; what was done is not done again."""
-        notes = _Notes(self._library, run_id)
+        notes = RunNotes(self._library, run_id)
         entries = await notes.read()
         begin = entries[0]
         plan = next((Plan.from_dict(e["plan"]) for e in reversed(entries) if e["kind"] == "plan"), None)
@@ -162,7 +161,7 @@ class SimpleWorkflow:
 
     async def _go_on(
         self,
-        notes: _Notes,
+        notes: RunNotes,
         task: str,
         history: str,
         plan: Plan | None,
@@ -171,7 +170,7 @@ class SimpleWorkflow:
         words: Mapping[str, Approval],
         on_event: OnWorkflowEvent | None,
     ) -> WorkflowResult:
-        team, tell = await Team.of(self._library, self._model, task, self._policy), on_event or _nobody
+        team, tell = await Team.of(self._library, self._model, task, self._policy), on_event or nobody
         clock = Clock()
         if plan is None:
             plan = await team.planning.decompose_task(task, history=history)
@@ -245,26 +244,6 @@ class Clock:
         return sum(self.laps.values())
 
 
-class _Notes:
-    """The book of one run."""
-
-    def __init__(self, library: UnifiedToolLibrary, run_id: str) -> None:
-        self.run_id, self._store, self._number = run_id, library.engine.store, 0
-
-    def write(self, kind: str, **said: Any) -> None:
-        self._number += 1
-        self._store.note(BOOKS + self.run_id, f"{self._number:08}", {"kind": kind, **said})
-
-    async def read(self) -> list[Mapping[str, Any]]:
-        entries = await self._store.notes(BOOKS + self.run_id)
-        if not entries:
-            raise SetupError(
-                f"There is no run {self.run_id!r} in this store. `ferrule runs list` shows those there are."
-            )
-        self._number = int(max(entries))
-        return list(entries.values())
-
-
 def new_run_id() -> str:
     return uuid4().hex[:16]
 
@@ -311,5 +290,5 @@ def words_for(waiting: list[str], approvals: Mapping[str, Approval | bool] | boo
     return found
 
 
-def _nobody(event: WorkflowEvent) -> None:
+def nobody(event: WorkflowEvent) -> None:
     """Nobody watches."""
