@@ -39,4 +39,4 @@ requirements: setup ## pin the newest versions of everything
 		--no-header --all-extras --group dev pyproject.toml -o requirements.txt
 
 clean: ## remove what can be made again
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist bench-venvs bench-results
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist bench-venvs bench-results .servers

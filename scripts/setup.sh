@@ -49,3 +49,8 @@ if [ "${1:-}" = "--with-services" ] && ! command -v chromium >/dev/null 2>&1 &&
     echo "Installing Chromium for the tests …"
     install_packages chromium || echo "Chromium could not be installed: the browser tests will be skipped." >&2
 fi
+
+# The tests of MCP talk to public servers too.
+if [ "${1:-}" = "--with-services" ]; then
+    scripts/public_servers.sh || echo "The public MCP servers could not be installed: their tests will be skipped." >&2
+fi

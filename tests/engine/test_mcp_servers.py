@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ferrule import MCPServerSpec, ToolEngine, ToolEngineConfig, UnifiedToolLibrary
-from tests.mcp_servers.making import SDK_SERVER
+from tests.mcp_servers.making import ROUGH_SERVER, SDK_SERVER
+from tests.mcp_servers.test_faults import is_running, numbers_in
 
 SERVER = {"command": sys.executable, "args": [str(SDK_SERVER)]}
 
@@ -75,6 +76,39 @@ async def test_a_line_in_the_file_makes_a_server_callable_and_its_end_ends_it(tm
         write(tmp_path)
         await until(lambda: "maths" not in engine.registry)
         await until(lambda: not engine._mcp.is_connected("maths"))
+
+
+async def test_what_a_server_listed_outlives_a_reload_even_where_nothing_can_be_kept(tmp_path: Path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "no-folder"))
+    rough = {"command": sys.executable, "args": [str(ROUGH_SERVER)]}
+    async with engine_in(tmp_path, rough=rough) as engine:
+        assert (await engine.execute("rough__echo", {"x": 1})).is_success
+        write(tmp_path, rough=rough, other={"command": "no-such-program"})
+        await engine.reload()
+        assert (await engine.execute("rough", {"x": 2}, action="echo")).is_success
+
+
+async def test_a_server_whose_entry_was_disabled_or_changed_is_ended(tmp_path: Path):
+    note = tmp_path / "children"
+    rough = {"command": sys.executable, "args": [str(ROUGH_SERVER), "--child", str(note)]}
+    async with engine_in(tmp_path, rough=rough, other=rough) as engine:
+        await engine._files.servers.discovered()
+        await until(lambda: len(numbers_in(note)) == 4)
+        write(tmp_path, rough={**rough, "disabled": True}, other={"command": "no-such-program"})
+        await engine.reload()
+        await until(lambda: not any(map(is_running, numbers_in(note))))
+        assert not engine._mcp.is_connected("rough")
+
+
+async def test_a_server_that_is_added_while_another_one_starts_is_callable_at_once(tmp_path: Path):
+    slow = {"command": sys.executable, "args": [str(ROUGH_SERVER), "--silent"]}
+    async with engine_in(tmp_path, slow=slow) as engine:
+        write(tmp_path, slow=slow, maths=SERVER)
+        await until(lambda: "maths" in engine.registry)
+        await until(lambda: engine._mcp.is_connected("maths"))
+        assert engine.registry.find_tool("maths").spec.metadata["listed"]
+        assert (await engine.execute("maths", {"a": 2, "b": 2}, action="add")).output == {"result": 4}
 
 
 async def test_a_registered_server_is_asked_for_its_health(tmp_path: Path):

@@ -60,12 +60,24 @@ async def eventually(happened: Callable[[], bool], within: float = 10.0) -> None
 
 
 @contextlib.contextmanager
+def listening(script: Path, *arguments: str) -> Iterator[str]:
+    """A server that is told its port as its last argument; gives the beginning of its addresses."""
+    port = free_port()
+    with subprocess.Popen([sys.executable, str(script), *arguments, str(port)]) as process:
+        try:
+            wait_for(port, process)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
 def serving(kind: Kind, *arguments: str, port: int | None = None) -> Iterator[str]:
     """A server on the SDK that listens on a port of this machine; gives its address."""
     port = port or free_port()
     with subprocess.Popen([sys.executable, str(SDK_SERVER), kind, "--port", str(port), *arguments]) as process:
         try:
-            _wait_for(port, process)
+            wait_for(port, process)
             yield {"ws": f"ws://127.0.0.1:{port}", "sse": f"http://127.0.0.1:{port}/sse"}.get(
                 kind, f"http://127.0.0.1:{port}/mcp"
             )
@@ -79,7 +91,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     for _ in range(200):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return

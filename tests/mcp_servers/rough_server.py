@@ -1,6 +1,6 @@
 """A server without the SDK, which starts at once and behaves badly on request. It speaks the protocol of 2025.
 
-python rough_server.py [--tools N] [--ignore-eof] [--strict-greeting] [--child FILE] [--silent]
+python rough_server.py --help
 """
 
 import argparse
@@ -18,6 +18,11 @@ reader.add_argument("--ignore-eof", action="store_true")
 reader.add_argument("--strict-greeting", action="store_true", help="end when the first message is no initialize")
 reader.add_argument("--child", help="start a process that stays, and write its number here")
 reader.add_argument("--silent", action="store_true", help="never answer")
+reader.add_argument("--stubborn", action="store_true", help="ignore the end of its input, and SIGTERM")
+reader.add_argument("--crash", help="write this to standard error and end at once")
+reader.add_argument("--banner", action="store_true", help="greet people, not programs, on standard output")
+reader.add_argument("--ignore-unknown", action="store_true", help="do not answer what it does not know")
+reader.add_argument("--version", default="2025-11-25", help="the protocol it says it speaks")
 reader.add_argument("--log", help="append every message that comes to this file")
 given = reader.parse_args()
 OBJECT = {"type": "object"}
@@ -31,6 +36,11 @@ ACTIONS = {
     "refuse": {},
     "noise": {},
     "environment": {},
+    "twice": {},
+    "stray": {},
+    "big": {},
+    "changed": {},
+    "ask_model": {},
 }
 
 
@@ -59,13 +69,27 @@ def call(identity, name, arguments):
     if name == "never":
         return
     if name == "flood":
-        for _ in range(10 * 1024):
-            sys.stderr.write("x" * 1023 + "\n")
+        for _ in range(arguments["megabytes"]):
+            sys.stderr.write(("x" * 1023 + "\n") * 1024)
     if name == "noise":
         print("Loading model… 100 %\n\n{broken", flush=True)
     if name == "refuse":
         send({"id": identity, "error": {"code": arguments["code"], "message": "no"}})
         return
+    if name == "twice":
+        send({"id": identity, "result": {"content": [{"type": "text", "text": "first"}]}})
+    if name == "stray":
+        for other in (987654, "no-such", None):
+            send({"id": other, "result": {"content": [{"type": "text", "text": "for nobody"}]}})
+    if name == "big":
+        arguments = {"filler": "x" * arguments["size"]}
+    if name == "changed":
+        for _ in range(arguments["times"]):
+            send({"method": "notifications/tools/list_changed"})
+    if name == "ask_model":
+        send({"id": "s1", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}})
+        send({"id": "r1", "method": "roots/list"})
+        arguments = [json.loads(sys.stdin.readline()) for _ in range(2)]
     if name == "environment":
         arguments = {variable: os.environ.get(variable) for variable in arguments["names"]}
     send({"id": identity, "result": {"content": [{"type": "text", "text": json.dumps(arguments)}]}})
@@ -75,7 +99,7 @@ def answer(message):
     identity, params = message.get("id"), message.get("params") or {}
     if message["method"] == "initialize":
         info = {"name": "rough", "version": "1"}
-        about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        about = {"protocolVersion": given.version, "capabilities": {"tools": {}}, "serverInfo": info}
         send({"id": identity, "result": about})
     elif message["method"] == "tools/list":
         send({"id": identity, "result": tools(params.get("cursor"))})
@@ -83,13 +107,25 @@ def answer(message):
         call(identity, params["name"], params.get("arguments") or {})
     elif message["method"] == "ping":
         send({"id": identity, "result": {}})
-    elif identity is not None:
+    elif identity is not None and not given.ignore_unknown:
         send({"id": identity, "error": {"code": -32601, "message": "Method not found"}})
 
 
+if given.crash:
+    sys.exit(given.crash)
+if given.stubborn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if given.banner:
+    os.write(1, b"Welcome!\n\x00\xff\xfe not a message\n[]\n{}\n42\n")
 if given.child:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    Path(given.child).write_text(str(child.pid))
+    # A child and a grandchild in a group of its own, as a shell with job control makes them.
+    grandchild = (
+        f"import os, time; os.setpgid(0, 0); open({given.child!r}, 'a').write(f'{{os.getpid()}} '); time.sleep(600)"
+    )
+    child = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {grandchild!r}]); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", child])
+    with open(given.child, "a") as file:
+        file.write(f"{process.pid} ")
 for position, line in enumerate(sys.stdin):
     if given.log:
         with open(given.log, "a") as file:
@@ -99,5 +135,5 @@ for position, line in enumerate(sys.stdin):
         sys.exit("expected initialize")
     if not given.silent:
         answer(message)
-while given.ignore_eof:
+while given.ignore_eof or given.stubborn:
     time.sleep(1)

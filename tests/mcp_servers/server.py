@@ -72,6 +72,17 @@ async def count(to: int, ctx: Context) -> str:
 
 
 @server.tool()
+async def pause(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "paused"
+
+
+@server.tool()
+async def anything(value: Any) -> str:
+    return repr(value)
+
+
+@server.tool()
 async def slow(note: str) -> str:
     """Wait, and note whether that was cancelled."""
     Path(note).write_text("started")

@@ -48,6 +48,7 @@ def test_the_way_to_a_server_is_found_from_its_address(entry, kinds):
         ({"url": "http://y", "type": "htpp"}, "Did you mean 'http'"),
         ({"url": "example.com"}, "is no address"),
         ({"url": "http://y", "timeout": "5s"}, "number of milliseconds"),
+        ({"url": "http://y", "timeout": float("inf")}, "number of milliseconds"),
     ],
 )
 def test_a_wrong_entry_says_what_is_wrong(entry, said):

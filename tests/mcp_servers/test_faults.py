@@ -1,6 +1,7 @@
 """Servers that die, hang, flood, and will not go."""
 
 import asyncio
+import json
 import logging
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from ferrule import ToolEngine
 from ferrule.errors import ExecutionFailed, TransportFault
 from ferrule.executors.mcp import link
 from ferrule.executors.mcp.config import McpServerConfig
+from ferrule.executors.mcp.executor import McpExecutor
 from ferrule.executors.mcp.failures import PROTOCOL_ERRORS
 from tests.mcp_servers.making import engine_for, eventually, executor_for, rough, tool
 
@@ -25,6 +27,10 @@ def is_running(pid: int) -> bool:
         except ProcessLookupError:
             return False
         return not Path("/proc/self").exists()
+
+
+def numbers_in(note: Path) -> list[int]:
+    return [int(number) for number in note.read_text().split()] if note.exists() else []
 
 
 async def test_a_repeatable_call_survives_the_death_of_its_server(tmp_path):
@@ -86,7 +92,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_too(tmp_path):
 async def test_a_flood_on_stderr_neither_stops_the_server_nor_fills_the_log(caplog):
     caplog.set_level(logging.INFO, "ferrule.mcp.server")
     async with engine_for(rough()) as engine:
-        result = await engine.execute("server", {}, action="flood", timeout=10)
+        result = await engine.execute("server", {"megabytes": 100}, action="flood", timeout=20)
     lines = [record for record in caplog.records if record.name == "ferrule.mcp.server"]
     assert result.is_success and 50 < len(lines) < 1_000
     assert any("left out" in record.getMessage() for record in lines)
@@ -102,7 +108,7 @@ async def test_two_thousand_actions_are_listed_page_by_page():
     async with executor_for() as executor:
         listing = await executor.connect(tool(rough("--tools", 2000)))
     names = [capability.name for capability in listing.capabilities]
-    assert len(names) == 2009 and names[-1] == "tool_1999"
+    assert len(names) == 2014 and names[-1] == "tool_1999"
 
 
 async def test_a_server_that_ends_at_an_unknown_greeting_gets_the_old_one():
@@ -111,23 +117,70 @@ async def test_a_server_that_ends_at_an_unknown_greeting_gets_the_old_one():
     assert listing.protocol_version == "2025-11-25"
 
 
-async def test_nothing_is_left_running_even_of_a_server_that_does_not_want_to_go(tmp_path):
-    note = tmp_path / "child"
+@pytest.mark.parametrize("manner", ["--ignore-eof", "--stubborn"])
+async def test_nothing_is_left_running_even_of_a_server_that_does_not_want_to_go(manner, tmp_path):
+    note = tmp_path / "children"
     async with executor_for() as executor:
-        await executor.connect(tool(rough("--ignore-eof", "--child", note)))
-        child = int(note.read_text())
-        assert is_running(child)
-    assert not is_running(child)
+        await executor.connect(tool(rough(manner, "--child", note)))
+        await eventually(lambda: len(numbers_in(note)) == 2)  # a child and a grandchild
+        assert all(map(is_running, numbers_in(note)))
+    assert not any(map(is_running, numbers_in(note)))
 
 
 async def test_closing_ends_a_server_that_is_still_starting(tmp_path):
-    note = tmp_path / "child"
+    note = tmp_path / "children"
     async with executor_for() as executor:
         starting = asyncio.create_task(executor.connect(tool(rough("--silent", "--child", note))))
-        await eventually(lambda: note.exists() and note.read_text() != "")
-    assert not is_running(int(note.read_text()))
+        await eventually(lambda: len(numbers_in(note)) == 2)
+    assert not any(map(is_running, numbers_in(note)))
     with pytest.raises(TransportFault, match="was closed"):
         await starting
+
+
+async def test_a_server_that_ends_while_it_starts_says_why():
+    async with executor_for() as executor:
+        with pytest.raises(TransportFault, match="exit code 1") as failure:
+            await executor.connect(tool(rough("--crash", "no database here")))
+    assert "It said last: no database here" in str(failure.value)
+
+
+async def test_a_server_that_greets_people_on_standard_output_is_understood_all_the_same(caplog):
+    async with engine_for(rough("--banner")) as engine:
+        result = await engine.execute("server", {"x": 1}, action="echo")
+    assert result.is_success and "where only messages may be: Welcome!" in caplog.text
+
+
+async def test_an_answer_that_comes_twice_or_for_nobody_confuses_no_other_call():
+    async with engine_for(rough()) as engine:
+        twice = await engine.execute("server", {}, action="twice")
+        stray = await engine.execute("server", {"x": 1}, action="stray")
+        after = await engine.execute("server", {"x": 2}, action="echo")
+    assert (twice.text, stray.text, after.text) == ("first", '{"x": 1}', '{"x": 2}')
+
+
+async def test_an_answer_of_fifty_megabytes_is_read_and_one_without_measure_is_not():
+    async with engine_for(rough()) as engine:
+        big = await engine.execute("server", {"size": 50 * 1024 * 1024}, action="big", timeout=60)
+        too_big = await engine.execute("server", {"size": 70 * 1024 * 1024}, action="big", timeout=60)
+        after = await engine.execute("server", {"x": 1}, action="echo")
+    assert big.is_success and after.is_success
+    assert too_big.metadata["outcome"] == "unknown" and "more than 67,108,864 bytes" in (too_big.error or "")
+
+
+async def test_a_server_that_says_its_list_changed_all_the_time_is_asked_now_and_then(tmp_path):
+    async with engine_for(rough("--log", tmp_path / "log")) as engine:
+        for _ in range(5):
+            await engine.execute("server", {"times": 200}, action="changed")
+            await asyncio.sleep(0.1)
+        answered = await engine.execute("server", {"x": 1}, action="echo")
+    assert answered.is_success and (tmp_path / "log").read_text().count('"tools/list"') < 8
+
+
+async def test_a_server_that_wants_our_model_or_our_folders_is_refused_and_the_call_goes_on():
+    async with engine_for(rough()) as engine:
+        result = await engine.execute("server", {}, action="ask_model")
+    codes = [message["error"]["code"] for message in json.loads(result.text)]
+    assert codes == [-32600, -32600]
 
 
 async def test_a_server_that_never_answers_is_given_up():
@@ -190,5 +243,7 @@ async def test_a_server_is_asked_whether_it_lives():
         assert not executor.is_connected("server")
 
 
-def executor_of(engine: ToolEngine):
-    return engine._executors["mcp"]
+def executor_of(engine: ToolEngine) -> McpExecutor:
+    executor = engine._executors.get("mcp")
+    assert isinstance(executor, McpExecutor)
+    return executor

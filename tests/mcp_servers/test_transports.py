@@ -47,6 +47,17 @@ async def test_every_transport_carries_results_progress_failures_and_cancellatio
     assert late.error_type == "timeout" and again.output == {"result": 2}
 
 
+@pytest.mark.parametrize("kind", ["stdio-2025", *LISTENING])
+@pytest.mark.parametrize("value", ["half a \ud83d", [float("nan")]])
+async def test_arguments_that_cannot_be_sent_fail_their_call_and_no_other(kind, value, addresses, tmp_path):
+    async with engine_for(config_of(kind, addresses)) as engine:
+        other = asyncio.create_task(engine.execute("server", {"seconds": 0.3}, action="pause"))
+        await asyncio.sleep(0.1)
+        bad = await engine.execute("server", {"value": value}, action="anything")
+        assert (await other).text == "paused"
+    assert bad.error_type == "validation_error" and "cannot be sent" in (bad.error or "")
+
+
 @pytest.mark.parametrize("kind", ["http", "sse", "ws"])
 async def test_images_sounds_and_resources_come_along(kind, addresses):
     async with engine_for(config_of(kind, addresses)) as engine:

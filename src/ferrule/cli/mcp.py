@@ -17,6 +17,7 @@ from ferrule.errors import CallError, FerruleError, LoadError, SetupError
 from ferrule.executors.mcp.config import McpServerConfig, read_server
 from ferrule.executors.mcp.executor import McpExecutor
 from ferrule.names import did_you_mean
+from ferrule.redaction import Redaction
 from ferrule.sources.mcp_clients import ImportedServer, import_servers, known_files
 from ferrule.sources.mcp_file import McpFile
 from ferrule.sources.mcp_json import write_server
@@ -211,7 +212,7 @@ def _row(tool: Tool) -> tuple[str, str, str, str]:
 def _how(tool: Tool) -> str:
     config = tool.target
     assert isinstance(config, McpServerConfig)
-    return " ".join((config.where, *config.args))
+    return Redaction().clean_text(" ".join((config.where, *config.args)))
 
 
 def _file(context: typer.Context, named: Path | None) -> Path:

@@ -20,6 +20,8 @@ from ferrule.workflow.recovery import Records
 from ferrule.workflow.results import StepContext, StepResult
 from ferrule.workflow.verification import VerificationAgent
 
+SIMILAR: Final = 0.4
+"""How well another tool must fit to be asked instead."""
 RETRIES: Final = 1
 """How often a step whose result cannot be believed is done with another tool."""
 
@@ -135,7 +137,7 @@ class Conductor:
         others = alternative_tools(
             tool, capability, step.parameters, tools, failed={tool.id}, task=step.description, most=1
         )
-        if not others:
+        if not others or others[0].score < SIMILAR:
             return False
         self._retries[step_id] = self._retries.get(step_id, 0) + 1
         spec, action = others[0].spec, others[0].action

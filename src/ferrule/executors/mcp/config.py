@@ -6,9 +6,10 @@ It is read from an entry of `mcp.json` as Claude Desktop, Cursor and VS Code wri
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -93,18 +94,21 @@ class McpServerConfig:
 
     def expanded(self, environ: Mapping[str, str]) -> McpServerConfig:
         """With the values of variables; SetupError when one is not set."""
+        return self.with_plain_variables()._with_texts(lambda text: expand_variables(text, environ))
 
-        def expand(text: str) -> str:
-            return expand_variables(_OTHER_SPELLING.sub(r"${\1}", text), environ)
+    def with_plain_variables(self) -> McpServerConfig:
+        """With `${env:VAR}` written as `${VAR}`."""
+        return self._with_texts(lambda text: _OTHER_SPELLING.sub(r"${\1}", text))
 
+    def _with_texts(self, change: Callable[[str], str]) -> McpServerConfig:
         return replace(
             self,
-            command=None if self.command is None else expand(self.command),
-            args=tuple(map(expand, self.args)),
-            env={name: expand(text) for name, text in self.env.items()},
-            cwd=None if self.cwd is None else expand(self.cwd),
-            url=None if self.url is None else expand(self.url),
-            headers={name: expand(text) for name, text in self.headers.items()},
+            command=None if self.command is None else change(self.command),
+            args=tuple(map(change, self.args)),
+            env={name: change(text) for name, text in self.env.items()},
+            cwd=None if self.cwd is None else change(self.cwd),
+            url=None if self.url is None else change(self.url),
+            headers={name: change(text) for name, text in self.headers.items()},
         )
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
@@ -133,7 +137,9 @@ class McpServerConfig:
 def read_server(entry: Any, *, folder: Path | None = None) -> McpServerConfig:
     """An entry of `mcp.json`; SpecError says what is wrong with it. Keys nobody knows are passed over."""
     if not isinstance(entry, Mapping):
-        raise SpecError(f'a server must be described by an object such as {{"command": "uvx"}}, not {entry!r}')
+        raise SpecError(
+            f'a server must be described by an object such as {{"command": "uvx"}}, not a {type(entry).__name__}'
+        )
     url = _text(entry, "url") or _text(entry, "serverUrl") or _text(entry, "httpUrl")
     command = _text(entry, "command")
     if bool(command) == bool(url):
@@ -144,7 +150,7 @@ def read_server(entry: Any, *, folder: Path | None = None) -> McpServerConfig:
     if command and kind not in (None, "stdio"):
         raise SpecError(f'"type": {kind!r} is for servers with a "url", not for those with a "command"')
     if url and "://" not in url and "${" not in url:
-        raise SpecError(f"the url {url!r} is no address; write one such as https://example.com/mcp")
+        raise SpecError(f"the url {url.split('?')[0]!r} is no address; write one such as https://example.com/mcp")
     return McpServerConfig(
         command=command,
         args=_texts(entry, "args"),
@@ -190,14 +196,14 @@ def _kind(entry: Mapping[str, Any]) -> Kind | None:
 def _text(entry: Mapping[str, Any], key: str) -> str | None:
     value = entry.get(key)
     if value is not None and not isinstance(value, str):
-        raise SpecError(f'"{key}" must be text, not {value!r}')
+        raise SpecError(f'"{key}" must be text, not a {type(value).__name__}')
     return value or None
 
 
 def _texts(entry: Mapping[str, Any], key: str) -> tuple[str, ...]:
     value = entry.get(key) or ()
     if isinstance(value, str) or not isinstance(value, Sequence) or any(isinstance(v, (dict, list)) for v in value):
-        raise SpecError(f'"{key}" must be a list of texts such as ["-y", "some-server"], not {value!r}')
+        raise SpecError(f'"{key}" must be a list of texts such as ["-y", "some-server"]')
     return tuple(as_text(item) for item in value)
 
 
@@ -218,4 +224,4 @@ def _seconds(entry: Mapping[str, Any]) -> float | None:
 
 
 def _is_positive(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

@@ -10,65 +10,42 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import importlib
-import logging
+import json
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from contextlib import AsyncExitStack
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.call import Invocation, Progress
 from ferrule.content import as_text
-from ferrule.errors import CallError, ExecutionFailed, MissingExtra, SetupError, TransportFault
-from ferrule.executors.mcp.config import Kind, McpServerConfig
-from ferrule.executors.mcp.elicitation import OnElicit, answering
+from ferrule.errors import CallError, ExecutionFailed, InvalidArguments, MissingExtra, SetupError, TransportFault
+from ferrule.executors.mcp.elicitation import answering
 from ferrule.executors.mcp.failures import (
-    CONNECTION_CLOSED,
-    INVALID_REQUEST,
-    NO_ANSWER,
+    REQUEST_TIMEOUT,
     UNKNOWN_HERE,
     broken_call,
+    is_cut_off,
     protocol_failure,
     reason_of,
     root_of,
     was_never_sent,
 )
-from ferrule.executors.mcp.listing import Listing, list_actions
+from ferrule.executors.mcp.listing import Listing
+from ferrule.executors.mcp.relisting import Relisting
 from ferrule.executors.mcp.server_log import ServerLog
-from ferrule.executors.mcp.streams import Signals
+from ferrule.executors.mcp.streams import Attempt, Signals, current_attempt
 from ferrule.executors.mcp.transports import open_streams
+from ferrule.executors.mcp.way import Era, Way
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import CallToolResult
 
-logger = logging.getLogger("ferrule.mcp")
-
-Era = Literal["auto", "legacy"]
-"""`auto` asks a server for the newest protocol first; `legacy` greets it as before 2026."""
-
 CLOSE_PATIENCE: Final = 10.0
-RELIST_AFTER: Final = 300.0
-"""Seconds after which the actions are listed again, unless the server says how long they hold."""
-SHORTEST_TTL: Final = 5.0
-RELIST_AT_MOST_EVERY: Final = 0.2
 
 
 class SessionForgotten(Exception):
     """The server does not know our session any more, and so has not done what was asked: ask again in a new one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """Which server, and how to talk to it."""
-
-    tool_id: str
-    config: McpServerConfig
-    """With its variables filled in."""
-    kind: Kind
-    era: Era
-    on_elicit: OnElicit | None
-    on_listing: Callable[[Listing], None]
 
 
 class Connection:
@@ -76,14 +53,15 @@ class Connection:
 
     def __init__(self, way: Way) -> None:
         self._way = way
-        self._signals = Signals(ServerLog(way.tool_id))
-        self._stale = asyncio.Event()
+        self._signals = Signals(ServerLog(way.tool_id, way.secrets.hide))
+        self._actions = Relisting(way)
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         # In a context of its own: it outlives the call that happened to need it first.
         self._owner = asyncio.create_task(self._own(), name=f"ferrule-mcp-{way.tool_id}", context=contextvars.Context())
         self._cause: BaseException | None = None
-        self.listing = Listing()
-        self.in_flight = 0
+        self._numbers = count()
+        self._in_flight: set[int] = set()
+        self._given_up = -1
         self.has_succeeded = False
 
     @classmethod
@@ -91,34 +69,68 @@ class Connection:
         """Connect and list the actions; TransportFault or ExecutionFailed says why that failed."""
         connection = cls(way)
         try:
-            await asyncio.shield(connection._ready)
+            with way.secrets.hidden_in_errors():
+                await connection._started()
         except asyncio.CancelledError:
             await connection.aclose()
             raise
-        except Exception as error:
-            raise connection._start_failure(error) from error
         return connection
+
+    async def _started(self) -> None:
+        try:
+            await asyncio.shield(self._ready)
+        except Exception as error:
+            raise self._start_failure(error) from error
 
     @property
     def is_open(self) -> bool:
         return not self._signals.ended.is_set()
 
+    @property
+    def listing(self) -> Listing:
+        return self._actions.listing
+
+    @property
+    def era(self) -> Era:
+        """How to greet this server the next time."""
+        return "auto" if self._ready.result().session.initialize_result is None else "legacy"
+
+    @property
+    def may_be_busy(self) -> bool:
+        """Whether a call is in flight that began before one that was given up: the server may be at work on it."""
+        return bool(self._in_flight) and min(self._in_flight) < self._given_up
+
     async def call(self, invocation: Invocation, *, repeatable: bool) -> CallToolResult:
         """Call an action; what goes wrong is raised in our words."""
+        number = next(self._numbers)
+        self._in_flight.add(number)
+        try:
+            with self._way.secrets.hidden_in_errors():
+                return await self._call(invocation, repeatable=repeatable)
+        except asyncio.CancelledError:
+            self._given_up = max(self._given_up, number)
+            raise
+        finally:
+            self._in_flight.discard(number)
+
+    async def _call(self, invocation: Invocation, *, repeatable: bool) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
 
         action = invocation.capability.name
+        _check_arguments(action, invocation.params)
         client = self._ready.result()
-        not_found = self._signals.not_found
-        self.in_flight += 1
+        attempt = Attempt()
+        token = current_attempt.set(attempt)
         try:
-            result = await client.call_tool(action, invocation.params, progress_callback=_reporter(invocation))
+            result = await client.call_tool(action, invocation.params, progress_callback=self._reporter(invocation))
         except MCPError as error:
-            raise await self._failure(error, action, repeatable, not_found) from error
+            if attempt.is_forgotten:
+                raise SessionForgotten from error
+            raise await self._failure(error, action, repeatable) from error
         except (RuntimeError, ValueError) as error:  # an answer that does not keep to the protocol or its own schema
             raise ExecutionFailed(f"{self._way.tool_id!r} gave an answer that cannot be used: {error}") from error
         finally:
-            self.in_flight -= 1
+            current_attempt.reset(token)
         self.has_succeeded = True
         return result
 
@@ -138,7 +150,8 @@ class Connection:
         except TimeoutError:
             raise TransportFault(f"{self._way.tool_id!r} has not answered for {patience:g} s") from None
         except MCPError as error:
-            if error.code in NO_ANSWER:  # any other error is an answer too
+            # Any other error is an answer too.
+            if error.code == REQUEST_TIMEOUT or is_cut_off(error.code, error.message):
                 raise TransportFault(f"{self._way.tool_id!r} does not answer: {self._why()}") from error
         return time.perf_counter() - started
 
@@ -160,7 +173,7 @@ class Connection:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(self._way.config.start_timeout):
                     client = await stack.enter_async_context(self._client())
-                    self.listing = await list_actions(client.session)
+                    self._actions.listing = await self._actions.ask(client)
                 self._way.on_listing(self.listing)
                 self._ready.set_result(client)
                 await self._until_ended(client)
@@ -188,7 +201,7 @@ class Connection:
         )
 
     async def _until_ended(self, client: Client) -> None:
-        keepers = [asyncio.create_task(self._keep_listing(client)), asyncio.create_task(self._listen(client))]
+        keepers = [asyncio.create_task(self._actions.keep(client)), asyncio.create_task(self._actions.listen(client))]
         try:
             await self._signals.ended.wait()
         finally:
@@ -196,72 +209,48 @@ class Connection:
                 keeper.cancel()
             await asyncio.wait(keepers)
 
-    async def _keep_listing(self, client: Client) -> None:
-        """List the actions again when the server says they changed, and from time to time."""
-        from mcp.shared.exceptions import MCPError
-
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(self.listing.ttl or RELIST_AFTER, SHORTEST_TTL)):
-                    await self._stale.wait()
-            self._stale.clear()
-            try:
-                listing = await list_actions(client.session)
-            except (MCPError, RuntimeError, ValueError) as error:
-                logger.warning("tool=<%s> | its actions could not be listed again: %s", self._way.tool_id, error)
-            else:
-                changed, self.listing = listing.capabilities != self.listing.capabilities, listing
-                if changed:
-                    self._way.on_listing(listing)
-            await asyncio.sleep(RELIST_AT_MOST_EVERY)
-
-    async def _listen(self, client: Client) -> None:
-        """Since 2026 servers tell about changes only those who ask for it; before, `_hear` hears of them anyway."""
-        tools = client.server_capabilities.tools
-        if client.session.initialize_result is not None or tools is None or not tools.list_changed:
-            return
-        try:
-            async with client.listen(tools_list_changed=True) as changes:
-                async for _ in changes:
-                    self._stale.set()
-        except Exception as error:
-            logger.info("tool=<%s> | it does not tell about changes: %s", self._way.tool_id, reason_of(error))
-
     async def _hear(self, message: Any) -> None:
         from mcp.types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
-            self._stale.set()
+            self._actions.doubt()
+
+    def _reporter(self, invocation: Invocation) -> Any:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            fraction = min(progress / total, 1.0) if total else None
+            invocation.report(Progress(fraction=fraction, message=self._way.secrets.hide(message or "")))
+
+        return report
 
     async def _log(self, params: Any) -> None:
         self._signals.log.message(params.level, as_text(params.data))
 
     # What went wrong
 
-    async def _failure(self, error: Any, action: str, repeatable: bool, not_found: int) -> Exception:
+    async def _failure(self, error: Any, action: str, repeatable: bool) -> CallError:
         name = self._way.tool_id
-        if error.code == CONNECTION_CLOSED:
+        if is_cut_off(error.code, error.message):
             if self.is_open:  # only this call's own stream broke
                 return broken_call(name, action, error.message, repeatable=repeatable)
-            was_alone = self.in_flight == 1
+            was_alone = len(self._in_flight) == 1
             await asyncio.wait({self._owner}, timeout=CLOSE_PATIENCE)  # it knows why, when it has cleaned up
             if was_alone and was_never_sent(self._cause):
                 return TransportFault(f"{name!r} cannot be reached, and the call was not made: {self._why()}")
             return broken_call(name, action, self._why(), repeatable=repeatable)
-        if error.code == INVALID_REQUEST and self._signals.not_found > not_found:
-            return SessionForgotten()
         if error.code in UNKNOWN_HERE:
-            self._stale.set()
+            self._actions.doubt()
         return protocol_failure(name, error.code, error.message, error.data)
 
     def _start_failure(self, error: BaseException) -> CallError:
-        name, where = self._way.tool_id, self._way.config.where
+        name, where = self._way.tool_id, self._way.where
         is_final = isinstance(error, SetupError) or (isinstance(error, CallError) and not error.transient)
         kind = ExecutionFailed if is_final else TransportFault
         if isinstance(error, TimeoutError):
             seconds = self._way.config.start_timeout
             return TransportFault(f"MCP server {name!r} ({where}) did not start within {seconds:g} s{self._said()}")
-        return kind(f"MCP server {name!r} ({where}) cannot be used: {reason_of(error)}{self._said()}")
+        was_closed = bool(self._signals.ending) and str(error) == "Connection closed"
+        reason = self._signals.ending if was_closed else reason_of(error)
+        return kind(f"MCP server {name!r} ({where}) cannot be used: {reason}{self._said()}")
 
     def _why(self) -> str:
         if self._cause is None and self._signals.ending:
@@ -275,12 +264,12 @@ class Connection:
         return status + hint + (f". It said last: {tail[-500:]}" if tail else "")
 
 
-def _reporter(invocation: Invocation) -> Any:
-    async def report(progress: float, total: float | None, message: str | None) -> None:
-        fraction = min(progress / total, 1.0) if total else None
-        invocation.report(Progress(fraction=fraction, message=message or ""))
-
-    return report
+def _check_arguments(action: str, arguments: dict[str, Any]) -> None:
+    """What cannot be written as JSON is refused here: the SDK would find out while it sends, and end the session."""
+    try:
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False, default=str).encode()
+    except (ValueError, RecursionError) as error:
+        raise InvalidArguments(f"the arguments of {action!r} cannot be sent: {error}") from None
 
 
 def _import_sdk() -> None:

@@ -34,7 +34,11 @@ class McpExecutor:
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def execute(self, invocation: Invocation, /) -> Output:
-        return output_of(await self._link(invocation.tool).call(invocation))
+        link = self._link(invocation.tool)
+        result = await link.call(invocation)
+        with link.secrets.hidden_in_errors():
+            output = output_of(result)
+        return Output(data=link.secrets.hide(output.data), parts=link.secrets.hide(output.parts))
 
     async def connect(self, tool: Tool) -> Listing:
         """Start a tool's server now, if it does not run, and give what it lists."""
@@ -54,11 +58,19 @@ class McpExecutor:
         if link is not None:
             await link.aclose()
 
+    def review(self, tool: Tool) -> None:
+        """End the server of a tool that was disabled, or is reached in another way now. Calls in flight may finish."""
+        link = self._links.get(tool.id)
+        if link is not None and not (tool.spec.enabled and link.config == config_of(tool)):
+            del self._links[tool.id]
+            self._retire(link)
+
     async def aclose(self) -> None:
         """End all servers; when this returns none of them runs any more."""
-        links = [*self._links.values()]
-        self._links.clear()
-        await asyncio.gather(*(link.aclose() for link in links))
+        while self._links:  # calls that still come in may make new ones
+            links = [*self._links.values()]
+            self._links.clear()
+            await asyncio.gather(*(link.aclose() for link in links))
         for task in self._retiring:
             task.cancel()
         if self._retiring:
@@ -66,18 +78,19 @@ class McpExecutor:
 
     def _link(self, tool: Tool) -> Link:
         config = config_of(tool)
-        link = self._links.get(tool.id)
-        if link is not None and (link.config is config or link.config == config):
-            return link
-        if link is not None:  # its file was changed: calls in flight finish where they started
-            self._retire(link)
+        known = self._links.get(tool.id)
+        if known is not None and (known.config is config or known.config == config):
+            return known
+        if known is not None:  # its file was changed: calls in flight finish where they started
+            self._retire(known)
         link = self._links[tool.id] = Link(
-            tool.id, config, on_elicit=self.on_elicit, on_listing=lambda listing: self._announce(tool.id, listing)
+            tool.id, config, on_elicit=self.on_elicit, on_listing=lambda listing: self._announce(link, listing)
         )
         return link
 
-    def _announce(self, tool_id: str, listing: Listing) -> None:
-        if self.on_catalogue is None:
+    def _announce(self, link: Link, listing: Listing) -> None:
+        tool_id = link.tool_id
+        if self.on_catalogue is None or self._links.get(tool_id) is not link:  # another server has its name by now
             return
         try:
             self.on_catalogue(tool_id, listing)

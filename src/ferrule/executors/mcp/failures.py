@@ -17,23 +17,31 @@ from ferrule.errors import (
 CONNECTION_CLOSED: Final = -32000
 REQUEST_TIMEOUT: Final = -32001
 INVALID_REQUEST: Final = -32600
-NO_ANSWER: Final = frozenset({CONNECTION_CLOSED, REQUEST_TIMEOUT})
+PARSE_ERROR: Final = -32700
+CUT_OFF: Final = "the way to it broke: "
 UNKNOWN_HERE: Final = frozenset({-32601, -32602})
 """After these the server may have other actions than it had."""
 
 PROTOCOL_ERRORS: Final[dict[int, type[CallError]]] = {
-    -32700: ExecutionFailed,  # it could not read the message
+    PARSE_ERROR: ExecutionFailed,  # it could not read the message
     INVALID_REQUEST: ExecutionFailed,
     -32601: ExecutionFailed,  # no such method
     -32602: InvalidArguments,  # also: no such tool
     -32603: ExecutionFailed,  # something inside it
-    CONNECTION_CLOSED: TransportFault,
+    CONNECTION_CLOSED: ExecutionFailed,  # only where the server itself says so, see `is_cut_off`
     REQUEST_TIMEOUT: TimedOut,
     -32020: ExecutionFailed,  # headers and message differ
     -32021: ExecutionFailed,  # it needs something of its client that we do not offer
     -32022: ExecutionFailed,  # no protocol version in common
     -32042: NeedsApproval,  # a person must open a page first
 }
+
+
+def is_cut_off(code: int, message: str) -> bool:
+    """Whether the connection ended. Servers use these codes for whatever they like; the words are ours or the SDK's."""
+    if code == CONNECTION_CLOSED:
+        return message == "Connection closed" or message.startswith(("SSE stream ", CUT_OFF))
+    return code == PARSE_ERROR and CUT_OFF in message
 
 
 def protocol_failure(name: str, code: int, message: str, data: Any) -> CallError:

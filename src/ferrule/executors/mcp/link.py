@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Final
 from ferrule.call import Invocation
 from ferrule.errors import CallError, ExecutionFailed, SetupError, TransportFault
 from ferrule.executors.mcp.config import Kind, McpServerConfig
-from ferrule.executors.mcp.connection import Connection, Era, SessionForgotten, Way
+from ferrule.executors.mcp.connection import Connection, SessionForgotten
 from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.executors.mcp.listing import Listing
+from ferrule.executors.mcp.secrets import secrets_of
+from ferrule.executors.mcp.way import Era, Way
+from ferrule.executors.secrets import Secrets
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -48,6 +51,8 @@ class Link:
         self._failures = 0
         self._not_before = 0.0
         self._last_failure = ""
+        self.secrets = Secrets()
+        """What its server was told in confidence, once it has been started."""
         self._probe: asyncio.Task[None] | None = None
         self._calls = 0
         self._idle = asyncio.Event()
@@ -144,7 +149,7 @@ class Link:
     async def _open(self) -> Connection:
         """Try what may work: the newest protocol first, and for an address that does not say, both kinds of HTTP."""
         try:
-            config = self.config.expanded(os.environ)
+            config, self.secrets = self.config.expanded(os.environ), secrets_of(self.config, os.environ)
         except SetupError as error:
             raise ExecutionFailed(f"MCP server {self.tool_id!r} cannot be used: {error}") from error
         ways = [self._way] if self._way is not None else _ways(self.config)
@@ -153,6 +158,8 @@ class Link:
             way = Way(
                 tool_id=self.tool_id,
                 config=config,
+                where=self.config.where,
+                secrets=self.secrets,
                 kind=kind,
                 era=era,
                 on_elicit=self._on_elicit,
@@ -165,7 +172,7 @@ class Link:
                 if not error.transient or isinstance(error.__cause__, TimeoutError):
                     break
                 continue
-            self._way = (kind, era)
+            self._way = (kind, connection.era)
             return connection
         self._way = None
         raise failures[0]
@@ -211,7 +218,7 @@ class Link:
         try:
             await connection.ping(PROBE_PATIENCE)
         except TransportFault:
-            if connection.in_flight == 0:  # else it may only be busy with the others
+            if not connection.may_be_busy:
                 logger.warning("tool=<%s> | it does not answer any more and is ended", self.tool_id)
                 await connection.aclose()
 

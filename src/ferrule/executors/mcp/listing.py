@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ferrule.mcp")
 
-MOST_PAGES: Final = 1_000
+MOST_ACTIONS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +37,23 @@ async def list_actions(session: ClientSession) -> Listing:
 
     found: dict[str, ToolCapability] = {}
     cursor: str | None = None
+    asked: set[str | None] = set()
     ttl = 0
-    for _ in range(MOST_PAGES):
+    while cursor not in asked and len(found) < MOST_ACTIONS:
+        asked.add(cursor)
         page = await _page(session, None if cursor is None else PaginatedRequestParams(cursor=cursor))
         if page is None:
             break
-        for tool in page.tools:
+        for tool in page.tools[: MOST_ACTIONS - len(found)]:
             if tool.name in found:
                 logger.warning("action=<%s> | listed twice, the first one is kept", tool.name)
             found.setdefault(tool.name, capability_of(tool))
         ttl = page.ttl_ms
-        if not page.next_cursor or page.next_cursor == cursor:
+        if not page.next_cursor:
             break
         cursor = page.next_cursor
+    if len(found) == MOST_ACTIONS:
+        logger.warning("actions=<%d> | the server lists more, which are left out", MOST_ACTIONS)
     info = session.server_info
     return Listing(
         capabilities=tuple(found.values()),

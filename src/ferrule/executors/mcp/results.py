@@ -22,7 +22,8 @@ def output_of(result: CallToolResult) -> Output:
     """
     parts = [_part(block) for block in result.content]
     if result.is_error:
-        raise ExecutionFailed(_said(parts) or "the server says only that the call failed.")
+        said = _said(parts) or as_text(result.structured_content or "")
+        raise ExecutionFailed(said or "the server says only that the call failed.")
     structured = result.structured_content
     if structured is not None:
         data = structured if isinstance(structured, dict) else {"result": structured}
@@ -38,17 +39,19 @@ def _said(parts: list[Content]) -> str:
 
 
 def _says_the_same(text: str, structured: Any) -> bool:
-    if isinstance(structured, dict) and set(structured) == {"result"}:
-        value = structured["result"]
+    """Whether a text is the structured content, its only value, or an item of that, once more."""
+    said = [structured]
+    if isinstance(structured, dict) and len(structured) == 1:
+        [value] = structured.values()
         # A list is often given as one text for each item.
-        values = [value, *value] if isinstance(value, list) else [value]
-        if any(text == as_text(each) for each in values):
-            return True
+        said += [value, *value] if isinstance(value, list) else [value]
+    if any(text == as_text(each) for each in said):
+        return True
     try:
         read = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return bool(read == structured)
+    return read in said
 
 
 def _part(block: ContentBlock) -> Content:
@@ -67,6 +70,6 @@ def _part(block: ContentBlock) -> Content:
 
 def _bytes(text: str) -> bytes:
     try:
-        return base64.b64decode(text)
+        return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
         raise ExecutionFailed("the server sent an image, a sound or a file that is not base64.") from None

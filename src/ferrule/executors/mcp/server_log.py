@@ -7,7 +7,9 @@ logged, the rest is counted; the last of it is kept for messages about the serve
 from __future__ import annotations
 
 import logging
+import re
 import time
+from collections.abc import Callable
 from typing import Final
 
 LINES_PER_SECOND: Final = 100
@@ -26,11 +28,16 @@ _LEVELS: Final = {
 }
 
 
-class ServerLog:
-    """The log of one server."""
+# What would begin a line of its own, or move the cursor of whoever reads the log in a terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
-    def __init__(self, name: str) -> None:
+
+class ServerLog:
+    """The log of one server. What `hide` takes out of a text is seen by nobody."""
+
+    def __init__(self, name: str, hide: Callable[[str], str] = str) -> None:
         self._logger = logging.getLogger(f"ferrule.mcp.{name}")
+        self._hide = hide
         self._begun = b""
         self._tail = b""
         self._second = 0.0
@@ -40,7 +47,7 @@ class ServerLog:
     @property
     def tail(self) -> str:
         """The last it said on standard error."""
-        return self._tail.decode("utf-8", "replace").strip()
+        return self._hide(self._tail.decode("utf-8", "replace").strip())
 
     def feed(self, data: bytes) -> None:
         """A piece of its standard error."""
@@ -86,4 +93,9 @@ class ServerLog:
 
     def _write(self, level: int, kind: str, text: str) -> None:
         if text.strip():
-            self._logger.log(level, "%s: %s", kind, text[:LONGEST_LINE].rstrip())
+            shown = _CONTROL.sub(_escaped, self._hide(text.rstrip())[:LONGEST_LINE])
+            self._logger.log(level, "%s: %s", kind, shown)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

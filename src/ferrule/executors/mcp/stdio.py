@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from ferrule.errors import ExecutionFailed, TransportFault
 from ferrule.executors.mcp.config import McpServerConfig
-from ferrule.executors.mcp.streams import Inbox, Outbox, Signals, Streams
+from ferrule.executors.mcp.streams import MANY, Inbox, Outbox, Signals, Streams
 from ferrule.executors.process_group import KILL_PATIENCE, end_process_group, to_the_end
+from ferrule.executors.process_tree import groups_that_left
 
 LARGEST_MESSAGE: Final = 64 * 1024 * 1024
 END_PATIENCE: Final = 1.0
@@ -34,17 +35,24 @@ class Program(asyncio.SubprocessProtocol):
         self._message = SessionMessage
         self._signals, self._log = signals, signals.log
         self._line = bytearray()
+        self._paused: set[str] = set()
+        """Why nothing is read at the moment."""
+        self._writers = 0
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
-        self.inbox = Inbox(self._pause)
+        self.inbox = Inbox(lambda crowded: self._pause("crowded", crowded))
         self.outbox = Outbox(self._write)
         self.takes_input = True
         """Nobody has closed its standard input yet."""
         self.exited = asyncio.Event()
         self.closed = asyncio.Event()
         """It has ended, and all its pipes are closed."""
+
+    @property
+    def has_started(self) -> bool:
+        return self._transport is not None
 
     @property
     def transport(self) -> asyncio.SubprocessTransport:
@@ -70,8 +78,9 @@ class Program(asyncio.SubprocessProtocol):
             self._take(line)
         self._line += rest
         if len(self._line) > LARGEST_MESSAGE:
-            self._log.message("error", f"a message of more than {LARGEST_MESSAGE:,} bytes: the connection is ended")
+            self._signals.ending = f"it sent a message of more than {LARGEST_MESSAGE:,} bytes"
             self._line.clear()
+            self._pause("ended", True)
             self._end()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -84,7 +93,7 @@ class Program(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         code = self.transport.get_returncode() or 0
         how = f"with exit code {code}" if code >= 0 else f"by signal {-code} ({signal.strsignal(-code)})"
-        self._signals.ending = f"its program ended {how}"
+        self._signals.ending = self._signals.ending or f"its program ended {how}"
         self.exited.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -107,16 +116,29 @@ class Program(asyncio.SubprocessProtocol):
             return
         self.inbox.put(self._message(message))
 
-    async def _write(self, text: str) -> None:
+    async def _write(self, text: str, urgent: bool) -> None:
+        if not urgent and not self._can_write.is_set():
+            await self._room()
         if self._stdin is None or self._stdin.is_closing():
             raise BrokenPipeError("the server has closed its input")
         self._stdin.write(text.encode() + b"\n")
-        await self._can_write.wait()
 
-    def _pause(self, crowded: bool) -> None:
+    async def _room(self) -> None:
+        """Wait until the server reads. One that asks and asks but never listens is not read from meanwhile."""
+        self._writers += 1
+        self._pause("deaf", self._writers > MANY)
+        try:
+            await self._can_write.wait()
+        finally:
+            self._writers -= 1
+            self._pause("deaf", self._writers > MANY)
+
+    def _pause(self, why: str, wanted: bool) -> None:
+        was_paused = bool(self._paused)
+        self._paused.add(why) if wanted else self._paused.discard(why)
         stdout = self.transport.get_pipe_transport(1)
-        if isinstance(stdout, asyncio.ReadTransport) and not stdout.is_closing():
-            stdout.pause_reading() if crowded else stdout.resume_reading()
+        if bool(self._paused) != was_paused and isinstance(stdout, asyncio.ReadTransport) and not stdout.is_closing():
+            stdout.pause_reading() if self._paused else stdout.resume_reading()
 
     def _end(self) -> None:
         self._can_write.set()
@@ -128,11 +150,12 @@ class Program(asyncio.SubprocessProtocol):
 async def stdio_streams(config: McpServerConfig, signals: Signals) -> AsyncIterator[Streams]:
     """The server, running."""
     program = Program(signals)
-    await to_the_end(_start(config, program))
     try:
+        await to_the_end(_start(config, program))
         yield program.inbox, program.outbox
     finally:
-        await to_the_end(_end(program))
+        if program.has_started:  # also when whoever waited for that was stopped meanwhile
+            await to_the_end(_end(program))
 
 
 async def _start(config: McpServerConfig, program: Program) -> None:
@@ -157,12 +180,15 @@ async def _start(config: McpServerConfig, program: Program) -> None:
 
 async def _end(program: Program) -> None:
     transport = program.transport
+    # What it gave a session of its own, as browsers are given, is found by its parent, while there is one.
+    left = groups_that_left(transport.get_pid(), since=0.0)
     stdin = transport.get_pipe_transport(0)
     if stdin is not None:
         stdin.close()
     await _wait(program.exited, END_PATIENCE)
     # Also when it has ended by itself: what it started may still be there.
-    await end_process_group(transport.get_pid())
+    for leader in (transport.get_pid(), *left):
+        await end_process_group(leader)
     await _wait(program.exited, KILL_PATIENCE)
     if isinstance(stdin, asyncio.WriteTransport) and program.takes_input:
         stdin.abort()  # closing alone would wait until somebody has read what was written

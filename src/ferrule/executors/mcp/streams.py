@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -36,8 +37,18 @@ class Signals:
         """How it ended, where that is known."""
         self.status: int | None = None
         """The last HTTP status that was an error."""
-        self.not_found = 0
-        """How often the status was 404: the server does not know our session."""
+
+
+class Attempt:
+    """One call on its way."""
+
+    def __init__(self) -> None:
+        self.is_forgotten = False
+        """The server refused it unseen, because it does not know our session any more."""
+
+
+current_attempt: ContextVar[Attempt | None] = ContextVar("ferrule_mcp_attempt", default=None)
+"""The call a request is made for: the SDK makes requests in the context of whoever calls."""
 
 
 class _Closable:
@@ -107,9 +118,12 @@ class Inbox(_Closable):
 
 
 class Outbox(_Closable):
-    """Messages to a server. `write` raises ConnectionError when it cannot be reached any more."""
+    """Messages to a server. `write` raises ConnectionError when it cannot be reached any more.
 
-    def __init__(self, write: Callable[[str], Awaitable[None]]) -> None:
+    Whether a message is urgent is its second argument: nobody waits for a server to read that a call was given up.
+    """
+
+    def __init__(self, write: Callable[[str, bool], Awaitable[None]]) -> None:
         self._write = write
         self._closed = False
 
@@ -119,7 +133,8 @@ class Outbox(_Closable):
         if self._closed:
             raise ClosedResourceError
         try:
-            await self._write(message.message.model_dump_json(by_alias=True, exclude_unset=True))
+            urgent = getattr(message.message, "method", None) == "notifications/cancelled"
+            await self._write(message.message.model_dump_json(by_alias=True, exclude_unset=True), urgent)
         except ConnectionError as error:
             raise BrokenResourceError from error
 

@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from ferrule.executors.mcp.config import Kind, McpServerConfig
-from ferrule.executors.mcp.stdio import stdio_streams
+from ferrule.executors.mcp.http_client import http_client
+from ferrule.executors.mcp.stdio import LARGEST_MESSAGE, stdio_streams
 from ferrule.executors.mcp.streams import Signals, Streams, Watched
 from ferrule.executors.mcp.websocket import websocket_streams
 
@@ -33,9 +34,10 @@ async def _http_streams(config: McpServerConfig, signals: Signals) -> AsyncItera
 
     timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=max(SILENCE, config.timeout or 0))
     async with (
-        _http_client(dict(config.headers), timeout, None, signals=signals) as client,
-        streamable_http_client(config.url or "", http_client=client) as (read, write),
+        http_client(dict(config.headers), timeout, None, signals=signals) as client,
+        streamable_http_client(config.url or "", http_client=client, max_sse_event_size=LARGEST_MESSAGE) as streams,
     ):
+        read, write = streams
         yield Watched(read, signals.ended.set), write
 
 
@@ -46,7 +48,7 @@ async def _sse_streams(config: McpServerConfig, signals: Signals) -> AsyncIterat
     def factory(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
-        return _http_client(headers, timeout, auth, signals=signals)
+        return http_client(headers, timeout, auth, signals=signals)
 
     async with sse_client(
         config.url or "",
@@ -56,17 +58,3 @@ async def _sse_streams(config: McpServerConfig, signals: Signals) -> AsyncIterat
         httpx_client_factory=factory,
     ) as (read, write):
         yield Watched(read, signals.ended.set), write
-
-
-def _http_client(
-    headers: dict[str, str] | None, timeout: httpx2.Timeout | None, auth: httpx2.Auth | None, *, signals: Signals
-) -> httpx2.AsyncClient:
-    import httpx2
-
-    async def note_error(response: httpx2.Response) -> None:
-        # The SDK does not hand on the status, and without it nobody knows what to do.
-        if response.status_code >= 400:
-            signals.status = response.status_code
-            signals.not_found += response.status_code == 404
-
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, event_hooks={"response": [note_error]})

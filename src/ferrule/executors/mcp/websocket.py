@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ferrule.errors import MissingExtra
 from ferrule.executors.mcp.config import McpServerConfig
@@ -20,12 +22,11 @@ if TYPE_CHECKING:
 async def websocket_streams(config: McpServerConfig, signals: Signals) -> AsyncIterator[Streams]:
     """The server, connected."""
     try:
-        from websockets.asyncio.client import connect
         from websockets.exceptions import ConnectionClosed
         from websockets.typing import Subprotocol
     except ImportError:
         raise MissingExtra("websockets", "mcp") from None
-    async with connect(
+    async with _connector()(
         config.url or "",
         subprotocols=[Subprotocol("mcp")],
         additional_headers=dict(config.headers),
@@ -33,7 +34,7 @@ async def websocket_streams(config: McpServerConfig, signals: Signals) -> AsyncI
         close_timeout=2,
     ) as connection:
 
-        async def write(text: str) -> None:
+        async def write(text: str, urgent: bool) -> None:
             try:
                 await connection.send(text)
             except ConnectionClosed as error:
@@ -48,6 +49,24 @@ async def websocket_streams(config: McpServerConfig, signals: Signals) -> AsyncI
         finally:
             reader.cancel()
             await asyncio.wait({reader})
+
+
+@cache
+def _connector() -> Any:
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import SecurityError
+
+    class ConnectToOrigin(connect):
+        """A server may move within its origin; what we would tell another one is not meant for it."""
+
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            found = super().process_redirect(exc)
+            if isinstance(found, str) and urlsplit(found)[:2] != urlsplit(self.uri)[:2]:
+                address = urlsplit(found)._replace(query="", fragment="").geturl()
+                return SecurityError(f"its redirect to {address} was not followed; write that address if it is meant")
+            return found
+
+    return ConnectToOrigin
 
 
 async def _receive(connection: ClientConnection, inbox: Inbox, room: asyncio.Event, signals: Signals) -> None:
@@ -65,7 +84,8 @@ async def _receive(connection: ClientConnection, inbox: Inbox, room: asyncio.Eve
             inbox.put(SessionMessage(message))
             await room.wait()
     except ConnectionClosed as error:
-        signals.log.message("warning", f"the connection was closed: {error}")
+        signals.ending = f"the connection was closed: {error}"
+        signals.log.message("warning", signals.ending)
     finally:
         inbox.end()
         signals.ended.set()

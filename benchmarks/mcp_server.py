@@ -1,0 +1,32 @@
+"""The server that is called in the benchmark `mcp`: on the official SDK, or (`raw`) without any."""
+
+import json
+import sys
+
+
+def serve() -> None:
+    from mcp.server.mcpserver import MCPServer
+
+    server = MCPServer("adder", log_level="ERROR")
+
+    @server.tool()
+    async def add(a: int, b: int) -> int:
+        """Add two integers."""
+        return a + b
+
+    server.run("stdio")
+
+
+def serve_lines() -> None:
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message["method"] != "tools/call":
+            continue
+        arguments = message["params"]["arguments"]
+        total = arguments["a"] + arguments["b"]
+        result = {"content": [{"type": "text", "text": str(total)}], "structuredContent": {"result": total}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+
+
+if __name__ == "__main__":
+    serve_lines() if sys.argv[1:] == ["raw"] else serve()

@@ -1,0 +1,341 @@
+"""Plan, execute, verify, synthesize: the same on both workflows."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from ferrule import SetupError, Transient, UnifiedToolLibrary, tool
+from ferrule.agent import AgentState, Approval
+from ferrule.errors import ModelRefused
+from ferrule.testing import ScriptedModel
+from ferrule.workflow.workflow import PlanMade, StepEnded
+
+
+def plan(*steps: dict[str, Any]) -> str:
+    return json.dumps({"steps": list(steps)})
+
+
+def step(number: int, tool_type: str = "none", needs: list[int] | None = None, **more: Any) -> dict[str, Any]:
+    return {"id": number, "description": f"step {number}", "tool_type": tool_type, "dependencies": needs or [], **more}
+
+
+@tool(read_only=True, tags=["math"])
+async def add(a: float, b: float) -> float:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(read_only=True)
+async def shop(item: str) -> dict[str, Any]:
+    """Look an item up in the shop."""
+    return {"item": item, "prices": [{"amount": 3, "currency": "EUR"}]}
+
+
+@tool(read_only=True)
+async def broken(item: str) -> str:
+    """Never works."""
+    raise RuntimeError("it is broken")
+
+
+async def test_a_plan_is_made_done_and_answered(workflow):
+    script = [
+        plan(step(1, "add", parameters={"a": 1, "b": 2}), step(2, needs=[1])),
+        "It is three.",
+        "The answer is 3 [1].",
+    ]
+    seen: list[Any] = []
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        model = ScriptedModel(script)
+        async with workflow(library, model) as flow:
+            done = await flow.run("What is 1 + 2?", on_event=seen.append)
+        assert done.answer == "The answer is 3 [1]." and done.state is AgentState.FINISHED
+        assert [r.result for r in done.results] == ["3", "It is three."] and done.usage.requests == 3
+        assert [r.attempts[0].level for r in done.results] == ["name", "reasoning"]
+        assert all(r.verification.verified for r in done.results)
+        assert [type(event) for event in seen] == [PlanMade, StepEnded, StepEnded]
+        assert set(done.timings) == {"planning", "execution", "synthesis"}
+        prompt = str(model.requests[0].messages[0]["content"])
+        assert "add" in prompt and "none for a step that only needs thinking" in prompt
+        assert "3" in str(model.requests[1].messages) and model.requests[0].answer_schema is not None
+
+
+async def test_parameters_refer_to_earlier_results_and_keep_their_types(workflow):
+    steps = [
+        step(1, "shop", parameters={"item": "tea"}),
+        step(2, "add", parameters={"a": "${1.prices[0].amount}", "b": "${1.prices[0].amount}"}),
+        step(3, "shop", parameters={"item": "${1.item} for ${2}"}),
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(add, shop)
+        async with workflow(library, ScriptedModel([plan(*steps), "done"])) as flow:
+            done = await flow.run("Buy tea")
+        assert done.results[1].output == 6 and done.results[2].output["item"] == "tea for 6"
+
+
+async def test_a_reference_to_nothing_is_an_error_of_that_step_alone(workflow):
+    steps = [
+        step(1, "shop", parameters={"item": "tea"}),
+        step(2, "add", parameters={"a": "${1.price}", "b": 1}),
+        step(3, "add", parameters={"a": 1, "b": 1}),
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(add, shop)
+        async with workflow(library, ScriptedModel([plan(*steps), "done"])) as flow:
+            done = await flow.run("Buy tea")
+        assert [r.success for r in done.results] == [True, False, True]
+        assert "there is no price in it" in done.results[1].error and "Did you mean 'prices'?" in done.results[1].error
+
+
+async def test_independent_steps_run_at_once_and_dependent_ones_as_soon_as_they_can(workflow):
+    order: list[str] = []
+
+    @tool(read_only=True)
+    async def wait(name: str, seconds: float) -> str:
+        """Wait."""
+        order.append(f"+{name}")
+        await asyncio.sleep(seconds)
+        order.append(f"-{name}")
+        return name
+
+    steps = [
+        step(1, "wait", parameters={"name": "slow", "seconds": 0.3}),
+        step(2, "wait", parameters={"name": "quick", "seconds": 0.01}),
+        step(3, "wait", [2], parameters={"name": "next", "seconds": 0.01}),
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(wait)
+        async with workflow(library, ScriptedModel([plan(*steps), "done"])) as flow:
+            await flow.run("Go")
+        assert order == ["+slow", "+quick", "-quick", "+next", "-next", "-slow"]
+
+
+async def test_what_needs_a_failed_step_is_skipped_and_the_rest_still_done(workflow):
+    steps = [
+        step(1, "broken", parameters={"item": "x"}),
+        step(2, "add", [1], parameters={"a": 1, "b": 1}),
+        step(3, needs=[2]),
+        step(4, "add", parameters={"a": 2, "b": 2}),
+    ]
+    no_thinking = ModelRefused("I will not")
+    async with UnifiedToolLibrary() as library:
+        library.register(add, broken)
+        async with workflow(library, ScriptedModel([plan(*steps), no_thinking])) as flow:
+            done = await flow.run("Go")
+        results = {r.step_id: r for r in done.results}
+        assert (results[2].skipped, results[3].skipped) == (True, True) and results[4].output == 4
+        assert results[2].error == "It needs the result of step 1, which failed."
+        assert results[3].error == "It needs the result of step 2, which was skipped."
+        assert [a.level for a in results[1].attempts] == ["name", "reasoning"] and done.answer == "4"
+
+
+async def test_a_tool_that_fails_is_replaced_by_one_that_can_do_the_same(workflow):
+    @tool(read_only=True, tags=["search"])
+    async def wiki(query: str) -> str:
+        """Search."""
+        raise RuntimeError("down")
+
+    @tool(read_only=True, tags=["search"])
+    async def news(query: str) -> str:
+        """Search."""
+        return f"news of {query}"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(wiki, news)
+        script = [plan(step(1, "wiki", parameters={"query": "tea"}))]
+        async with workflow(library, ScriptedModel(script)) as flow:
+            done = await flow.run("Tea?")
+        assert [(a.level, a.success) for a in done.results[0].attempts] == [("name", False), ("capability", True)]
+        assert "news of tea" in done.answer
+
+
+async def test_what_may_have_happened_is_not_tried_another_way(workflow):
+    @tool(timeout=0.05, tags=["pay"])
+    async def pay(amount: int) -> str:
+        """Pay."""
+        await asyncio.sleep(5)
+        return "paid"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(pay)
+        model = ScriptedModel([plan(step(1, "pay", parameters={"amount": 5}))])
+        async with workflow(library, model) as flow:
+            done = await flow.run("Pay")
+        assert done.results[0].error_type == "unknown_outcome" and len(done.results[0].attempts) == 1
+        assert done.state is AgentState.STOPPED and "did not finish" in done.answer
+
+
+async def test_what_the_plan_does_not_say_is_filled_in_by_the_model(workflow):
+    call = {"name": "add", "arguments": {"a": 20, "b": 22}}
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        model = ScriptedModel([plan(step(1, "add", parameters={"a": 20})), call])
+        async with workflow(library, model) as flow:
+            done = await flow.run("20 + 22?")
+        assert done.answer == "42" and model.requests[1].tool_choice == "required"
+
+
+async def test_a_model_that_writes_no_plan_is_asked_once_more_and_then_there_is_one_step(workflow):
+    async with UnifiedToolLibrary() as library:
+        model = ScriptedModel(["Sure!", plan(step(1)), "thought"])
+        async with workflow(library, model) as flow:
+            done = await flow.run("Go")
+        assert done.answer == "thought" and "There is no plan in that" in str(model.requests[1].messages[-1]["content"])
+        model = ScriptedModel(["Sure!", "Really!", "one thought"])
+        async with workflow(library, model) as flow:
+            done = await flow.run("Go")
+        assert done.answer == "one thought" and done.errors == (
+            "There was no plan: no JSON object with steps was found.",
+        )
+
+
+async def test_a_result_that_cannot_be_believed_is_asked_of_another_tool(workflow):
+    @tool(read_only=True, tags=["weather"])
+    async def almanac(city: str) -> str:
+        """The weather of a city."""
+        return ""
+
+    @tool(read_only=True, tags=["weather"])
+    async def station(city: str) -> str:
+        """The weather of a city."""
+        return "sunny, 21 degrees"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(almanac, station)
+        script = [plan(step(1, "almanac", parameters={"city": "Oslo"}))]
+        async with workflow(library, ScriptedModel(script)) as flow:
+            done = await flow.run("Weather in Oslo?")
+        assert done.answer == "sunny, 21 degrees" and done.plan.steps[0].tool_type == "station"
+
+
+async def test_a_doubt_that_cannot_be_cleared_up_is_noted(workflow):
+    @tool(read_only=True)
+    async def odd() -> str:
+        """Something odd."""
+        return "Error: nothing works, 2026-02-31"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(odd)
+        async with workflow(library, ScriptedModel([plan(step(1, "odd"))])) as flow:
+            done = await flow.run("Go")
+        assert not done.results[0].verification.verified and len(done.errors) == 2
+        assert done.state is AgentState.FINISHED
+
+
+async def test_when_all_fails_the_answer_says_what_was_tried(workflow):
+    async with UnifiedToolLibrary() as library:
+        library.register(broken)
+        script = [plan(step(1, "broken", parameters={"item": "x"})), ModelRefused("no")]
+        async with workflow(library, ScriptedModel(script)) as flow:
+            done = await flow.run("Go")
+        assert done.state is AgentState.STOPPED
+        assert done.answer.startswith("I could not find an answer. What I tried:\n1. step 1: ")
+        assert "it is broken" in done.answer
+
+
+async def test_a_step_that_needs_leave_waits_and_the_others_go_on(workflow):
+    deleted: list[str] = []
+
+    @tool(destructive=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        deleted.append(path)
+        return f"deleted {path}"
+
+    steps = [
+        step(1, "delete", parameters={"path": "a"}),
+        step(2, "add", parameters={"a": 1, "b": 1}),
+        step(3, needs=[1]),
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(delete, add)
+        async with workflow(library, ScriptedModel([plan(*steps), "tidy", "all done"])) as flow:
+            paused = await flow.run("Tidy up")
+            assert paused.state is AgentState.WAITING and deleted == []
+            assert [(r.tool_id, r.arguments) for r in paused.approvals] == [("delete", {"path": "a"})]
+            assert [r.step_id for r in paused.results] == [2]
+            again = await flow.resume(paused.run_id)
+            assert again.state is AgentState.WAITING
+            done = await flow.resume(paused.run_id, approvals=True)
+            assert done.answer == "all done" and deleted == ["a"]
+
+
+@pytest.mark.parametrize("word", [False, {"1": Approval(allowed=False, reason="Not now.")}])
+async def test_a_step_that_is_denied_fails(workflow, word):
+    @tool(destructive=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        return "deleted"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(delete)
+        async with workflow(library, ScriptedModel([plan(step(1, "delete", parameters={"path": "a"}))])) as flow:
+            paused = await flow.run("Delete a")
+            done = await flow.resume(paused.run_id, approvals=word)
+            assert done.state is AgentState.STOPPED and done.results[0].error_type == "permission_denied"
+
+
+async def test_a_finished_run_is_given_again_and_an_unknown_one_refused(workflow, tmp_path):
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    async with UnifiedToolLibrary(store=url) as library:
+        library.register(add)
+        async with workflow(library, ScriptedModel([plan(step(1, "add", parameters={"a": 1, "b": 1}))])) as flow:
+            done = await flow.run("1 + 1?")
+    async with UnifiedToolLibrary(store=url) as library, workflow(library, ScriptedModel(["x"])) as flow:
+        again = await flow.resume(done.run_id)
+        assert (again.answer, len(again.results)) == ("2", 1)
+        with pytest.raises(SetupError, match="There is no run 'nope'"):
+            await flow.resume("nope")
+
+
+async def test_cancelling_ends_everything(workflow):
+    ended: list[str] = []
+
+    @tool(read_only=True)
+    async def wait(name: str) -> str:
+        """Wait."""
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(name)
+        return name
+
+    steps = [step(n, "wait", parameters={"name": str(n)}) for n in range(1, 4)]
+    async with UnifiedToolLibrary() as library:
+        library.register(wait)
+        async with workflow(library, ScriptedModel([plan(*steps)])) as flow:
+            task = asyncio.create_task(flow.run("Go"))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert sorted(ended) == ["1", "2", "3"]
+
+
+async def test_chinese_questions_get_chinese_prompts(workflow):
+    async with UnifiedToolLibrary() as library:
+        library.register(broken)
+        model = ScriptedModel([plan(step(1, "broken", parameters={"item": "x"})), ModelRefused("no")])
+        async with workflow(library, model) as flow:
+            done = await flow.run("北京的天气怎么样？")
+        assert "步骤可用的工具" in str(model.requests[0].messages[0]["content"])
+        assert done.answer.startswith("无法生成答案")
+
+
+async def test_transient_failures_are_tried_again_by_the_engine(workflow):
+    tries: list[int] = []
+
+    @tool(read_only=True)
+    async def flaky() -> str:
+        """Works the second time."""
+        tries.append(1)
+        if len(tries) < 2:
+            raise Transient("busy")
+        return "here"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(flaky)
+        async with workflow(library, ScriptedModel([plan(step(1, "flaky"))])) as flow:
+            assert (await flow.run("Go")).answer == "here"
