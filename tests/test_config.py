@@ -85,3 +85,13 @@ def test_openapi_documents_start_at_the_file_unless_they_are_urls(tmp_path: Path
     first, second = config.placed_engine_config.openapi
     assert (first.source, first.name, first.credentials) == (str(tmp_path / "pets.yaml"), "pets", {"key": "PET_KEY"})
     assert (second.source, second.exclude) == ("https://api.example/openapi.json", ["deleteAll"])
+
+
+def test_a_project_says_what_its_agent_is_like(tmp_path):
+    (tmp_path / "ferrule.toml").write_text(
+        '[agent]\nmodel = "offline"\nturns = 5\ntools = ["calculator"]\n'
+        '[agent.approval]\ntools = { "files__*" = "ask" }\neffects = { changing = "ask" }\n'
+    )
+    agent = FerruleConfig.read(tmp_path / "ferrule.toml", {"FERRULE_AGENT_MODEL": "local"}).agent
+    assert (agent.model, agent.turns, agent.tools) == ("local", 5, ["calculator"])
+    assert agent.approval.tools == {"files__*": "ask"} and agent.approval.effects == {"changing": "ask"}

@@ -1,7 +1,8 @@
 """`ferrule.toml` and `FERRULE_*` variables: how a project says what its engine is like.
 
 Sections are the names of the values they fill: `[engine]` a `ToolEngineConfig`, `[limits]` a `ConcurrencyConfig`,
-`[store]` where records go, `[http]` which addresses tools may reach, `[[openapi]]` one OpenAPI document. A variable
+`[store]` where records go, `[http]` which addresses tools may reach, `[agent]` what `ferrule ask` and `chat` are like,
+`[[openapi]]` one OpenAPI document. A variable
 `FERRULE_STORE_URL` stands for `url` in `[store]`, and wins over the file.
 """
 
@@ -49,6 +50,33 @@ class HttpSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalSection:
+    """Which calls need a person's word: `allow`, `ask` or `deny`, by tool, tag or effect."""
+
+    tools: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    effects: dict[str, str] = field(default_factory=lambda: {"destructive": "ask"})
+    default: str = "allow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSection:
+    model: str | None = None
+    """`openai:gpt-5.4`, `anthropic:…`, `local`, `offline`; none: by the environment."""
+    instructions: str = ""
+    """What it is told before everything else."""
+    tools: list[str] | None = None
+    """The only tools it may use."""
+    core_tools: list[str] = field(default_factory=list)
+    """Shown to the model in full however many tools there are."""
+    turns: int | None = 20
+    calls: int | None = 100
+    tokens: int | None = None
+    seconds: float | None = None
+    approval: ApprovalSection = field(default_factory=ApprovalSection)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FerruleConfig:
     """All a project says about its engine."""
 
@@ -56,6 +84,7 @@ class FerruleConfig:
     limits: ConcurrencyConfig = field(default_factory=ConcurrencyConfig)
     store: StoreSection = field(default_factory=StoreSection)
     http: HttpSection = field(default_factory=HttpSection)
+    agent: AgentSection = field(default_factory=AgentSection)
     root: Path = field(default_factory=Path)
     """Relative paths start here: the folder of the file."""
     path: Path | None = None
@@ -125,6 +154,7 @@ class FerruleConfig:
             "limits": ConcurrencyConfig,
             "store": StoreSection,
             "http": HttpSection,
+            "agent": AgentSection,
         }
         for name in said:
             if name not in sections and name != "openapi":

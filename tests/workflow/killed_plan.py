@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def die_at(moment: str, here: str) -> None:
 async def main(kind: str, url: str, effects: str, moment: str) -> None:
     if moment.startswith("random:"):
         delay = float(moment.partition(":")[2])
-        threading.Thread(target=lambda: (time.sleep(delay), os.kill(os.getpid(), signal.SIGKILL)), daemon=True).start()
+        threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
     def event(seen: Any) -> None:
         counted.append(seen)

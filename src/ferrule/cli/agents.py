@@ -27,7 +27,7 @@ def ask(
     question: Annotated[str | None, typer.Argument(help="What you want to know or have done; - reads it.")] = None,
     model: ModelName = None,
     tools: OnlyTools = None,
-    turns: Annotated[int, typer.Option("--turns", min=1, help="How often the model may be asked.")] = 20,
+    turns: Annotated[int | None, typer.Option("--turns", min=1, help="How often the model may be asked.")] = None,
     resume: Annotated[
         str | None, typer.Option("--resume", help="Go on with this run; QUESTION is your answer.")
     ] = None,

@@ -7,9 +7,10 @@ import sys
 
 import typer
 
-from ferrule.agent import Agent, AgentAnswer, AgentState, RunLimits
+from ferrule.agent import AgentAnswer, AgentState
 from ferrule.cli import show
 from ferrule.cli.asking import ask_at_the_terminal, read_line
+from ferrule.cli.making import make_agent, model_of
 from ferrule.cli.session import USAGE, Session, fail, run
 from ferrule.cli.talking import PersonAtTheTerminal, Voice, say_what_it_waits_for
 from ferrule.library import UnifiedToolLibrary
@@ -24,7 +25,7 @@ def answer_question(
     *,
     model: str | None,
     tools: list[str] | None,
-    turns: int,
+    turns: int | None,
     resume: str | None,
     approve: bool | None,
     yes: bool,
@@ -41,7 +42,10 @@ def answer_question(
         engine = session.engine(on_elicit=ask_at_the_terminal(contextlib.nullcontext))
         async with UnifiedToolLibrary(engine=engine) as library:
             person = PersonAtTheTerminal(read_line, yes=yes)
-            agent = Agent(library, model, name="cli", tools=tools, limits=RunLimits(turns=turns), person=person)
+            section = session.config().agent
+            agent = make_agent(
+                section, library, model_of(section, model), name="cli", tools=tools, turns=turns, person=person
+            )
             try:
                 if resume is not None:
                     return await agent.resume(resume, question or None, approvals=approve, on_event=voice)

@@ -15,9 +15,10 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ferrule.agent import Agent, AgentAnswer, AgentState
+from ferrule.agent import AgentAnswer, AgentState
 from ferrule.cli import show
 from ferrule.cli.asking import ask_at_the_terminal, read_line
+from ferrule.cli.making import make_agent, model_of
 from ferrule.cli.session import USAGE, Session, fail
 from ferrule.cli.talking import PersonAtTheTerminal, Voice, say_what_it_waits_for
 from ferrule.cli.terminal import complain, say
@@ -53,7 +54,8 @@ class Conversation:
     ) -> None:
         self._loop, self._tools = loop, tools
         self._history: list[Message] = []
-        self._model = choose_model(model)
+        self._section = session.config().agent
+        self._model = model_of(self._section, model)
         self._library = UnifiedToolLibrary(engine=session.engine(on_elicit=ask_at_the_terminal(contextlib.nullcontext)))
 
     def hold(self) -> None:
@@ -85,7 +87,15 @@ class Conversation:
 
     def _answer(self, line: str) -> None:
         voice = Voice()
-        agent = Agent(self._library, self._model, name="chat", tools=self._tools, person=PersonAtTheTerminal(read_line))
+        agent = make_agent(
+            self._section,
+            self._library,
+            self._model,
+            name="chat",
+            tools=self._tools,
+            turns=None,
+            person=PersonAtTheTerminal(read_line),
+        )
         try:
             answer: AgentAnswer = self._wait(agent.run(line, history=self._history, on_event=voice))
         except KeyboardInterrupt:

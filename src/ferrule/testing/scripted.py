@@ -27,7 +27,8 @@ class ScriptedModel:
     With `loop=True` the last turn is repeated without end, as a stubborn model would.
     """
 
-    def __init__(self, turns: Iterable[Turn], name: str = "scripted", *, loop: bool = False) -> None:
+    def __init__(self, turns: Iterable[Any], name: str = "scripted", *, loop: bool = False) -> None:
+        """`turns` are of type `Turn`; type checkers take a list of mixed ones for a list of objects."""
         self._turns = [_prepared(turn) for turn in turns]
         self._name = name
         self._loop = loop
