@@ -1,0 +1,108 @@
+"""Calls as the test suites of two other projects have them. Skipped where the shared data is not there.
+
+Their tools are given, or made up from the expected calls. `core` cases must be read; in `edge` cases, over which even
+those projects disagree, nothing may be made up.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule.messages import ToolCall
+from ferrule.parsing import ToolCallReader, parse_tool_calls, read_tool_calls
+from ferrule.spec import ToolCapability
+from ferrule.validation import ToolParameterValidator
+from tests.parsing.making import TEXT, schema
+
+FILE = Path(__file__).parents[3] / "shared" / "data" / "toolcall_text_cases.jsonl"
+CASES: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
+GUESSED = ("test_alias_get_details_by_phone", "test_alias_get_line_details", "test_alias_enable_roaming")
+"""Here a tool of another name, and once an argument nobody wrote, would have to be guessed."""
+CHECKED_LATER = (
+    "do_not_satisfy_required",
+    "ignored_when_required_present",
+    "ignores_extra_arguments",
+    "validate_schema",
+)
+"""Here arguments that nobody described are to be left out, and calls that are not complete: the validator does that."""
+
+
+def tools_of(case: dict[str, Any]) -> list[dict[str, Any]]:
+    tools = list(case["tools"])
+    known = {tool["function"]["name"] for tool in tools}
+    for name in {call["name"]: None for call in case["expected_calls"]}:
+        if name and name not in known and not case["id"].endswith(GUESSED):
+            tools.append(schema(name) if case["source"] == "vllm" else schema(name, input=TEXT))
+    return tools
+
+
+def checked(calls: list[ToolCall], tools: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    results = []
+    for call in calls:
+        capability = ToolCapability(name=call.name, description="", parameters=parameters[call.name])
+        result = ToolParameterValidator().validate(capability, call.arguments)
+        results += [(call.name, result.validated_params)] if result.is_valid else []
+    return results
+
+
+def expected(case: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(call["name"], stripped(call["arguments"])) for call in case["expected_calls"]]
+
+
+def stripped(arguments: Any) -> Any:
+    """One case has the line break behind an action's input in it."""
+    if not isinstance(arguments, dict) or set(arguments) != {"input"} or not isinstance(arguments["input"], str):
+        return arguments
+    return {"input": arguments["input"].strip()}
+
+
+def ids(cases):
+    return [f"{case['family']}-{case['id'].rpartition('::')[2]}" for case in cases]
+
+
+def of_tier(tier):
+    return [case for case in CASES if case["tier"] == tier]
+
+
+@pytest.mark.parametrize("case", of_tier("core"), ids=ids(of_tier("core")))
+def test_a_core_case_is_read(case):
+    tools = tools_of(case)
+    calls = parse_tool_calls(case["text"], tools)
+    if case["id"].endswith(CHECKED_LATER):
+        assert checked(calls, tools) == expected(case)
+    elif case["id"].endswith(GUESSED):
+        [call] = read_tool_calls(case["text"], tools).calls
+        assert f"Did you mean {case['expected_calls'][0]['name']!r}" in (call.error or "")
+    else:
+        assert [(call.name, stripped(call.arguments)) for call in calls] == expected(case)
+
+
+@pytest.mark.parametrize("case", of_tier("edge"), ids=ids(of_tier("edge")))
+def test_in_an_edge_case_nothing_is_made_up(case):
+    for call in parse_tool_calls(case["text"], tools_of(case)):
+        assert call.name in case["text"]
+        for name, value in call.arguments.items():
+            assert name in case["text"]
+            assert (value if isinstance(value, str) else json.dumps(value)) in case["text"] or value in (None, 3)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_the_cases_in_pieces_are_read_as_a_whole(size):
+    for case in CASES:
+        tools, text = tools_of(case), case["text"]
+        reader = ToolCallReader(tools)
+        shown = "".join(reader.feed(text[at : at + size]) for at in range(0, len(text), size))
+        reading = reader.close()
+        assert reading == read_tool_calls(text, tools)
+        assert reading.text.startswith(shown)
+
+
+def test_the_prose_of_the_cases_is_kept():
+    for case in CASES:
+        reading = read_tool_calls(case["text"], tools_of(case))
+        prose = case.get("expected_text") or ""
+        if case["source"] == "vllm" and reading.calls and "<" not in prose:
+            assert "".join(reading.text.split()).startswith("".join(prose.split()))

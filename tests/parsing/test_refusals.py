@@ -1,0 +1,98 @@
+"""Calls that cannot be made as they were written: the model is told, and nothing is guessed."""
+
+import pytest
+
+from ferrule.parsing import KnownTools, parse_tool_calls, read_tool_calls
+from tests.parsing.making import TOOLS
+
+KNOWN = KnownTools(TOOLS)
+
+
+def refusal(text):
+    [call] = read_tool_calls(text, KNOWN).calls
+    assert parse_tool_calls(text, KNOWN) == []
+    return call
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'get_wether(city="Paris")',
+        '[get_wether(city="Paris")]',
+        '```python\nget_wether(city="Paris")\n```',
+        '{"name": "get_wether", "arguments": {"city": "Paris"}}',
+        '<tool_call>{"name": "get_wether", "arguments": {"city": "Paris"}}</tool_call>',
+        "<function=get_wether><parameter=city>Paris</parameter></function>",
+        '[TOOL_CALLS]get_wether[ARGS]{"city": "Paris"}',
+        "Action: get_wether\nAction Input: Paris",
+    ],
+)
+def test_a_name_that_is_nearly_right_is_reported_and_not_guessed(text):
+    call = refusal(text)
+    assert call.name == "get_wether"
+    assert (call.error or "").startswith("There is no tool 'get_wether'. Did you mean 'get_weather'")
+
+
+def test_an_unknown_name_in_a_format_made_for_calls_is_reported():
+    call = refusal('<tool_call>{"name": "order_pizza", "arguments": {"size": 3}}</tool_call>')
+    assert call.error == "There is no tool 'order_pizza'."
+
+
+def test_a_call_inside_a_call_is_refused():
+    call = refusal('get_weather(city=search_web(query="capital of France"))')
+    assert call.error == (
+        "The arguments of 'get_weather' cannot be read: search_web(…) is a call inside a call. "
+        "Make that call first and give its result as a plain value."
+    )
+    assert call.raw == 'get_weather(city=search_web(query="capital of France"))'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("get_weather(city=Paris)", "'Paris' is not a value; text needs quotes"),
+        ("get_weather(city=1 + 1)", "'+ 1)' is in the way"),
+        ('get_weather(city="Paris"', "they are not closed"),
+        ('get_weather(city="Par', "a text is not closed"),
+        ('get_weather("Paris", "C", "now")', "3 were given without a name, but there are 2"),
+        ('get_weather("Paris", city="Rome")', "'city' is given twice"),
+        ('{"name": "get_weather", "arguments": {"city": "Par', "a text is not closed"),
+        (
+            '{"name": "get_weather", "arguments": {"city": "Paris"',
+            "they are not complete, a closing bracket is missing",
+        ),
+        ('{"name": "get_weather", "arguments": ["Paris", {}]}', "they must be an object with a name for each argument"),
+        ('<tool_call>{"name": "get_weather", "arguments": "Paris"}</tool_call>', "they must be an object"),
+        ('<tool_call>{"name": "get_weather", "arguments": {city}}</tool_call>', "they are not complete, or not JSON"),
+        ('[TOOL_CALLS]get_weather{"city": "Par', "a text is not closed"),
+        ("<function=get_weather><parameter=city>Paris", "'city' is not closed"),
+        ("<function=get_weather><parameter=city>Paris</parameter>", "the call is not closed"),
+        ("<tool_call>get_weather<arg_key>city</arg_key><arg_value>Par", "they are cut off"),
+        ('Action: write_file\nAction Input: "a.txt"', "it takes several, so its input must be JSON: path, content"),
+    ],
+)
+def test_arguments_that_cannot_be_read_are_an_error_and_never_empty(text, reason):
+    call = refusal(text)
+    assert f"cannot be read: {reason}" in (call.error or "")
+
+
+def test_one_broken_call_does_not_lose_the_others():
+    text = '[get_time(), get_weather(city=here), search_web(query="x")]'
+    calls = read_tool_calls(text, KNOWN).calls
+    assert [(call.name, call.error is None) for call in calls] == [
+        ("get_time", True),
+        ("get_weather", False),
+        ("search_web", True),
+    ]
+
+
+def test_an_action_together_with_a_final_answer_is_refused():
+    call = refusal("Action: get_weather\nAction Input: Paris\nFinal Answer: It rains.")
+    assert "an action and a final answer came together" in (call.error or "")
+
+
+def test_nothing_is_evaluated(tmp_path):
+    path = tmp_path / "made"
+    calls = read_tool_calls(f"search_web(query=__import__('pathlib').Path({str(path)!r}).touch())", KNOWN).calls
+    assert [call.error is None for call in calls] == [False]
+    assert not path.exists()
