@@ -54,14 +54,13 @@ class Resource:
 Content: TypeAlias = Text | Image | Audio | Resource
 
 _PARTS = (Text, Image, Audio, Resource)
-_INFINITE = (math.inf, -math.inf)
 _CONTAINERS = frozenset({dict, list})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Output:
-    """A tool's return value on its way to the caller."""
+    """A tool's return value on its way to the caller. Nobody changes it; to freeze it would cost more than the rest."""
 
     data: dict[str, Any]
     parts: tuple[Content, ...] = ()
@@ -69,10 +68,10 @@ class Output:
     @classmethod
     def of(cls, value: Any) -> Output:
         """Any value a tool returned. Values JSON cannot say are converted, not refused."""
+        if type(value) in _PLAIN:
+            return cls({"result": value if type(value) is not float or math.isfinite(value) else None})
         if isinstance(value, Output):
             return value
-        if type(value) in _PLAIN:
-            return cls(data={"result": value if value == value and value not in _INFINITE else None})
         if isinstance(value, _PARTS):
             return cls._of_parts([value])
         if isinstance(value, (list, tuple)) and any(isinstance(item, _PARTS) for item in value):
@@ -130,7 +129,11 @@ def plain_json(value: Any) -> Any:
 def copy_json(value: Any) -> Any:
     """A copy that shares no container with the original."""
     if type(value) is dict:
-        return {key: copy_json(item) if type(item) in _CONTAINERS else item for key, item in value.items()}
+        copied = value.copy()
+        for key, item in value.items():
+            if type(item) in _CONTAINERS:
+                copied[key] = copy_json(item)
+        return copied
     if type(value) is list:
         return [copy_json(item) if type(item) in _CONTAINERS else item for item in value]
     return value

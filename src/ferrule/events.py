@@ -45,7 +45,7 @@ class ToolEngineEventType(StrEnum):
     AFTER_TOOL_CALL = "after_tool_call"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class ToolEngineEvent:
     """One thing that happened. `data` holds what belongs to its type (see docs/events.md)."""
 
@@ -107,6 +107,20 @@ class EventBus:
         for subscriber in self._subscribers:
             subscriber.deliver(event)
 
+    def emit_of_call(
+        self,
+        event_type: ToolEngineEventType,
+        tool_name: str,
+        call_id: str,
+        data: dict[str, Any],
+        error: str | None = None,
+        error_type: str | None = None,
+    ) -> None:
+        """The same for what happens to calls, of which there are many."""
+        event = ToolEngineEvent(event_type, tool_name, call_id, error, error_type, data)
+        for subscriber in self._subscribers:
+            subscriber.deliver(event)
+
     async def drain(self, timeout: float = 5.0) -> None:
         """Wait until all subscribers have seen all events so far."""
         deadline = time.monotonic() + timeout
@@ -133,6 +147,8 @@ class EventBus:
 class _Subscriber:
     """Delivers events to one callback, in order."""
 
+    deliver: Callable[[ToolEngineEvent], None]
+
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         self.callback, self._accepts = callback, accepts
         self._queue: deque[ToolEngineEvent] = deque()
@@ -142,9 +158,6 @@ class _Subscriber:
     @property
     def pending(self) -> bool:
         return bool(self._queue) or self._busy
-
-    def deliver(self, event: ToolEngineEvent) -> None:
-        raise NotImplementedError
 
     def rest(self) -> None:
         """Hold no thread or task until the next event."""
@@ -175,24 +188,17 @@ class _SyncSubscriber(_Subscriber):
 
     def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
         super().__init__(callback, accepts)
-        self._slow = False
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._resting = False
+        self._slow = False
+        self.deliver = self._call
 
-    def deliver(self, event: ToolEngineEvent) -> None:
-        if self._slow:
-            self._enqueue(event)
-            self._wake.set()
-            if self._thread is None or not self._thread.is_alive():
-                self._start_thread()
-            return
-        started = time.perf_counter()
-        self._call(event)
-        took = time.perf_counter() - started
-        if took > SLOW_CALLBACK:
-            logger.info("subscriber=<%r>, took=<%.3f> | slow, gets its own thread", self.callback, took)
-            self._slow = True
+    def _deliver_later(self, event: ToolEngineEvent) -> None:
+        self._enqueue(event)
+        self._wake.set()
+        if self._thread is None or not self._thread.is_alive():
+            self._start_thread()
 
     def rest(self) -> None:
         self._resting = True
@@ -217,6 +223,7 @@ class _SyncSubscriber(_Subscriber):
             self._wake.clear()
 
     def _call(self, event: ToolEngineEvent) -> None:
+        started = time.perf_counter()
         try:
             if self._accepts is None or self._accepts(event):
                 told = self.callback(event)
@@ -225,6 +232,10 @@ class _SyncSubscriber(_Subscriber):
                     raise TypeError("the subscriber returned a coroutine: subscribe the async function itself")
         except (Exception, asyncio.CancelledError):  # a cancellation of its own is not that of the call it watches
             self._complain(event)
+        took = time.perf_counter() - started
+        if took > SLOW_CALLBACK and not self._slow:
+            logger.info("subscriber=<%r>, took=<%.3f> | slow, gets its own thread", self.callback, took)
+            self._slow, self.deliver = True, self._deliver_later
 
 
 class _AsyncSubscriber(_Subscriber):
@@ -234,8 +245,9 @@ class _AsyncSubscriber(_Subscriber):
         super().__init__(callback, accepts)
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.deliver = self._deliver_in_task
 
-    def deliver(self, event: ToolEngineEvent) -> None:
+    def _deliver_in_task(self, event: ToolEngineEvent) -> None:
         self._enqueue(event)
         if self._busy and self._loop is not None and self._loop.is_closed():
             self._busy = False  # the task ended with its loop

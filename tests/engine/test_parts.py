@@ -1,5 +1,8 @@
 """The small parts of the engine, each alone."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +14,10 @@ from ferrule.engine.cache import ResultCache
 from ferrule.engine.failures import FOREIGN, failure_of
 from ferrule.engine.output_limit import cut_text
 from ferrule.engine.retry import RetryPolicy
+from ferrule.engine.standard_executors import Executors
 from ferrule.errors import CallError, ExecutionFailed, Rejected, TimedOut, Transient, TransportFault
+from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.mcp.executor import McpExecutor
 from ferrule.spec import Effects, Tool, ToolCapability, ToolSpec
 
 
@@ -179,3 +185,18 @@ def test_cut_text_never_has_more_bytes_than_allowed(text, most):
     shown = cut_text(text, most)
     assert len(shown.encode("utf-8", "replace")) <= most
     assert text.startswith(shown)
+
+
+def test_every_standard_executor_can_be_loaded():
+    executors = Executors(AddressGuard(), McpExecutor())
+    assert set(executors) >= {"calculator", "command", "echo", "function", "http", "http_request", "openapi", "skill"}
+    assert all(hasattr(executors.get(name), "execute") for name in executors)
+    assert executors.get("calculator") is executors.get("calculator")
+    assert executors.get("nobody") is None
+
+
+def test_an_executor_is_loaded_with_the_first_tool_that_needs_it():
+    code = "import sys; from ferrule import ToolEngine; ToolEngine(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "ferrule.executors.function.executor" in loaded
+    assert "ferrule.executors.calculator.executor" not in loaded

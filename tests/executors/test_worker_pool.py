@@ -104,7 +104,6 @@ async def test_a_worker_that_died_in_its_sleep_is_replaced():
     first = await process_id(pool)
     os.kill(first, signal.SIGKILL)
     await wait_until(lambda: not is_running(first))
-    await asyncio.sleep(0.05)  # its other threads hold its files for a moment longer
     assert await process_id(pool) != first
     await pool.aclose()
 

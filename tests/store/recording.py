@@ -68,14 +68,15 @@ def record_many(path: str, number: str) -> None:
     asyncio.run(main())
 
 
-def meet_a_full_disk(path: str) -> None:
+def meet_a_full_disk(path: str, *earlier_calls: str) -> None:
     """No file of this process may grow beyond some kilobytes for a while."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     async def main() -> None:
         async with ToolKnowledgeStore(path) as store:
-            ended(store, "before")
+            for tool_name in earlier_calls:
+                ended(store, tool_name)
             await store.flush()
             resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))
             for _ in range(100):

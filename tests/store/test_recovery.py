@@ -1,8 +1,10 @@
 """Nothing that was acknowledged is lost, whatever is killed, full, locked or gone."""
 
 import asyncio
+import errno
 import json
 import logging
+import mmap
 import sqlite3
 import subprocess
 import sys
@@ -118,6 +120,18 @@ async def test_a_line_that_was_not_written_to_its_end_is_left_out(tmp_path, capl
     assert list(journal.iterdir()) == []
 
 
+async def test_a_line_with_a_gap_was_not_written_to_its_end_either(tmp_path, caplog):
+    journal = tmp_path / "calls.db.journal"
+    journal.mkdir()
+    whole = '["one",1.0,"echo",null,null,"unknown",null,null,null,null,null,{}]\n'
+    gap = '["two",1.0,"echo",\0\0\0\0,null,"unknown",null,null,null,null,null,{}]\n'
+    (journal / "start-1-000001.jsonl").write_text(HEADER + whole + gap + "\0" * 5_000)
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
+        assert [r.record_id for r in await everything(store)] == ["one"]
+    assert "lines=<1> | not written to their end, left out" in caplog.text
+    assert list(journal.iterdir()) == []
+
+
 async def test_an_old_line_never_undoes_the_end_of_a_call(tmp_path):
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
         store.record_finished(ToolCallRecord(record_id="one", tool_name="echo", status="success", result={"result": 1}))
@@ -195,9 +209,28 @@ async def test_a_journal_that_somebody_deletes_is_begun_again(tmp_path):
 
 def test_a_full_disk_breaks_no_call(tmp_path):
     path = tmp_path / "calls.db"
-    done = subprocess.run(command("meet_a_full_disk", path), cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command("meet_a_full_disk", path, "before"), cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
     assert [record.tool_name for record in everything_in(path)] == ["after", *["during"] * 100, "before"]
+
+
+def test_a_disk_without_room_for_a_journal_breaks_no_call(tmp_path):
+    path = tmp_path / "calls.db"
+    done = subprocess.run(command("meet_a_full_disk", path), cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [record.tool_name for record in everything_in(path)] == ["after", *["during"] * 100]
+
+
+async def test_a_file_system_that_cannot_map_files_is_written_to(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENODEV, "no such thing here")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db"), leave_to_others=True) as brief:
+        made = [ended(brief, params={"n": n}) for n in range(5)]
+        assert brief.failures == 0
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
+        assert await everything(store) == made[::-1]
 
 
 async def test_a_database_that_fails_gets_its_records_later(tmp_path, caplog):
@@ -277,6 +310,8 @@ async def test_a_process_that_ends_at_once_leaves_its_records_to_the_next(tmp_pa
         record = ToolCallRecord(record_id=brief.new_record_id(), tool_name="t", status="success")
         brief.record_finished(record)
     assert not (tmp_path / "calls.db").exists()
+    (left,) = (tmp_path / "calls.db.journal").iterdir()
+    assert left.stat().st_size < 1_000 and b"\0" not in left.read_bytes()
     async with ToolKnowledgeStore(url) as store:
         assert [r.record_id for r in await store.query_call_records()] == [record.record_id]
 

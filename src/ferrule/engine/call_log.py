@@ -9,13 +9,20 @@ from ferrule.call import Progress, ToolExecutionResult
 from ferrule.content import copy_json
 from ferrule.engine.running import RunningCall
 from ferrule.errors import CANCELLED, VALIDATION_ERROR
-from ferrule.events import EventBus, ToolEngineEvent, ToolEngineEventType
+from ferrule.events import EventBus, ToolEngineEventType
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 
 logger = logging.getLogger("ferrule.engine")
 
 NOT_RECORDED = "[not recorded]"
 _NO_NAMES: frozenset[str] = frozenset()
+
+# Each call announces these: as names of a module they are found in half the time.
+_BEFORE = ToolEngineEventType.BEFORE_TOOL_CALL
+_STARTED = ToolEngineEventType.EXECUTION_STARTED
+_PROGRESS = ToolEngineEventType.EXECUTION_PROGRESS
+_COMPLETED = ToolEngineEventType.EXECUTION_COMPLETED
+_AFTER = ToolEngineEventType.AFTER_TOOL_CALL
 
 
 class CallLog:
@@ -26,20 +33,16 @@ class CallLog:
 
     def arrived(self, call: RunningCall) -> None:
         if self._events.watched:
-            self._announce(
-                call,
-                ToolEngineEventType.BEFORE_TOOL_CALL,
-                params=copy_json(call.params),
-                action=call.action,
-                context=call.context,
-            )
+            data = {"params": copy_json(call.params), "action": call.action, "context": call.context}
+            self._events.emit_of_call(_BEFORE, call.tool_name, call.call_id, data)
 
     def started(self, call: RunningCall) -> None:
         """From here on the call has its record, whatever is killed."""
+        assert call.prepared is not None
         call.record = _record_of(call)
-        self._store.record_started(call.record, secret_names=_secret_names(call))
+        self._store.record_started(call.record, secret_names=call.prepared.secret_names)
         if self._events.watched:
-            self._announce(call, ToolEngineEventType.EXECUTION_STARTED, params=copy_json(call.params))
+            self._events.emit_of_call(_STARTED, call.tool_name, call.call_id, {"params": copy_json(call.params)})
 
     def progressed(self, call: RunningCall, progress: Progress) -> None:
         if call.ended is not None:  # a task the tool left behind
@@ -50,7 +53,7 @@ class CallLog:
             except Exception:
                 logger.exception("tool=<%s> | the caller's progress callback failed", call.tool_name)
         if self._events.watched:
-            self._announce(call, ToolEngineEventType.EXECUTION_PROGRESS, progress=progress)
+            self._events.emit_of_call(_PROGRESS, call.tool_name, call.call_id, {"progress": progress})
 
     def ended(self, call: RunningCall, result: ToolExecutionResult) -> None:
         """How the call ended, before its caller is told."""
@@ -69,67 +72,57 @@ class CallLog:
         if self._events.watched:
             self._announce_end(call, result)
 
-    def _announce(self, call: RunningCall, event_type: ToolEngineEventType, **data: Any) -> None:
-        self._events.emit(
-            ToolEngineEvent(event_type=event_type, tool_name=call.tool_name, call_id=call.call_id, data=data)
-        )
-
     def _announce_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
         if result.is_success:
-            ended = ToolEngineEventType.EXECUTION_COMPLETED
+            ended = _COMPLETED
         elif result.error_type == VALIDATION_ERROR:
             ended = ToolEngineEventType.VALIDATION_ERROR
         else:
             ended = ToolEngineEventType.EXECUTION_FAILED
         # Subscribers watch: what they do to their copy is nobody else's business.
         shown = ToolExecutionResult(
-            is_success=result.is_success,
-            tool_name=result.tool_name,
-            output=copy_json(result.output),
-            error=result.error,
-            error_type=result.error_type,
-            validation_errors=copy_json(result.validation_errors) if result.validation_errors else [],
-            execution_time=result.execution_time,
-            executed_at=result.executed_at,
-            metadata=copy_json(result.metadata) if result.metadata else {},
-            call_id=result.call_id,
-            content=result.content,
+            result.is_success,
+            result.tool_name,
+            copy_json(result.output),
+            result.error,
+            result.error_type,
+            copy_json(result.validation_errors) if result.validation_errors else [],
+            result.execution_time,
+            result.executed_at,
+            copy_json(result.metadata) if result.metadata else {},
+            result.call_id,
+            result.content,
         )
-        for event_type in (ended, ToolEngineEventType.AFTER_TOOL_CALL):
-            self._events.emit(
-                ToolEngineEvent(
-                    event_type=event_type,
-                    tool_name=call.tool_name,
-                    call_id=call.call_id,
-                    error=result.error,
-                    error_type=result.error_type,
-                    data={"result": shown},
-                )
+        for event_type in (ended, _AFTER):
+            self._events.emit_of_call(
+                event_type, call.tool_name, call.call_id, {"result": shown}, result.error, result.error_type
             )
 
 
 def _record_of(call: RunningCall) -> ToolCallRecord:
     prepared, context = call.prepared, call.context
     record = ToolCallRecord(
-        record_id=call.call_id,
-        tool_name=call.tool_name,
-        action=call.action,
-        params=_recordable(call),
-        caller_id=context.caller_id,
-        caller_type=context.caller_type,
-        conversation_id=context.conversation_id,
-        workflow_id=context.workflow_id,
-        started_at=call.arrived_at,
-        wait_time=call.wait_time,
-        parent_id=call.parent.call_id if call.parent is not None else None,
+        call.call_id,
+        call.tool_name if prepared is None else prepared.tool.spec.tool_id,
+        call.params if prepared is not None and type(call.params) is dict else _recordable(call),
+        call.action if prepared is None else prepared.capability.name,
+        context.caller_id,
+        context.caller_type,
+        context.conversation_id,
+        context.workflow_id,
+        None if prepared is None else prepared.fingerprint,
+        None if prepared is None else prepared.tool.source,
+        None if call.parent is None else call.parent.call_id,
+        call.arrived_at,
     )
-    if prepared is not None:
-        record.tool_name, record.action = prepared.tool.spec.tool_id, prepared.capability.name
-        record.fingerprint, record.source = prepared.fingerprint, prepared.tool.source
+    record.wait_time = call.wait_time
+    if context.tool_call_id is not None:  # whoever goes on after a crash must find the call by it
+        record.metadata = {"tool_call_id": context.tool_call_id}
     return record
 
 
 def _recordable(call: RunningCall) -> dict[str, Any]:
+    """Arguments that are no dictionary, or of a tool nobody knows."""
     params = call.params
     if not isinstance(params, dict):
         return {} if params is None else {"arguments": NOT_RECORDED if call.prepared is None else params}

@@ -19,7 +19,7 @@ class Deadline:
     __slots__ = ("_before", "_cancelled", "_ended", "_keeper", "_pauses", "_remaining", "_task", "when")
 
     def __init__(self, keeper: Deadlines, seconds: float) -> None:
-        task = asyncio.current_task()
+        task = asyncio.current_task(keeper.loop)
         assert task is not None, "a call runs in a task"
         self._keeper, self._task = keeper, task
         self._before = task.cancelling()
@@ -64,8 +64,9 @@ class Deadline:
         """The call has ended; take back the cancellations it was sent."""
         self._ended = True
         self._keeper.active.discard(self)
-        for _ in range(self._cancelled):
-            self._task.uncancel()
+        if self._cancelled:
+            for _ in range(self._cancelled):
+                self._task.uncancel()
 
     def expire(self) -> None:
         if not self._ended:

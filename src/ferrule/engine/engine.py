@@ -46,6 +46,7 @@ from ferrule.errors import (
     ExecutionFailed,
     ExecutorNotFound,
     InvalidArguments,
+    KnownFailure,
     LoadError,
     PermissionDenied,
     Rejected,
@@ -167,10 +168,10 @@ class ToolEngine:
     def shown_params(self, tool_name: str, params: Any, action: str | None = None) -> dict[str, Any]:
         """The arguments of a call as they may be shown and recorded: without secrets."""
         given = dict(params) if isinstance(params, Mapping) else {"arguments": params}
-        try:
-            secret_names = self.registry.find(tool_name, action)[1].secret_names
-        except ToolNotFound:
-            secret_names = frozenset()
+        tools, secret_names = self.registry.snapshot(), frozenset[str]()
+        if tools.knows(tool_name):
+            with suppress(ToolNotFound):
+                secret_names = tools.find(tool_name, action)[1].secret_names
         redaction = self.store.redaction
         if not secret_names and not redaction.suspects(encode_json(given).decode()):
             return given
@@ -188,6 +189,10 @@ class ToolEngine:
     async def reload(self) -> LoadReport:
         """Read changed files of tools now."""
         return await self._files.reload()
+
+    async def discovered(self) -> None:
+        """Wait until servers that are being asked for their tools have told them."""
+        await self._files.servers.discovered()
 
     @property
     def load_errors(self) -> Sequence[LoadError]:
@@ -407,7 +412,7 @@ class ToolEngine:
 
     def _remembered(self, call: RunningCall, prepared: Prepared) -> Output | None:
         memory = call.context.memory
-        if memory is not None and (known := memory.recall(prepared.tool, prepared.capability, call.params)) is not None:
+        if memory is not None and (known := self._recall(call, prepared, memory)) is not None:
             call.note(recalled=True)
             return known
         if not prepared.effects.cacheable:
@@ -418,9 +423,24 @@ class ToolEngine:
             call.note(cached=True)
         return output
 
+    def _recall(self, call: RunningCall, prepared: Prepared, memory: CallMemory) -> Output | None:
+        call.asked = copy_json(call.params)
+        try:
+            return memory.recall(prepared.tool, prepared.capability, call.params)
+        except KnownFailure:
+            raise
+        except Exception:  # a memory is anybody's code; no call must fail for it
+            logger.exception("tool=<%s>, call=<%s> | the memory failed", call.tool_name, call.call_id)
+            return None
+
     def _learn(self, call: RunningCall, memory: CallMemory, result: ToolExecutionResult) -> None:
-        if call.prepared is not None and isinstance(call.params, dict):
-            memory.learn(call.prepared.tool, call.prepared.capability, call.params, result)
+        params = call.params if call.asked is None else call.asked
+        if call.prepared is None or not isinstance(params, dict):
+            return
+        try:
+            memory.learn(call.prepared.tool, call.prepared.capability, params, result)
+        except Exception:
+            logger.exception("tool=<%s>, call=<%s> | the memory failed", call.tool_name, call.call_id)
 
     def _admit(self, call: RunningCall, prepared: Prepared) -> bool:
         """Take a place; False when there is none and the call has to wait for one."""

@@ -31,8 +31,6 @@ class Cut:
 
 def cut_output(data: dict[str, Any], most: int, store: ToolKnowledgeStore, secrets: tuple[str, ...]) -> Cut | None:
     """What to hand on instead of a result of more than so many bytes; None for one that is short enough."""
-    if _surely_short(data, most):
-        return None
     whole = encode_json(data)
     if len(whole) <= most:
         return None
@@ -72,7 +70,7 @@ def _keep(data: dict[str, Any], whole: bytes, store: ToolKnowledgeStore, secrets
         return None
 
 
-def _surely_short(data: dict[str, Any], most: int) -> bool:
+def surely_short(data: dict[str, Any], most: int) -> bool:
     """Whether a result is short at first sight, without writing it out."""
     if len(data) > 8:
         return False

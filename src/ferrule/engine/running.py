@@ -41,6 +41,7 @@ class RunningCall:
     __slots__ = (
         "action",
         "arrived_at",
+        "asked",
         "attempts",
         "cache_key",
         "call_id",
@@ -75,6 +76,8 @@ class RunningCall:
         self.action = action
         self.params: Any = params
         """As given; once they were checked, as the tool gets them."""
+        self.asked: dict[str, Any] | None = None
+        """The same for a memory: tools may spoil theirs."""
         self.context = context
         self.on_progress = on_progress
         self.parent = parent

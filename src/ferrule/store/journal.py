@@ -1,17 +1,17 @@
 """The journal is the queue.
 
-A call's record is one line of JSON (see `line.py`), appended to a file with a single `write` before the call's result
-is handed to anybody. The kernel then has it: it survives `kill -9` of the process at any moment, and costs about a
-microsecond, because nothing waits for a disk or a database. A writer thread (`writer.py`) reads what was appended
-and puts it into SQL, many lines with one statement. Only after that is a line ever removed.
+A call's record is one line of JSON (see `line.py`), copied into memory that is mapped to a file (`segment.py`) before
+the call's result is handed to anybody. The kernel then has it: it survives `kill -9` of the process at any moment, and
+costs less than a microsecond, because nothing waits for a disk or a database. A writer thread (`writer.py`) reads what
+was appended and puts it into SQL, many lines with one statement. Only after that is a line ever removed.
 
 A journal is a directory of segments, `<start>-<pid>-<number>.jsonl`. Each belongs to one living process, which holds
 a lock on it (`flock`) that the kernel frees when the process dies, however it dies. A segment whose lock is free was
 left behind: whoever finds it reads it again from the start and deletes it. Lines are inserted by record id and may be
 inserted twice, so recovery after a crash is no special case but the same code once more.
 
-A segment's first line names its owner; a last line without an end was being written when the process was killed. Its
-call was never acknowledged, so it is left out.
+A segment's first line names its owner; a last line without an end, or with a gap, was being written when the process
+was killed. Its call was never acknowledged, so it is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ferrule.store.segment import Segment
 logger = logging.getLogger("ferrule.store")
 
 SEGMENT_BYTES = 4_000_000
-"""A longer segment is closed and deleted as soon as it has been read, and another one begun."""
+"""A segment that is full is deleted as soon as it has been read, and another one begun."""
 LINES_IN_MEMORY = 200_000
 SEGMENTS_LEFT = 64
 """So many are left to others; whoever makes more puts them all away."""
@@ -63,7 +63,7 @@ class Journal(Protocol):
         """Returns how much of the backlog that was."""
 
     def rotate(self) -> None:
-        """Begin a new segment where that is due."""
+        """Begin a new segment where that is due; after a failure, try again."""
 
     def abandoned(self) -> Iterator[Segment]:
         """What dead processes left behind, oldest first; the caller ends each with `delete` or `close`."""
@@ -136,9 +136,9 @@ class FileJournal:
         self._wake = wake
         self._numbers = count(1)
         self._lock = threading.Lock()
-        self._fd = -1
+        self._current: Segment | None = None
+        """The one that is appended to."""
         self._segments: list[Segment] = []
-        """The last one is appended to while `_fd` is its file."""
         self._broken = False
         """A failure stops the trying until the reader has come by: calls must not pay for it."""
         self._rescued = MemoryJournal(wake, start)
@@ -149,14 +149,12 @@ class FileJournal:
     def append(self, line: bytes) -> None:
         with self._lock:
             try:
-                if self._fd < 0:
-                    self._begin_segment()
-                if os.write(self._fd, line) != len(line):
-                    raise OSError(f"a line of {len(line)} bytes was written only in part")
+                if self._current is None or not self._current.append(line):
+                    self._begin_segment(len(line)).append(line)
             except OSError:
                 # The next line must not stand behind half a line, so this segment has ended. Meanwhile the line goes
                 # into SQL from memory, if the database still works.
-                self._fd, self._broken = -1, True
+                self._current, self._broken = None, True
                 self._rescued.append(line)
                 raise
             finally:
@@ -175,7 +173,7 @@ class FileJournal:
         if lines := self._rescued.read():
             return lines
         for segment in list(self._segments):
-            has_ended = segment.fd != self._fd  # asked before reading: nothing is added to it after that
+            has_ended = segment is not self._current  # asked before reading: nothing is added to it after that
             try:
                 lines = segment.read()
             except OSError:
@@ -194,11 +192,11 @@ class FileJournal:
         return self._reading.done()
 
     def rotate(self) -> None:
-        """End a segment that has grown long or that somebody deleted; after a failure, allow another try."""
+        """End a segment that somebody deleted; after a failure, allow another try."""
         with self._lock:
             self._broken = False
-            if self._fd >= 0 and (self._segments[-1].position >= SEGMENT_BYTES or not self._segments[-1].exists()):
-                self._fd = -1
+            if self._current is not None and not self._current.exists():
+                self._current = None
 
     def abandoned(self) -> Iterator[Segment]:
         own = {segment.path for segment in self._segments}
@@ -226,35 +224,40 @@ class FileJournal:
 
     def close(self, *, keep: bool) -> None:
         with self._lock:
-            segments, self._segments, self._fd = self._segments, [], -1
+            segments, self._segments, self._current = self._segments, [], None
         for segment in segments:
             if keep or segment.backlog():
-                segment.close()
+                segment.leave()
             else:
                 segment.delete()
 
     def continue_in_child(self, start: str) -> None:
         self._lock = threading.Lock()
-        self.close(keep=True)  # the lock stays with the parent's file
+        for segment in self._segments:
+            segment.close()  # the lock stays with the parent's file
+        self._segments, self._current = [], None
         self.owner, self._start = owner_name(start), start
         self._rescued.continue_in_child(start)
 
-    def _begin_segment(self) -> None:
+    def _begin_segment(self, at_least: int) -> Segment:
         if self._broken:
             raise OSError(f"no file in {self.directory} could be written")
         make_directory(self.directory)
         segment = Segment.create(
-            self.directory / f"{self._start}-{os.getpid()}-{next(self._numbers):06}.new", self.owner
+            self.directory / f"{self._start}-{os.getpid()}-{next(self._numbers):06}.new",
+            self.owner,
+            max(SEGMENT_BYTES, at_least),
         )
         self._segments.append(segment)
-        self._fd = segment.fd
+        self._current = segment
+        return segment
 
     def _leave(self, segment: Segment) -> None:
         with self._lock:
             self._segments.remove(segment)
-            if segment.fd == self._fd:
-                self._fd = -1
-        segment.close()
+            if segment is self._current:
+                self._current = None
+        segment.leave()
 
 
 def owner_name(start: str) -> str:

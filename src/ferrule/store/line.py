@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
@@ -34,14 +34,17 @@ def finished_line(record: ToolCallRecord, redaction: Redaction, secret_names: fr
     return (record.written or _head(record, redaction, secret_names)) + b"," + _tail(record, redaction)
 
 
-def newest(lines: Iterable[bytes]) -> list[bytes]:
+def newest(lines: Sequence[bytes]) -> list[bytes]:
     """The last line of each record."""
-    return list({_id_of(line): line for line in lines}.values())
+    lines_of = {line.partition(b'",')[0]: line for line in lines}
+    if b"\\" in b"".join(lines_of):  # an id with a quotation mark in it, which may not be where it ends
+        lines_of = {_id_of(line): line for line in lines}
+    return list(lines_of.values())
 
 
 def is_whole(line: bytes) -> bool:
     """Whether the line was written to its end; the database finds those this test cannot."""
-    return line[:2] == b'["' and line[-1:] == b"]"
+    return line[:2] == b'["' and line[-1:] == b"]" and b"\0" not in line
 
 
 def _id_of(line: bytes) -> bytes:

@@ -11,7 +11,7 @@ Status: TypeAlias = Literal["running", "success", "failed", "cancelled", "interr
 """`interrupted`: the process that ran the call ended before the call did."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class ToolCallRecord:
     """One call, from the moment it started.
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 from ferrule.call import Invocation, ToolExecutionContext
 from ferrule.errors import ExecutionFailed, InvalidArguments
@@ -36,7 +37,7 @@ from ferrule.schema import FunctionSignature
 
 logger = logging.getLogger("ferrule.executors")
 
-_CONTEXT_FIELDS = [f.name for f in fields(ToolExecutionContext) if f.name != "variables"]
+_CONTEXT_FIELDS = [f.name for f in fields(ToolExecutionContext) if f.name not in ("variables", "memory")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ def _ready_arguments(function: RemoteFunction, invocation: Invocation) -> ReadyA
     context = invocation.context
     if function.signature.context_parameter is not None:
         sendable = {name: context.variables[name] for name in _sendable_variables(invocation)}
-        context = replace(context, variables=sendable)
+        context = replace(context, variables=sendable, memory=None)
     return ReadyArguments(*function.signature.bind(invocation.params, context))
 
 
@@ -166,4 +167,16 @@ def _surroundings() -> Surroundings:
         directory = os.getcwd()
     except OSError:
         directory = None
-    return Surroundings(directory, [entry for entry in sys.path if isinstance(entry, str)], dict(os.environ))
+    return Surroundings(directory, [entry for entry in sys.path if isinstance(entry, str)], _environment())
+
+
+def _environment() -> dict[str, str]:
+    # To copy it takes longer than all the rest that is said to a worker, because each variable is decoded anew. What
+    # `os.environ` keeps them in is private, but tells at once whether anything has changed.
+    encoded: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
+    return dict(os.environ) if encoded is None else _decoded(tuple(encoded.items()))
+
+
+@lru_cache(maxsize=1)
+def _decoded(environment: tuple[tuple[bytes, bytes], ...]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in environment}

@@ -43,8 +43,8 @@ _PARTS = (Text, Image, Audio, Resource)
 T = TypeVar("T")
 
 
-def main() -> None:
-    owner = meet_owner()
+def main(begun: int) -> None:
+    owner = meet_owner(begun)
     faulthandler.enable()
     Worker(owner).serve()
 

@@ -28,8 +28,8 @@ from ferrule.executors.worker.frames import HEADER_SIZE, Answer, Call, Question,
 class Owner:
     """The other end of the conversation."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, begun: int) -> None:
+        self._connection, self._begun = connection, begun
         self._sending = threading.Lock()
         self._listening = threading.Condition()
         self._someone_listens = False
@@ -40,10 +40,12 @@ class Owner:
         """The number of the call that runs."""
 
     def next_call(self) -> Call | None:
-        """None when the owner has said goodbye."""
+        """The call that begins now; None when the owner has said goodbye."""
         self._listen_until(lambda: bool(self._calls))
         call = self._calls.popleft()
         self.current = call.number if call is not None else 0
+        if call is not None:
+            os.write(self._begun, b".")
         return call
 
     def finish(self, encoded: bytes) -> None:
@@ -131,8 +133,12 @@ def _plain(params: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def meet_owner() -> Owner:
-    """Take the channels that came as standard input and output, and put harmless ones in their place."""
+def meet_owner(begun: int) -> Owner:
+    """Take the channels that came as standard input and output, and put harmless ones in their place.
+
+    `begun` is the pipe in which the owner looks up whether a call was begun.
+    """
+    os.set_inheritable(begun, False)
     connection, lifeline = socket.socket(fileno=os.dup(0)), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -141,7 +147,7 @@ def meet_owner() -> Owner:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     _die_with_owner(lifeline)
-    return Owner(connection)
+    return Owner(connection, begun)
 
 
 def _die_with_owner(lifeline: int) -> None:

@@ -89,8 +89,10 @@ class WorkerPool:
         arguments = pack_arguments(function, invocation)
         await self._places.take()
         try:
-            worker = self._take_worker(function.reference)
-            outcome = await self._converse(worker, function, invocation, arguments)
+            outcome = None
+            while outcome is None:
+                worker = self._take_worker(function.reference)
+                outcome = await self._converse(worker, function, invocation, arguments)
             self._give_back(worker)
         finally:
             self._places.leave()
@@ -115,10 +117,12 @@ class WorkerPool:
 
     async def _converse(
         self, worker: WorkerProcess, function: RemoteFunction, invocation: Invocation, arguments: bytes
-    ) -> Done | Failed | NotLoaded:
+    ) -> Done | Failed | NotLoaded | None:
+        """What came of the call; None when the worker had died in its sleep, and never began with it."""
         conversation = Conversation(worker, next(self._numbers), invocation, self._places.lent)
         try:
             outcome = await conversation.hold(function, arguments)
+            worker.has_begun()
             await conversation.nested.end()
         except GeneratorExit:  # the event loop is gone, there is nothing left to wait with
             worker.kill_call()
@@ -127,7 +131,10 @@ class WorkerPool:
             raise
         except BaseException as error:
             worker.kill_call()
+            died_in_its_sleep = isinstance(error, EOFError) and worker.idle_since and not worker.has_begun()
             await to_the_end(self._bury(worker, conversation))
+            if died_in_its_sleep:
+                return None
             if isinstance(error, EOFError):
                 raise TransportFault(
                     f"The process that ran tool {invocation.tool.id!r} died ({worker.how_it_ended()}). "
@@ -168,17 +175,20 @@ class WorkerPool:
     def _start_spare(self) -> None:
         with self._lock:
             if not self._idle and len(self._workers) < self._size:
-                self._idle.append(self._start())
+                self._let_rest(self._start())
 
     def _give_back(self, worker: WorkerProcess) -> None:
         with self._lock:
             worker.calls += 1
-            worker.idle_since = time.monotonic()
             if worker.calls < self._calls_per_worker:
-                self._idle.append(worker)
+                self._let_rest(worker)
             else:
                 self._dismiss(worker)
             self._tidy_later()
+
+    def _let_rest(self, worker: WorkerProcess) -> None:
+        worker.idle_since = time.monotonic()
+        self._idle.append(worker)
 
     def _dismiss(self, worker: WorkerProcess) -> None:
         if worker.calls:

@@ -3,7 +3,8 @@
 A worker is a new Python, not a fork: no locks, threads or open connections of this process come along. It leads a
 session of its own, so that it can be ended together with whatever a tool started in it. Two things tie it to this
 process. Over a socket, its standard input, frames go to and fro. A pipe, its standard output, carries nothing: it
-breaks when this process dies, however that happens, and then the worker ends itself.
+breaks when this process dies, however that happens, and then the worker ends itself. Into another pipe it writes a byte
+for each call it begins: when it has died, that tells a call that may have done something from one it never saw.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from ferrule.executors.worker.channel import Channel
 from ferrule.executors.worker.frames import Surroundings
 
 _BOOTSTRAP = (
-    "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from ferrule.executors.worker.main import main; main()"
+    "import sys; begun = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; del sys.argv[1:]; "
+    "from ferrule.executors.worker.main import main; main(begun)"
 )
 _POLL_INTERVAL = 0.002
 
@@ -39,7 +41,7 @@ class WorkerProcess:
                 'put those calls under `if __name__ == "__main__":`'
             )
         self.started_at = time.time()
-        self._process, connection, self._lifeline = _start()
+        self._process, connection, self._lifeline, self._begun = _start()
         self.channel = Channel(connection, max_frame)
         self._left: set[int] = set()
         self.functions: set[int] = set()
@@ -50,7 +52,8 @@ class WorkerProcess:
         self.call_began = 0.0
         """On the clock of `process_tree`."""
         self.calls = 0
-        self.idle_since = time.monotonic()
+        self.idle_since = 0.0
+        """0 when it was started for the call it has."""
 
     @property
     def pid(self) -> int:
@@ -59,6 +62,13 @@ class WorkerProcess:
     @property
     def ended(self) -> bool:
         return self._process.returncode is not None
+
+    def has_begun(self) -> bool:
+        """Whether it has begun with the call it was sent; to be asked once after each call."""
+        try:
+            return bool(os.read(self._begun, 1))
+        except BlockingIOError:
+            return False
 
     def kill(self) -> None:
         """End it and all its children, now. `gone` waits for their last moments."""
@@ -119,25 +129,31 @@ class WorkerProcess:
         self.channel.close()
         if self._lifeline >= 0:
             os.close(self._lifeline)
+            os.close(self._begun)
             self._lifeline = -1
 
 
-def _start() -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+def _start() -> tuple[subprocess.Popen[bytes], socket.socket, int, int]:
     ours, theirs = socket.socketpair()
     broken_when_we_die, lifeline = os.pipe()
+    begun, begins = os.pipe()
+    os.set_blocking(begun, False)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, *(entry for entry in sys.path if isinstance(entry, str))],
+            [sys.executable, "-c", _BOOTSTRAP, str(begins), *(entry for entry in sys.path if isinstance(entry, str))],
             stdin=theirs.fileno(),
             stdout=broken_when_we_die,
             stderr=None if sys.__stderr__ is not None else subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=(begins,),
         )
     except OSError as error:
         ours.close()
         os.close(lifeline)
+        os.close(begun)
         raise TransportFault(f"A worker process could not be started: {error}.") from error
     finally:
         theirs.close()
         os.close(broken_when_we_die)
-    return process, ours, lifeline
+        os.close(begins)
+    return process, ours, lifeline, begun
