@@ -56,6 +56,8 @@ def test_an_outline_is_read_by_role_and_text():
         ('{"html": "<a class=\\"js-social-count\\">28.4k</a>"}', "a.js-social-count"),
         ('{"html": "<a class=\\"js-social-count\\">28.4k</a> and it was cut', "a.js-social-count"),
         ("Selectors of this page:\n- #home\n- a.js-social-count\nSee example.com", "a.js-social-count"),
+        ("On the page: a#home (link, 'Home'); #n (number, '5', class 'js-social-count').", "#n"),
+        ("On the page: ul#social > li:nth-of-type(1) (number, '5'); a > b#count (number, '7').", "a > b#count"),
         ('<a aria-label="Social count">5</a>', 'a[aria-label="Social count"]'),
         ('<a name=count href="#">5</a>', 'a[name="count"]'),
         ("<a title='Say \"count\"'>5</a>", 'a[title="Say \\"count\\""]'),

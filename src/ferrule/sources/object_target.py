@@ -42,15 +42,19 @@ class SharedObject:
             self._guests.add(user)
 
     async def leave(self, user: str) -> None:
-        """When the last one leaves, it puts away what it holds for them (`cleanup`), and may be used again."""
+        """When the last one leaves, it puts away what it holds for them (`cleanup`), and may be used again.
+
+        Where `cleanup` takes an argument, it is told who leaves while others stay.
+        """
         with self._lock:
             self._guests.discard(user)
-            made = None if self._guests else self._made
+            made, is_last = self._made, not self._guests
         cleanup = getattr(made, ENDINGS[0], None)
-        if callable(cleanup):
-            ended = cleanup()
-            if inspect.isawaitable(ended):
-                await ended
+        if not callable(cleanup) or not (is_last or _takes_an_argument(cleanup)):
+            return
+        ended = cleanup() if is_last else cleanup(user)
+        if inspect.isawaitable(ended):
+            await ended
 
     async def release(self) -> None:
         with self._lock:
@@ -65,6 +69,12 @@ class SharedObject:
                 if inspect.isawaitable(ended):
                     await ended
                 return
+
+
+def _takes_an_argument(function: Callable[..., Any]) -> bool:
+    return any(
+        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in inspect.signature(function).parameters.values()
+    )
 
 
 class ObjectTarget:

@@ -1,8 +1,9 @@
 """The elements of a page, from whatever an observation shows of it.
 
 Tools show pages in many ways: as HTML, as an outline for screen readers (`link "28.4k stars" [ref=e12]`), as JSON of
-elements, or as a list of selectors. Each is read for what it says; nothing is built up from it. The patterns stop at
-the next `<` or line end, so that reading takes time in proportion to the text, whatever stands in it.
+elements, as a list of selectors, or as selectors with notes (`a#stars (link, '28.4k stars')`). Each is read for what it
+says; nothing is built up from it. The patterns stop at the next `<` or line end, so that reading takes time in
+proportion to the text, whatever stands in it.
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ _LISTED = re.compile(
     r"(?<![\w=/.#\]-])(?:(?P<tag>[a-z][a-z0-9]{0,20})?"
     r"(?:[#.][A-Za-z_][\w-]{0,80}|\[[a-z][\w-]{0,40}[*^$~|]?=\"[^\"\]\n]{1,120}\"\]){1,8})(?![\w(/@])"
 )
+_LAST = re.compile(r"(?:[^\s>+~\[\]]|\[[^\]]*\])+\Z")
+_BRACKETS = re.compile(r"\[[^\]]*\]")
+_NOTED = re.compile(
+    r"(?:(?<=: )|(?<=; )|(?<=\A))(?P<selector>(?:(?!: |; )[^\n]){1,300}?) "
+    r"\((?P<role>[a-z]{2,20})(?:, '(?P<text>[^'\n]{0,300})')?(?:, class '(?P<class>[^'\n]{1,300})')?\)"
+    r"(?=[;.]|\s*\Z)"
+)
+"""A selector and what it points at: `a#stars (link, '28.4k stars'); span#n (number, '3', class 'count')`"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,8 +131,11 @@ def _of_text(text: str) -> Iterator[Element]:
     if _TAG.search(text):
         yield from _of_html(text)
         return
-    yield from _of_outline(text)
-    yield from _of_list(text)
+    noted = list(_of_notes(text))
+    yield from noted
+    if not noted:
+        yield from _of_outline(text)
+        yield from _of_list(text)
 
 
 def _of_html(text: str) -> Iterator[Element]:
@@ -152,6 +164,15 @@ def _plain(text: str) -> str:
     return " ".join(html.unescape(text).split()) if text and not text.isspace() else ""
 
 
+def _of_notes(text: str) -> Iterator[Element]:
+    for found in _NOTED.finditer(text):
+        element = listed(found["selector"])
+        element.role, element.text = found["role"], " ".join((found["text"] or "").split())
+        if found["class"]:
+            element.attributes["class"] = found["class"]
+        yield element
+
+
 def _of_outline(text: str) -> Iterator[Element]:
     for found in _OUTLINE.finditer(text):
         said = found["name"] or found["said"] or found["text"]
@@ -169,10 +190,13 @@ def _of_list(text: str) -> Iterator[Element]:
 
 def listed(selector: str) -> Element:
     """An element of which only a selector is known."""
-    said = {name.lower(): a or b or c for name, a, b, c in _ATTRIBUTE.findall(selector[:1000])}
-    tag = re.match(r"[a-z][a-z0-9]*", selector)
-    classes = re.findall(r"\.([A-Za-z_][\w-]*)", selector[:1000])
-    identity = re.search(r"#([A-Za-z_][\w-]*)", selector[:1000])
+    last = _LAST.search(selector[:1000])  # what comes before says where it is, not what it is
+    itself = last[0] if last else ""
+    said = {name.lower(): a or b or c for name, a, b, c in _ATTRIBUTE.findall(itself)}
+    tag = re.match(r"[a-z][a-z0-9]*", itself)
+    names = _BRACKETS.sub("", itself)
+    classes = re.findall(r"\.([A-Za-z_][\w-]*)", names)
+    identity = re.search(r"#([A-Za-z_][\w-]*)", names)
     attributes = {**said, "class": " ".join(classes), "id": identity[1] if identity else ""}
     return Element(
         tag=tag[0] if tag else "",

@@ -14,7 +14,7 @@ from ferrule.memory.adjustments.forms import Form, forms_of
 from ferrule.memory.adjustments.page import Element, elements_in
 from ferrule.memory.adjustments.symptoms import says_missing, says_time_out, says_unusable_element
 from ferrule.memory.adjustments.widening import wider
-from ferrule.memory.failure import LOCATORS
+from ferrule.memory.parameters import LOCATORS
 from ferrule.search.words import terms_of
 
 _DESCRIBED = re.compile(r"selector|xpath|选择器", re.I)
