@@ -84,8 +84,15 @@ TOOLS = [
     ),
     function("fetch_page", "Download a web page and return its text.", "url", url=text(format="uri")),
     function("random_number", "Pick a random number.", "minimum maximum", minimum="integer", maximum="integer"),
-    function("roll_dice", "Roll dice.", "", sides=text(type="integer", default=6), count=text(type="integer", default=1)),
-    function("average", "The average of a list of numbers.", "numbers", numbers={"type": "array", "items": {"type": "number"}}),
+    function(
+        "roll_dice", "Roll dice.", "", sides=text(type="integer", default=6), count=text(type="integer", default=1)
+    ),
+    function(
+        "average",
+        "The average of a list of numbers.",
+        "numbers",
+        numbers={"type": "array", "items": {"type": "number"}},
+    ),
     function(
         "set_light",
         "Switch a lamp in the house on or off.",
@@ -114,9 +121,17 @@ TOOLS = [
     ),
     function("run_query", "Run a SQL query on the database.", "sql", sql=text("The SQL statement")),
     function("ping", "Check whether a host answers.", "host", host=text("Host name", pattern=r"^[\w-]+(\.[\w-]+)+$")),
-    function("query_train", "查询两个城市之间的火车票。", "from_city to_city", from_city=text("出发城市"), to_city=text("到达城市")),
+    function(
+        "query_train",
+        "查询两个城市之间的火车票。",
+        "from_city to_city",
+        from_city=text("出发城市"),
+        to_city=text("到达城市"),
+    ),
     function("count_words", "Count the words of a text.", "text", text="string"),
-    function("resize_image", "Resize an image file.", "path width height", path="string", width="integer", height="integer"),
+    function(
+        "resize_image", "Resize an image file.", "path width height", path="string", width="integer", height="integer"
+    ),
     function("shutdown_server", "Shut down a server at once.", "server", server=text("Name of the server")),
     function("finish_task", "End the task with an answer.", "answer", answer="string"),
 ]

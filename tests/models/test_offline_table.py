@@ -12,7 +12,6 @@ from tests.models.offline_tools import TOOLS
 
 NOW = datetime(2026, 3, 4, 10, 0)  # a Wednesday
 
-Q: list[tuple[str, dict[str, Any] | list[tuple[str, dict[str, Any]]] | None]]
 QUESTIONS: list[tuple[str, Any]] = [
     # numbers and expressions
     ("what is 15% of 80", ("calculator", {"expression": "15% * 80"})),
@@ -133,6 +132,94 @@ QUESTIONS: list[tuple[str, Any]] = [
     ("Who directed the film The Flight?", None),
     ("Send an email", None),
     ("What's the weather?", None),
+    # written after the code
+    ("whats 45 divided by 9", ("calculator", {"expression": "45 / 9"})),
+    ("Is it sunny in Oslo?", None),
+    ("Give me the weather of Rome in celsius please", ("get_weather", {"city": "Rome", "unit": "celsius"})),
+    (
+        'Translate "where is the station" into Spanish',
+        ("translate", {"text": "where is the station", "target_language": "es"}),
+    ),
+    ("请翻译“谢谢”为法语", ("translate", {"text": "谢谢", "target_language": "fr"})),
+    ("巴黎几点了", ("get_time", {"timezone": "Europe/Paris"})),
+    ("广州天气如何", ("get_weather", {"city": "广州"})),
+    ("turn the bedroom lamp on", ("set_light", {"room": "bedroom", "state": "on"})),
+    ("order status for 99812", ("get_order", {"order_id": "99812"})),
+    ("删除文件 /var/tmp/x.log", ("delete_file", {"path": "/var/tmp/x.log"})),
+    ("list files in ~/projects", ("list_directory", {"path": "~/projects"})),
+    ("Email alice@corp.com", None),
+    ("I want to know the price of TSLA stock", ("get_stock_price", {"ticker": "TSLA"})),
+    (
+        "ping google.com and read /etc/passwd",
+        [("ping", {"host": "google.com"}), ("read_file", {"path": "/etc/passwd"})],
+    ),
+    (
+        "Set a reminder to call mom on Friday at 6pm",
+        ("create_reminder", {"text": "call mom", "time": "2026-03-06T18:00:00"}),
+    ),
+    ("给我讲个笑话", None),
+    ("I deleted the wrong file yesterday", None),
+    ("what can you do?", None),
+    ("是谁发明了电话？", None),
+    ("Average of 10, 20, 30 and 40", ("average", {"numbers": [10, 20, 30, 40]})),
+    ("fetch https://python.org", None),
+    ("播放周杰伦的歌曲", ("play_music", {"query": "周杰伦"})),
+    ("Book me a flight to Rome", None),
+    ("把 50 欧元换成美元", ("convert_currency", {"amount": 50, "from_currency": "EUR", "to_currency": "USD"})),
+    ("shut down the server alpha", ("shutdown_server", {"server": "alpha"})),
+    ("what is the time", None),
+    ("Search for the weather song", ("web_search", {"query": "the weather song"})),
+    ("who won the world cup in 2018", None),
+    ("random number from 1 to 6", ("random_number", {"minimum": 1, "maximum": 6})),
+    ("Resize photo.jpg to 640 by 480", ("resize_image", {"path": "photo.jpg", "width": 640, "height": 480})),
+    (
+        "Open a ticket: the VPN is down, priority medium",
+        ("create_ticket", {"title": "the VPN is down", "priority": "medium"}),
+    ),
+    ("Definition of serendipity", ("define_word", {"word": "serendipity"})),
+    ("从广州到深圳的火车", ("query_train", {"from_city": "广州", "to_city": "深圳"})),
+    (
+        "convert 9am New York to Tokyo time",
+        ("convert_time", {"time": "09:00", "from_timezone": "America/New_York", "to_timezone": "Asia/Tokyo"}),
+    ),
+    ("how much is 19% of 250?", ("calculator", {"expression": "19% * 250"})),
+    ("Can you search the web for the best ramen in Osaka?", ("web_search", {"query": "the best ramen in Osaka"})),
+    ("I need the weather in Cape Town", ("get_weather", {"city": "Cape Town"})),
+    ("Please delete tmp/cache.db", ("delete_file", {"path": "tmp/cache.db"})),
+    ("what time is it now in Sydney?", ("get_time", {"timezone": "Australia/Sydney"})),
+    ("纽约现在是几点？", ("get_time", {"timezone": "America/New_York"})),
+    ("play Bohemian Rhapsody", ("play_music", {"query": "Bohemian Rhapsody"})),
+    (
+        "Send an email to amy@x.org with subject Lunch and body See you at noon",
+        ("send_email", {"to": "amy@x.org", "subject": "Lunch", "body": "See you at noon"}),
+    ),
+    ("Look up order 77-AB", ("get_order", {"order_id": "77-AB"})),
+    ("stock price of MSFT please", ("get_stock_price", {"ticker": "MSFT"})),
+    ("set the light in the kitchen to on", ("set_light", {"room": "kitchen", "state": "on"})),
+    ("What is 12 squared?", ("calculator", {"expression": "12 ** 2"})),
+    ("用法语翻译“我爱你”", ("translate", {"text": "我爱你", "target_language": "fr"})),
+    (
+        "Book a flight from Paris to Rome on 2026-05-01",
+        ("book_flight", {"origin": "Paris", "destination": "Rome", "date": "2026-05-01"}),
+    ),
+    ("计算 100 除以 4", ("calculator", {"expression": "100 / 4"})),
+    ("What's the meaning of life?", None),
+    ("Who is the president?", None),
+    ("I like the weather in Spain", None),
+    ("Are you a robot?", None),
+    ("今天星期几？", None),
+    ("Write a letter to my grandmother", None),
+    ("The server is down", None),
+    ("Explain how email works", None),
+    ("帮我订一张电影票", None),
+    ("convert 250 euros to yen", ("convert_currency", {"amount": 250, "from_currency": "EUR", "to_currency": "JPY"})),
+    ("列出目录 /home 的文件", ("list_directory", {"path": "/home"})),
+    ('count words in "hello big world"', ("count_words", {"text": "hello big world"})),
+    ("average 4 8 15 16", ("average", {"numbers": [4, 8, 15, 16]})),
+    (
+        "Remind me in 2 hours to check the oven",
+        ("create_reminder", {"text": "check the oven", "time": "2026-03-04T12:00:00"}),
+    ),
 ]
 
 

@@ -1,0 +1,5 @@
+"""The model without a key: deterministic, and honest about it."""
+
+from ferrule.models.offline.model import OfflineModel
+
+__all__ = ["OfflineModel"]

