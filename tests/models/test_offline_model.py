@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ferrule import UnifiedToolLibrary
 from ferrule.errors import ModelRefused
 from ferrule.messages import Message, ToolCall, assistant_message, tool_message, user_message
 from ferrule.models.model import ModelReply, ModelRequest
@@ -335,3 +336,10 @@ async def test_an_answer_it_would_have_to_invent_is_refused():
     schema = {"type": "object", "properties": {"quality": {"type": "integer"}}, "required": ["quality"]}
     with pytest.raises(ModelRefused, match="offline model cannot give an answer of this form"):
         await say("Was that a good answer?", answer_schema=schema)
+
+
+async def test_what_was_answered_before_is_what_it_means():
+    talk = [user_message("what is 2**10?"), assistant_message("calculator: 1024"), user_message("multiply it by 3")]
+    async with UnifiedToolLibrary() as library:
+        reply = await OfflineModel().generate(ModelRequest(messages=talk, tools=library.schemas()))
+        assert [call.arguments for call in reply.tool_calls] == [{"expression": "1024 * 3"}]

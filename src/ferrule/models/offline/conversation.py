@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrule.messages import Message, text_of_message
+from ferrule.models.offline.steps import speaks_of_result, with_result
 
 _FAILED = re.compile(
     r"\s*(?:\W{0,3}(?:error|failed|failure|known_failure|invalid|unable|cannot|could not|no such|timed out)\b"
@@ -18,6 +19,8 @@ _FAILED = re.compile(
     re.IGNORECASE,
 )
 """How answers begin that tell of a failure: a message has no other sign of it."""
+_ANSWERED = re.compile(r"\A[\w.-]{1,60}[:：] (?=[^\n]*\Z)")
+"""Our own answers say which tool they are from."""
 _RESULT_NAMES = ("result", "answer", "output", "value", "text", "content", "message")
 _MOST_FIELDS = 12
 _NOTE = re.compile(r"\[[^\]]*\]")
@@ -52,8 +55,11 @@ def read(messages: Sequence[Message]) -> Conversation:
     together = [place for n, place in enumerate(asked) if n and place == asked[0] + n]
     earlier = [place for place in _asked(messages, 0) if question and place < question[0]]
     said = [messages[place] for place in ends if question and place < question[0]]
+    words = "\n".join(text_of_message(messages[place]) for place in (*question, *together)).strip()
+    if said and speaks_of_result(words):  # `multiply it by 3`, after an answer
+        words = with_result(words, _ANSWERED.sub("", text_of_message(said[-1])).strip())
     return Conversation(
-        question="\n".join(text_of_message(messages[place]) for place in (*question, *together)).strip(),
+        question=words,
         done=_done(messages[question[0] + 1 :]) if question else [],
         before=text_of_message(messages[earlier[-1]]).strip() if earlier else "",
         said=text_of_message(said[-1]) if said else "",
