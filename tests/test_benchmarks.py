@@ -4,21 +4,26 @@ import argparse
 import json
 
 import pytest
-from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FERRULE, IMPORT
+from benchmarks.contestants import CONTESTANTS, FERRULE, IMPORT
+from benchmarks.effort import Effort
 from benchmarks.environments import environment_for
 from benchmarks.goals import REPORTS
-from benchmarks.measure import Effort, measure
+from benchmarks.measure import measure
 from benchmarks.processes import Failure, run
 from benchmarks.rounds import Results, run_rounds
 from benchmarks.run import _benchmarks, _plain
+from benchmarks.samples import read_count
+from benchmarks.stubborn import measure_stubborn
 from benchmarks.tables import judge, table_of
 
-TINY = Effort(samples=1, seconds=0.0, calls=3, functions=3)
+TINY = Effort(samples=1, seconds=0.0, calls=3, functions=3, further=3, patience=25, replayed=100)
 FLOOR = next(contestant for contestant in CONTESTANTS if contestant.name == "floor")
 
 
-@pytest.mark.parametrize("contestant", [FERRULE, FLOOR], ids=lambda contestant: contestant.name)
-@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if name != IMPORT])
+OURS = [(contestant, name) for contestant in (FERRULE, FLOOR) for name in contestant.benchmarks if name != IMPORT]
+
+
+@pytest.mark.parametrize(("contestant", "benchmark"), OURS, ids=[f"{name}-{c.name}" for c, name in OURS])
 def test_a_benchmark_runs(contestant, benchmark):
     measured = measure(contestant.module, benchmark, TINY)
     assert measured and all(len(samples) == 1 for samples in measured.values())
@@ -50,7 +55,7 @@ def test_a_ratio_is_taken_round_by_round():
 
 def test_a_goal_is_met_missed_or_not_measured():
     goal = REPORTS["call"].goals[0]
-    measured = [Results(rounds=[{goal.row: [{"cpu": seconds}]}]) for seconds in (24e-6, 26e-6)]
+    measured = [Results(rounds=[{goal.row: [{goal.figure: seconds}]}]) for seconds in (24e-6, 26e-6)]
     assert [judge(results, goal) for results in (*measured, Results())] == [True, False, None]
 
 
@@ -67,3 +72,38 @@ def test_a_process_that_takes_too_long_is_ended():
 def test_an_unknown_benchmark_is_refused():
     with pytest.raises(argparse.ArgumentTypeError, match="no benchmark 'speed'; write some of call,"):
         _benchmarks("call,speed")
+
+
+def test_a_stubborn_model_gets_its_failing_call_once():
+    measured = measure("ferrule", "stubborn", TINY)
+    assert [measured[way][0]["executions"] for way in ("Agent.run", "Agent.run, memory=False")] == [1, 20]
+    table = table_of("stubborn", Results(rounds=[{("ferrule", way): found for way, found in measured.items()}]), TINY)
+    assert "| ferrule: Agent.run               | 1          | 20          | answer: I could not finish this" in table
+
+
+async def test_a_run_without_end_is_ended_and_says_so():
+    def make(mind):
+        async def for_ever():
+            while mind.wish():
+                pass
+
+        async def fails_at_once():
+            await read_count(**mind.wish()[1])
+
+        return {"for ever": for_ever, "fails at once": fails_at_once}
+
+    measured = await measure_stubborn(make, TINY, sync=False)
+    assert measured["for ever"][0]["ending"] == "no end in 25 model calls"
+    assert (measured["fails at once"][0]["ending"], measured["fails at once"][0]["executions"]) == (
+        "aborted: ValueError",
+        1,
+    )
+
+
+def test_good_calls_are_compared_with_what_they_give_without_a_memory():
+    measured = measure("ferrule", "replay", TINY)
+    with_memory, without = measured["with RunMemory"][0], measured["without"][0]
+    assert with_memory["good"] == without["good"] >= TINY.replayed
+    assert without["false_blocks"] == without["spared"] == without["recalled"] == 0
+    undeclared = measured["with RunMemory, polls of a tool that does not say it polls"][0]
+    assert undeclared["recalled"] > undeclared["false_blocks"] >= 0

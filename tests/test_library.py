@@ -97,6 +97,21 @@ async def test_a_class_that_cannot_be_imported_is_told_when_it_is_called():
     assert "no.such.module" in str(result.error)
 
 
+async def test_a_batch_with_a_call_that_cannot_be_read_makes_none_of_its_calls():
+    made: list[int] = []
+
+    async def note(number: int) -> None:
+        """Take a note."""
+        made.append(number)
+
+    async with UnifiedToolLibrary() as library:
+        library.register(note)
+        good = {"tool_id": "note", "parameters": {"number": 1}}
+        with pytest.raises(SetupError, match="takes nothing else"):
+            await library.batch_execute_tools([good, {"tool_id": "note", "params": {"number": 2}}])
+    assert made == []
+
+
 async def test_a_batch_of_calls_keeps_its_order():
     async with UnifiedToolLibrary() as library:
         library.register(add)

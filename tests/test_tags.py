@@ -41,6 +41,17 @@ def test_users_extend_the_table_and_change_what_it_says():
     assert extract_tags("x", "Invoices of the time, 发票") == ["time"]
 
 
+def test_a_word_in_both_scripts_is_looked_for_as_a_whole():
+    table = DEFAULT_TABLE.extended({"AI绘画": ["image"], "用AI写": ["text"]})
+    assert extract_tags("x", "An AI for everything, AI 与你", table) == []
+    assert extract_tags("x", "ai绘画，用ＡＩ写", table) == ["image", "text"]
+
+
+def test_words_between_chinese_ones_are_read_like_any_others():
+    assert extract_tags("x", "推送 real time 数据") == extract_tags("x", "数据 one time 密码") == []
+    assert extract_tags("x", "数据 time 数据") == ["time"]
+
+
 def test_an_empty_table_finds_nothing():
     assert extract_tags("search", "搜索", TagTable(words={})) == []
 

@@ -17,13 +17,14 @@ from ferrule.config import FerruleConfig
 from ferrule.describe import DescriptionEngine
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import CallError, SetupError
+from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.hub import ToolHub
 from ferrule.memory import ExecutionContext, RunMemory
 from ferrule.memory.adjustments import suggest_adjustments
 from ferrule.memory.alternatives import alternative_tools
 from ferrule.memory.counsel import Counsel
-from ferrule.memory.failure import LOCATORS
+from ferrule.memory.parameters import LOCATORS
 from ferrule.memory.patterns import FailureBook
 from ferrule.search import RegistryIndex
 from ferrule.search.categories import CategoryIndex
@@ -67,13 +68,18 @@ class UnifiedToolLibrary:
         self.failures = FailureBook(self.engine.store)
         """What failed in all runs, and what cured it."""
         self._categories: CategoryIndex | None = None
+        self._guard = AddressGuard()
+        """Where OpenAPI documents may be fetched from."""
 
     @classmethod
     def open(
         cls, path: str | PathLike[str] = "ferrule.toml", *, on_elicit: OnElicit | None = None
     ) -> UnifiedToolLibrary:
         """A library as a configuration file describes it."""
-        return cls(engine=FerruleConfig.read(Path(path)).engine(on_elicit=on_elicit))
+        config = FerruleConfig.read(Path(path))
+        library = cls(engine=config.engine(on_elicit=on_elicit))
+        library._guard = config.address_guard
+        return library
 
     async def initialize(self) -> None:
         """Load the tools and open the store. `async with` does it too."""
@@ -111,10 +117,10 @@ class UnifiedToolLibrary:
     async def register_openapi(self, source: str, **options: Any) -> RegistrationResult:
         """Register an API by its OpenAPI document (a path, a URL or its text): a tool with an action per operation.
 
-        `options` are those of `ferrule.sources.openapi_tool.read_openapi`.
+        `options` are those of `ferrule.sources.openapi_tool.read_openapi`. The `guard` is the configuration's.
         """
         try:
-            tool = await asyncio.to_thread(partial(read_openapi, source, **options))
+            tool = await asyncio.to_thread(partial(read_openapi, source, **{"guard": self._guard, **options}))
             self.engine.register(tool)
         except SetupError as error:
             return RegistrationResult(success=False, tool_id=str(options.get("name") or ""), error=str(error))
@@ -327,15 +333,16 @@ class UnifiedToolLibrary:
 
     async def batch_execute_tools(self, tool_calls: list[dict[str, Any]]) -> list[ToolExecutionResult]:
         """Calls like `{"tool_id": …, "action": …, "parameters": …}` at once; results in their order."""
+        for call in tool_calls:
+            if not call.get("tool_id") or call.keys() - {"tool_id", "action", "parameters"}:
+                wanted = "{'tool_id': …, 'action': …, 'parameters': …}"
+                raise SetupError(f"A call of a batch needs a tool_id, and takes nothing else than {wanted}: {call!r}")
         places = asyncio.Semaphore(self.engine.concurrency.config.max_concurrent)
 
         async def one(tool_id: str, action: str | None = None, parameters: Any = None) -> ToolExecutionResult:
             async with places:
                 return await self.execute_tool(tool_id, action, parameters)
 
-        for call in tool_calls:
-            if not call.get("tool_id"):
-                raise SetupError(f"A call of a batch needs a tool_id: {{'tool_id': …, 'parameters': …}}, not {call!r}")
         return list(await asyncio.gather(*(one(**call) for call in tool_calls)))
 
     def _callable(self, tools: Iterable[Tool]) -> list[ToolSpec]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from ferrule.search.words import is_cjk, terms_of
 from ferrule.spec import Tool
+
+_Form: TypeAlias = Callable[[str], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,19 +36,20 @@ class TagTable:
         """The tags of the words in the texts, in the order of the texts, each once."""
         found: dict[str, None] = {}
         for text in texts:
-            for written in (_cjk_form(text), _terms_form(text)):
-                for word in self._pattern.findall(written):
-                    found.update(dict.fromkeys(self._tags[word]))
+            for form, (pattern, tags) in self._by_form.items():
+                for word in pattern.findall(form(text)):
+                    found.update(dict.fromkeys(tags[word]))
         return list(found)
 
     @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        written = sorted(map(_written, self.words), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, filter(None, written))) or r"(?!)")
-
-    @cached_property
-    def _tags(self) -> dict[str, Sequence[str]]:
-        return {_written(word): tags for word, tags in self.words.items()}
+    def _by_form(self) -> dict[_Form, tuple[re.Pattern[str], dict[str, Sequence[str]]]]:
+        """The words that are looked for in each form of a text, the longest first, and their tags."""
+        found: dict[_Form, dict[str, Sequence[str]]] = {_cjk_form: {}, _terms_form: {}}
+        for word, tags in self.words.items():
+            form = _cjk_form if any(map(is_cjk, _cjk_form(word))) else _terms_form
+            if written := form(word):
+                found[form][written] = tags
+        return {form: (_any_of(words), words) for form, words in found.items()}
 
 
 def extract_tags(name: str, description: str, table: TagTable | None = None) -> list[str]:
@@ -66,13 +70,12 @@ def with_tags(tool: Tool, table: TagTable | None = None) -> Tool:
     return replace(tool, spec=replace(spec, tags=tags)) if tags else tool
 
 
-def _written(word: str) -> str:
-    """A word of the table as it is looked for."""
-    return _cjk_form(word) if is_cjk(_cjk_form(word)) else _terms_form(word)
+def _any_of(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)")
 
 
 def _cjk_form(text: str) -> str:
-    return "" if text.isascii() else unicodedata.normalize("NFKC", text)
+    return "" if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
 
 
 def _terms_form(text: str) -> str:

@@ -1,5 +1,6 @@
 """Function tools of the OpenAI Agents SDK, in a module that worker processes can import."""
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -32,6 +33,16 @@ def write_late(path: str) -> str:
     time.sleep(0.5)
     Path(path).write_text("too late")
     return "written"
+
+
+@function_tool
+def on_its_own_loop(text: str) -> str:
+    """Speak from an event loop."""
+
+    async def speak() -> str:
+        return f"{text} from a loop"
+
+    return asyncio.run(speak())
 
 
 @function_tool

@@ -1,7 +1,9 @@
 """A library's tools in LangChain."""
 
 import asyncio
+import sys
 import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from ferrule import ToolExecutionResult, UnifiedToolLibrary
 from ferrule.adapters.langchain import as_langchain_tools
 from ferrule.adapters.library_thread import LibraryThread
+from ferrule.adapters.memories import Memories
 from ferrule.errors import SetupError, StoreError
 from tests.adapters import our_tools as ours
 
@@ -155,6 +158,28 @@ def test_an_async_call_on_another_loop_is_made_on_the_librarys_loop():
     with LibraryThread(library):
         [tool] = as_langchain_tools(library, tools=["add"])
         assert asyncio.run(tool.ainvoke({"a": 1})) == "2"
+
+
+@pytest.mark.timeout(10)
+def test_a_library_whose_opening_is_cancelled_keeps_nobody_waiting():
+    class Cancelled(UnifiedToolLibrary):
+        async def initialize(self) -> None:
+            raise asyncio.CancelledError
+
+    with pytest.raises((CancelledError, asyncio.CancelledError)):
+        LibraryThread(Cancelled()).start()
+
+
+def test_memories_of_runs_may_be_asked_for_by_many_threads():
+    memories, numbers = Memories(), range(400)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            [*threads.map(lambda start: [memories.of(str((start + n * 7) % 400)) for n in numbers], range(50))]
+    finally:
+        sys.setswitchinterval(before)
+    assert memories.of("1") is memories.of("1")
 
 
 def test_a_library_that_cannot_be_opened_says_why(tmp_path: Path):

@@ -76,6 +76,22 @@ async def test_a_tool_that_wants_approval_does_not_run_without():
     assert (result.error_type, result.metadata["advice"]) == ("permission_denied", "ask_approval")
 
 
+async def test_a_tool_that_wants_approval_runs_when_a_person_has_agreed():
+    @function_tool(needs_approval=True)
+    async def pay(amount: int) -> int:
+        """Pay."""
+        return amount
+
+    async with UnifiedToolLibrary() as library:
+        library.register(pay)
+        result = await library.execute_tool("pay", None, {"amount": 5}, context=ToolExecutionContext(approved=True))
+    assert (result.is_success, result.text) == (True, "5")
+
+
+async def test_a_sync_tool_may_run_an_event_loop_of_its_own():
+    assert (await called(theirs.on_its_own_loop, {"text": "hi"})).text == "hi from a loop"
+
+
 async def test_pictures_are_parts():
     result = await called(theirs.drawn, {})
     assert result.content == (Text(text="here"), Image(data=b"hi", mime_type="image/png"))

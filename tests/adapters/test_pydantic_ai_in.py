@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, FunctionToolset, RunContext, Tool
+from pydantic_ai import Agent, ApprovalRequired, FunctionToolset, RunContext, Tool
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset
 
@@ -76,6 +76,27 @@ async def test_the_check_of_the_arguments_that_a_tool_brings_is_made():
 async def test_a_tool_that_wants_approval_does_not_run_without():
     result = await called("remove", {"path": "x"})
     assert (result.error_type, result.metadata["advice"]) == ("permission_denied", "ask_approval")
+
+
+async def test_a_tool_that_wants_approval_runs_when_a_person_has_agreed():
+    async def pay(amount: int) -> int:
+        """Pay."""
+        return amount
+
+    async def lend(ctx: RunContext[None], amount: int) -> int:
+        """Lend."""
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return amount
+
+    wants = Tool(pay, requires_approval=True)
+    async with UnifiedToolLibrary() as library:
+        library.register(wants, Tool(lend), *await tools_of_toolset(FunctionToolset([wants]).prefixed("my")))
+        for name in ("pay", "my_pay", "lend"):
+            asks = await library.execute_tool(name, None, {"amount": 5})
+            context = ToolExecutionContext(approved=True)
+            paid = await library.execute_tool(name, None, {"amount": 5}, context=context)
+            assert (asks.metadata["advice"], paid.text) == ("ask_approval", "5")
 
 
 async def test_any_toolset_is_entered_asked_and_left_in_the_end():

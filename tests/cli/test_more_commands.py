@@ -106,6 +106,17 @@ def test_a_document_that_was_added_is_a_tool_of_the_project(tmp_path: Path):
     assert ferrule("openapi", "add", "docs/none.json", cwd=project).returncode == 2
 
 
+def test_a_document_that_cannot_be_added_leaves_the_configuration_as_it_is(tmp_path: Path):
+    project = project_with(tmp_path)
+    (project / "pets.json").write_text(document(PETS))
+    before = 'openapi = [{source = "other.json"}]\n'
+    (project / "ferrule.toml").write_text(before)
+    listed = ferrule("openapi", "add", "pets.json", cwd=project)
+    text = ferrule("openapi", "add", document(PETS), cwd=project)
+    assert (listed.returncode, text.returncode, (project / "ferrule.toml").read_text()) == (2, 2, before)
+    assert "Write the entry yourself." in listed.stderr and "the file cannot be read" in text.stderr
+
+
 def test_one_file_can_be_checked_be_it_yaml_python_or_openapi(tmp_path: Path):
     (tmp_path / "pets.json").write_text(document(PETS))
     (tmp_path / "bad.yaml").write_text("openapi: 3.0.0\npaths: {}\n")

@@ -166,6 +166,50 @@ def test_a_person_at_the_terminal_is_asked_at_once(shop: Path):
     assert terminal.end() == 0 and (shop / "deleted").read_text() == "7"
 
 
+def test_two_questions_at_once_are_asked_one_after_the_other(shop: Path):
+    (shop / "tools/more.py").write_text(
+        "from ferrule import tool\n\n"
+        "@tool(destructive=True)\n"
+        "async def delete_customer(number: int) -> str:\n"
+        '    """Delete a customer by the number."""\n'
+        "    return f'customer {number} is deleted'\n"
+    )
+    terminal = Terminal(shop, "ask", "delete order number 7 and delete customer number 8")
+    terminal.wait_for("[y]es, or why not:")
+    terminal.type("y\n")
+    terminal.wait_for("[y]es, or why not:")
+    terminal.type("y\n")
+    terminal.wait_for("customer 8 is deleted")
+    assert terminal.end() == 0 and (shop / "deleted").read_text() == "7"
+
+
+def test_nothing_of_what_a_person_agrees_to_is_hidden(capsys: pytest.CaptureFixture[str]):
+    from ferrule.agent import AgentAnswer, AgentState, ApprovalRequest
+    from ferrule.cli.talking import say_what_it_waits_for
+
+    command = "echo hi. " * 60 + "rm -rf / \u202e" + "x" * 20_000
+    request = ApprovalRequest(call_id="1", tool_id="sh", action=None, arguments={"command": command}, reason="")
+    say_what_it_waits_for(AgentAnswer(run_id="r", state=AgentState.WAITING, approvals=[request]))
+    shown = capsys.readouterr().err
+    assert "rm -rf /" in shown and "\u202e" not in shown and "characters are not shown" in shown
+
+
+def test_a_person_who_hangs_up_leaves_a_run_that_waits(shop: Path):
+    terminal = Terminal(shop, "ask", "delete order number 7")
+    terminal.wait_for("[y]es, or why not:")
+    terminal.type("\x04")
+    terminal.wait_for("--approve")
+    assert terminal.end() == 8 and not (shop / "deleted").exists()
+
+
+def test_a_pipe_that_nobody_reads_ends_the_run_quietly(tmp_path: Path):
+    command = f"{sys.executable} -m ferrule ask -q 'what is 2 + 2?' | true"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
 def test_ctrl_c_stops_the_turn_and_not_the_chat(shop: Path):
     terminal = Terminal(shop, "chat")
     terminal.wait_for("> ")

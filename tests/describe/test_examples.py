@@ -1,3 +1,5 @@
+from typing import Any
+
 import jsonschema_rs
 import pytest
 
@@ -101,3 +103,27 @@ def test_examples_for_real_tools_are_valid():
                 assert example or not parameters_of(capability.schema)
     # Their choices contradict their types: no value would do.
     assert len(without) <= 3
+
+
+LOOP = {"A": {"allOf": [{"$ref": "#/$defs/A"}] * 10}}
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"$ref": "#/$defs/A"},
+        {"type": "string", "minLength": 10**9},
+        {"type": "array", "minItems": 10**9},
+        {"type": "string", "pattern": r"^(\w*-?)*!$"},
+        {"type": "number", "multipleOf": 1e-308, "minimum": 1e308},
+    ],
+)
+def test_a_schema_nobody_can_satisfy_in_reasonable_time_has_no_example(hostile: dict[str, Any]):
+    schema = {"type": "object", "properties": {"x": hostile}, "required": ["x"], "$defs": LOOP}
+    assert example_of(schema) is None
+
+
+def test_counts_may_be_written_as_decimals():
+    schema = {"type": "object", "properties": {"x": {"type": "string", "minLength": 9.0}}, "required": ["x"]}
+    assert example_of(schema) == {"x": "examplexx"}

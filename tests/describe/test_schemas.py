@@ -1,7 +1,9 @@
 import json
 import re
+from typing import Any
 
 import jsonschema_rs
+import pytest
 
 from ferrule.describe import DescriptionEngine
 from ferrule.describe.example import example_of
@@ -157,3 +159,16 @@ def test_a_tool_whose_parameters_make_no_sense_does_not_spoil_the_others():
     engine = DescriptionEngine(ToolRegistry([*odd, endless, FORECAST]))
     assert [schema["input_schema"]["properties"] for schema in engine.anthropic_schemas()[:3]] == [{}, {}, {}]
     assert engine.describe_within(2000).count("Tool: ") == 4
+
+
+@pytest.mark.timeout(10)
+def test_a_few_references_that_stand_for_billions_of_schemas_are_said_loosely():
+    choice = {"type": "object", "anyOf": [{"$ref": "#/$defs/A"}] * 10}
+    assert for_models({"$ref": "#/$defs/A", "$defs": {"A": choice}})["properties"] == {}
+
+
+def test_what_is_nested_deeper_than_can_be_read_spoils_nothing():
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(2_000):
+        deep = {"type": "array", "items": deep}
+    assert for_models({"type": "object", "properties": {"x": deep}}) == {"type": "object", "properties": {}}

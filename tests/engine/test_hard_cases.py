@@ -406,3 +406,25 @@ async def test_a_schema_that_describes_its_parameters_elsewhere_is_respected():
             engine.register(Tool(spec=ToolSpec(tool_id="t", capabilities=[capability]), handler="all"))
             assert (await engine.execute("t", {"a": "x"})).output == {"a": "x"}
             assert (await engine.execute("t", {})).error_type == "validation_error"
+
+
+async def test_what_broke_off_may_have_happened_unless_that_does_not_matter():
+    @tool
+    async def pay() -> None:
+        raise ConnectionResetError("reset by peer")
+
+    @tool(idempotent=True)
+    async def put() -> None:
+        raise ConnectionResetError("reset by peer")
+
+    @tool
+    async def call() -> None:
+        raise ConnectionRefusedError("nobody there")
+
+    async with ToolEngine() as engine:
+        engine.register(pay, put, call)
+        context = ToolExecutionContext(max_retries=0)
+        outcomes = [
+            (await engine.execute(name, {}, context)).metadata.get("outcome") for name in ("pay", "put", "call")
+        ]
+        assert outcomes == ["unknown", None, None]

@@ -125,6 +125,18 @@ async def test_a_name_and_a_tag_are_remembered_apart():
         assert (await hub.execute("search", {})).text == "mine"
 
 
+async def test_the_last_to_succeed_is_remembered_for_its_action_and_whatever_case_a_tag_is_written_in():
+    diary = Diary()
+    fails = diary.search("find", ValueError("broken"), **BEST)
+    async with engine_with(fails, diary.search("find", "it", source="mcps", **BEST)) as engine:
+        hub = ToolHub(engine)
+        for tag in ("search", "SEARCH", "Search"):
+            await hub.execute_by_capability(tag, {})
+        await hub.execute("find", {}, action="find")
+        await hub.execute("find", {})
+    assert diary.started == ["find"] * (2 + 1 + 1 + 2 + 2)
+
+
 async def test_names_in_any_script_are_found():
     async with engine_with(Diary().search("搜索", "找到了")) as engine:
         hub = ToolHub(engine)

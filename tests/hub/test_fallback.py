@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ferrule import Effects, Invocation, Tool, ToolCapability, ToolExecutionContext, ToolSpec
-from ferrule.errors import TransportFault
+from ferrule.errors import NeedsApproval, TransportFault
 from ferrule.hub import ToolHub, hub_result_dict
 from tests.hub.making import FOREVER, Diary, engine_with, made
 
@@ -78,6 +78,57 @@ async def test_after_a_silent_success_nobody_is_asked_who_would_do_it_again():
         result = await ToolHub(engine).execute("switch", {"query": "x"})
     assert (result.is_success, diary.started) == (True, ["switch"])
     assert result.metadata["skipped"][0]["reason"] == "switch (tools) has succeeded already."
+
+
+async def test_a_silent_success_among_several_ends_the_job_too():
+    diary = Diary()
+    looks = diary.search("switch", [], source="tools", metadata={"strategy": "synthesize"})
+    silent = diary.search("switch", None, source="skills", read_only=False, idempotent=True)
+    last = diary.search("switch", "done", source="mcps", idempotent=True, destructive=True)
+    async with engine_with(looks, silent, last) as engine:
+        result = await ToolHub(engine).execute("switch", {"query": "x"})
+    assert (result.is_success, diary.started) == (True, ["switch", "switch"])
+
+
+async def test_nobody_does_without_asking_what_waits_for_approval():
+    diary = Diary()
+    asks = diary.search("pay", NeedsApproval("May I?"), **CHANGES)
+    async with engine_with(asks, diary.search("pay", "paid", source="mcps", **CHANGES)) as engine:
+        result = await ToolHub(engine).execute("pay", {"query": "x"})
+    assert (result.text, result.metadata["advice"], diary.started) == ("May I?", "ask_approval", ["pay"])
+    assert result.metadata["skipped"][0]["reason"] == "pay (tools) waits for a person's approval."
+
+
+async def test_when_all_others_fail_the_one_that_waits_for_approval_is_the_answer():
+    diary = Diary()
+    asks = diary.search("find", NeedsApproval("May I?"))
+    async with engine_with(asks, diary.search("find", ValueError("broken"), source="mcps")) as engine:
+        result = await ToolHub(engine).execute("find", {"query": "x"})
+    assert (result.text, result.metadata["advice"]) == ("May I?", "ask_approval")
+
+
+async def test_a_tool_that_only_shares_its_name_with_an_allowed_one_is_not_called():
+    diary = Diary()
+
+    class Stranger:
+        """Somebody else."""
+
+        def find(self, query: str) -> str:
+            """Find."""
+            return "stolen"
+
+        def other(self) -> str:
+            """Do something else."""
+            return ""
+
+    context = ToolExecutionContext(allowed_tools=frozenset({"find"}))
+    tools = [diary.search("find", "it", tags=["look"]), made(Stranger(), source="mcps", read_only=True, tags=["look"])]
+    async with engine_with(*tools) as engine:
+        hub = ToolHub(engine)
+        results = [await hub.execute("find", {"query": "x"}, context)]
+        refused = await hub.execute("Stranger", {"query": "x"}, context, action="find")
+    assert [result.text for result in results] == ["it"]
+    assert (refused.error_type, refused.metadata["_meta"]["sources"]) == ("permission_denied", [])
 
 
 async def test_when_a_lookup_finds_nothing_nobody_is_asked_who_changes_the_world():

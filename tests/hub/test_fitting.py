@@ -47,6 +47,8 @@ def test_arguments_are_fitted(parameters: dict[str, Any], params: dict[str, Any]
         ({"q": REQUIRED}, {"number": 5}),
         ({"n": {"type": "integer", "required": True}}, {"query": "tea"}),
         ({"kind": {"enum": ["a", "b"], **REQUIRED}}, {"query": "tea"}),
+        ({"q": REQUIRED, "lang": TEXT}, {"lang": "en", "limit": 5}),
+        ({"key": {**REQUIRED, "writeOnly": True}}, {"query": "tea"}),
         ({"q": REQUIRED}, ["tea"]),
     ],
 )

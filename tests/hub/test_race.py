@@ -66,6 +66,15 @@ async def test_a_zero_and_a_no_are_answers(something: Any):
     assert diary.started == ["find"]
 
 
+async def test_what_changes_the_world_and_says_nothing_wins():
+    diary = Diary()
+    silent = diary.search("switch", None, read_only=False, idempotent=True, **BEST)
+    other = diary.search("switch", "done", source="mcps", read_only=False, idempotent=True, **BEST)
+    async with engine_with(silent, other) as engine:
+        result = await ToolHub(engine).execute("switch", {"query": "x"})
+    assert (result.is_success, diary.started) == (True, ["switch"])
+
+
 async def test_when_all_answers_are_empty_the_result_is_an_empty_success():
     diary = Diary()
     tools = [diary.search("find", [], source=source, **BEST) for source in ("tools", "skills", "mcps")]

@@ -274,3 +274,44 @@ async def test_arguments_are_checked_before_anything_is_sent():
     parameter = {"name": "n", "in": "query", "required": True, "schema": {"type": "integer"}}
     result, requests = await call(document(get("/a", parameter)), {"n": "many"})
     assert (result.error_type, requests) == ("validation_error", [])
+
+
+def breaks_off(request: Request) -> Answer:
+    raise ConnectionError  # the server hangs up
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (breaks_off, "unknown"),
+        (lambda request: (200, {"Content-Encoding": "gzip"}, b"no gzip"), "unknown"),
+        (lambda request: (302, {"Location": "http://10.0.0.1/"}, b""), "unknown"),
+        (says("no", 400), None),
+    ],
+)
+async def test_what_was_sent_and_may_have_been_done_says_so(answer: Any, outcome: str | None):
+    result, [_] = await call(document(post({"type": "string"})), {"body": "pay"}, answer)
+    assert not result.is_success
+    assert result.metadata.get("outcome") == outcome
+
+
+async def test_what_may_be_repeated_or_was_never_sent_is_not_of_unknown_outcome():
+    lookup, requests = await call(document(get("/pets")), {}, breaks_off)
+    tool = read_openapi(document(post({"type": "string"})), server="http://127.0.0.1:9")
+    async with engine_with(tool) as engine:
+        unsent = await engine.execute(tool.id, {"body": "pay"})
+    assert len(requests) > 1 and "outcome" not in lookup.metadata
+    assert not unsent.is_success and "outcome" not in unsent.metadata
+
+
+async def test_a_password_is_hidden_in_the_form_it_is_sent_in(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FERRULE_PET_SHOP_LOGIN", "wang:tea-with-milk")
+    schemes = {"securitySchemes": {"login": {"type": "http", "scheme": "basic"}}}
+    source = document(get("/pets", security=[{"login": []}]), components=schemes)
+    result, [request] = await call(
+        source,
+        {},
+        lambda request: says({"you sent": request.headers["authorization"], "and": "tea-with-milk"})(request),
+    )
+    assert base64.b64decode(request.headers["authorization"].removeprefix("Basic ")) == b"wang:tea-with-milk"
+    assert result.output == {"you sent": "Basic [redacted]", "and": "[redacted]"}

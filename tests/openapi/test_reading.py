@@ -1,10 +1,16 @@
 """What a document becomes: actions, servers, credentials; and what is wrong with one that cannot be read."""
 
 import asyncio
+import copy
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ferrule.errors import LoadError
 from ferrule.executors.http.address_guard import AddressGuard
@@ -12,7 +18,7 @@ from ferrule.executors.openapi.operation import Api, Operation
 from ferrule.sources.openapi_tool import read_openapi
 from ferrule.spec import ToolType
 from tests.executors.local_server import local_server
-from tests.openapi.making import SERVER, document, document_2, get
+from tests.openapi.making import SERVER, document, document_2, get, post
 
 YAML = """\
 openapi: 3.1.0
@@ -197,3 +203,53 @@ def test_an_authorization_header_among_the_parameters_becomes_a_credential():
 def test_nothing_of_the_document_beyond_its_operations_is_kept():
     said = json.loads(document(get("/a"), **{"x-internal": "s3cret"}))
     assert "s3cret" not in repr(read_openapi(json.dumps(said)))
+
+
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, math.inf, 10**400, "", "//[", "{", [], [[]], [1], {}, {"$ref": 5}, {"a": 1}]
+)
+WHOLE = {
+    **json.loads(document(get("/pets/{id}", {"name": "q", "in": "query", "content": {"application/json": {}}}))),
+    "security": [{"key": []}],
+    "components": {
+        "schemas": {"Pet": {"type": "string", "maxLength": 3, "enum": ["a"], "minimum": 1, "required": ["a"]}},
+        "securitySchemes": {"key": {"type": "apiKey", "in": "query", "name": "key"}},
+    },
+}
+WHOLE["servers"][0]["variables"] = {"a": {"enum": ["b"], "default": "b"}}
+WHOLE["paths"] |= post({"$ref": "#/components/schemas/Pet"})
+WHOLE_2 = {
+    **json.loads(document_2({"/a": {"post": {"parameters": [{"in": "formData", "name": "f", "type": "file"}]}}}))
+}
+WHOLE_2 |= {"schemes": ["https"], "consumes": ["text/plain"]}
+
+
+def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in a value, with each of its keys or positions."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places_in(value[key])
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from([WHOLE, WHOLE_2]), st.data())
+def test_whatever_a_document_holds_it_is_read_or_refused(whole: dict[str, Any], data: st.DataObject):
+    spoilt = copy.deepcopy(whole)
+    container, key = data.draw(st.sampled_from(list(places_in(spoilt))))
+    container[key] = data.draw(JUNK)
+    try:
+        assert read_openapi(json.dumps(spoilt)).spec.capabilities
+    except LoadError as error:
+        assert str(error)
+
+
+def test_one_address_with_different_variables_is_different_servers():
+    paths = get("/a", servers=[{"url": "https://{at}.example", "variables": {"at": {"default": "one"}}}])
+    paths |= {"/b": {"get": {"servers": [{"url": "https://{at}.example", "variables": {"at": {"default": "two"}}}]}}}
+    assert read_openapi(document(paths)).spec.metadata["servers"] == ["https://one.example", "https://two.example"]
+
+
+@pytest.mark.timeout(20)
+def test_very_many_operations_of_one_name_are_numbered_in_no_time():
+    tool = read_openapi(document({f"/{n}": {"get": {"operationId": "it"}} for n in range(20_000)}))
+    assert [c.name for c in tool.spec.capabilities[::19_999]] == ["it", "it_20000"]

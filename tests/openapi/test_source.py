@@ -1,5 +1,6 @@
 """The documents a project names in `ferrule.toml`: loaded at start, again when they change, and reported when bad."""
 
+import asyncio
 import json
 import os
 import time
@@ -83,6 +84,29 @@ async def test_a_document_at_a_url_is_kept_for_when_it_cannot_be_fetched(tmp_pat
         async with UnifiedToolLibrary(engine=config.engine()) as library:
             assert library.engine.registry.find("pet_shop", "list") and not library.engine.load_errors
         assert len(server.requests) == 2 and kept.stat().st_mode & 0o077 == 0
+
+
+async def test_the_kept_copy_is_used_too_when_something_else_stands_at_the_url(tmp_path: Path):
+    body = document(TWO)
+    async with local_server(lambda request: (200, {}, body.encode())) as server:
+        entry = OpenApiEntry(source=f"{server.url}/openapi.json")
+        guard = AddressGuard(allow_private=True)
+        await asyncio.to_thread(OpenApiDocuments([entry], guard, tmp_path).load)
+        [kept] = tmp_path.iterdir()
+        os.utime(kept, (time.time() - 7200, time.time() - 7200))
+        body = "<html>Log in first.</html>"
+        report = await asyncio.to_thread(OpenApiDocuments([entry], guard, tmp_path).load)
+    assert ([tool.id for tool in report.tools], report.errors, len(server.requests)) == (["pet_shop"], (), 2)
+
+
+async def test_what_the_configuration_allows_holds_for_documents_that_a_program_registers(tmp_path: Path):
+    path = project(tmp_path, '[http]\nallowed_hosts = ["127.0.0.1"]\n')
+    async with local_server(lambda request: (200, {}, document(TWO).encode())) as server:
+        async with UnifiedToolLibrary.open(path) as library:
+            allowed = await library.register_openapi(f"{server.url}/openapi.json")
+        async with UnifiedToolLibrary() as library:
+            refused = await library.register_openapi(f"{server.url}/openapi.json")
+    assert (allowed.success, refused.success) == (True, False)
 
 
 async def test_an_address_that_may_not_be_reached_is_reported(tmp_path: Path):

@@ -197,3 +197,11 @@ def test_however_tools_came_and_went_what_is_found_is_what_a_new_index_finds(cha
             kept[tool_id, source] = made(tool_id, description, source=source, tags=description.split()[:1])
             index.replace(kept[tool_id, source])
     assert index.search(query) == SearchIndex(kept.values()).search(query)
+
+
+@pytest.mark.timeout(10)
+def test_a_whole_page_as_a_query_is_answered_by_its_beginning():
+    words = [f"{a}{b}{c}ward" for a in "bcdfgh" for b in "aeiou" for c in "klmnprst"]
+    index = SearchIndex([made("tea", "Boil water for tea."), *(made(f"x{w}", f"{w} thing") for w in words)])
+    page = "Boil water for tea. " + " ".join(f"{word}x" for word in words * 200)
+    assert index.search(page)[0].tool.id == "tea"

@@ -64,6 +64,31 @@ def test_a_folder_that_links_to_itself_is_searched_once(tmp_path: Path):
     assert ids(SkillsDirectory(tmp_path).load()) == ["pdf"]
 
 
+@pytest.mark.parametrize("target", ["loop", "x" * 300])
+def test_a_link_that_leads_nowhere_hides_no_skill(tmp_path: Path, target: str):
+    write_skill(tmp_path / "pdf")
+    (tmp_path / "loop").symlink_to(target)
+    report = SkillsDirectory(tmp_path).load()
+    assert (ids(report), report.errors) == (["pdf"], ())
+
+
+def test_a_document_that_became_a_named_pipe_is_not_waited_for(tmp_path: Path):
+    path = write_skill(tmp_path / "pdf") / "SKILL.md"
+    skills = SkillsDirectory(tmp_path)
+    skills.load()
+    path.unlink()
+    os.mkfifo(path)
+    report = skills.load()
+    assert ids(report) == ["pdf"] and "is not a file" in str(report.errors[0])
+
+
+@pytest.mark.timeout(10)
+def test_a_line_of_very_many_spaces_in_a_broken_document_is_read_in_no_time(tmp_path: Path):
+    write_skill(tmp_path / "pdf", f"---\nname: pdf\ndescription: a{' ' * 200_000}b: c\n---\n")
+    [tool] = SkillsDirectory(tmp_path).load().tools
+    assert tool.spec.description.startswith("a ") and tool.spec.description.endswith(" b: c")
+
+
 def test_a_skill_folder_may_be_a_link_but_its_document_may_not(tmp_path: Path):
     write_skill(tmp_path / "elsewhere" / "pdf")
     write_skill(tmp_path / "skills" / "word")

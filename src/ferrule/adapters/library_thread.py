@@ -46,7 +46,7 @@ class LibraryThread:
             async with self._library:
                 self._opened.set_result(None)
                 await self._leave.wait()
-        except Exception as error:
+        except BaseException as error:  # whatever it is: somebody waits in start()
             if self._opened.done():
                 raise
             self._opened.set_exception(error)

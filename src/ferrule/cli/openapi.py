@@ -136,7 +136,10 @@ def _read(
             "credentials": read_pairs(credential or (), "--credential"),
         }
         entry = {key: value for key, value in said.items() if value}
-        return entry, read_openapi(guard=session.config().address_guard, **entry)
+        options = {key: value for key, value in entry.items() if key != "source"}
+        # A path is no text, whatever it looks like.
+        place = source if is_url(source) else Path(source)
+        return entry, read_openapi(place, guard=session.config().address_guard, **options)
     except FerruleError as error:
         fail(str(error), code=USAGE)
 
@@ -148,7 +151,10 @@ def _append(path: Path, tool: Tool, entry: dict[str, Any]) -> None:
     there = tomllib.loads(before).get("openapi") or []
     if any(each.get("source") == entry["source"] and each.get("name") == entry.get("name") for each in there):
         fail(f"{entry['source']} is in {path} already. Give it another --name to have it twice.", code=USAGE)
-    tomllib.loads(after)  # nobody must find a file that cannot be read
+    try:
+        tomllib.loads(after)  # nobody must find a file that cannot be read
+    except tomllib.TOMLDecodeError as error:
+        fail(f"{path} would be broken by a section [[openapi]]: {error}. Write the entry yourself.", code=USAGE)
     path.write_text(after.lstrip("\n"), encoding="utf-8")
 
 

@@ -15,6 +15,8 @@ from ferrule.spec import JsonSchema
 from ferrule.validation.schema_walk import properties_of, resolve, types_of
 
 _DEEPEST = 8
+_MOST_STEPS = 1_000
+_LONGEST_TEXT = 200
 _BY_FORMAT = {
     "date": "2025-01-31",
     "date-time": "2025-01-31T12:00:00Z",
@@ -67,14 +69,28 @@ class _Unknown(Exception):
     """No value can be thought of."""
 
 
+class _Root:
+    """The whole schema, and how much longer an example of it may be thought about."""
+
+    def __init__(self, schema: JsonSchema) -> None:
+        self.schema = schema
+        self._left = _MOST_STEPS
+
+    def step(self) -> None:
+        # A few lines of references can stand for billions of schemas.
+        self._left -= 1
+        if self._left < 0:
+            raise _Unknown
+
+
 def example_of(schema: JsonSchema) -> JsonSchema | None:
     """Arguments with what is required (or, if nothing is, the first parameter); None if none can be thought of."""
     import jsonschema_rs  # 30 ms to import: only when an example is made
 
     try:
         fits = jsonschema_rs.validator_for(schema, offline=True).is_valid
-        made = _value(schema, schema, "", 0)
-    except (ValueError, _Unknown):  # ValueError: no valid schema
+        made = _value(schema, _Root(schema), "", 0)
+    except (ValueError, ArithmeticError, _Unknown):  # ValueError: no valid schema
         return None
     first = _first_parameter(schema) if made == {} else {}
     return next((example for example in (first, made) if example and fits(example)), made if fits(made) else None)
@@ -83,18 +99,19 @@ def example_of(schema: JsonSchema) -> JsonSchema | None:
 def _first_parameter(schema: JsonSchema) -> JsonSchema:
     for name, said in properties_of(resolve(schema, schema)).items():
         try:
-            return {name: _value(said, schema, name, 1)}
+            return {name: _value(said, _Root(schema), name, 1)}
         except _Unknown:
             break
     return {}
 
 
-def _value(said: Any, root: JsonSchema, name: str, depth: int) -> Any:
+def _value(said: Any, root: _Root, name: str, depth: int) -> Any:
+    root.step()
     if said is True:
         return "example"
     if not isinstance(said, dict) or depth > _DEEPEST:
         raise _Unknown
-    schema = _one_of(resolve(said, root), root)
+    schema = _one_of(resolve(said, root.schema), root, 0)
     if "const" in schema:
         return schema["const"]
     if schema.get("enum"):
@@ -118,15 +135,18 @@ def _value(said: Any, root: JsonSchema, name: str, depth: int) -> Any:
             return _string(schema, name)
 
 
-def _one_of(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
+def _one_of(schema: JsonSchema, root: _Root, depth: int) -> JsonSchema:
     """The schema with the first of its choices, and all that holds besides, taken into it."""
+    root.step()
+    if depth > _DEEPEST:
+        raise _Unknown
     parts = list(schema.get("allOf") or ())
     for word in ("anyOf", "oneOf"):
-        options = [resolve(option, root) for option in schema.get(word) or ()]
+        options = [resolve(option, root.schema) for option in schema.get(word) or ()]
         parts += [option for option in options if types_of(option) != ["null"]][:1] or options[:1]
     whole = {word: said for word, said in schema.items() if word not in ("allOf", "anyOf", "oneOf")}
     for part in parts:
-        inner = _one_of(resolve(part, root), root)
+        inner = _one_of(resolve(part, root.schema), root, depth + 1)
         properties = {**properties_of(whole), **properties_of(inner)}
         required = [*(whole.get("required") or ()), *(inner.get("required") or ())]
         whole = {**whole, **inner}
@@ -146,7 +166,7 @@ def _type(schema: JsonSchema) -> str:
     return "array" if "items" in schema or "prefixItems" in schema else "string"
 
 
-def _object(schema: JsonSchema, root: JsonSchema, depth: int) -> JsonSchema:
+def _object(schema: JsonSchema, root: _Root, depth: int) -> JsonSchema:
     properties = properties_of(schema)
     others = schema.get("additionalProperties", True)
     made = {name: _value(properties.get(name, others), root, name, depth + 1) for name in schema.get("required") or ()}
@@ -159,7 +179,7 @@ def _object(schema: JsonSchema, root: JsonSchema, depth: int) -> JsonSchema:
     return made
 
 
-def _array(schema: JsonSchema, root: JsonSchema, name: str, depth: int) -> list[Any]:
+def _array(schema: JsonSchema, root: _Root, name: str, depth: int) -> list[Any]:
     items = schema.get("items", True)
     firsts = schema.get("prefixItems") or (items if isinstance(items, list) else [])
     made = [_value(item, root, name, depth + 1) for item in firsts]
@@ -176,8 +196,8 @@ def _array(schema: JsonSchema, root: JsonSchema, name: str, depth: int) -> list[
     return _all_different(made, schema, root) if schema.get("uniqueItems") else made
 
 
-def _all_different(made: list[Any], schema: JsonSchema, root: JsonSchema) -> list[Any]:
-    choices = resolve(schema.get("items"), root).get("enum") or ()
+def _all_different(made: list[Any], schema: JsonSchema, root: _Root) -> list[Any]:
+    choices = resolve(schema.get("items"), root.schema).get("enum") or ()
     if choices:
         return list(choices[: len(made)])
     return [
@@ -213,17 +233,18 @@ def _string(schema: JsonSchema, name: str) -> str:
         typical = next((value for pattern, value in _BY_NAME if pattern.search(name.lower())), "example")
     if "pattern" in schema:
         return _matching(schema["pattern"], typical)
-    least: int = schema.get("minLength", 0)
-    most: int | None = schema.get("maxLength")
+    least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", _LONGEST_TEXT))
+    if least > _LONGEST_TEXT:
+        raise _Unknown
     return (typical + "x" * (least - len(typical)))[:most]
 
 
 def _matching(pattern: str, typical: str) -> str:
-    try:
-        wanted = re.compile(pattern)
-    except re.error:
-        raise _Unknown from None
+    import jsonschema_rs
+
+    # Not Python's own: a stranger's pattern can keep it busy for ever.
+    matches = jsonschema_rs.validator_for({"pattern": pattern}, offline=True).is_valid
     for guess in (typical, *_GUESSES, *_BY_FORMAT.values()):
-        if wanted.search(guess):
+        if matches(guess):
             return guess
     raise _Unknown

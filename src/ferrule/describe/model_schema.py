@@ -7,8 +7,9 @@ against the real one in any case.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import count
 from typing import Any, TypeAlias
 
 from ferrule.describe.readable import list_under, required_by
@@ -33,13 +34,22 @@ _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentS
 _VALUES = ("default", "const", "enum", "examples", "required")
 _CHOICES = ("anyOf", "oneOf")
 _DEEPEST = 8
+_MOST_PARTS = 1_000
+"""Schemas that are joined into one: a few lines of references can stand for billions."""
 
 _Required: TypeAlias = Callable[[list[str], list[str]], list[str]]
 
 
 def for_models(schema: JsonSchema) -> JsonSchema:
     """The parameters of an action for a model API; what is given is not changed."""
-    whole = _one_object(schema, schema, 0)
+    try:
+        return _for_models(schema)
+    except RecursionError:  # nested deeper than anybody could read
+        return {"type": "object", "properties": {}}
+
+
+def _for_models(schema: JsonSchema) -> JsonSchema:
+    whole = _one_object(schema, schema, 0, count())
     tidy: JsonSchema = {"type": "object", "properties": _tidy_each(properties_of(whole))}
     if required := required_by(whole):
         tidy["required"] = required
@@ -52,14 +62,14 @@ def for_models(schema: JsonSchema) -> JsonSchema:
     return tidy
 
 
-def _one_object(said: Any, root: JsonSchema, depth: int) -> JsonSchema:
+def _one_object(said: Any, root: JsonSchema, depth: int, parts: Iterator[int]) -> JsonSchema:
     """The schema with its references followed and its parts joined."""
-    schema = resolve(said, root) if depth < _DEEPEST else {}
+    schema = resolve(said, root) if depth < _DEEPEST and next(parts) < _MOST_PARTS else {}
     joined = {word: value for word, value in schema.items() if word not in ("allOf", *_CHOICES)}
     for part in list_under("allOf", schema):
-        joined = _joined(joined, _one_object(part, root, depth + 1), _required_by_any)
+        joined = _joined(joined, _one_object(part, root, depth + 1, parts), _required_by_any)
     for word in _CHOICES:
-        options = [_one_object(option, root, depth + 1) for option in list_under(word, schema)]
+        options = [_one_object(option, root, depth + 1, parts) for option in list_under(word, schema)]
         if options:
             either = reduce(lambda one, other: _joined(one, other, _required_by_all), options)
             joined = _joined(joined, either, _required_by_any)

@@ -84,9 +84,11 @@ def _type(said: Any, root: JsonSchema, depth: int = 0) -> str:
     if choices:
         shown = " | ".join(as_text(choice) for choice in choices[:_MOST_CHOICES])
         return shown if len(choices) <= _MOST_CHOICES else f"{shown} | …"
-    options = [_type(option, root, depth + 1) for word in ("anyOf", "oneOf") for option in list_under(word, schema)]
+    listed = [option for word in ("anyOf", "oneOf") for option in list_under(word, schema)]
+    options = [_type(option, root, depth + 1) for option in listed[:_MOST_CHOICES]]
     if any(options):
-        return " | ".join(dict.fromkeys(filter(None, options)))
+        more = ["…"] if len(listed) > _MOST_CHOICES else []
+        return " | ".join(dict.fromkeys([*filter(None, options), *more]))
     item = _type(schema.get("items"), root, depth + 1) if types_of(schema) == ["array"] else ""
     return f"array of {item}" if item else " | ".join(types_of(schema))
 

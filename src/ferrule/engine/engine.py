@@ -599,6 +599,8 @@ class ToolEngine:
             logger.debug("tool=<%s>, call=<%s> | failed", call.tool_name, call.call_id, exc_info=failure.__cause__)
         if failure.details:
             call.note(**failure.details)
+            if call.prepared is not None and call.prepared.effects.repeatable and call.metadata is not None:
+                call.metadata.pop("outcome", None)  # twice is as good as once: it does not matter
         if failure.transient:
             call.note(transient=True)
         return ToolExecutionResult(

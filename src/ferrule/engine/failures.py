@@ -31,6 +31,10 @@ FOREIGN: dict[str, type[CallError]] = {
 """The nearest class of an exception's family decides: `httpx.ConnectTimeout` before `httpx.TimeoutException`."""
 
 
+_BROKEN_OFF = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+"""The other side was reached, and may have done what it was asked."""
+
+
 def failure_of(error: BaseException) -> CallError:
     """The failure a raised exception means for its call."""
     if isinstance(error, CallError):
@@ -38,6 +42,8 @@ def failure_of(error: BaseException) -> CallError:
     kind = next((FOREIGN[name] for name in _family(error) if name in FOREIGN), ExecutionFailed)
     text = text_of(error)
     failure = kind(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    if isinstance(error, _BROKEN_OFF):
+        failure.details = {"outcome": "unknown"}
     failure.__cause__ = error
     return failure
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -30,10 +30,18 @@ class Secrets:
     """What must not show. Nothing, unless a template and an environment are given."""
 
     def __init__(self, template: Any = None, environ: Mapping[str, str] | None = None) -> None:
-        values = _secret_values(template, environ or {})
+        self._forms: list[str] = []
+        self.add(_secret_values(template, environ or {}))
+
+    def add(self, values: Iterable[str]) -> None:
+        """Let more not show."""
         # As they are, in JSON, in the JSON of PHP, and in a URL; a long one may contain a short one.
-        forms = {form for v in values for form in (v, json.dumps(v)[1:-1], v.replace("/", "\\/"), quote(v, safe=""))}
-        self._forms = sorted(forms, key=len, reverse=True)
+        forms = {
+            form
+            for v in values
+            for form in (v, json.dumps(v)[1:-1], v.replace("/", "\\/"), quote(v, safe="", errors="replace"))
+        }
+        self._forms = sorted({*self._forms, *forms}, key=len, reverse=True)
 
     def hide(self, value: Any) -> Any:
         """The same value, without the secrets in its texts."""

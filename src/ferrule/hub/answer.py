@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ferrule.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.content import Text
-from ferrule.errors import CANCELLED, EXECUTION_ERROR, TIMEOUT, TOOL_NOT_FOUND, VALIDATION_ERROR
+from ferrule.errors import CANCELLED, EXECUTION_ERROR, TIMEOUT, TOOL_NOT_FOUND, VALIDATION_ERROR, NeedsApproval
 from ferrule.hub.candidate import Skipped, ToolCandidate
+
+JobKey: TypeAlias = tuple[str | None, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,6 +34,16 @@ class Ending:
         """Whether it succeeded and has something to say."""
         return self.result.is_success and not is_empty(self.result)
 
+    @property
+    def settles_it(self) -> bool:
+        """Whether the job is done: answered, or done by one that changes the world and has no word to say about it."""
+        return self.is_answer or (self.result.is_success and not self.candidate.effects.read_only)
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether it waits for a person to agree."""
+        return self.result.metadata.get("advice") == NeedsApproval.advice
+
     def leaves_room_for(self, other: ToolCandidate) -> bool:
         """Whether another may be asked after this success with nothing to say.
 
@@ -52,6 +64,7 @@ class Job:
     """The working notes of one job, from what is wanted to its result."""
 
     wanted: str
+    action: str | None = None
     tag: str | None = None
     """None when the job was asked for by name."""
     params: Any
@@ -65,6 +78,16 @@ class Job:
     def empty(self) -> Ending | None:
         """The first success that had nothing to say."""
         return next((ending for ending in self.ended if ending.result.is_success), None)
+
+    @property
+    def key(self) -> JobKey:
+        """The same for all jobs that want the same done."""
+        return self.wanted if self.tag is None else None, self.action, self.tag
+
+    def done_before(self, candidate: ToolCandidate) -> Ending | None:
+        """The silent success after which this candidate must not be asked."""
+        silent = (ending for ending in self.ended if ending.result.is_success)
+        return next((ending for ending in silent if not ending.leaves_room_for(candidate)), None)
 
     def skip(self, candidate: ToolCandidate, reason: str) -> None:
         self.skipped.append(Skipped(label=candidate.label, reason=reason))
@@ -90,7 +113,9 @@ class Job:
         )
 
     def failure(self) -> ToolExecutionResult:
-        """All candidates that were called failed; each with its error."""
+        """All candidates that were called failed; each with its error. Where a person may help, that is asked for."""
+        if (waiting := next((ending for ending in self.ended if ending.needs_approval), None)) is not None:
+            return self.answer(waiting.result, waiting.candidate)
         if len(self.ended) == 1 and not self.skipped:
             return self.answer(self.ended[0].result, self.ended[0].candidate)
         lines = [f"{ending.candidate.label}: {ending.result.error}" for ending in self.ended]

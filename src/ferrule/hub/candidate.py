@@ -53,6 +53,11 @@ class ToolCandidate:
         return f"{self.name}{action} ({self.source})"
 
     @property
+    def names(self) -> set[str]:
+        """What the tool, or this action of it, is allowed by."""
+        return {self.name, self.tool.spec.name, self.tool.spec.model_name(self.capability)}
+
+    @property
     def effects(self) -> Effects:
         return self.tool.spec.effects_of(self.capability)
 
@@ -133,6 +138,8 @@ class CandidateIndex:
 
     def _otherwise(self, name: str, action: str | None) -> Found:
         """What the registry understands beyond exact names, such as `tool__action` in any script."""
+        if not self.snapshot.knows(name):
+            return Found()
         try:
             return Found(candidates=[ToolCandidate.of(*self.snapshot.find(name, action))])
         except ToolNotFound:

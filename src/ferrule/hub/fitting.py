@@ -44,8 +44,9 @@ def _readings(capability: ToolCapability, params: dict[str, Any]) -> Iterator[di
     yield known
     wanted = _required_texts(capability)
     given = [name for name, value in params.items() if isinstance(value, str)]
-    if len(wanted) == len(given) == 1:
-        yield {**{name: value for name, value in known.items() if name != given[0]}, wanted[0]: params[given[0]]}
+    # A text that has its place by its name stays there, and nothing but a secret is given as one.
+    if len(wanted) == len(given) == 1 and given[0] not in known and wanted[0] not in capability.secret_names:
+        yield {**known, wanted[0]: params[given[0]]}
 
 
 def _required_texts(capability: ToolCapability) -> list[str]:

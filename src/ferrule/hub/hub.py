@@ -14,7 +14,7 @@ from typing import Any
 from ferrule.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.engine import ToolEngine
 from ferrule.errors import InvalidArguments
-from ferrule.hub.answer import Attempt, Ending, Job
+from ferrule.hub.answer import Attempt, Ending, Job, JobKey
 from ferrule.hub.candidate import CandidateIndex, ToolCandidate
 from ferrule.hub.config import HubConfig
 from ferrule.hub.extra_calls import ExtraCalls
@@ -43,7 +43,7 @@ class ToolHub:
         self._fitting = Fitting(strict=engine.config.strict_validation)
         self._pace = Pace(engine, unknown=self.config.stagger)
         self._extra = ExtraCalls(share=self.config.extra_share, burst=self.config.extra_burst)
-        self._last_success: dict[tuple[str, str | None], tuple[str, str]] = {}
+        self._last_success: dict[JobKey, tuple[str, str]] = {}
         """By what was wanted: the source and the id of the tool that last did it."""
         self._index: CandidateIndex | None = None
 
@@ -57,9 +57,12 @@ class ToolHub:
     ) -> ToolExecutionResult:
         """Let the tools of a name do a job. Whatever goes wrong is in the result."""
         found = self._known().named(name, action)
-        job = Job(wanted=name, params=_plain(params), context=context, skipped=list(found.skipped))
-        if found.candidates:
-            return await self._do(job, found.candidates)
+        job = Job(wanted=name, action=action, params=_plain(params), context=context, skipped=list(found.skipped))
+        if allowed := _allowed(found.candidates, context):
+            return await self._do(job, allowed)
+        if found.candidates and context is not None:
+            message = f"Tool {name!r} is not among the tools that may be used here."
+            return job.answer(self.engine.refuse(name, params, context, message, action=action))
         # The engine says best why there is no such tool, and records that it was asked for.
         return job.answer(await self.engine.execute(name, params, context, action=action))
 
@@ -73,8 +76,8 @@ class ToolHub:
         known = self._known()
         found = known.tagged(tag)
         job = Job(wanted=tag, tag=tag.casefold(), params=_plain(params), context=context, skipped=list(found.skipped))
-        if found.candidates:
-            return await self._do(job, found.candidates)
+        if allowed := _allowed(found.candidates, context):
+            return await self._do(job, allowed)
         return job.not_found(f"No enabled tool can be called by the tag {tag!r}.{known.near_tags(tag)}")
 
     def find_by_name(self, name: str, action: str | None = None) -> list[ToolCandidate]:
@@ -112,7 +115,7 @@ class ToolHub:
         """The last to succeed first, then by source; equals in any order, so that load spreads."""
         ordered = list(candidates)
         self._chance.shuffle(ordered)
-        last = self._last_success.get((job.wanted, job.tag))
+        last = self._last_success.get(job.key)
         return sorted(ordered, key=lambda c: ((c.source, c.name) != last, c.priority))
 
     def _fit(self, job: Job, candidates: Sequence[ToolCandidate]) -> list[Attempt]:
@@ -151,15 +154,15 @@ class ToolHub:
 
     async def _one_by_one(self, job: Job, attempts: list[Attempt]) -> ToolExecutionResult:
         for position, attempt in enumerate(attempts):
-            if job.empty is not None and not job.empty.leaves_room_for(attempt.candidate):
-                job.skip(attempt.candidate, f"{job.empty.candidate.label} has succeeded already.")
+            if (silent := job.done_before(attempt.candidate)) is not None:
+                job.skip(attempt.candidate, f"{silent.candidate.label} has succeeded already.")
                 continue
             ending = await self._call(job, attempt)
             if ending.is_answer:
                 return self._succeed(job, ending)
-            if ending.may_have_happened:
+            if (why := _why_nobody_else(ending)) is not None:
                 for left in attempts[position + 1 :]:
-                    job.skip(left.candidate, f"{ending.candidate.label} failed, but may have done it already.")
+                    job.skip(left.candidate, f"{ending.candidate.label} {why}")
                 return job.answer(ending.result, ending.candidate)
         return job.failure() if job.empty is None else self._succeed(job, job.empty)
 
@@ -181,13 +184,30 @@ class ToolHub:
         return job.answer(ending.result, ending.candidate)
 
     def _remember(self, job: Job, ending: Ending) -> None:
-        self._last_success[job.wanted, job.tag] = (ending.candidate.source, ending.candidate.name)
+        self._last_success[job.key] = (ending.candidate.source, ending.candidate.name)
 
     def _known(self) -> CandidateIndex:
         snapshot = self.engine.registry.snapshot()
         if self._index is None or self._index.snapshot is not snapshot:
             self._index = CandidateIndex(snapshot)
         return self._index
+
+
+def _allowed(candidates: Sequence[ToolCandidate], context: ToolExecutionContext | None) -> Sequence[ToolCandidate]:
+    """The candidates that the caller may use: having the name of one that is allowed is not enough."""
+    if context is None or context.allowed_tools is None:
+        return candidates
+    allowed = context.allowed_tools
+    return [candidate for candidate in candidates if not allowed.isdisjoint(candidate.names)]
+
+
+def _why_nobody_else(ending: Ending) -> str | None:
+    """Why a job that failed is not given to the next candidate; None when it may be."""
+    if ending.may_have_happened:
+        return "failed, but may have done it already."
+    if ending.needs_approval and not ending.candidate.effects.repeatable:
+        return "waits for a person's approval."  # nobody must do meanwhile what was not agreed to
+    return None
 
 
 def _plain(params: Mapping[str, Any] | None) -> Any:

@@ -18,7 +18,7 @@ TIMES_AS_LONG = 2.0
 
 
 async def race(attempts: Sequence[Attempt], run: Run, pace: Pace, extra: ExtraCalls) -> Ending | None:
-    """The first answer; None when nobody had one. The others have ended by then.
+    """The first that settles the job; None when nobody does. The others have ended by then.
 
     The next racer starts when one has failed, or, as far as the budget goes, when the first takes longer than it
     usually does.
@@ -32,7 +32,7 @@ async def race(attempts: Sequence[Attempt], run: Run, pace: Pace, extra: ExtraCa
             await asyncio.wait([*racers, pause] if pause else racers, return_when=asyncio.FIRST_COMPLETED)
             ended = [racer for racer in racers if racer.done()]
             for racer in ended:
-                if racer.result().is_answer:
+                if racer.result().settles_it:
                     return racer.result()
             racers = [racer for racer in racers if racer not in ended]
             racers += [runners.start(run(waiting.popleft())) for _ in range(min(len(ended), len(waiting)))]

@@ -18,6 +18,9 @@ _T = TypeVar("_T")
 
 _CONSIDERED = 200
 """Documents looked at for each requirement."""
+_LONGEST_QUERY = 2_000
+"""Characters; whoever pastes a whole page is answered by its beginning, and in no time."""
+_MOST_TERMS = 50
 _MET = 0.5
 """A tool meets a requirement if it has at least this share of what its words count."""
 
@@ -94,7 +97,7 @@ class SearchIndex:
         """The tools that fit a text best: those of exactly this name first, equals by source and id."""
         if limit < 1:
             return []
-        query = self._postings.weigh(terms_of(text))
+        query = self._postings.weigh(_terms(text))
         scores = self._postings.score(query, limit)
         named = sorted(self._by_name.get(fold(text), ()), key=lambda document: document.order)
         by_tool = self._by_tool(named, scores, limit)
@@ -130,7 +133,7 @@ class SearchIndex:
             wanted *= 8  # one tool with many actions stands before the others
 
     def _meeting(self, requirement: str) -> dict[Tool, float]:
-        query = self._postings.weigh(terms_of(requirement))
+        query = self._postings.weigh(_terms(requirement))
         whole = sum(query.values())
         scores = self._postings.score(query, _CONSIDERED)
         best: dict[Tool, float] = {}
@@ -139,6 +142,10 @@ class SearchIndex:
             if having >= whole * _MET:
                 best.setdefault(document.tool, scores[document.number])
         return best
+
+
+def _terms(query: str) -> list[str]:
+    return list(dict.fromkeys(terms_of(query[:_LONGEST_QUERY])))[:_MOST_TERMS]
 
 
 def _hit(documents: list[Document], scores: Mapping[int, float], query: Mapping[str, float]) -> Hit:

@@ -67,7 +67,7 @@ def report_of(files: Iterable[tuple[Path, LoadedFile]]) -> LoadReport:
 
 def digest_of(path: Path) -> str:
     try:
-        return digest(path.read_bytes())
+        return digest(path.read_bytes()) if path.is_file() else ""  # a named pipe would be waited for
     except OSError:
         return ""
 

@@ -84,6 +84,16 @@ def read_document(source: str | Path, guard: AddressGuard) -> OpenApiDocument:
     return document_of(_read(Path(source)), str(source))
 
 
+def mappings_in(said: Any) -> list[dict[str, Any]]:
+    """The mappings of a list; none when it is no list."""
+    return [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
+
+
+def texts_in(said: Any) -> list[str]:
+    """The texts of a list, each once; none when it is no list."""
+    return list(dict.fromkeys(each for each in said if isinstance(each, str))) if isinstance(said, list) else []
+
+
 def is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ferrule.executors.openapi.body import FORM, PARTS
 from ferrule.executors.openapi.operation import Argument, Body, Credential, Style
 from ferrule.executors.openapi.request import PLACEHOLDER
-from ferrule.sources.openapi_document import OpenApiDocument
+from ferrule.sources.openapi_document import OpenApiDocument, mappings_in, texts_in
 from ferrule.sources.openapi_schema import OpenApiSchemas, fits, shortened
 from ferrule.spec import JsonSchema
 
@@ -75,9 +75,9 @@ def read_input(
     parameters = _parameters(document, path, item, operation)
     secrets = {(each.place, each.name.lower()) for alternative in security for each in alternative}
     for parameter in parameters:
-        place, name = parameter.get("in"), parameter.get("name")
-        is_ours = place in _PLACES and (place, str(name).lower()) not in secrets
-        if is_ours and not (place == "header" and str(name).lower() in _OWN_HEADERS):
+        place, name = parameter["in"], parameter["name"].lower()
+        is_ours = place in _PLACES and (place, name) not in secrets
+        if is_ours and not (place == "header" and name in _OWN_HEADERS):
             _add_parameter(found, document, schemas, parameter)
     if document.is_2:
         _add_body_of_2(found, document, schemas, parameters, operation)
@@ -92,15 +92,16 @@ def _parameters(
     document: OpenApiDocument, path: str, item: dict[str, Any], operation: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Those of the path and those of the operation, which win; and what the path names but nobody describes."""
-    said = [p for owner in (item, operation) for p in owner.get("parameters") or () if isinstance(p, dict)]
-    found = {(p.get("in"), p.get("name")): p for p in map(document.resolve, said) if p.get("name")}
+    said = [document.resolve(p) for owner in (item, operation) for p in mappings_in(owner.get("parameters"))]
+    named_well = [p for p in said if isinstance(p.get("in"), str) and isinstance(p.get("name"), str) and p["name"]]
+    found = {(p["in"], p["name"]): p for p in named_well}
     named = PLACEHOLDER.findall(path)
     undescribed: list[dict[str, Any]] = [
         {"in": "path", "name": name, "type": "string", "schema": {"type": "string"}}
         for name in dict.fromkeys(named)
         if ("path", name) not in found
     ]
-    return [p for p in found.values() if p.get("in") != "path" or p["name"] in named] + undescribed
+    return [p for p in found.values() if p["in"] != "path" or p["name"] in named] + undescribed
 
 
 def _add_parameter(
@@ -108,8 +109,8 @@ def _add_parameter(
 ) -> None:
     content = parameter.get("content")
     media = next(iter(content.values()), None) if isinstance(content, dict) else None
-    said = parameter if document.is_2 else (media or parameter).get("schema", {})
-    place, name = parameter["in"], str(parameter["name"])
+    said = parameter if document.is_2 else (media if isinstance(media, dict) else parameter).get("schema", {})
+    place, name = parameter["in"], parameter["name"]
     argument = found.add(
         name,
         _parameter_schema(schemas, parameter, said if isinstance(said, dict) else {}),
@@ -175,10 +176,9 @@ def _add_body_of_2(
     parameters: Iterable[dict[str, Any]],
     operation: dict[str, Any],
 ) -> None:
-    consumed = operation.get("consumes") or document.value.get("consumes") or []
-    media_types = [each for each in consumed if isinstance(each, str)] if isinstance(consumed, list) else []
-    fields = {str(p["name"]): p for p in parameters if p.get("in") == "formData"}
-    body = next((p for p in parameters if p.get("in") == "body"), None)
+    media_types = texts_in(operation.get("consumes") or document.value.get("consumes"))
+    fields = {p["name"]: p for p in parameters if p["in"] == "formData"}
+    body = next((p for p in parameters if p["in"] == "body"), None)
     if body is not None:
         media_type = _chosen(media_types or ["application/json"])
         _put_body(

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Final
 
-from ferrule.sources.openapi_document import OpenApiDocument
+from ferrule.sources.openapi_document import OpenApiDocument, texts_in
 from ferrule.spec import JsonSchema
 
 MAX_DEPTH: Final = 48
@@ -47,6 +48,7 @@ class OpenApiSchemas:
     def __init__(self, document: OpenApiDocument) -> None:
         self._document = document
         self._names: dict[str, str] = {}
+        self._taken: dict[str, int] = {}
         self._targets: dict[str, Any] = {}
         """What the definition of a name is made from. It is made when it is needed, not while another is made:
         chains of references are longer than Python's stack."""
@@ -88,7 +90,7 @@ class OpenApiSchemas:
     def _reference(self, schema: JsonSchema) -> JsonSchema:
         ref = schema["$ref"]
         if ref not in self._names:
-            self._names[ref] = name = free_name(_last_word(ref), self._targets)
+            self._names[ref] = name = free_name(_last_word(ref), self._taken)
             self._targets[name] = self._document.resolve(schema)
         return {"$ref": f"{_DEFINITIONS}{self._names[ref]}"}
 
@@ -109,7 +111,7 @@ class OpenApiSchemas:
                 found[word] = [self.convert(each, depth + 1) for each in inner]
         if isinstance(schema.get("properties"), dict):
             found |= self._properties(schema, depth)
-        elif required := _texts(schema.get("required")):
+        elif required := texts_in(schema.get("required")):
             found["required"] = required
         return _with_fitting_enum(found)
 
@@ -117,16 +119,19 @@ class OpenApiSchemas:
         sent = {n: p for n, p in schema["properties"].items() if self._document.resolve(p).get("readOnly") is not True}
         found: JsonSchema = {"properties": {name: self.convert(each, depth + 1) for name, each in sent.items()}}
         left_out = schema["properties"].keys() - sent.keys()
-        if required := [name for name in _texts(schema.get("required")) if name not in left_out]:
+        if required := [name for name in texts_in(schema.get("required")) if name not in left_out]:
             found["required"] = required
         return found
 
 
-def free_name(name: str, taken: Collection[str]) -> str:
-    """The name, with a number when it is taken."""
-    number, free = 1, name
+def free_name(name: str, taken: dict[str, int]) -> str:
+    """The name, with a number when it is taken. It is taken then, and the number kept: others may want it too."""
+    number, free = taken.get(name, 1), name
     while free in taken:
-        number, free = number + 1, f"{name}_{number + 1}"
+        number += 1
+        free = f"{name}_{number}"
+    taken[name] = number
+    taken.setdefault(free, 1)
     return free
 
 
@@ -233,12 +238,8 @@ def _last_word(ref: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2]) or "schema"
 
 
-def _texts(said: Any) -> list[str]:
-    return list(dict.fromkeys(each for each in said if isinstance(each, str))) if isinstance(said, list) else []
-
-
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, float) and isfinite(value))
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ferrule.executors.openapi.operation import Credential
 from ferrule.names import did_you_mean
-from ferrule.sources.openapi_document import OpenApiDocument
+from ferrule.sources.openapi_document import OpenApiDocument, mappings_in
 
 AUTHORIZATION: Final = "Authorization"
 
@@ -39,8 +39,7 @@ def read_security(
     document: OpenApiDocument, item: Mapping[str, Any], operation: Mapping[str, Any], schemes: Mapping[str, Credential]
 ) -> tuple[tuple[Credential, ...], ...]:
     """The alternatives an operation gives; one that asks for nothing comes last."""
-    said = operation.get("security", document.value.get("security"))
-    alternatives = [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
+    alternatives = mappings_in(operation.get("security", document.value.get("security")))
     found = [tuple(schemes[name] for name in each if name in schemes) for each in alternatives]
     if not any(found) and _lists_authorization(document, item, operation):
         found = [(schemes[AUTHORIZATION],), ()]
@@ -52,7 +51,7 @@ def _variable(tool_id: str, scheme: str) -> str:
 
 
 def _lists_authorization(document: OpenApiDocument, item: Mapping[str, Any], operation: Mapping[str, Any]) -> bool:
-    listed = [document.resolve(each) for owner in (item, operation) for each in owner.get("parameters") or ()]
+    listed = [document.resolve(each) for owner in (item, operation) for each in mappings_in(owner.get("parameters"))]
     return any(each.get("in") == "header" and str(each.get("name")).lower() == "authorization" for each in listed)
 
 

@@ -6,12 +6,12 @@ relative one starts where the document was fetched from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ferrule.executors.openapi.request import PLACEHOLDER
-from ferrule.sources.openapi_document import OpenApiDocument
+from ferrule.sources.openapi_document import OpenApiDocument, mappings_in, texts_in
 
 
 class ServerChoice:
@@ -19,7 +19,6 @@ class ServerChoice:
 
     def __init__(self, document: OpenApiDocument, server: str | None, variables: Mapping[str, str]) -> None:
         self._document, self._variables = document, variables
-        self._known: dict[str, str] = {}
         self._named = None if server is None else self._named_by_user(server)
 
     def server_for(self, item: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
@@ -44,33 +43,33 @@ class ServerChoice:
         if not self._document.is_2:
             return _servers(self._document.value)
         value = self._document.value
-        schemes = value.get("schemes") or ["https"]
+        schemes = texts_in(value.get("schemes")) or ["https"]
         scheme = "https" if "https" in schemes else schemes[0]
         host, base = value.get("host"), str(value.get("basePath") or "/")
         return [{"url": f"{scheme}://{host}{base if base.startswith('/') else f'/{base}'}" if host else base}]
 
     def _absolute(self, server: Mapping[str, Any]) -> str:
-        written = str(server["url"])
-        if written in self._known:
-            return self._known[written]
-        variables = server.get("variables")
-        url = PLACEHOLDER.sub(lambda m: self._variable(m[1], variables if isinstance(variables, dict) else {}), written)
-        if self._document.url:
+        said = server.get("variables")
+        variables = said if isinstance(said, dict) else {}
+        url = PLACEHOLDER.sub(lambda match: self._variable(match[1], variables), server["url"])
+        try:
             url = urljoin(self._document.url, url)
-        parts = urlsplit(url)
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise self._document.error(f"the server {url!r} is no URL: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise self._document.error(
                 f"the server {url!r} has no host", "say which: server='https://api.example.com/v1'"
             )
         if parts.username or parts.password:
             raise self._document.error("the server's URL holds a password", "use a security scheme and its variable")
-        self._known[written] = url.partition("#")[0].partition("?")[0].rstrip("/")
-        return self._known[written]
+        return url.partition("#")[0].partition("?")[0].rstrip("/")
 
     def _variable(self, name: str, said: Mapping[str, Any]) -> str:
         described = said.get(name)
         described = described if isinstance(described, dict) else {}
-        allowed = [str(each) for each in described.get("enum") or ()]
+        said_values = described.get("enum")
+        allowed = list(map(str, said_values)) if isinstance(said_values, list) else []
         value = self._variables.get(name, described.get("default", next(iter(allowed), None)))
         if value is None:
             raise self._document.error(f"the server's variable {name!r} has no value", f"say variables={{{name!r}: …}}")
@@ -82,5 +81,4 @@ class ServerChoice:
 
 
 def _servers(owner: Mapping[str, Any]) -> list[dict[str, Any]]:
-    said: Iterable[Any] = owner.get("servers") or ()
-    return [each for each in said if isinstance(each, dict) and isinstance(each.get("url"), str)]
+    return [each for each in mappings_in(owner.get("servers")) if isinstance(each.get("url"), str)]

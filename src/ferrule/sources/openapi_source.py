@@ -119,12 +119,12 @@ class OpenApiDocuments:
             return document_of(kept[0], shown_url(url), url)
         try:
             content = fetch(url, self._guard, PATIENCE)
+            document = document_of(content, shown_url(url), url)
         except LoadError as error:
             if kept is None:
                 raise
             logger.warning("url=<%s>, age=<%.0f s> | the kept copy is used: %s", shown_url(url), kept[1], error.message)
             return document_of(kept[0], shown_url(url), url)
-        document = document_of(content, shown_url(url), url)
         _keep(path, content)
         return document
 

@@ -142,13 +142,12 @@ def _capability(found: _Found, schema: dict[str, Any]) -> ToolCapability:
 
 
 def _operations(document: OpenApiDocument) -> Iterator[_Found]:
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     for path, said in document.mapping("paths").items():
         item = document.resolve(said)
         for method, operation in item.items():
             if method in _EFFECTS and isinstance(operation, dict) and path.startswith("/"):
                 action = free_name(_action(method, path, operation.get("operationId")), taken)
-                taken.add(action)
                 yield _Found(action, method, path, item, operation)
 
 

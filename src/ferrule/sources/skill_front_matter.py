@@ -17,7 +17,7 @@ from ferrule.sources.yaml_text import Document, read_documents
 
 KEYS: Final = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 
-_PLAIN_LINE = re.compile(r"^(name|description|license|compatibility):[ \t]+([^\s'\"|>&*\[{#!%@`].*?)[ \t]*$", re.M)
+_PLAIN_LINE = re.compile(r"^(name|description|license|compatibility):[ \t]+([^\s'\"|>&*\[{#!%@`].*)$", re.M)
 _TOOL_NAME = re.compile(r"(?:[^\s,(]|\([^()]*\))+")
 
 
@@ -64,7 +64,7 @@ def _read_yaml(text: str, path: Path) -> Document:
     try:
         return read_documents(f"\n{text}".encode(), path)[0]
     except LoadError as error:
-        quoted = _PLAIN_LINE.sub(lambda match: f"{match[1]}: {json.dumps(match[2], ensure_ascii=False)}", text)
+        quoted = _PLAIN_LINE.sub(lambda match: f"{match[1]}: {json.dumps(match[2].rstrip(), ensure_ascii=False)}", text)
         try:
             return read_documents(f"\n{quoted}".encode(), path)[0]
         except LoadError:

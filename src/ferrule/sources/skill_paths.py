@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ferrule.sources.folder import PYTHON_SUFFIXES
+from ferrule.sources.folder import PYTHON_SUFFIXES, holds
 
 DOCUMENTS: Final = ("SKILL.md", "skill.md")
 MAX_DEPTH: Final = 5
@@ -33,7 +34,7 @@ def watched_skill_files(directory: Path) -> list[Path]:
     documents = [path for folder in skill_folders(directory) if (path := document_in(folder)) is not None]
     if document_in(directory) is not None:
         return documents
-    python = [Path(entry.path) for entry in _entries(directory) if entry.is_file()]
+    python = [Path(entry.path) for entry in _entries(directory) if holds(entry.is_file)]
     return sorted([*documents, *(path for path in python if path.suffix.lower() in PYTHON_SUFFIXES)])
 
 
@@ -49,11 +50,12 @@ def _folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
         return
     seen.add(real)
     for path in sorted(entry.path for entry in _entries(folder) if _may_hold_skills(entry)):
-        yield from _folders(Path(path), depth - 1, seen)
+        with suppress(OSError):  # what cannot be read must not hide the others
+            yield from _folders(Path(path), depth - 1, seen)
 
 
 def _may_hold_skills(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith("_") and entry.name not in _PASSED_OVER and entry.is_dir()
+    return not entry.name.startswith("_") and entry.name not in _PASSED_OVER and holds(entry.is_dir)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -30,7 +30,7 @@ async def call_function_tool(tool: Any, /, *, _context: ToolExecutionContext, **
     context = ToolContext(
         _context.variables.get("context"), tool_name=tool.name, tool_call_id=call_id, tool_arguments=written
     )
-    if await _needs_approval(tool, context, arguments, call_id):
+    if not _context.approved and await _needs_approval(tool, context, arguments, call_id):
         raise NeedsApproval(f"Tool {tool.name!r} runs only when a person has approved the call.")
     raising = set_function_tool_failure_error_function(copy.copy(tool), None)
     try:

@@ -7,8 +7,9 @@ on in it. Here nothing else runs on the loop, so the function may as well run ri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -17,11 +18,23 @@ class SameThread(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            done.set_exception(error)
+        with _no_loop_running():
+            try:
+                done.set_result(fn(*args, **kwargs))
+            except Exception as error:
+                done.set_exception(error)
         return done
+
+
+@contextmanager
+def _no_loop_running() -> Iterator[None]:
+    """As in a thread of its own, where `asyncio.run` may be called."""
+    loop = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
 
 
 def run_in_this_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -32,7 +32,7 @@ def run_pydantic_ai_tool(tool: Any, deps: Any = None, /, *, _context: ToolExecut
 async def call_pydantic_ai_tool(
     tool: Any, deps: Any = None, /, *, _context: ToolExecutionContext, **arguments: Any
 ) -> Any:
-    if tool.requires_approval:
+    if tool.requires_approval and not _context.approved:
         raise _needs_approval(tool.name)
     context = run_context(tool.name, deps, _context)
     with _our_failures():
@@ -52,7 +52,7 @@ async def call_toolset_tool(
     tool: Any, toolset: Any, deps: Any, /, *, _context: ToolExecutionContext, **arguments: Any
 ) -> Any:
     name = tool.tool_def.name
-    if tool.tool_def.kind == "unapproved":
+    if tool.tool_def.kind == "unapproved" and not _context.approved:
         raise _needs_approval(name)
     context = run_context(name, deps, _context)
     with _our_failures():
@@ -74,6 +74,7 @@ def run_context(name: str | None, deps: Any, context: ToolExecutionContext) -> A
         usage=RunUsage(),
         tool_name=name,
         tool_call_id=call_id,
+        tool_call_approved=context.approved,
         conversation_id=context.conversation_id,
     )
 

@@ -41,6 +41,7 @@ class HttpEndpointExecutor:
                 headers=request.headers,
                 content=request.content,
                 timeout=config.get("timeout"),
+                only_once=not invocation.tool.spec.effects_of(invocation.capability).repeatable,
             )
         if response.status_code >= 400:
             content = request.secrets.hide_in_bytes(response.content)

@@ -51,6 +51,20 @@ FAILURES: dict[str, tuple[type[CallError], str]] = {
 }
 """By the name of the class; the nearest one in an exception's family decides."""
 
+_BEFORE_SENDING = frozenset(
+    {
+        "ConnectError",
+        "ConnectTimeout",
+        "CookieConflict",
+        "InvalidURL",
+        "LocalProtocolError",
+        "PoolTimeout",
+        "ProxyError",
+        "UnsupportedProtocol",
+    }
+)
+"""Exceptions after which nobody can have read the request."""
+
 _DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "ferrule"}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
@@ -89,20 +103,27 @@ class GuardedClient:
         headers: Mapping[str, str],
         content: bytes | None = None,
         timeout: float | None = None,
+        only_once: bool = False,
     ) -> Response:
         """Send a request and read its response to the end.
 
         `what` names the request in messages, where nothing secret may stand; `timeout` is for everything together.
+        `only_once`: twice would do harm, so a failure after it was sent says that its outcome is not known.
         """
         import httpx
 
+        journey = _Journey()
         try:
             async with asyncio.timeout(timeout):
-                return await self._follow(_request(method, url, headers, content), what)
+                return await self._follow(_request(method, url, headers, content), what, journey)
         except TimeoutError:
             raise TimedOut(f"{what} took longer than {timeout} seconds.") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict, httpx.StreamError) as error:
-            raise failure_of(error, what) from error
+            was_sent = journey.was_answered or type(error).__name__ not in _BEFORE_SENDING
+            raise _told(failure_of(error, what), was_sent and only_once) from error
+        except CallError as error:
+            _told(error, journey.was_answered and only_once)
+            raise
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop. The client can be used again."""
@@ -110,10 +131,11 @@ class GuardedClient:
         if transport is not None:
             await transport.aclose()
 
-    async def _follow(self, request: httpx.Request, what: str) -> Response:
+    async def _follow(self, request: httpx.Request, what: str, journey: _Journey) -> Response:
         for _ in range(MAX_REDIRECTS + 1):
             _check(request.url)
             response = await self._transport().handle_async_request(request)
+            journey.was_answered = True
             try:
                 if response.status_code not in _REDIRECTS or "location" not in response.headers:
                     return await self._read(response, request.url)
@@ -140,6 +162,22 @@ class GuardedClient:
         if transport is None:
             transport = self._transports[loop] = open_transport(self._guard)
         return transport
+
+
+class _Journey:
+    """How far a request has come."""
+
+    __slots__ = ("was_answered",)
+
+    def __init__(self) -> None:
+        self.was_answered = False
+        """At least by a redirect: somebody has read it."""
+
+
+def _told(failure: CallError, may_have_happened: bool) -> CallError:
+    if may_have_happened:
+        failure.details = {**failure.details, "outcome": "unknown"}
+    return failure
 
 
 def failure_of(error: Exception, what: str) -> CallError:

@@ -38,6 +38,7 @@ class OpenApiExecutor:
                 what=f"{request.method} {shown}",
                 headers=request.headers,
                 content=request.content,
+                only_once=not invocation.tool.spec.effects_of(invocation.capability).repeatable,
             )
         if response.status_code >= 400:
             content = request.secrets.hide_in_bytes(response.content)

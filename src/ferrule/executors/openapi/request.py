@@ -17,7 +17,7 @@ from ferrule.executors.http.endpoint_request import EndpointRequest
 from ferrule.executors.openapi.body import encode_body
 from ferrule.executors.openapi.operation import Credential, Operation
 from ferrule.executors.openapi.values import header_text, path_text, query_entries
-from ferrule.executors.secrets import Secrets
+from ferrule.executors.secrets import SHORTEST, Secrets
 
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
@@ -46,6 +46,9 @@ def fill_operation(operation: Operation, params: Mapping[str, Any], environ: Map
         headers["Cookie"] = "; ".join(cookies)
     url = f"{operation.server}{path}" + (f"?{'&'.join(query)}" if query else "")
     secrets = Secrets([f"${{{credential.variable}}}" for credential, _ in credentials], environ)
+    for credential, _ in credentials:
+        if credential.is_basic:
+            secrets.add(_forms_of_login(environ[credential.variable]))
     return EndpointRequest(method=operation.method, url=url, headers=headers, content=content, secrets=secrets)
 
 
@@ -78,5 +81,14 @@ def _credentials(operation: Operation, environ: Mapping[str, str]) -> list[tuple
 
 
 def _secret(credential: Credential, value: str) -> str:
-    encoded = base64.b64encode(value.encode()).decode() if credential.is_basic else value
-    return credential.prefix + encoded
+    return credential.prefix + (_encoded(value) if credential.is_basic else value)
+
+
+def _forms_of_login(user_and_password: str) -> list[str]:
+    """What else of it must not show: as it is sent, and the password alone."""
+    password = user_and_password.partition(":")[2]
+    return [_encoded(user_and_password), *([password] if len(password) >= SHORTEST else [])]
+
+
+def _encoded(user_and_password: str) -> str:
+    return base64.b64encode(user_and_password.encode("utf-8", "surrogateescape")).decode()

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,13 +52,12 @@ class SkillFolder:
 
     def files(self) -> list[BundledFile]:
         """What lies beside the document, in order; of very many only the first."""
-        found = []
-        for file in self._walk("", MAX_DEPTH):
-            if file.path != self.document:
-                found.append(file)
-            if len(found) == MAX_LISTED:
-                break
-        return found
+        root = self._open_root()
+        try:
+            listed = (file for file in _walk(root, "", MAX_DEPTH) if file.path != self.document)
+            return list(islice(listed, MAX_LISTED))
+        finally:
+            os.close(root)
 
     def read(self, path: str) -> bytes:
         with self.open(path) as file:
@@ -111,21 +111,28 @@ class SkillFolder:
         paths = [file.path for file in self.files()]
         return did_you_mean(path, paths) or f" Its files are: {', '.join(paths) or 'none'}."
 
-    def _walk(self, inside: str, depth: int) -> Iterator[BundledFile]:
-        try:
-            with os.scandir(self.path / inside) as scan:
-                entries = sorted(scan, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
-        except OSError:
-            return
-        for entry in entries:
-            if entry.name.startswith(".") or entry.name == "__pycache__":
-                continue
-            path = f"{inside}{entry.name}"
-            if entry.is_file(follow_symlinks=False):
-                with suppress(OSError):  # gone meanwhile
-                    yield BundledFile(path=path, size=entry.stat(follow_symlinks=False).st_size)
-            elif depth and entry.is_dir(follow_symlinks=False):
-                yield from self._walk(f"{path}/", depth - 1)
+
+def _walk(folder: int, inside: str, depth: int) -> Iterator[BundledFile]:
+    """The files of an opened folder and of those in it."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = sorted(scan, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name == "__pycache__":
+            continue
+        path = f"{inside}{entry.name}"
+        if entry.is_file(follow_symlinks=False):
+            with suppress(OSError):  # gone meanwhile
+                yield BundledFile(path=path, size=entry.stat(follow_symlinks=False).st_size)
+        elif depth and entry.is_dir(follow_symlinks=False):
+            with suppress(OSError):  # gone meanwhile, or a link now
+                inner = os.open(entry.name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                try:
+                    yield from _walk(inner, f"{path}/", depth - 1)
+                finally:
+                    os.close(inner)
 
 
 def parts_of(path: str) -> list[str]:

@@ -138,7 +138,8 @@ class WorkerPool:
             if isinstance(error, EOFError):
                 raise TransportFault(
                     f"The process that ran tool {invocation.tool.id!r} died ({worker.how_it_ended()}). "
-                    "If it said why, that is in the standard error output."
+                    "If it said why, that is in the standard error output.",
+                    outcome="unknown",
                 ) from None
             raise
         return outcome
