@@ -73,6 +73,10 @@ class RegistrySnapshot:
             seen.add(tool_id)
         return f"{said}, which is {'disabled' if tool_id in self.by_id else 'not there'}"
 
+    def knows(self, name: str) -> bool:
+        """Whether `find` might find something; to be told why it does not costs more, the more tools there are."""
+        return name in self.by_id or name in self._by_model_name or name in self._by_name or ACTION_SEPARATOR in name
+
     def find_tool(self, name: str) -> Tool:
         """The tool a caller means by an id, a model's name for one of its actions, or a display name."""
         tool = self.get(name) or self._by_name.get(name)

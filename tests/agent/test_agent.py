@@ -439,3 +439,14 @@ async def test_after_much_trouble_the_model_is_told_how_things_stand():
         await Agent(library, model).run("Go")
         last = model.requests[3].messages[-1]
         assert last["role"] == "user" and "reason 2" in last["content"]
+
+
+async def test_a_call_in_the_text_is_not_shown_to_those_who_watch():
+    text = 'I will add.\n<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        agent = Agent(library, ScriptedModel([text, "Thought: easy\nFinal Answer: It is 3."]))
+        seen = [event async for event in agent.stream("What is 1 + 2?")]
+        shown = "".join(event.text for event in seen if isinstance(event, TextPiece))
+        assert shown.startswith("I will add.") and "tool_call" not in shown and '"a"' not in shown
+        assert isinstance(seen[-1], RunEnded) and seen[-1].answer.text == "It is 3."

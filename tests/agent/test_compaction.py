@@ -21,7 +21,7 @@ def turn(number: int, length: int, calls: int = 1) -> list[dict[str, object]]:
 
 def test_old_results_are_cut_first_and_the_last_turns_stay_whole():
     messages = [system_message("be good"), user_message("read"), *(m for n in range(8) for m in turn(n, 4000))]
-    shown = compact(messages, 5500)
+    shown = compact(messages, 5500, "read")
     assert len(shown) == len(messages) and sum(map(tokens_of, shown)) <= 5500
     assert "characters left out" in str(shown[3]["content"]) and shown[-1] == messages[-1]
     assert [len(str(m["content"])) for m in shown[-8:] if m["role"] == "tool"] == [4000] * 4
@@ -29,7 +29,7 @@ def test_old_results_are_cut_first_and_the_last_turns_stay_whole():
 
 def test_then_whole_turns_go_with_their_answers():
     messages = [system_message("be good"), user_message("read"), *(m for n in range(20) for m in turn(n, 4000, 2))]
-    shown = compact(messages, 3000)
+    shown = compact(messages, 3000, "read")
     assert shown[:2] == messages[:2] and "earlier turns" in str(shown[2]["content"])
     assert shown[-3:] == messages[-3:] and sum(map(tokens_of, shown)) <= 3000
 
@@ -37,7 +37,7 @@ def test_then_whole_turns_go_with_their_answers():
 def test_what_the_user_said_last_is_never_dropped():
     talk = [user_message("first"), assistant_message("y" * 400), user_message("the task")]
     messages = [system_message("be good"), *talk, *(m for n in range(20) for m in turn(n, 4000))]
-    assert user_message("the task") in compact(messages, 1500)
+    assert user_message("the task") in compact(messages, 1500, "the task")
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,7 +48,7 @@ def test_calls_and_answers_stay_together(turns, budget):
         messages += turn(number, length, calls)
     view = Compaction(budget)
     for end in range(2, len(messages) + 1):
-        shown = view.view(messages[:end])
+        shown = view.view(messages[:end], "task")
         asked = [c["id"] for m in shown for c in m.get("tool_calls") or ()]
         answered = [m["tool_call_id"] for m in shown if m["role"] == "tool"]
         assert answered == asked[: len(answered)] and shown[0] == messages[0] and messages[1] in shown

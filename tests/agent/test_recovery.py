@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ferrule import UnifiedToolLibrary
-from ferrule.agent import Agent
+from ferrule.agent import Agent, ApprovalPolicy
 from ferrule.testing import ScriptedModel
 from tests.agent.killed_run import make_tools, script
 
@@ -50,16 +50,16 @@ async def test_a_run_killed_at_any_moment_goes_on(tmp_path, moment):
 
 async def test_what_a_run_has_learned_is_known_after_a_restart(tmp_path):
     url, effects = f"sqlite:///{tmp_path / 'calls.db'}", tmp_path / "effects"
-    fail = {"name": "broken", "arguments": {"n": 7}}
+    fail, write = ({"name": name, "arguments": {"n": 7}} for name in ("broken", "write"))
+    policy = ApprovalPolicy(tools={"write": "ask"})
     async with UnifiedToolLibrary(store=url) as library:
         library.register(*make_tools(effects))
-        first = await Agent(library, ScriptedModel([fail, {"name": "ask_user", "arguments": {"question": "?"}}])).run(
-            "Go"
-        )
+        first = await Agent(library, ScriptedModel([fail, write]), approval=policy).run("Go")
     async with UnifiedToolLibrary(store=url) as library:
         library.register(*make_tools(effects))
-        answer = await Agent(library, ScriptedModel([fail, "done"])).resume(first.run_id, "go on")
-        assert [step.error_type for step in answer.steps] == ["execution_error", None, "known_failure"]
+        agent = Agent(library, ScriptedModel([fail, "done"]), approval=policy)
+        answer = await agent.resume(first.run_id, approvals=False)
+        assert [step.error_type for step in answer.steps] == ["execution_error", "permission_denied", "known_failure"]
         assert effects.read_text().split() == ["broken"]
 
 

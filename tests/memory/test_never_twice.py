@@ -359,7 +359,8 @@ async def test_answers_that_move_by_themselves_are_never_given_from_the_record()
         (RuntimeError("401 Unauthorized"), FailureClass.AUTH),
         (RuntimeError("没有权限"), FailureClass.AUTH),
         (RuntimeError("找不到元素"), FailureClass.NOT_FOUND),
-        (ConnectionResetError("Connection reset by peer"), FailureClass.TRANSIENT),
+        (ConnectionResetError("Connection reset by peer"), FailureClass.UNKNOWN),  # it may have happened
+        (ConnectionRefusedError("Connection refused"), FailureClass.TRANSIENT),
         (NotImplementedError("PDF is not supported"), FailureClass.PERMANENT),
         (ValueError("amount must be positive"), FailureClass.VALIDATION),
         (RuntimeError("boom"), FailureClass.UNKNOWN),

@@ -7,22 +7,28 @@ so do calls that are the same: the second may then be answered by what became of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from ferrule.agent.answer import AgentStep, Approval, ApprovalRequest, Question
-from ferrule.agent.approval import ApprovalPolicy, Person
+from ferrule.agent.approval import ApprovalPolicy, Person, strictest
 from ferrule.agent.control import ASK_USER, FINISH_TASK
 from ferrule.agent.events import CallEnded, CallStarted, OnEvent
+from ferrule.agent.meaning import Meaning, Meant
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import Offer
 from ferrule.call import ToolExecutionResult
 from ferrule.content import encode_json
-from ferrule.errors import KNOWN_FAILURE, VALIDATION_ERROR
+from ferrule.errors import KNOWN_FAILURE, PERMISSION_DENIED, VALIDATION_ERROR, KnownFailure
 from ferrule.messages import ToolCall
-from ferrule.spec import Tool, ToolCapability, ToolType
+from ferrule.spec import Tool, ToolType
 from ferrule.subagent import ToolSubAgent
+
+logger = logging.getLogger("ferrule.agent")
+
+T = TypeVar("T")
 
 DENIED = "The user does not allow this call."
 
@@ -33,119 +39,166 @@ class Acting:
 
     run: Run
     calls: ToolSubAgent
+    meaning: Meaning
     policy: ApprovalPolicy
     person: Person | None
     emit: OnEvent
     used: Callable[[Tool], None]
     """Is told of each tool before it is called."""
+    heard: Callable[[], None]
+    """Is told when a person has answered a question."""
+    patience: Callable[[Meant], float | None]
+    """Seconds a call may take; None for what it takes anyway."""
+    settled: Callable[[], Awaitable[None]]
+    """Waits for tools that are just being found."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A person is asked one thing at a time."""
 
     async def perform(self, wanted: Sequence[ToolCall], offer: Offer) -> None:
         """Make the calls and give each its answer, or the question it waits for."""
         if len(wanted) == 1:
             await self._one(wanted[0], offer)
             return
-        async with asyncio.TaskGroup() as group:
-            for chain in _chains(wanted, offer):
-                group.create_task(self._in_order(chain, offer))
+        chains = (self._in_order(chain, offer) for chain in self._chains(wanted, offer))
+        # Not a TaskGroup: a fault in one place must not cut off calls that are under way in another.
+        for fault in await asyncio.gather(*chains, return_exceptions=True):
+            if fault is not None:
+                raise fault
 
     async def approved(self, call: ToolCall, offer: Offer, word: Approval) -> None:
         """Make a call a person has spoken about."""
+        meant = self.meaning.of(call, offer)
         if not word.allowed:
-            self._answer(call, None, f"{DENIED} {word.reason}".strip(), error_type="permission_denied")
+            self._answer(meant, f"{DENIED} {word.reason}".strip(), error_type=PERMISSION_DENIED)
             return
         if word.arguments is not None:
-            call = ToolCall(name=call.name, arguments=dict(word.arguments), id=call.id)
-        await self._make(call, offer.actions.get(call.name), approved=True)
+            edited = replace(meant.call, arguments=dict(word.arguments), error=None)
+            meant = replace(meant, call=edited) if meant.found is not None else self.meaning.of(edited, offer)
+        if meant.call.error is not None:
+            self._answer(meant, meant.call.error, error_type=VALIDATION_ERROR)
+            return
+        await self._make(meant, approved=True)
 
     def told(self, call: ToolCall, text: str) -> None:
         """A question has its answer."""
-        self._answer(call, None, text)
+        result = ToolExecutionResult(is_success=True, tool_name=call.name, output={"result": text})
+        self._answer(Meant(call), text, result=result)
+        self.heard()
 
     async def _in_order(self, chain: Sequence[ToolCall], offer: Offer) -> None:
         for call in chain:
             await self._one(call, offer)
 
     async def _one(self, call: ToolCall, offer: Offer) -> None:
-        self.emit(CallStarted(call))
-        if call.error is not None:
-            self._answer(call, None, call.error, error_type=VALIDATION_ERROR)
+        shown = self.meaning.shown(call, offer)
+        self.emit(CallStarted(replace(shown, arguments=self.calls.shown_params(call.name, shown.arguments))))
+        meant = self.meaning.of(call, offer)
+        if meant.found is None and meant.call.error is None:
+            await self.settled()  # what is found only now needs the same leave as what was there before
+            meant = self.meaning.of(call, offer)
+        if meant.call.error is not None:
+            self._answer(meant, meant.call.error, error_type=VALIDATION_ERROR)
             return
-        found = offer.actions.get(call.name)
-        verdict = "allow" if found is None else self.policy.verdict(*found)
+        verdict = strictest(self.policy.verdict(*candidate) for candidate in meant.candidates)
         if verdict == "deny":
-            self._answer(call, found, DENIED, error_type="permission_denied")
-        elif verdict == "ask" and found is not None and not self._is_allowed_by_a_skill(call, found[0], offer):
-            await self._ask_leave(call, found, offer, f"{call.name} may only be called when you agree.")
+            self._answer(meant, DENIED, error_type=PERMISSION_DENIED)
+        elif verdict == "ask" and not self._is_allowed_by_a_skill(meant, offer):
+            await self._ask_leave(meant, offer, f"{call.name} may only be called when you agree.")
         else:
-            await self._make(call, found, offer=offer)
+            await self._make(meant, offer=offer)
 
-    def _is_allowed_by_a_skill(self, call: ToolCall, tool: Tool, offer: Offer) -> bool:
+    def _is_allowed_by_a_skill(self, meant: Meant, offer: Offer) -> bool:
         """Whether a skill that was activated in this run brings leave for the call with it (its `allowed-tools`)."""
         specs = {found.id: found.spec for found, _ in offer.actions.values() if found.spec.tool_type is ToolType.SKILL}
         active = [s.tool_id for s in self.run.steps if s.is_success and s.action == "activate" and s.tool_id in specs]
         allowed = {name for tool_id in active for name in specs[tool_id].metadata.get("allowed_tools", ())}
-        return call.name in allowed or tool.id in allowed
+        return not allowed.isdisjoint(
+            {meant.tool_id, *(tool.spec.model_name(action) for tool, action in meant.candidates)}
+        )
 
-    async def _make(
-        self,
-        call: ToolCall,
-        found: tuple[Tool, ToolCapability] | None,
-        *,
-        offer: Offer | None = None,
-        approved: bool = False,
-    ) -> None:
-        if found is not None:
-            self.used(found[0])
-        name, action = (call.name, None) if found is None else (found[0].id, found[1].name)
-        result = await self.calls.execute(name, call.arguments, action=action, tool_call_id=call.id, approved=approved)
-        if result.metadata.get("advice") == "ask_approval" and found is not None and offer is not None:
-            await self._ask_leave(call, found, offer, result.error or "")
+    async def _make(self, meant: Meant, *, offer: Offer | None = None, approved: bool = False) -> None:
+        call = meant.call
+        if meant.found is not None:
+            self.used(meant.found[0])
+        result = await self.calls.execute(
+            meant.tool_id,
+            call.arguments,
+            self.patience(meant),
+            action=meant.action,
+            tool_call_id=call.id,
+            approved=approved,
+        )
+        if result.metadata.get("advice") == "ask_approval" and meant.found is not None and offer is not None:
+            await self._ask_leave(meant, offer, result.error or "")
         elif call.name == "ask_user" and result.system == ASK_USER:
-            await self._ask(call, result)
+            await self._ask(meant, result)
         else:
             if call.name == "finish_task" and result.system == FINISH_TASK:
                 self.run.finished_with = str(result.output.get("message", ""))
-            self._answer(call, found, text_for_model(result), result=result)
+            self._answer(meant, text_for_model(result), result=result)
 
-    async def _ask(self, call: ToolCall, result: ToolExecutionResult) -> None:
+    async def _ask(self, meant: Meant, result: ToolExecutionResult) -> None:
         question = Question(
-            call_id=call.id, text=str(result.output["question"]), options=tuple(map(str, result.output["options"]))
+            call_id=meant.call.id,
+            text=str(result.output["question"]),
+            options=tuple(map(str, result.output["options"])),
         )
-        said = await self.person.answer(question) if self.person is not None else None
+        said = await self._listen(self.person.answer(question)) if self.person is not None else None
         if said is None:
-            self.run.questions[call.id] = question
+            self.run.questions[meant.call.id] = question
         else:
-            self._answer(call, None, said, result=result)
+            self.told(meant.call, said)
 
-    async def _ask_leave(self, call: ToolCall, found: tuple[Tool, ToolCapability], offer: Offer, reason: str) -> None:
+    async def _ask_leave(self, meant: Meant, offer: Offer, reason: str) -> None:
+        if (known := self._known_failure(meant)) is not None:  # nobody is asked for leave to fail again
+            self._answer(meant, str(known), error_type=KNOWN_FAILURE)
+            return
+        call = meant.call
         request = ApprovalRequest(
             call_id=call.id,
-            tool_id=found[0].id,
-            action=found[1].name,
-            arguments=self.calls.shown_params(found[0].id, call.arguments, found[1].name),
+            tool_id=meant.tool_id,
+            action=meant.action,
+            arguments=self.calls.shown_params(meant.tool_id, call.arguments, meant.action),
             reason=reason,
         )
-        word = await self.person.approve(request) if self.person is not None else None
+        word = await self._listen(self.person.approve(request)) if self.person is not None else None
         if word is None:
             self.run.approvals[call.id] = request
         else:
             await self.approved(call, offer, word)
 
+    async def _listen(self, asked: Awaitable[T | None]) -> T | None:
+        """What a person says; None when they cannot be asked after all, so that the run waits for them."""
+        async with self.turn:
+            try:
+                return await asked
+            except Exception:
+                logger.exception("run=<%s> | the person could not be asked, so the run waits", self.run.id)
+                return None
+
+    def _known_failure(self, meant: Meant) -> KnownFailure | None:
+        if self.calls.memory is None or meant.found is None:
+            return None
+        try:
+            self.calls.memory.recall(*meant.found, dict(meant.call.arguments))
+        except KnownFailure as known:
+            return known
+        return None
+
     def _answer(
         self,
-        call: ToolCall,
-        found: tuple[Tool, ToolCapability] | None,
+        meant: Meant,
         text: str,
         *,
         result: ToolExecutionResult | None = None,
         error_type: str | None = None,
     ) -> None:
-        tool_id, action = (call.name, None) if found is None else (found[0].id, found[1].name)
+        tool_id, action = meant.tool_id, meant.action
         step = AgentStep(
-            id=call.id,
+            id=meant.call.id,
             tool_id=tool_id,
             action=action,
-            arguments=self.calls.shown_params(tool_id, call.arguments, action),
+            arguments=self.calls.shown_params(tool_id, meant.call.arguments, action),
             text=text,
             is_success=error_type is None if result is None else result.is_success,
             error_type=error_type if result is None else result.error_type,
@@ -156,6 +209,18 @@ class Acting:
             self.run.context.record(tool_id, action, step.arguments, result)
         self.run.answered(step)
         self.emit(CallEnded(step))
+
+    def _chains(self, wanted: Sequence[ToolCall], offer: Offer) -> list[list[ToolCall]]:
+        """The calls, sorted into those that must follow each other."""
+        meant = [self.meaning.of(call, offer) for call in wanted]
+        changing = {
+            one.tool_id for one in meant if one.found and not one.found[0].spec.effects_of(one.found[1]).read_only
+        }
+        chains: dict[Any, list[ToolCall]] = {}
+        for call, one in zip(wanted, meant, strict=True):
+            same = (one.tool_id, one.action, encode_json(one.call.arguments, sort_keys=True))
+            chains.setdefault(one.tool_id if one.tool_id in changing else same, []).append(call)
+        return list(chains.values())
 
 
 def text_for_model(result: ToolExecutionResult) -> str:
@@ -169,19 +234,3 @@ def text_for_model(result: ToolExecutionResult) -> str:
     if instead and result.error_type != KNOWN_FAILURE:  # which says it itself
         said.append("Try instead: " + "; ".join(instead) + ".")
     return "\n".join(said)
-
-
-def _chains(wanted: Sequence[ToolCall], offer: Offer) -> list[list[ToolCall]]:
-    """The calls, sorted into those that must follow each other."""
-    changing = {
-        found[0].id
-        for call in wanted
-        if (found := offer.actions.get(call.name)) and not found[0].spec.effects_of(found[1]).read_only
-    }
-    chains: dict[Any, list[ToolCall]] = {}
-    for call in wanted:
-        found = offer.actions.get(call.name)
-        in_order = found is not None and found[0].id in changing
-        key = found[0].id if in_order and found else (call.name, encode_json(call.arguments, sort_keys=True))
-        chains.setdefault(key, []).append(call)
-    return list(chains.values())

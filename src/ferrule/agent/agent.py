@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from ferrule.agent.account import account
 from ferrule.agent.acting import Acting
 from ferrule.agent.answer import AgentAnswer, AgentState, Approval
 from ferrule.agent.approval import ApprovalPolicy, Person
-from ferrule.agent.events import OnEvent, RunEnded, RunEvent, RunPaused, TextPiece, TurnStarted
+from ferrule.agent.events import OnEvent, RunEnded, RunEvent, RunPaused, TurnStarted
 from ferrule.agent.limits import RunLimits
+from ferrule.agent.meaning import Meaning, Meant
 from ferrule.agent.prompts import failure_briefing, language_of, system_prompt, warnings_from_earlier_runs
 from ferrule.agent.recovery import answer_what_was_interrupted, relearn
-from ferrule.agent.run import BOOKS, Run
+from ferrule.agent.run import BOOKS, Run, alone
+from ferrule.agent.speaking import Speaking
 from ferrule.agent.style import Decisions, Style, ToolCalls, numbered
 from ferrule.agent.toolbox import Offer, Toolbox
 from ferrule.call import ToolExecutionContext, ToolExecutionResult
@@ -40,6 +44,8 @@ SILENCES: Final = 3
 """After so many replies in a row that neither call nor answer, the run is given up."""
 TROUBLE: Final = 3
 """After so many turns in a row in which everything failed, the model is told how things stand."""
+WAITING: Final = 1_000
+"""Of so many runs that wait, the calls are kept with their secrets."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,6 +94,7 @@ class Agent:
         self._style, self._window = style, window_tokens
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
         self._toolbox = self._make_toolbox(tools)
+        self._waiting: OrderedDict[str, list[ToolCall]] = OrderedDict()
 
     # Its tools
 
@@ -118,14 +125,15 @@ class Agent:
         if not task.strip():
             raise SetupError("There is nothing to do: the task is empty.")
         run = Run(task, self.library.engine.store, run_id)
-        if run_id is not None and await run.exists():
-            raise SetupError(
-                f"There is a run {run_id!r} already. Go on with it by resume({run_id!r}), or name another."
-            )
-        life = await self._bring_to_life(run, on_event)
-        earlier = [message for message in history if message["role"] != "system"]
-        run.begin([system_message(self._instructions(task)), *earlier, user_message(task)])
-        return await self._live(life)
+        with alone(self.library.engine.store, run.id):
+            if run_id is not None and await run.exists():
+                raise SetupError(
+                    f"There is a run {run_id!r} already. Go on with it by resume({run_id!r}), or name another."
+                )
+            life = await self._bring_to_life(run, on_event)
+            earlier = [message for message in history if message["role"] != "system"]
+            run.begin([system_message(self._instructions(task)), *earlier, user_message(task)])
+            return await self._live(life)
 
     async def resume(
         self,
@@ -140,16 +148,10 @@ class Agent:
         `answer` is what the user says to what the run asked; `approvals` say of each call that waits (by its id, or
         with one word for all) whether it may be made.
         """
-        run = await Run.load(run_id, self.library.engine.store)
-        life = await self._bring_to_life(run, on_event)
-        relearn(run, life.calls.memory, self.library.engine.registry)
-        offer = self._toolbox.offer(run.task)
-        await answer_what_was_interrupted(run, life.acting, offer, self.library.engine)
-        await self._take_words(life, offer, answer, approvals)
-        if run.is_waiting or run.state in (AgentState.FINISHED, AgentState.STOPPED):
-            return self._answer(life)
-        run.go_on()
-        return await self._live(life)
+        with alone(self.library.engine.store, run_id):
+            run = await Run.load(run_id, self.library.engine.store)
+            life = await self._bring_to_life(run, on_event)
+            return await self._live(life, self._catch_up(life, answer, approvals))
 
     async def stream(
         self, task: str, *, history: Sequence[Message] = (), run_id: str | None = None
@@ -178,9 +180,11 @@ class Agent:
 
     # The story of a run
 
-    async def _live(self, life: _Life) -> AgentAnswer:
+    async def _live(self, life: _Life, before: Awaitable[None] | None = None) -> AgentAnswer:
         run = life.run
         try:
+            if before is not None:
+                await before
             while run.state is AgentState.RUNNING:
                 await self._turn(life)
         except ModelError as error:
@@ -188,6 +192,29 @@ class Agent:
         finally:
             await self._clean_up(life)
         return self._answer(life)
+
+    async def _catch_up(
+        self, life: _Life, answer: str | None, approvals: Mapping[str, Approval | bool] | bool | None
+    ) -> None:
+        """From where a run was left to where its model may go on, as far as what it waits for is there."""
+        run, engine = life.run, self.library.engine
+        relearn(run, life.memory, engine.registry)
+        if answer is not None and not run.questions:
+            raise SetupError(f"The run {run.id!r} has asked nothing that could be answered.")
+        if run.state in (AgentState.FINISHED, AgentState.STOPPED):
+            return
+        for tool in filter(None, map(engine.registry.get, {step.tool_id for step in run.steps})):
+            life.acting.used(tool)  # so that what it holds since then is put away too
+        known = {*run.questions, *run.approvals} if run.state is AgentState.WAITING else set[str]()
+        run.go_on()
+        self._bring_back_secrets(run)
+        offer = self._toolbox.offer(run.task)
+        await answer_what_was_interrupted(run, life.acting, offer, engine)
+        await self._take_words(life, offer, answer, approvals)
+        if not run.is_waiting:
+            self._finish(run)
+        else:
+            run.wait(is_noted={*run.questions, *run.approvals} <= known)
 
     async def _turn(self, life: _Life) -> None:
         run = life.run
@@ -199,7 +226,8 @@ class Agent:
         reply = await self._think(life, offer)
         move = life.style.read(run, reply, offer)
         calls = self._within_limits(run, numbered(run, move.calls))
-        run.said(assistant_message(move.text or reply.text, calls), calls, reply.usage)
+        text = move.text or reply.text
+        run.said(assistant_message(text, calls), calls, reply.usage, kept=self._kept(life, text, calls, offer))
         if calls:
             await self._act(life, offer, calls)
         elif move.remark is not None:
@@ -211,37 +239,43 @@ class Agent:
         life.emit(TurnStarted(life.run.turns + 1))
         while True:
             try:
-                return await self._generate(life, life.style.request(life.run, offer))
+                return await self._generate(life, life.style.request(life.run, offer), offer)
             except RequestTooLong:
                 if not life.style.shorten():
                     raise
 
-    async def _generate(self, life: _Life, request: ModelRequest) -> ModelReply:
+    async def _generate(self, life: _Life, request: ModelRequest, offer: Offer) -> ModelReply:
+        # Nobody is told in pieces who does not watch: some models answer faster as a whole.
+        speaking = None if life.emit is _nobody else Speaking(life.emit, offer.known)
         left = None if self.limits.seconds is None else max(0.001, self.limits.seconds - life.run.seconds)
         try:
             async with asyncio.timeout(left):
-                return await self.model.generate(request, lambda text: life.emit(TextPiece(text)))
+                reply = await self.model.generate(request, speaking)
         except TimeoutError:
             raise ModelError(f"the model {self.model.name!r} did not answer in the time that was left") from None
+        if speaking is not None:
+            speaking.finish()
+        return reply
 
     async def _act(self, life: _Life, offer: Offer, calls: Sequence[ToolCall]) -> None:
         run, life.silences = life.run, 0
         before = len(run.steps)
         await life.acting.perform(calls, offer)
-        if run.finished_with is not None and not run.is_waiting:
-            run.end(AgentState.FINISHED, run.finished_with)
-        elif run.is_waiting:
+        if run.is_waiting:
             run.wait()
-        else:
+            self._waiting[run.id] = run.open_calls
+            if len(self._waiting) > WAITING:
+                self._waiting.popitem(last=False)
+        elif not self._finish(run):
             made = run.steps[before:]
             life.trouble = 0 if any(step.is_success for step in made) else life.trouble + 1
-            if life.trouble >= TROUBLE and life.trouble % TROUBLE == 0:
+            if life.trouble >= TROUBLE and life.trouble % TROUBLE == 0 and run.context.failed_attempts:
                 run.add(user_message(failure_briefing(run.context, language=language_of(run.task))))
 
     # Small parts of the story
 
     async def _bring_to_life(self, run: Run, on_event: OnEvent | None) -> _Life:
-        engine, emit = self.library.engine, on_event or _nobody
+        engine, emit = self.library.engine, _nobody if on_event is None else _patient(on_event)
         book = self.library.failures
         memory = None
         if self.memory:
@@ -265,10 +299,35 @@ class Agent:
                 if enter is not None:
                     enter(run.id)
 
-        acting = Acting(run=run, calls=calls, policy=self.approval, person=self.person, emit=emit, used=note_use)
+        def forgive() -> None:
+            if memory is not None:
+                memory.forgive()  # a person has spoken: what failed may be tried again
+
+        acting = Acting(
+            run=run,
+            calls=calls,
+            meaning=Meaning(self.library.hub, self._toolbox),
+            policy=self.approval,
+            person=self.person,
+            emit=emit,
+            used=note_use,
+            heard=forgive,
+            patience=partial(self._patience, run),
+            settled=engine.discovered,
+        )
         style: Style = ToolCalls(self._window) if self._style == "tool_calls" else Decisions()
-        run.context.available_tools = await self.library.get_all_tools()
+        run.context.available_tools = [
+            s for s in await self.library.get_all_tools() if self._toolbox.may_use(s.tool_id)
+        ]
         return _Life(run=run, acting=acting, calls=calls, memory=memory, style=style, emit=emit, used=used)
+
+    def _patience(self, run: Run, meant: Meant) -> float | None:
+        """No call takes longer than the run has left."""
+        if self.limits.seconds is None:
+            return None
+        own = None if meant.found is None else meant.found[0].spec.limits_of(meant.found[1]).timeout
+        left = max(0.001, self.limits.seconds - run.seconds)
+        return min(left, own or self.library.engine.config.default_timeout)
 
     def _instructions(self, task: str) -> str:
         warnings: list[str] = []
@@ -297,18 +356,33 @@ class Agent:
         run = life.run
         waiting = {call.id: call for call in run.open_calls if call.id not in run.answers}
         if answer is not None:
-            if not run.questions:
-                raise SetupError(f"The run {run.id!r} has asked nothing that could be answered.")
             life.acting.told(waiting[next(iter(run.questions))], answer)
-            if life.memory is not None:
-                life.memory.forgive()  # a person has spoken: what failed may be tried again
         for call_id in list(run.approvals):
             word = approvals if isinstance(approvals, bool) or approvals is None else approvals.get(call_id)
             if word is not None:
                 word = Approval(allowed=word) if isinstance(word, bool) else word
                 await life.acting.approved(waiting[call_id], offer, word)
-        if run.finished_with is not None and not run.is_waiting:
-            run.end(AgentState.FINISHED, run.finished_with)
+
+    def _kept(self, life: _Life, text: str, calls: Sequence[ToolCall], offer: Offer) -> Message:
+        """What the model said as it may be written down: without what its calls hand to tools as secrets."""
+        run, redaction = life.run, self.library.engine.store.redaction
+        for call in calls:
+            meant = life.acting.meaning.of(call, offer)
+            if meant.found is not None and meant.found[1].secret_names:
+                run.secrets += redaction.secrets_of(meant.call.arguments, meant.found[1].secret_names)
+        return assistant_message(text, [life.acting.meaning.shown(call, offer) for call in calls])
+
+    def _bring_back_secrets(self, run: Run) -> None:
+        """Calls that wait lose their secrets in the notes; where this agent made the run wait, it still has them."""
+        kept = {call.id: call for call in self._waiting.pop(run.id, ())}
+        run.open_calls = [kept.get(call.id, call) for call in run.open_calls]
+
+    def _finish(self, run: Run) -> bool:
+        """End a run whose model has called `finish_task`."""
+        if run.finished_with is None:
+            return False
+        run.end(AgentState.FINISHED, run.finished_with)
+        return True
 
     def _remark(self, life: _Life, text: str) -> None:
         life.silences += 1
@@ -372,3 +446,15 @@ def _refused(call: ToolCall, reason: str) -> ToolCall:
 
 def _nobody(event: RunEvent) -> None:
     """Nobody watches."""
+
+
+def _patient(on_event: OnEvent) -> OnEvent:
+    """A face that fails must not take the run with it."""
+
+    def emit(event: RunEvent) -> None:
+        try:
+            on_event(event)
+        except Exception:
+            logger.exception("event=<%s> | whoever watches the run failed", type(event).__name__)
+
+    return emit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, TypeAlias
@@ -43,7 +43,7 @@ class ApprovalPolicy:
                 return verdict
         by_tag = [self.tags[tag] for tag in tool.spec.tags if tag in self.tags]
         if by_tag:
-            return max(by_tag, key=_VERDICTS.index)
+            return strictest(by_tag)
         effects = tool.spec.effects_of(capability)
         said = {
             "destructive": effects.destructive,
@@ -54,6 +54,11 @@ class ApprovalPolicy:
         return next(
             (self.effects[name] for name, holds in said.items() if holds and name in self.effects), self.default
         )
+
+
+def strictest(verdicts: Iterable[Verdict]) -> Verdict:
+    """Where several tools may be called for one call; what nothing is known about may be called, and is not found."""
+    return max(verdicts, key=_VERDICTS.index, default="allow")
 
 
 class Person(Protocol):

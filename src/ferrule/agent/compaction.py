@@ -7,6 +7,7 @@ the last turns stay. What is cut here is only what the model is shown: the run's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +21,7 @@ SHORTENED: Final = 200
 """Characters left of an old result."""
 RECENT: Final = 4
 """Turns that are left whole."""
+_LEFT_OUT = re.compile(r"\[(\d{1,9}) earlier turns of this task are left out here\.\]")
 
 
 class Compaction:
@@ -30,27 +32,29 @@ class Compaction:
         self._shown: list[Message] = []
         self._seen = 0
         self._tokens = 0
+        self._task = ""
 
-    def view(self, messages: Sequence[Message]) -> list[Message]:
-        """What to send of these messages, which only ever grow."""
+    def view(self, messages: Sequence[Message], task: str) -> list[Message]:
+        """What to send of these messages, which only ever grow; the task is always among it."""
+        self._task = task
         fresh = list(messages[self._seen :])
         self._seen = len(messages)
         self._shown += fresh
         self._tokens += sum(map(tokens_of, fresh))
         if self._tokens > self._window:
-            self._shown = compact(self._shown, int(self._window * KEPT))
+            self._shown = compact(self._shown, int(self._window * KEPT), task)
             self._tokens = sum(map(tokens_of, self._shown))
         return self._shown
 
     def halve(self) -> bool:
         """Show half of what was shown, since it was too much; False when nothing can be left out any more."""
         before, self._window = self._tokens, self._tokens // 2
-        self._shown = compact(self._shown, self._window)
+        self._shown = compact(self._shown, self._window, self._task)
         self._tokens = sum(map(tokens_of, self._shown))
         return self._tokens < before
 
 
-def compact(messages: Sequence[Message], budget: int) -> list[Message]:
+def compact(messages: Sequence[Message], budget: int, task: str) -> list[Message]:
     """The messages within a budget, as far as that can be done without cutting the last turn."""
     head, turns = _turns(messages)
     old = max(0, len(turns) - RECENT)
@@ -68,8 +72,10 @@ def compact(messages: Sequence[Message], budget: int) -> list[Message]:
         dropped += 1
     if dropped:
         gone = [message for turn in turns[:dropped] for message in turn]
-        task = next((m for m in reversed(gone) if m["role"] == "user" and not _asks(turns[dropped:])), None)
-        head = [*head, _left_out(dropped), *([task] if task is not None else ())]
+        before = sum(int(said[1]) for m in head if (said := _LEFT_OUT.fullmatch(str(m["content"]))))
+        head = [message for message in head if not _LEFT_OUT.fullmatch(str(message["content"]))]
+        asked = next((m for m in reversed(gone) if m["role"] == "user" and m["content"] == task), None)
+        head = [*head, _left_out(before + dropped), *([asked] if asked is not None else ())]
     return [*head, *(message for turn in turns[dropped:] for message in turn)]
 
 
@@ -92,11 +98,6 @@ def _turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Messag
         else:
             head.append(message)
     return head, turns
-
-
-def _asks(turns: Sequence[Sequence[Message]]) -> bool:
-    """Whether the user says something in these turns: then the last thing they said is among them."""
-    return any(message["role"] == "user" for turn in turns for message in turn)
 
 
 def _shortened(message: Message) -> Message:

@@ -10,6 +10,7 @@ from ferrule.spec import Tool
 
 FINISH_TASK: Final = "FINISH_TASK"
 ASK_USER: Final = "ASK_USER"
+CONTROL: Final = ("finish_task", "ask_user")
 
 
 async def finish_task(message: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ferrule.agent.prompt_words import PromptWords, words_of
-from ferrule.content import as_text
+from ferrule.content import as_text, encode_json
 from ferrule.describe.sentences import first_sentence, on_one_line, within
 from ferrule.describe.tokens import estimate_tokens
 from ferrule.memory.context import ExecutionContext
@@ -31,6 +31,7 @@ _SWITCHES: Final = "tool_switches"
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _KANA_OR_HANGUL = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
 _LATIN_WORD = re.compile(r"[A-Za-z][\w'-]*")
+_CLOSING = re.compile(r"<\s*/\s*(observation)", re.IGNORECASE)
 _NOT_THE_SPEAKER = re.compile(
     r"https?://\S{1,2000}|\"[^\"\n]{1,500}\"|“[^”\n]{1,500}”|「[^」\n]{1,500}」|`[^`\n]{1,500}`"
 )
@@ -161,7 +162,8 @@ def _failures(context: ExecutionContext, words: PromptWords) -> Iterator[str]:
 
 
 def _failure(attempt: Mapping[str, Any], words: PromptWords) -> str:
-    error = within(on_one_line(str(attempt.get("error") or "")), _ERROR_LENGTH)
+    # In quotation marks: what a tool said must not pass for what we say.
+    error = encode_json(within(on_one_line(str(attempt.get("error") or "")), _ERROR_LENGTH)).decode()
     return words.failure.format(call=_call(attempt), error=error)
 
 
@@ -185,7 +187,7 @@ def _observations(context: ExecutionContext, heading: str, most: int) -> str:
 
 def _observation(text: str) -> str:
     # A page that writes our closing mark must not get out of its place.
-    said = within(text.strip(), _OBSERVATION_LENGTH).replace("</observation", "<\\/observation")
+    said = _CLOSING.sub(r"<\\/\1", within(text.strip(), _OBSERVATION_LENGTH))
     return f"<observation>\n{said}\n</observation>"
 
 

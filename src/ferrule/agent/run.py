@@ -4,7 +4,7 @@ Everything that happens is one note in the run's book (see `ferrule.store.notes`
 hundredth turn costs what the first did. The history is what these notes say: a process that is killed between
 any two of them leaves a run that another can go on with.
 
-    begin    what was asked
+    begin    what was asked, with all that is said before the model speaks
     message  something the system, the user or the model said
     answer   what came of one call, as soon as it is there
     wait     what a person is asked
@@ -14,10 +14,12 @@ any two of them leaves a run that another can go on with.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from typing import Any, Final
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep, ApprovalRequest, Question
 from ferrule.errors import SetupError
@@ -28,6 +30,10 @@ from ferrule.store import ToolKnowledgeStore
 
 BOOKS = "run:"
 _STEP = tuple(field.name for field in fields(AgentStep))
+_LOST: Final = (
+    "This call was not made: it carried a secret, and secrets are not kept while a run waits or is interrupted. "
+    "Make it again with the value itself, or ask for it."
+)
 
 
 class Run:
@@ -54,6 +60,8 @@ class Run:
         """What `finish_task` said, once it did."""
         self.ids: set[str] = set()
         """Of all its calls so far."""
+        self.secrets: tuple[str, ...] = ()
+        """Texts that are not written down: values of parameters that tools declare secret."""
         self._store, self._entries = store, 0
         self._seconds_before, self._started = 0.0, time.monotonic()
 
@@ -72,30 +80,35 @@ class Run:
     # What happens, in the order it does
 
     def begin(self, messages: Iterable[Message]) -> None:
-        self._write("begin", task=self.task)
-        for message in messages:
-            self.add(message)
+        self.messages += messages
+        self.ids |= {asked["id"] for message in self.messages for asked in message.get("tool_calls") or ()}
+        self._write("begin", task=self.task, messages=self.messages)
 
     def add(self, message: Message) -> None:
         self.messages.append(message)
         self._write("message", message=message)
 
-    def said(self, message: Message, calls: list[ToolCall], usage: Usage) -> None:
-        """The model has spoken; its calls are open from now on."""
+    def said(self, message: Message, calls: list[ToolCall], usage: Usage, *, kept: Message) -> None:
+        """The model has spoken; its calls are open from now on. `kept` is the message as it may be written down."""
         self.turns += 1
         self.usage += usage
         self.messages.append(message)
-        self.open_calls, self.answers = calls, {}
+        self.open_calls, self.answers, self.finished_with = calls, {}, None
         used = [usage.requests, usage.input_tokens, usage.output_tokens, usage.cached_tokens]
-        self._write("message", message=message, used=used, seconds=self.seconds)
+        errors = {call.id: call.error for call in calls if call.error is not None}
+        kept = {**kept, "content": self._without_secrets(kept["content"])}
+        self._write("message", message=kept, used=used, errors=errors, seconds=self.seconds)
 
     def answered(self, step: AgentStep) -> None:
         """One call has its answer. When all have theirs, they stand in the history in the order of the calls."""
-        self._write("answer", step={name: getattr(step, name) for name in _STEP})
+        kept = {name: getattr(step, name) for name in _STEP}
+        self._write("answer", step={**kept, "text": self._without_secrets(step.text)})
         self._take(step)
 
-    def wait(self) -> None:
+    def wait(self, *, is_noted: bool = False) -> None:
         self.state = AgentState.WAITING
+        if is_noted:
+            return
         asked = [asdict(question) for question in self.questions.values()]
         requests = [asdict(request) for request in self.approvals.values()]
         self._write("wait", questions=asked, approvals=requests)
@@ -105,6 +118,7 @@ class Run:
 
     def end(self, state: AgentState, text: str, reason: str = "") -> None:
         self.state, self.text, self.reason = state, text, reason
+        text, reason = self._without_secrets(text), self._without_secrets(reason)
         self._write("end", state=state.value, text=text, reason=reason, seconds=self.seconds)
 
     def answer(self, summary: Mapping[str, Any]) -> AgentAnswer:
@@ -130,6 +144,9 @@ class Run:
             self.messages += [tool_message(call, self.answers[call.id].text) for call in self.open_calls]
             self.open_calls, self.answers = [], {}
 
+    def _without_secrets(self, text: Any) -> Any:
+        return self._store.redaction.clean(text, self.secrets) if self.secrets else text
+
     def _write(self, kind: str, **said: Any) -> None:
         self._entries += 1
         self._store.note(BOOKS + self.id, f"{self._entries:08}", {"kind": kind, **said})
@@ -154,10 +171,13 @@ class Run:
     def _replay(self, said: Mapping[str, Any]) -> None:
         kind = said.get("kind")
         self._seconds_before = float(said.get("seconds", self._seconds_before))
-        if kind == "message":
+        if kind == "begin":
+            self.messages += said.get("messages", ())
+            self.ids |= {asked["id"] for message in self.messages for asked in message.get("tool_calls") or ()}
+        elif kind == "message":
             self._replay_message(said)
         elif kind == "answer":
-            self._take(AgentStep(**said["step"]))
+            self._replay_answer(AgentStep(**said["step"]))
         elif kind == "wait":
             self.state = AgentState.WAITING
             self.questions = {
@@ -175,12 +195,39 @@ class Run:
             self.turns += 1
             requests, read, written, cached = said["used"]
             self.usage += Usage(requests=requests, input_tokens=read, output_tokens=written, cached_tokens=cached)
-            self.open_calls = [call_of(asked) for asked in message.get("tool_calls") or ()]
-            self.answers = {}
+            self.open_calls = [
+                self._call_of(asked, said.get("errors", {})) for asked in message.get("tool_calls") or ()
+            ]
+            self.answers, self.finished_with = {}, None
             self.ids |= {call.id for call in self.open_calls}
 
+    def _replay_answer(self, step: AgentStep) -> None:
+        self._take(step)
+        if step.tool_id == "finish_task" and step.is_success:
+            self.finished_with = str(step.arguments.get("message", ""))
 
-def call_of(asked: Mapping[str, Any]) -> ToolCall:
-    """A call as it stands in a message."""
-    function = asked["function"]
-    return read_call(function["name"], function["arguments"], id=asked["id"])
+    def _call_of(self, asked: Mapping[str, Any], errors: Mapping[str, str]) -> ToolCall:
+        """A call as it stands in a message. One that could not be made then must not be made now."""
+        function = asked["function"]
+        call = read_call(function["name"], function["arguments"], id=asked["id"])
+        error = errors.get(call.id) or call.error
+        if error is None and self._store.redaction.replacement in str(function["arguments"]):
+            error = _LOST
+        return replace(call, error=error)
+
+
+_alive: WeakKeyDictionary[ToolKnowledgeStore, set[str]] = WeakKeyDictionary()
+"""The runs of each store that go on in this process."""
+
+
+@contextmanager
+def alone(store: ToolKnowledgeStore, run_id: str) -> Iterator[None]:
+    """Two that went on with one run would do everything twice and write over each other's notes."""
+    alive = _alive.setdefault(store, set())
+    if run_id in alive:
+        raise SetupError(f"The run {run_id!r} is going on already. Wait for its answer, or cancel it first.")
+    alive.add(run_id)
+    try:
+        yield
+    finally:
+        alive.discard(run_id)

@@ -47,7 +47,7 @@ class ToolCalls:
         self._history = Compaction(window_tokens)
 
     def request(self, run: Run, offer: Offer) -> ModelRequest:
-        return ModelRequest(messages=self._history.view(run.messages), tools=offer.schemas)
+        return ModelRequest(messages=self._history.view(run.messages, run.task), tools=offer.schemas)
 
     def shorten(self) -> bool:
         return self._history.halve()
@@ -62,7 +62,7 @@ class ToolCalls:
             return Move(text=reading.text, calls=reading.calls)
         if not reading.text:
             return Move(remark="You said nothing. Answer the user, or call a tool.")
-        return Move(text=reading.text)
+        return Move(text=_final(reading.text))
 
 
 class Decisions:
@@ -104,12 +104,20 @@ def _move(decision: AgentDecision, run: Run, offer: Offer) -> Move:
     return Move(text=decision.reasoning, calls=[ToolCall(name=name, arguments=dict(decision.parameters or {}))])
 
 
+def _final(text: str) -> str:
+    """What a model that thinks aloud means as its answer."""
+    _, mark, answer = text.rpartition("Final Answer:")
+    return answer.strip() if mark and answer.strip() else text
+
+
 def numbered(run: Run, calls: Sequence[ToolCall]) -> list[ToolCall]:
     """The calls, each with an id that no other call of the run has."""
     found: list[ToolCall] = []
     for call in calls:
-        if not call.id or call.id in run.ids:
-            call = replace(call, id=f"call_{run.turns + 1}_{len(found) + 1}")
+        number = len(found) + 1
+        while not call.id or call.id in run.ids:
+            call = replace(call, id=f"call_{run.turns + 1}_{number}")
+            number += 1
         run.ids.add(call.id)
         found.append(call)
     return found

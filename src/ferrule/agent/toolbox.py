@@ -76,7 +76,7 @@ class Toolbox:
         own = {**self._control, **self._meta}
         snapshot = self._library.engine.registry.snapshot()
         known = {tool_id: tool for tool_id in snapshot.by_id if (tool := snapshot.get(tool_id)) is not None}
-        usable = {tool_id: tool for tool_id, tool in known.items() if self._may_use(tool) and tool_id not in own}
+        usable = {tool_id: tool for tool_id, tool in known.items() if self.may_use(tool_id) and tool_id not in own}
         actions = actions_by_name((*usable.values(), *self._control.values()))
         by_id = {**usable, **own}
         schemas = [openai_schema(action) for action in actions]
@@ -93,8 +93,8 @@ class Toolbox:
         relevant = {hit.tool.id for hit in self._library.index.search(task, RELEVANT)}
         return [action for action in actions if action.spec.tool_id in first or action.spec.tool_id in relevant]
 
-    def _may_use(self, tool: Tool) -> bool:
-        return self.allowed is None or tool.id in self.allowed
+    def may_use(self, tool_id: str) -> bool:
+        return self.allowed is None or tool_id in self.allowed
 
 
 def _tokens(schema: Schema) -> int:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ferrule.cli.terminal import complain, visible
 from ferrule.content import as_text
@@ -121,6 +122,15 @@ async def _line(prompt: str) -> str:
 
 async def read_line(prompt: str) -> str:
     """One line that the person types. It can be waited for beside other things, and given up."""
+    # One at a time: of two who wait for the same input, only one would be woken.
+    async with _reading.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        return await _typed(prompt)
+
+
+_reading: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+async def _typed(prompt: str) -> str:
     print(visible(prompt), end="", file=sys.stderr, flush=True)
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()

@@ -64,7 +64,10 @@ class Conversation:
             with _editing():
                 complain(f"ferrule chat, model {self._model.name}. /help shows what else can be said.")
                 while (line := _read()) is not None:
-                    self._take(line.strip())
+                    try:
+                        self._take(line.strip())
+                    except KeyboardInterrupt:
+                        complain("Stopped.")
         finally:
             self._wait(close_model(self._model))
             self._wait(self._library.aclose())

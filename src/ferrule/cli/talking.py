@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from ferrule.agent import AgentAnswer, AgentState, Approval, ApprovalRequest, Question
 from ferrule.agent.events import CallEnded, CallStarted, RunEvent, TextPiece, TurnStarted
 from ferrule.cli.terminal import complain, visible
 from ferrule.content import as_text
 from ferrule.describe.sentences import on_one_line, within
+from ferrule.errors import Stopped
 
 _SHOWN = 100
+_WHOLE = 10_000
+"""Characters of arguments a person is asked about; of more, the middle is left out."""
+_TURNING = {code: f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""What lets a terminal show letters in another order than they are in."""
 _YES = ("y", "yes", "是", "好", "ok")
 ReadLine = Callable[[str], Awaitable[str]]
 
@@ -27,7 +35,7 @@ class Voice:
     def __call__(self, event: RunEvent) -> None:
         if isinstance(event, TextPiece) and self._stream:
             self._written += event.text
-            print(visible(event.text) if sys.stdout.isatty() else event.text, end="", flush=True)
+            _print(visible(event.text) if sys.stdout.isatty() else event.text)
         elif isinstance(event, CallStarted) and not self._quiet:
             self.end_line()
             complain(f"· {event.call.name} {within(as_text(event.call.arguments), _SHOWN)}")
@@ -48,7 +56,7 @@ class Voice:
 
     def end_line(self) -> None:
         if self._written and not self._written.endswith("\n"):
-            print(flush=True)
+            _print("\n")
             self._written += "\n"
 
 
@@ -64,7 +72,10 @@ class PersonAtTheTerminal:
         complain(f"? {question.text}")
         for number, option in enumerate(question.options, 1):
             complain(f"  {number}. {option}")
-        said = await self._read_line("  > ")
+        try:
+            said = await self._read_line("  > ")
+        except Stopped:
+            return None
         if said.isdecimal() and 1 <= int(said) <= len(question.options):
             return question.options[int(said) - 1]
         return said
@@ -75,13 +86,33 @@ class PersonAtTheTerminal:
         if not can_ask():
             return None
         action = "" if request.action in (None, request.tool_id) else f" ({request.action})"
-        complain(f"? May {request.tool_id}{action} be called with {within(as_text(request.arguments), 500)}?")
+        complain(f"? May {request.tool_id}{action} be called with {_whole(request.arguments)}?")
         if request.reason:
             complain(f"  {request.reason}")
-        said = await self._read_line("  [y]es, or why not: ")
+        try:
+            said = await self._read_line("  [y]es, or why not: ")
+        except Stopped:
+            return None
         if said.strip().casefold() in _YES:
             return Approval(allowed=True)
         return Approval(allowed=False, reason="" if said.strip().casefold() in ("", "n", "no", "否") else said)
+
+
+def _whole(arguments: dict[str, Any]) -> str:
+    """What a person is to agree to, so that nothing of it can be hidden from them without a word."""
+    text = as_text(arguments).translate(_TURNING)
+    if len(text) <= _WHOLE:
+        return text
+    half = _WHOLE // 2
+    return f"{text[:half]} [… {len(text) - 2 * half} characters are not shown …] {text[-half:]}"
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        raise asyncio.CancelledError from None  # nobody reads any more: nothing more is to be done
 
 
 def can_ask() -> bool:
@@ -96,5 +127,5 @@ def say_what_it_waits_for(answer: AgentAnswer) -> None:
         complain(f"? {question.text}")
         complain(f'  Answer with: ferrule ask --resume {answer.run_id} "your answer"')
     for request in answer.approvals:
-        complain(f"? May {request.tool_id} be called with {within(as_text(request.arguments), 500)}?")
+        complain(f"? May {request.tool_id} be called with {_whole(request.arguments)}?")
         complain(f"  Say so with: ferrule ask --resume {answer.run_id} --approve   (or --deny)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from ferrule.search.words import terms_of
@@ -74,7 +75,7 @@ class _Job:
             return None
         tags = sorted(tag for tag in other.tags if tag.casefold() in self._tags)
         category = sorted(_categories(other, action) & self._categories)
-        said = set(terms_of(" ".join([other.name, other.description, action.name, action.description, *other.tags])))
+        said = _words(other.name, other.description, action.name, action.description, *other.tags)
         for_task, for_action = self._task & said, self._action & said
         related = (
             0.3 * (len(tags) / len(self._tags) if tags else 0.0)
@@ -89,6 +90,12 @@ class _Job:
         return Alternative(
             spec=other, action=action.name, reason="; ".join(reasons), score=round(related + 0.2 * fit, 3)
         )
+
+
+@lru_cache(maxsize=10_000)
+def _words(*texts: str) -> frozenset[str]:
+    """Kept, since all tools are looked at again for each call that fails."""
+    return frozenset(terms_of(" ".join(texts)))
 
 
 def _shared(what: str, things: Collection[str]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ferrule.call import ToolExecutionResult
 from ferrule.content import copy_json
-from ferrule.memory.failure import LOCATORS
+from ferrule.memory.parameters import LOCATORS
 from ferrule.memory.run_memory import RunMemory
 from ferrule.spec import ToolSpec
 

@@ -15,6 +15,7 @@ from ferrule.spec import Tool, ToolCapability
 
 SUGGESTIONS: Final = 3
 OTHER_TOOLS: Final = 3
+OTHERS_KEPT: Final = 100
 
 
 class Counsel:
@@ -26,6 +27,7 @@ class Counsel:
         self._context, self._registry, self._book = context, registry, book
         self._max_retries = max_retries
         self._given: dict[Any, list[str]] = {}
+        self._others: dict[Any, list[str]] = {}
 
     def __call__(self, tool: Tool, capability: ToolCapability, failure: Failure) -> list[str]:
         switch = self._context.failures_of(tool.id) + 1 >= self._max_retries
@@ -35,7 +37,7 @@ class Counsel:
         if given is None:
             given = [*self._cures(tool, failure), *self._adjustments(capability, failure)]
             if switch:
-                given += self._other_tools(tool, capability, failure)
+                given += self._known_others(tool, capability, failure)
             self._given = {key: given}  # the last one is the one a stubborn model asks for again
         return given
 
@@ -53,9 +55,22 @@ class Counsel:
             for one in found[:SUGGESTIONS]
         ]
 
+    def _known_others(self, tool: Tool, capability: ToolCapability, failure: Failure) -> list[str]:
+        """Looked for among all tools, so only once for all calls that differ in nothing but their values."""
+        failed = frozenset(str(attempt["tool_id"]) for attempt in self._context.failed_attempts)
+        kinds = frozenset((name, type(value)) for name, value in failure.parameters.items())
+        key = (failure.identity.key[:4], kinds, failed, self._registry.version)
+        if key not in self._others:
+            if len(self._others) >= OTHERS_KEPT:
+                self._others.clear()
+            self._others[key] = self._other_tools(tool, capability, failure)
+        return self._others[key]
+
     def _other_tools(self, tool: Tool, capability: ToolCapability, failure: Failure) -> list[str]:
         snapshot = self._registry.snapshot()
         tools = [one.spec for tool_id in snapshot.by_id if (one := snapshot.get(tool_id)) is not None]
+        if offered := {spec.tool_id for spec in self._context.available_tools}:
+            tools = [spec for spec in tools if spec.tool_id in offered]
         failed = {str(attempt["tool_id"]) for attempt in self._context.failed_attempts} | {tool.id}
         found = alternative_tools(
             tool,

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ferrule.memory.failure_class import FailureClass
 from ferrule.memory.identity import CallIdentity, same_text
+from ferrule.memory.parameters import LOCATORS, is_place
 
-PLACES: Final = frozenset(
-    {"url", "uri", "page", "host", "site", "domain", "file", "path", "directory", "database", "table", "repo", "tab"}
-)
-"""Parameters that say where something is looked for: the same thing may be there in another place."""
-LOCATORS: Final = ("selector", "xpath", "css", "locator", "element", "ref")
-"""Parameters that only point at something: what they point at is there for every action or for none."""
 SHORTEST: Final = 2
+SECRET: Final = 4
+"""A shorter one is a word like any other."""
 MENTIONED: Final = 3
 """A shorter text stands in another by chance."""
 
@@ -43,6 +40,8 @@ class Failure:
     """How often it was made and failed."""
     asked_again: int = 0
     """How often it was asked for again and not made."""
+    asked_at: float = 0.0
+    """When that was last: what began before has not helped it."""
     reopened: bool = False
     """Something has changed since: it may be tried again."""
     openers: set[Any] = field(default_factory=set)
@@ -56,17 +55,31 @@ class Failure:
         """Whether it says something about a call of the same arguments: more time may be what it needed."""
         return identity.timing <= self.identity.timing or not self.wanted_time
 
-    def in_the_same_place(self, params: Mapping[str, Any]) -> bool:
-        return all(
-            self.parameters[name] == value
-            for name, value in params.items()
-            if name in PLACES and name in self.parameters
-        )
+    def in_the_same_place(self, params: Mapping[str, Any], missing: str) -> bool:
+        """Whether another call looks for `missing` where this one did not find it."""
+        return _places(self.parameters, missing) == _places(params, missing)
+
+    def may_depend_on(self, params: Mapping[str, Any]) -> bool:
+        """Whether a change another tool made with these arguments may have made the way free.
+
+        Where both speak of the same kind of thing, they must speak of the same one; else nobody knows.
+        """
+        if self.failure_class in (FailureClass.VALIDATION, FailureClass.PERMANENT):
+            return False
+        return all(params[name] == value for name, value in self.parameters.items() if name in params)
 
     def is_mentioned_in(self, params: Mapping[str, Any]) -> bool:
         """Whether another call's arguments speak of what this one was about."""
         mine = [text for text in _texts(self.parameters) if len(text) >= MENTIONED]
         return any(m in other or (len(other) >= MENTIONED and other in m) for other in _texts(params) for m in mine)
+
+
+def without_secrets(text: str, params: Mapping[str, Any], secret_names: Collection[str]) -> str:
+    """What a failure says, without the values that must not be remembered."""
+    for secret in _texts([params[name] for name in secret_names if name in params]):
+        if len(secret) >= SECRET:
+            text = text.replace(secret, "[redacted]")
+    return text
 
 
 def host_of(params: Mapping[str, Any]) -> str:
@@ -91,6 +104,10 @@ def missing_value(params: Mapping[str, Any], error: str) -> tuple[str, str] | No
         return None
     name, value = max(named, key=lambda item: (item[0] in LOCATORS, len(item[1])))
     return name, same_text(value)
+
+
+def _places(params: Mapping[str, Any], missing: str) -> dict[str, Any]:
+    return {n: value for n, value in params.items() if n != missing and value is not None and is_place(n)}
 
 
 def _texts(value: Any, depth: int = 0) -> list[str]:

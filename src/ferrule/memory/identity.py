@@ -1,8 +1,8 @@
 """When two calls are the same call.
 
-Arguments are compared by what they ask for: spaces, the order of keys, 1 or 1.0, a default written out, and
-parameters that only comment on the call make no difference. How long a call may wait is kept apart: it matters only
-where a call failed for want of time.
+Arguments are compared by what they ask for: the order of keys, 1 or 1.0, a default written out, spaces around what is
+only looked for, and parameters that only comment on the call make no difference. How long a call may wait is kept
+apart: it matters only where a call failed for want of time.
 """
 
 from __future__ import annotations
@@ -13,27 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ferrule.content import encode_json
+from ferrule.memory.parameters import COSMETIC, TIMING, spaces_count
 from ferrule.spec import Tool, ToolCapability
-
-COSMETIC: Final = frozenset(
-    {
-        "comment",
-        "explanation",
-        "justification",
-        "rationale",
-        "reason",
-        "reasoning",
-        "request_id",
-        "thinking",
-        "thought",
-        "thoughts",
-        "trace_id",
-    }
-)
-"""Parameters in which models explain themselves; a schema may mark others with `x-cosmetic: true`, or say false."""
-TIMING: Final = frozenset(
-    {"timeout", "timeout_ms", "timeout_s", "timeout_seconds", "max_wait", "wait", "wait_ms", "wait_time"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +67,21 @@ def _is_cosmetic(name: str, prop: Mapping[str, Any]) -> bool:
 
 
 def _encoded(said: dict[str, Any]) -> bytes:
-    return encode_json({name: _same(value) for name, value in said.items()}, sort_keys=True)
+    return encode_json({name: _same(value, name) for name, value in said.items()}, sort_keys=True)
 
 
-def _same(value: Any) -> Any:
+def _same(value: Any, name: str) -> Any:
     kind = type(value)
     if kind is str:
-        return value if value.isascii() and value.isidentifier() else same_text(value)
+        if value.isascii() and (value.isidentifier() or spaces_count(name)):
+            return value
+        return unicodedata.normalize("NFC", value) if spaces_count(name) else same_text(value)
     if kind is float:
         return int(value) if value.is_integer() else value
     if kind is dict:
-        return {name: _same(inner) for name, inner in value.items()}
+        return {key: _same(inner, str(key)) for key, inner in value.items()}
     if kind is list:
-        return [_same(inner) for inner in value]
+        return [_same(inner, name) for inner in value]
     return value
 
 

@@ -23,6 +23,10 @@ BOOK: Final = "failures"
 DAY: Final = 86_400.0
 HALF_LIFE: Final = 7 * DAY
 EXPIRY: Final = 30 * DAY
+MOST: Final = 500
+"""Patterns that are kept; what was met least goes first."""
+LONGEST: Final = 500
+"""Characters of an argument; more is cut."""
 SHOWN: Final = 200
 
 
@@ -56,7 +60,9 @@ class FailurePattern:
     def __str__(self) -> str:
         where = f" on {self.host}" if self.host else ""
         action = "" if self.action == self.tool_id else f" ({self.action})"
-        said = f"{self.tool_id}{action}{where} failed with {_short(as_text(self.parameters))}: {_short(self.error)}"
+        # What a tool said stands in quotation marks: it must not pass for what we say.
+        error = encode_json(_short(self.error)).decode()
+        said = f"{self.tool_id}{action}{where} failed with {_short(as_text(self.parameters))}: {error}"
         if self.cure is not None:
             said += f" What worked instead: {_short(as_text(self.cure))}"
         return said
@@ -71,19 +77,18 @@ class FailureBook:
         self._loaded = False
 
     async def load(self) -> None:
-        """Read what earlier runs left; what has expired is deleted."""
+        """Read what earlier runs left; what has expired, or is too much, is deleted."""
         if self._loaded:
             return
         self._loaded = True
-        now, expired = self._clock(), []
-        for key, said in (await self._store.notes(BOOK)).items():
-            pattern = _read(said)
-            if pattern is None or now - pattern.last_at > EXPIRY:
-                expired.append(key)
-            else:
-                self._patterns.setdefault(pattern.key, pattern)
-        if expired:
-            await self._store.forget_notes(BOOK, expired)
+        now, notes = self._clock(), await self._store.notes(BOOK)
+        known = {key: pattern for key, said in notes.items() if (pattern := _read(said)) is not None}
+        fresh = [key for key, pattern in known.items() if now - pattern.last_at <= EXPIRY]
+        kept = sorted(fresh, key=lambda key: known[key].weight(now))[-MOST:]
+        for key in kept:
+            self._patterns.setdefault(known[key].key, known[key])
+        if gone := notes.keys() - set(kept):
+            await self._store.forget_notes(BOOK, list(gone))
 
     def patterns(self, tool_id: str | None = None) -> list[FailurePattern]:
         """Those of one tool or of all, the weightiest first."""
@@ -99,7 +104,7 @@ class FailureBook:
     def failed(self, tool: Tool, failure: Failure) -> None:
         if failure.failure_class is FailureClass.TRANSIENT:
             return
-        made = _pattern_of(tool, failure, self._clock())
+        made = self._pattern_of(tool, failure, self._clock())
         known = self._patterns.get(made.key)
         if known is not None:
             made = replace(
@@ -112,13 +117,13 @@ class FailureBook:
         self._keep(made)
 
     def cured(self, tool: Tool, failure: Failure, parameters: Mapping[str, Any]) -> None:
-        known = self._patterns.get(_pattern_of(tool, failure, 0.0).key)
+        known = self._patterns.get(self._pattern_of(tool, failure, 0.0).key)
         if known is not None:
-            self._keep(replace(known, cure=dict(parameters), cured=known.cured + 1))
+            self._keep(replace(known, cure=self._kept(parameters), cured=known.cured + 1))
 
     def cure_of(self, tool: Tool, failure: Failure) -> dict[str, Any] | None:
         """What worked instead in an earlier run."""
-        known = self._patterns.get(_pattern_of(tool, failure, 0.0).key)
+        known = self._patterns.get(self._pattern_of(tool, failure, 0.0).key)
         return None if known is None else known.cure
 
     async def forget(self, tool_id: str | None = None) -> int:
@@ -130,24 +135,33 @@ class FailureBook:
         return await self._store.forget_notes(BOOK, gone) if gone else 0
 
     def _keep(self, pattern: FailurePattern) -> None:
+        self._patterns.pop(pattern.key, None)
         self._patterns[pattern.key] = pattern
+        if len(self._patterns) > MOST:
+            del self._patterns[next(iter(self._patterns))]
         self._store.note(BOOK, pattern.key, asdict(pattern))
 
+    def _pattern_of(self, tool: Tool, failure: Failure, now: float) -> FailurePattern:
+        blamed = failure.parameters if failure.value is None else dict([failure.value])
+        return FailurePattern(
+            tool_id=tool.id,
+            action=failure.action,
+            fingerprint=tool.spec.fingerprint,
+            host=failure.host,
+            failure_class=failure.failure_class.value,
+            error=self._store.redaction.clean_text(failure.error),
+            parameters=self._kept(blamed),
+            count=1.0,
+            first_at=now,
+            last_at=now,
+        )
 
-def _pattern_of(tool: Tool, failure: Failure, now: float) -> FailurePattern:
-    blamed = failure.parameters if failure.value is None else dict([failure.value])
-    return FailurePattern(
-        tool_id=tool.id,
-        action=failure.action,
-        fingerprint=tool.spec.fingerprint,
-        host=failure.host,
-        failure_class=failure.failure_class.value,
-        error=failure.error,
-        parameters=blamed,
-        count=1.0,
-        first_at=now,
-        last_at=now,
-    )
+    def _kept(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments as other runs, which may be other people's, may see them."""
+        cleaned: dict[str, Any] = self._store.redaction.clean(dict(parameters))
+        return {
+            name: value if len(as_text(value)) <= LONGEST else _short(as_text(value)) for name, value in cleaned.items()
+        }
 
 
 _NAMES: Final = frozenset(field.name for field in fields(FailurePattern))

@@ -18,15 +18,16 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from ferrule.call import ToolExecutionResult
 from ferrule.content import Output, as_text
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, REJECTED, KnownFailure
-from ferrule.memory.failure import LOCATORS, Failure, host_of, missing_value
+from ferrule.memory.failure import MENTIONED, Failure, host_of, missing_value, without_secrets
 from ferrule.memory.failure_class import FailureClass, FailureClassifier
 from ferrule.memory.identity import CallIdentity, digest, identify, same_text
+from ferrule.memory.parameters import ADDRESSES, LOCATORS
 from ferrule.spec import Effects, Tool, ToolCapability
 
 REMEMBERED: Final = 1_000
@@ -106,7 +107,7 @@ class RunMemory:
             return None
         failure = self.known_failure(tool, capability, params) if self._failures else None
         if failure is not None:
-            failure.asked_again += 1
+            failure.asked_again, failure.asked_at = failure.asked_again + 1, self._clock()
             raise self._known_failure(tool, capability, failure)
         return self._same_again(identify(tool, capability, params)) if self._answers else None
 
@@ -129,6 +130,17 @@ class RunMemory:
         else:
             self._failed(tool, capability, effects, params, result)
 
+    def relearn(
+        self, tool: Tool, capability: ToolCapability, params: dict[str, Any], result: ToolExecutionResult
+    ) -> None:
+        """Learn again what the run knew before it was interrupted: nobody else is told, and no answer is fresh."""
+        listener, self._listener = self._listener, None
+        try:
+            self.learn(tool, capability, params, result)
+        finally:
+            self._listener = listener
+            self._answers.clear()
+
     def forgive(self, tool_id: str | None = None) -> int:
         """Forget what failed, of one tool or of all, so that it may be tried again; returns how many failures."""
         gone = [key for key, failure in self._failures.items() if tool_id in (None, failure.tool_id)]
@@ -146,12 +158,14 @@ class RunMemory:
         params: dict[str, Any],
         result: ToolExecutionResult,
     ) -> None:
-        failure_class = self.classifier.classify(result)
+        failure_class = self._class_of(result, effects)
         result.metadata["failure_class"] = failure_class.value
         # One that was not let in was not made; one that waits for a person's word is nobody's mistake.
         if effects.polling or result.error_type == REJECTED or result.metadata.get("advice") == "ask_approval":
             return
         identity, error = identify(tool, capability, params), result.error or result.error_type or "failed"
+        if secret_names := capability.secret_names:
+            error = without_secrets(error, params, secret_names)
         failure = self._failures.get(identity.key)
         if failure is None:
             failure = Failure(
@@ -172,6 +186,7 @@ class RunMemory:
             failure.error, failure.failure_class = error, failure_class
             failure.identity = identity if identity.timing > failure.identity.timing else failure.identity
             failure.reopened, failure.last_at = False, self._clock()
+        self._no_longer_missing(failure)
         if failure_class is FailureClass.NOT_FOUND and (value := missing_value(failure.parameters, error)) is not None:
             failure.value = value
             self._missing[(*identity.tool, *value)] = failure
@@ -180,6 +195,12 @@ class RunMemory:
             self._listener.failed(tool, failure)
         if self._adviser is not None and (instead := self._adviser(tool, capability, failure)):
             result.metadata["instead"] = instead
+
+    def _class_of(self, result: ToolExecutionResult, effects: Effects) -> FailureClass:
+        if effects.repeatable and "outcome" in result.metadata:  # whether it has happened does not matter then
+            facts = {name: value for name, value in result.metadata.items() if name != "outcome"}
+            return self.classifier.classify(replace(result, metadata=facts))
+        return self.classifier.classify(result)
 
     def _holds(self, failure: Failure, identity: CallIdentity) -> bool:
         """Whether a call that failed would fail now."""
@@ -199,9 +220,10 @@ class RunMemory:
             failure = self._missing.get((*identity.tool, name, same_text(value)))
             if failure is None or not self._holds(failure, identity):
                 continue
-            # What only points at something cannot make it; anything else may be about to.
-            only_looks = name in LOCATORS or (effects.read_only and _others_agree(failure, params, name))
-            if only_looks and failure.in_the_same_place(params):
+            # What only points at something cannot make it; anything else may be about to. An id may be that of
+            # another kind of thing in another action, a file or an address is the same in all of them.
+            only_looks = name in LOCATORS or (effects.read_only and name in ADDRESSES)
+            if only_looks and failure.in_the_same_place(params, name):
                 return failure
         return None
 
@@ -228,9 +250,12 @@ class RunMemory:
         )
 
     def _forget(self, key: Any) -> None:
-        failure = self._failures.pop(key)
+        self._no_longer_missing(self._failures.pop(key))
+
+    def _no_longer_missing(self, failure: Failure) -> None:
         if failure.value is not None:
             self._missing.pop((*failure.identity.tool, *failure.value), None)
+            failure.value = None
 
     # Successes
 
@@ -245,8 +270,10 @@ class RunMemory:
         identity = identify(tool, capability, params)
         if self._failures:
             self._cure(tool, capability, identity, params)
+        if self._missing:
+            self._found(identity, params, result)
         if not effects.read_only:
-            self._changed(identity, params)
+            self._changed(identity, params, result.executed_at.timestamp())
         elif not effects.polling and not _MOVES.search(f"{tool.id} {capability.name}"):
             self._answered(identity, result)
 
@@ -263,16 +290,33 @@ class RunMemory:
         if self._listener is not None:
             self._listener.cured(tool, failure, shown)
 
-    def _changed(self, identity: CallIdentity, params: Mapping[str, Any]) -> None:
+    def _changed(self, identity: CallIdentity, params: Mapping[str, Any], began: float) -> None:
         """Something may be different now: what failed may be tried again, what was answered asked again."""
         self._answers.clear()
         if host := host_of(params):
             self._hosts[identity.tool] = host
         for failure in self._failures.values():
-            if failure.reopened or not (failure.identity.tool == identity.tool or failure.is_mentioned_in(params)):
+            if failure.reopened:
                 continue
-            failure.reopened = failure.count < REOPENINGS or identity.key not in failure.openers
-            failure.openers.add(identity.key)
+            if failure.identity.tool == identity.tool or failure.is_mentioned_in(params):
+                failure.reopened = failure.count < REOPENINGS or identity.key not in failure.openers
+                failure.openers.add(identity.key)
+            elif began >= max(failure.last_at, failure.asked_at) and failure.may_depend_on(params):
+                # Once for each kind of change.
+                failure.reopened = failure.count < REOPENINGS and identity.key[:4] not in failure.openers
+                failure.openers.add(identity.key[:4])
+
+    def _found(self, identity: CallIdentity, params: Mapping[str, Any], result: ToolExecutionResult) -> None:
+        """What was missing may be there now: a call that names it has succeeded, or one has shown it."""
+        for name, value in params.items():
+            if isinstance(value, str) and (failure := self._missing.get((*identity.tool, name, same_text(value)))):
+                failure.reopened = True
+        shown = ""
+        for failure in self._missing.values():
+            if failure.reopened or failure.value is None or failure.count >= REOPENINGS:
+                continue
+            shown = shown or as_text(result.output)
+            failure.reopened = len(failure.value[1]) >= MENTIONED and failure.value[1] in shown
 
     def _answered(self, identity: CallIdentity, result: ToolExecutionResult) -> None:
         answer, now = digest(result.output), self._clock()
@@ -296,13 +340,6 @@ class RunMemory:
             return None
         known.count += 1
         return known.output
-
-
-def _others_agree(failure: Failure, params: Mapping[str, Any], name: str) -> bool:
-    """Whether everything both calls say beside the missing value is the same."""
-    return all(
-        params[other] == value for other, value in failure.parameters.items() if other in params and other != name
-    )
 
 
 def _short(text: str) -> str:

@@ -1,0 +1,364 @@
+"""A run that goes on: from every note it was cut off at, once only, and with what it was waiting for."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule.agent import Agent, AgentState, Approval, ApprovalPolicy, RunLimits
+from ferrule.messages import ToolCall
+from ferrule.models.model import ModelReply
+from ferrule.schema import Secret
+from ferrule.testing import ScriptedModel
+
+
+def call(name: str, /, **arguments: object) -> dict[str, object]:
+    return {"name": name, "arguments": arguments}
+
+
+def script() -> list[Any]:
+    broken = ToolCall(name="write", id="broken", error="The arguments cannot be read.", raw="")
+    return [
+        ModelReply(tool_calls=(ToolCall(name="write", arguments={"n": 1}, id="one"), broken)),
+        [call("look", n=2), call("delete", n=3)],
+        [call("ask_user", question="Go on?"), call("pay", n=4)],
+        [call("write", n=5), call("write", n=6), call("write", n=99)],  # one more than a turn may make
+        call("finish_task", message="All is done."),
+    ]
+
+
+class Ann:
+    async def answer(self, question: Any) -> str:
+        return f"yes to {question.text}"
+
+    async def approve(self, request: Any) -> Approval:
+        return Approval(allowed=True)
+
+
+def make_agent(library: UnifiedToolLibrary, effects: Path, script: list[Any]) -> Agent:
+    def note(n: int) -> str:
+        with effects.open("a") as file:
+            file.write(f"{n}\n")
+        return f"did {n}"
+
+    @tool
+    async def write(n: int = 99) -> str:
+        return note(n)
+
+    @tool(read_only=True)
+    async def look(n: int) -> str:
+        return f"saw {n}"
+
+    @tool(destructive=True)
+    async def delete(n: int) -> str:
+        return note(n)
+
+    @tool
+    async def pay(n: int, context: ToolExecutionContext) -> str:
+        if not context.approved:
+            raise NeedsApproval("that is a lot")
+        return note(n)
+
+    library.register(write, look, delete, pay)
+    return Agent(library, ScriptedModel(script), person=Ann(), limits=RunLimits(calls_per_turn=2))
+
+
+def run_and_die(url: str, effects: Path, lines: int) -> None:
+    """Run the script in this process, and kill it when so many lines were written down."""
+
+    async def story() -> None:
+        async with UnifiedToolLibrary(store=url) as library:
+            store, written = library.engine.store, 0
+            append = store._append
+
+            def append_and_die(line: bytes) -> None:
+                nonlocal written
+                append(line)
+                written += 1
+                if written == lines:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            store._append = append_and_die
+            await make_agent(library, effects, script()).run("Do it all", run_id="r")
+
+    asyncio.run(story())
+
+
+async def go_on(url: str, effects: Path) -> None:
+    """Whatever was written down before the end, the run comes to the same end and nothing is done twice."""
+    async with UnifiedToolLibrary(store=url) as library:
+        history = await Agent(library, ScriptedModel(["x"])).history("r")
+        said = sum(message["role"] == "assistant" for message in history)
+        answer = await make_agent(library, effects, script()[said:]).resume("r")
+    done = effects.read_text().split()
+    interrupted = [str(step.arguments["n"]) for step in answer.steps if step.error_type == "interrupted"]
+    assert (answer.text, answer.state) == ("All is done.", AgentState.FINISHED)
+    assert len(done) == len(set(done)) and {*done, *interrupted} == {"1", "3", "4", "5", "6"}
+    asked = [c["id"] for m in answer.messages for c in m.get("tool_calls") or ()]
+    assert [m["tool_call_id"] for m in answer.messages if m["role"] == "tool"] == asked and len(asked) == 10
+    texts = {m["tool_call_id"]: m["content"] for m in answer.messages if m["role"] == "tool"}
+    assert texts["broken"] == "The arguments cannot be read." and "yes to Go on?" in texts.values()
+
+
+def test_a_run_goes_on_from_every_line_it_was_cut_off_at(tmp_path: Path):
+    fork = multiprocessing.get_context("fork")
+    for lines in range(1, 200):
+        folder = tmp_path / str(lines)
+        folder.mkdir()
+        url, effects = f"sqlite:///{folder / 'calls.db'}", folder / "effects"
+        process = fork.Process(target=run_and_die, args=(url, effects, lines))
+        process.start()
+        process.join()
+        asyncio.run(go_on(url, effects))
+        if process.exitcode == 0:
+            break
+    assert lines > 25
+
+
+async def test_a_run_that_goes_on_cannot_be_gone_on_with_by_another():
+    begun, end = asyncio.Event(), asyncio.Event()
+    made = []
+
+    @tool
+    async def slow() -> str:
+        made.append(1)
+        begun.set()
+        await end.wait()
+        return "done"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(slow)
+        agent = Agent(library, ScriptedModel([call("slow"), "ok"]))
+        task = asyncio.create_task(agent.run("Go", run_id="r"))
+        await begun.wait()
+        with pytest.raises(SetupError, match="is going on already"):
+            await Agent(library, ScriptedModel(["x"])).resume("r")
+        end.set()
+        assert (await task).text == "ok" and made == [1]
+
+
+async def test_approvals_given_twice_at_once_make_one_call():
+    made = []
+
+    @tool(destructive=True)
+    async def delete() -> str:
+        made.append(1)
+        await asyncio.sleep(0.01)
+        return "gone"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(delete)
+        agent = Agent(library, ScriptedModel([call("delete"), "ok", "ok"]))
+        first = await agent.run("Go")
+        both = [agent.resume(first.run_id, approvals=True) for _ in range(2)]
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert made == [1] and sum(isinstance(one, SetupError) for one in results) == 1
+
+
+async def test_a_call_that_was_cancelled_is_made_again_only_if_that_is_safe():
+    made: list[str] = []
+    begun = asyncio.Event()
+
+    @tool(read_only=True)
+    async def look() -> str:
+        made.append("look")
+        begun.set()
+        await asyncio.sleep(0 if made.count("look") > 1 else 60)
+        return "seen"
+
+    @tool
+    async def write() -> str:
+        made.append("write")
+        await asyncio.sleep(60)
+        return "written"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(look, write)
+        task = asyncio.create_task(Agent(library, ScriptedModel([[call("write"), call("look")]])).run("Go", run_id="r"))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        answer = await Agent(library, ScriptedModel(["ok"])).resume("r")
+        assert sorted(made) == ["look", "look", "write"] and answer.is_finished
+        assert "is not known" in answer.messages[3]["content"] and answer.messages[4]["content"] == "seen"
+
+
+async def test_secrets_of_a_call_that_waits_are_not_made_up(tmp_path: Path):
+    seen: list[str] = []
+
+    @tool(destructive=True)
+    async def login(password: str) -> str:
+        seen.append(password)
+        return "in"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(login)
+        agent = Agent(library, ScriptedModel([call("login", password="hunter2-hunter2"), "ok"]))
+        first = await agent.run("Log in")
+        other = Agent(library, ScriptedModel(["a"]))  # as another process would
+        answer = await other.resume(first.run_id, approvals=True)
+        assert seen == [] and "carried a secret" in answer.messages[3]["content"]
+
+
+async def test_the_agent_that_made_a_run_wait_still_has_its_secrets():
+    seen: list[str] = []
+
+    @tool(destructive=True)
+    async def login(password: str) -> str:
+        seen.append(password)
+        return "in"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(login)
+        agent = Agent(library, ScriptedModel([call("login", password="hunter2-hunter2"), "ok"]))
+        first = await agent.run("Log in")
+        await agent.resume(first.run_id, approvals=True)
+        assert seen == ["hunter2-hunter2"]
+        assert "hunter2" not in str(await library.engine.store.notes(f"run:{first.run_id}"))
+
+
+async def test_secrets_that_only_the_tool_declares_are_not_written_down_either():
+    seen = []
+
+    @tool
+    async def unlock(code: Annotated[str, Secret]) -> str:
+        seen.append(code)
+        raise ValueError(f"{code} is wrong")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(unlock)
+        model = ScriptedModel([call("unlock", code="blue-horse"), "I tried blue-horse."])
+        events: list[Any] = []
+        answer = await Agent(library, model).run("Unlock", on_event=events.append)
+        assert seen == ["blue-horse"] and "blue-horse" in answer.text
+        assert "blue-horse" not in str(await library.engine.store.notes(f"run:{answer.run_id}"))
+        assert "blue-horse" not in str(await library.engine.store.notes("failures"))
+        assert "blue-horse" not in str(events[1])
+
+
+async def test_a_run_that_was_cut_off_while_it_asked_waits_again():
+    async with UnifiedToolLibrary() as library:
+        ask = [call("ask_user", question="Which?")]
+        first = await Agent(library, ScriptedModel([ask])).run("Go", run_id="r")
+        assert first.state is AgentState.WAITING
+        notes = await library.engine.store.notes("run:r")
+        last = max(notes)
+        assert notes[last]["kind"] == "wait" and await library.engine.store.forget_notes("run:r", [last]) == 1
+        agent = Agent(library, ScriptedModel(["fine"]))
+        again = await agent.resume("r")
+        assert again.state is AgentState.WAITING and again.questions[0].text == "Which?"
+        assert (await agent.resume("r", "that")).text == "fine"
+
+
+async def test_a_call_that_was_approved_and_made_is_not_made_again_when_its_answer_was_lost():
+    made = []
+
+    @tool(destructive=True)
+    async def delete() -> str:
+        made.append(1)
+        return "gone"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(delete)
+        first = await Agent(library, ScriptedModel([call("delete")])).run("Go")
+        before = await library.engine.store.notes(f"run:{first.run_id}")
+        await Agent(library, ScriptedModel(["ok"])).resume(first.run_id, approvals=True)
+        book = f"run:{first.run_id}"
+        after = [key for key in await library.engine.store.notes(book) if key not in before]
+        await library.engine.store.forget_notes(book, after)  # as if it had been killed right after the call
+        answer = await Agent(library, ScriptedModel(["ok"])).resume(first.run_id)
+        assert made == [1] and answer.messages[3]["content"] == "gone" and answer.is_finished
+
+
+async def test_what_was_refused_is_not_held_against_a_call_after_a_restart():
+    made: list[int] = []
+
+    @tool
+    async def write(n: int) -> str:
+        made.append(n)
+        return "written"
+
+    ask = call("ask_user", question="?")
+    limits = RunLimits(calls_per_turn=1)
+    policy = ApprovalPolicy(tools={"write": "ask"})
+    async with UnifiedToolLibrary() as library:
+        library.register(write)
+        agent = Agent(library, ScriptedModel([[ask, call("write", n=1)]]), limits=limits)
+        first = await agent.run("Go")
+        agent = Agent(library, ScriptedModel([call("write", n=1), "x"]), approval=policy)
+        second = await agent.resume(first.run_id, "yes")
+        third = await agent.resume(second.run_id, approvals=False)
+        assert third.is_finished and made == []
+        agent = Agent(library, ScriptedModel([call("write", n=1), call("write", n=1), "ok"]), approval=policy)
+        fourth = await agent.run("Go", history=third.messages)
+        fifth = await agent.resume(fourth.run_id, approvals=False)
+        sixth = await agent.resume(fifth.run_id, approvals=True)
+        assert made == [1] and sixth.is_finished
+
+
+async def test_what_was_learned_elsewhere_is_not_counted_twice_by_going_on():
+    @tool(read_only=True)
+    async def read(path: str) -> str:
+        raise FileNotFoundError(f"{path} not found")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(read)
+        model = ScriptedModel([call("read", path="a.txt"), call("ask_user", question="?"), "ok"])
+        agent = Agent(library, model)
+        first = await agent.run("Go")
+        for _ in range(3):
+            await agent.resume(first.run_id)
+        (pattern,) = library.failures.patterns()
+        assert pattern.count == 1
+
+
+async def test_tools_used_before_a_pause_put_away_what_they_hold_after_it():
+    ended: list[str] = []
+
+    @tool(name="browser")
+    class Browser:
+        """A browser."""
+
+        @tool
+        async def go(self, url: str) -> str:
+            return "there"
+
+        async def cleanup(self) -> None:
+            ended.append("cleanup")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(Browser())
+        agent = Agent(library, ScriptedModel([call("browser", url="u"), call("ask_user", question="?"), "ok"]))
+        first = await agent.run("Go")
+        assert ended == []
+        await agent.resume(first.run_id, "go on")
+        assert ended == ["cleanup"]
+        await agent.resume(first.run_id)
+        assert ended == ["cleanup"]
+
+
+async def test_a_run_that_finishes_by_a_persons_word_puts_things_away():
+    ended: list[str] = []
+
+    @tool(name="browser")
+    class Browser:
+        """A browser."""
+
+        @tool(destructive=True)
+        async def go(self, url: str) -> str:
+            return "there"
+
+        async def cleanup(self) -> None:
+            ended.append("cleanup")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(Browser())
+        agent = Agent(library, ScriptedModel([[call("browser", url="u"), call("finish_task", message="Done.")]]))
+        first = await agent.run("Go")
+        answer = await agent.resume(first.run_id, approvals=True)
+        assert answer.text == "Done." and answer.is_finished and ended == ["cleanup"]
