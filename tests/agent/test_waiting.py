@@ -226,3 +226,6 @@ async def test_a_skill_that_was_activated_brings_leave_for_its_tools(tmp_path):
         assert (await agent.run("Tidy up")).state is AgentState.WAITING
         answer = await Agent(library, ScriptedModel([call(activate), call("delete", path="b"), "done"])).run("Tidy up")
         assert answer.is_finished and deleted == ["b"]
+        strict = ApprovalPolicy(tools={"delete": "ask"})
+        model = ScriptedModel([call(activate), call("delete", path="c")])
+        assert (await Agent(library, model, approval=strict).run("Tidy up")).state is AgentState.WAITING

@@ -108,7 +108,12 @@ class Acting:
             await self._make(meant, offer=offer)
 
     def _is_allowed_by_a_skill(self, meant: Meant, offer: Offer) -> bool:
-        """Whether a skill that was activated in this run brings leave for the call with it (its `allowed-tools`)."""
+        """Whether a skill that was activated in this run brings leave for the call with it (its `allowed-tools`).
+
+        A word of the user's policy on this very tool or its tags counts more.
+        """
+        if any(self.policy.particular(tool, action) is not None for tool, action in meant.candidates):
+            return False
         specs = {found.id: found.spec for found, _ in offer.actions.values() if found.spec.tool_type is ToolType.SKILL}
         active = [s.tool_id for s in self.run.steps if s.is_success and s.action == "activate" and s.tool_id in specs]
         allowed = {name for tool_id in active for name in specs[tool_id].metadata.get("allowed_tools", ())}

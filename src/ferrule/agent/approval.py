@@ -37,13 +37,18 @@ class ApprovalPolicy:
                 raise SetupError(f"there is no effect {effect!r}; write one of: {', '.join(_EFFECTS)}")
 
     def verdict(self, tool: Tool, capability: ToolCapability) -> Verdict:
+        return self.particular(tool, capability) or self._by_effect(tool, capability)
+
+    def particular(self, tool: Tool, capability: ToolCapability) -> Verdict | None:
+        """What is said about this very tool or one of its tags; a skill cannot overrule it."""
         names = (tool.spec.model_name(capability), tool.id)
         for pattern, verdict in self.tools.items():
             if any(name == pattern or fnmatchcase(name, pattern) for name in names):
                 return verdict
         by_tag = [self.tags[tag] for tag in tool.spec.tags if tag in self.tags]
-        if by_tag:
-            return strictest(by_tag)
+        return strictest(by_tag) if by_tag else None
+
+    def _by_effect(self, tool: Tool, capability: ToolCapability) -> Verdict:
         effects = tool.spec.effects_of(capability)
         said = {
             "destructive": effects.destructive,
