@@ -339,3 +339,14 @@ async def test_transient_failures_are_tried_again_by_the_engine(workflow):
         library.register(flaky)
         async with workflow(library, ScriptedModel([plan(step(1, "flaky"))])) as flow:
             assert (await flow.run("Go")).answer == "here"
+
+
+async def test_a_plan_is_held_to_the_tools_it_may_use(workflow):
+    async with UnifiedToolLibrary() as library:
+        library.register(add, shop)
+        steps = [step(1, "shop", parameters={"item": "tea"}), step(2, "add", parameters={"a": 1, "b": 1})]
+        model = ScriptedModel([plan(*steps), ModelRefused("no"), "done"])
+        async with workflow(library, model, tools=["add"]) as flow:
+            done = await flow.run("Go")
+        assert "shop" not in str(model.requests[0].messages[0]["content"])
+        assert done.plan.steps[0].tool_type == "none" and done.results[1].output == 2

@@ -6,7 +6,7 @@ Each way that was tried is told in the result. What may have changed the world i
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -58,10 +58,13 @@ class ExecutionAgent:
         *,
         policy: ApprovalPolicy | None = None,
         memory: CallMemory | None = None,
+        tools: Collection[str] | None = None,
         name: str = "execution",
     ) -> None:
+        """`tools` are the only ones that may be called."""
         self._library, self._model, self._name = library, model, name
         self._policy, self._memory = policy or ApprovalPolicy(), memory
+        self._tools = None if tools is None else frozenset(tools)
         self._validator = ToolParameterValidator()
         self.usage = Usage()
 
@@ -86,6 +89,8 @@ class ExecutionAgent:
             params = await self._prepare_tool_input(step, tool, capability, context)
         except CallError as error:
             return failed(step, str(error), error.error_type)
+        if self._tools is not None and tool.id not in self._tools:
+            return failed(step, f"The tool {tool.id!r} may not be used here.", PERMISSION_DENIED)
         if word is not None and word.arguments is not None:
             params = dict(word.arguments)
         refused = self._leave_for(step, tool, capability, params, word)
@@ -189,6 +194,7 @@ class ExecutionAgent:
             workflow_id=context.run_id or None,
             tool_call_id=call_id_of(step, attempt),
             approved=approved,
+            allowed_tools=self._tools,
             memory=self._memory,
         )
 

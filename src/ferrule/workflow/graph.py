@@ -11,7 +11,7 @@ interrupted.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,12 +97,20 @@ class _Life:
 class GraphWorkflow:
     """Answers questions with a plan, on LangGraph."""
 
-    def __init__(self, library: UnifiedToolLibrary, model: Model, *, policy: ApprovalPolicy | None = None) -> None:
+    def __init__(
+        self,
+        library: UnifiedToolLibrary,
+        model: Model,
+        *,
+        policy: ApprovalPolicy | None = None,
+        tools: Collection[str] | None = None,
+    ) -> None:
+        """`tools` are the only ones a plan may use."""
         try:
             import langgraph.graph  # noqa: F401
         except ImportError:
             raise MissingExtra("langgraph", "langgraph") from None
-        self._library, self._model, self._policy = library, model, policy
+        self._library, self._model, self._policy, self._tools = library, model, policy, tools
         self._stack = AsyncExitStack()
         self._graph: Any = None
 
@@ -169,7 +177,7 @@ class GraphWorkflow:
     ) -> WorkflowResult:
         life = _Life(
             library=self._library,
-            team=await Team.of(self._library, self._model, task, self._policy),
+            team=await Team.of(self._library, self._model, task, self._policy, self._tools),
             notes=notes,
             records=records,
             known_plan=plan,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from ferrule.agent.prompts import language_of
@@ -56,9 +56,17 @@ _NO_PLAN: Final = "There is no plan in that: {problem} Write the JSON object wit
 class PlanningAgent:
     """Breaks questions down into steps."""
 
-    def __init__(self, library: UnifiedToolLibrary, model: Model, *, core_tools: Sequence[str] = CORE_TOOLS) -> None:
+    def __init__(
+        self,
+        library: UnifiedToolLibrary,
+        model: Model,
+        *,
+        core_tools: Sequence[str] = CORE_TOOLS,
+        tools: Collection[str] | None = None,
+    ) -> None:
+        """`tools` are the only ones a plan may use."""
         self._library, self._model, self._core = library, model, tuple(core_tools)
-        self._toolbox = Toolbox(library, tools=None, core=self._core, budget_tokens=8_000, own=False)
+        self._toolbox = Toolbox(library, tools=tools, core=self._core, budget_tokens=8_000, own=False)
         self.usage = Usage()
 
     async def decompose_task(self, question: str, *, history: str = "") -> Plan:

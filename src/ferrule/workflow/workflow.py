@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
@@ -101,13 +101,20 @@ class Team:
     coordination: CoordinationAgent
 
     @classmethod
-    async def of(cls, library: UnifiedToolLibrary, model: Model, question: str, policy: ApprovalPolicy | None) -> Team:
+    async def of(
+        cls,
+        library: UnifiedToolLibrary,
+        model: Model,
+        question: str,
+        policy: ApprovalPolicy | None,
+        tools: Collection[str] | None,
+    ) -> Team:
         await library.failures.load()
         lived = ExecutionContext(task_description=question)
         memory = RunMemory(adviser=Counsel(lived, library.engine.registry, library.failures), listener=library.failures)
         return cls(
-            planning=PlanningAgent(library, model),
-            execution=ExecutionAgent(library, model, policy=policy, memory=memory),
+            planning=PlanningAgent(library, model, tools=tools),
+            execution=ExecutionAgent(library, model, policy=policy, memory=memory, tools=tools),
             verification=VerificationAgent(),
             coordination=CoordinationAgent(model),
         )
@@ -120,9 +127,16 @@ class Team:
 class SimpleWorkflow:
     """Plan, then execute and verify until all steps have results, then synthesize. Written down step by step."""
 
-    def __init__(self, library: UnifiedToolLibrary, model: Model, *, policy: ApprovalPolicy | None = None) -> None:
-        self._library, self._model, self._policy = library, model, policy
-        self._store = library.engine.store
+    def __init__(
+        self,
+        library: UnifiedToolLibrary,
+        model: Model,
+        *,
+        policy: ApprovalPolicy | None = None,
+        tools: Collection[str] | None = None,
+    ) -> None:
+        """`tools` are the only ones a plan may use."""
+        self._library, self._model, self._policy, self._tools = library, model, policy, tools
 
     async def run(
         self,
@@ -170,7 +184,7 @@ class SimpleWorkflow:
         words: Mapping[str, Approval],
         on_event: OnWorkflowEvent | None,
     ) -> WorkflowResult:
-        team, tell = await Team.of(self._library, self._model, task, self._policy), on_event or nobody
+        team, tell = await Team.of(self._library, self._model, task, self._policy, self._tools), on_event or nobody
         clock = Clock()
         if plan is None:
             plan = await team.planning.decompose_task(task, history=history)
