@@ -40,6 +40,7 @@ class Program(asyncio.SubprocessProtocol):
         self._writers = 0
         self._can_write = asyncio.Event()
         self._can_write.set()
+        self._turn = asyncio.Lock()
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self.inbox = Inbox(lambda crowded: self._pause("crowded", crowded))
@@ -117,18 +118,27 @@ class Program(asyncio.SubprocessProtocol):
         self.inbox.put(self._message(message))
 
     async def _write(self, text: str, urgent: bool) -> None:
-        if not urgent and not self._can_write.is_set():
-            await self._room()
+        if urgent or (not self._writers and self._can_write.is_set()):
+            self._send(text)
+        else:
+            await self._send_in_turn(text)
+
+    def _send(self, text: str) -> None:
         if self._stdin is None or self._stdin.is_closing():
             raise BrokenPipeError("the server has closed its input")
         self._stdin.write(text.encode() + b"\n")
 
-    async def _room(self) -> None:
-        """Wait until the server reads. One that asks and asks but never listens is not read from meanwhile."""
+    async def _send_in_turn(self, text: str) -> None:
+        """Wait until the server reads, behind those who wait already.
+
+        One that asks and asks but never listens is not read from meanwhile.
+        """
         self._writers += 1
         self._pause("deaf", self._writers > MANY)
         try:
-            await self._can_write.wait()
+            async with self._turn:
+                await self._can_write.wait()
+                self._send(text)
         finally:
             self._writers -= 1
             self._pause("deaf", self._writers > MANY)
