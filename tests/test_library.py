@@ -218,7 +218,8 @@ async def test_the_tools_that_miss_something_are_named_with_the_reason():
             "a": "it needs 'b', which needs 'a', which needs 'b' again: a circle.",
             "b": "it needs 'a', which needs 'b', which needs 'a' again: a circle.",
         }
-        assert await library.get_tools_by_type(ToolType.FUNCTION) == []
+        callable_now = {spec.id for spec in await library.get_tools_by_type(ToolType.FUNCTION)}
+        assert not callable_now & {"a", "b"}
 
 
 async def test_whoever_changes_a_schema_changes_only_their_own():

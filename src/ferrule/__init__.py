@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ferrule.library import RegistrationResult, UnifiedToolLibrary
     from ferrule.memory import ExecutionContext, RunMemory
     from ferrule.models import Model, ModelReply, ModelRequest, choose_model
+    from ferrule.orchestrator import Orchestrator, OrchestratorResult
     from ferrule.registry import ToolRegistry
     from ferrule.schema import Secret
     from ferrule.sources import ToolConfigLoader, tool
@@ -79,6 +80,8 @@ _HOMES = {
     "ModelReply": "ferrule.models",
     "ModelRequest": "ferrule.models",
     "NeedsApproval": "ferrule.errors",
+    "Orchestrator": "ferrule.orchestrator",
+    "OrchestratorResult": "ferrule.orchestrator",
     "Progress": "ferrule.call",
     "Refuse": "ferrule.errors",
     "RegistrationResult": "ferrule.library",
@@ -148,6 +151,8 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "NeedsApproval",
+    "Orchestrator",
+    "OrchestratorResult",
     "Progress",
     "Refuse",
     "RegistrationResult",

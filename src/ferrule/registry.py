@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -115,7 +116,9 @@ class RegistrySnapshot:
 
     @cached_property
     def _by_name(self) -> dict[str, Tool]:
-        return _first((tool.spec.name, tool) for tool in self if self.is_callable(tool))
+        callable_tools = [tool for tool in self if self.is_callable(tool)]
+        aliases = ((alias, tool) for tool in callable_tools for alias in tool.spec.aliases)
+        return _first(chain(((tool.spec.name, tool) for tool in callable_tools), aliases))
 
     @cached_property
     def _by_model_name(self) -> dict[str, tuple[Tool, ToolCapability]]:
@@ -312,7 +315,7 @@ def _unmet(by_id: Mapping[str, tuple[Tool, ...]]) -> dict[Tool, tuple[str, ...]]
 
 def _names(tool: Tool) -> set[str]:
     """What a tool and its actions may be called by."""
-    return {tool.id, tool.spec.name, *map(tool.spec.model_name, tool.spec.capabilities)}
+    return {tool.id, tool.spec.name, *tool.spec.aliases, *map(tool.spec.model_name, tool.spec.capabilities)}
 
 
 def _take_out(tools: dict[str, tuple[Tool, ...]], tool: Tool) -> None:

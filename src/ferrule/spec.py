@@ -157,6 +157,8 @@ class ToolSpec:
     tool_id: str
     name: str = ""
     description: str = ""
+    aliases: list[str] = field(default_factory=list)
+    """Other names it may be called by, where no tool has them for its own."""
     tool_type: ToolType = ToolType.FUNCTION
     capabilities: list[ToolCapability] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
@@ -244,7 +246,7 @@ class ToolSpec:
         return sha256(encode_json(said, sort_keys=True)).hexdigest()[:16]
 
 
-_SAYS_WHERE_IT_STANDS = frozenset({"enabled", "tags", "subcategory", "priority", "dependencies"})
+_SAYS_WHERE_IT_STANDS = frozenset({"enabled", "aliases", "tags", "subcategory", "priority", "dependencies"})
 """Whether and where a tool is found among others: what it does is the same."""
 
 

@@ -53,7 +53,7 @@ def test_a_question_is_answered_without_any_key(tmp_path: Path):
 def test_a_question_may_come_by_standard_input_and_the_answer_as_json(tmp_path: Path):
     done = ferrule("ask", "-", "--json", cwd=tmp_path, stdin="what is 2 + 2?\n")
     answer = json.loads(done.stdout)
-    assert answer["state"] == "finished" and answer["steps"][0]["text"] == "4" and done.stderr == ""
+    assert answer["state"] == "finished" and answer["steps"][0]["result"] == "4" and done.stderr == ""
 
 
 def test_chinese_is_answered_in_chinese(tmp_path: Path):
@@ -220,4 +220,33 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat(shop: Path):
     terminal.type("what is 5 + 6?\n")
     terminal.wait_for("11")
     terminal.type("/quit\n")
+    assert terminal.end() == 0
+
+
+def test_a_plan_is_shown_kept_and_exported(tmp_path: Path):
+    done = ferrule("ask", "--strategy", "plan", "what is 6*7 and what is 5+5?", cwd=tmp_path)
+    assert done.returncode == 0 and "42" in done.stdout and "10" in done.stdout
+    assert "1. what is 6*7 [calculator]" in done.stderr and "✓ 1. " in done.stderr
+    (listed,) = json.loads(ferrule("runs", "list", "--json", cwd=tmp_path).stdout)
+    assert listed["calls"] == 2 and listed["state"] == "finished"
+    shown = ferrule("runs", "show", listed["run_id"], cwd=tmp_path).stdout
+    assert "assistant calls calculator" in shown
+    (line,) = ferrule("runs", "export", cwd=tmp_path).stdout.splitlines()
+    assert [m["role"] for m in json.loads(line)["messages"]] == ["user", *["assistant", "tool"] * 2, "assistant"]
+    again = ferrule("runs", "resume", listed["run_id"], "-q", cwd=tmp_path)
+    assert again.returncode == 0 and again.stdout == done.stdout
+
+
+def test_small_talk_and_what_was_asked_need_no_model(tmp_path: Path):
+    assert "I am Ferrule" in ferrule("ask", "hello", cwd=tmp_path).stdout
+    assert "calculator" in ferrule("ask", "what can you do?", cwd=tmp_path).stdout
+    ferrule("ask", "-q", "what is 3 * 3?", cwd=tmp_path)
+    assert "what is 3 * 3?" in ferrule("ask", "what did I ask?", cwd=tmp_path).stdout
+    wrong = ferrule("ask", "hello", "--strategy", "plann", cwd=tmp_path)
+    assert wrong.returncode == 2 and "Did you mean 'plan'" in wrong.stderr
+
+
+def test_a_plan_lives_at_a_terminal(shop: Path):
+    terminal = Terminal(shop, "ask", "--strategy", "plan", "what is 6*7 and what is 5+5?")
+    terminal.wait_for("what is 5+5?: 10")
     assert terminal.end() == 0

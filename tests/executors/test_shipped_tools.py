@@ -17,6 +17,7 @@ def test_every_shipped_file_loads():
     assert {tool.id: tool.handler for tool in SHIPPED.tools} == {
         "echo": "echo",
         "calculator": "calculator",
+        "get_time": "function",
         "http_request": "http_request",
     }
 

@@ -58,6 +58,8 @@ class Run:
         self.reason = ""
         self.finished_with: str | None = None
         """What `finish_task` said, once it did."""
+        self.planned = 0
+        """Steps of a plan that were done, where there is one."""
         self.ids: set[str] = set()
         """Of all its calls so far."""
         self.secrets: tuple[str, ...] = ()
@@ -184,6 +186,8 @@ class Run:
                 q["call_id"]: Question(**{**q, "options": tuple(q["options"])}) for q in said["questions"]
             }
             self.approvals = {r["call_id"]: ApprovalRequest(**r) for r in said["approvals"]}
+        elif kind == "step":
+            self.planned += 1
         elif kind == "end":
             self.state, self.text, self.reason = AgentState(said["state"]), said["text"], said["reason"]
 

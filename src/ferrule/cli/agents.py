@@ -5,6 +5,7 @@ What they do is loaded when they do it: the other commands start faster without 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,9 @@ def ask(
     context: typer.Context,
     question: Annotated[str | None, typer.Argument(help="What you want to know or have done; - reads it.")] = None,
     model: ModelName = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", "-s", help="plan, loop, direct, or model to let the model choose.")
+    ] = None,
     tools: OnlyTools = None,
     turns: Annotated[int | None, typer.Option("--turns", min=1, help="How often the model may be asked.")] = None,
     resume: Annotated[
@@ -49,6 +53,7 @@ def ask(
         context.obj,
         question,
         model=model,
+        strategy=strategy,
         tools=tools,
         turns=turns,
         resume=resume,
@@ -84,6 +89,51 @@ def show_run(context: typer.Context, run_id: RunId, as_json: AsJson = False) -> 
     from ferrule.cli import runs
 
     runs.show_run(context.obj, run_id, as_json=as_json)
+
+
+@runs_app.command("resume")
+def resume_run(
+    context: typer.Context,
+    run_id: RunId,
+    answer: Annotated[str | None, typer.Argument(help="What you say to what it asked.")] = None,
+    model: ModelName = None,
+    approve: Annotated[
+        bool | None, typer.Option("--approve/--deny", help="Your word on the calls it waits for.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to every call that needs it.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that waits for you, or that was interrupted; what was done is not done again."""
+    from ferrule.cli.ask import answer_question
+
+    answer_question(
+        context.obj,
+        answer,
+        model=model,
+        strategy=None,
+        tools=None,
+        turns=None,
+        resume=run_id,
+        approve=approve,
+        yes=yes,
+        quiet=quiet,
+        as_json=as_json,
+    )
+
+
+@runs_app.command("export")
+def export_runs(
+    context: typer.Context,
+    run_ids: Annotated[list[str] | None, typer.Argument(help="The runs; else all.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; else standard output.")
+    ] = None,
+) -> None:
+    """Write runs as conversations, one JSON object per line, in chat format."""
+    from ferrule.cli import runs
+
+    runs.export_runs(context.obj, run_ids or [], output=output)
 
 
 @runs_app.command("forget")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import Any
 
 import typer
 
-from ferrule.agent import AgentAnswer, AgentState
+from ferrule.agent import AgentState
 from ferrule.cli import show
 from ferrule.cli.asking import ask_at_the_terminal, read_line
-from ferrule.cli.making import make_agent, model_of
+from ferrule.cli.making import limits_of, model_of, policy_of
+from ferrule.cli.plan_tree import PlanTree
 from ferrule.cli.session import USAGE, Session, fail, run
 from ferrule.cli.talking import PersonAtTheTerminal, Voice, say_what_it_waits_for
 from ferrule.library import UnifiedToolLibrary
 from ferrule.models import close_model
+from ferrule.orchestrator import Orchestrator, OrchestratorResult
 
 WAITING, STOPPED = 8, 9
 
@@ -24,6 +27,7 @@ def answer_question(
     question: str | None,
     *,
     model: str | None,
+    strategy: str | None,
     tools: list[str] | None,
     turns: int | None,
     resume: str | None,
@@ -36,29 +40,45 @@ def answer_question(
         question = sys.stdin.read().strip()
     if not question and resume is None:
         fail('What is the question? Try: ferrule ask "what is 2 + 2?"', code=USAGE)
-    voice = Voice(quiet=quiet or as_json, stream=not as_json)
+    quiet = quiet or as_json
+    voice, tree = Voice(quiet=quiet, stream=not as_json), PlanTree(quiet=quiet)
 
-    async def story() -> AgentAnswer:
+    def seen(event: Any) -> None:
+        tree(event)
+        voice(event)
+
+    async def story() -> OrchestratorResult:
+        section = session.config().agent
+        chosen = model_of(section, model)
         engine = session.engine(on_elicit=ask_at_the_terminal(contextlib.nullcontext))
-        async with UnifiedToolLibrary(engine=engine) as library:
-            person = PersonAtTheTerminal(read_line, yes=yes)
-            section = session.config().agent
-            agent = make_agent(
-                section, library, model_of(section, model), name="cli", tools=tools, turns=turns, person=person
-            )
-            try:
+        try:
+            async with (
+                UnifiedToolLibrary(engine=engine) as library,
+                Orchestrator(
+                    library,
+                    chosen,
+                    workflow="simple",  # a command is over before a graph of LangGraph is even loaded
+                    strategy=strategy,
+                    policy=policy_of(section.approval),
+                    person=PersonAtTheTerminal(read_line, yes=yes, hidden=tree.hidden),
+                    limits=limits_of(section, turns),
+                    tools=tools if tools is not None else section.tools,
+                    instructions=section.instructions,
+                ) as orchestrator,
+            ):
                 if resume is not None:
-                    return await agent.resume(resume, question or None, approvals=approve, on_event=voice)
-                return await agent.run(question or "", on_event=voice)
-            finally:
-                await close_model(agent.model)
+                    return await orchestrator.resume(resume, question or None, approvals=approve, on_event=seen)
+                return await orchestrator.process_task(question or "", on_event=seen)
+        finally:
+            tree.finish()
+            await close_model(chosen)
 
-    answer = run(story())
+    result = run(story())
     if as_json:
-        show.as_json(answer.to_dict())
-    elif answer.state is not AgentState.WAITING:
-        voice.finish(answer)
+        show.as_json(result.to_dict())
+    elif result.state is not AgentState.WAITING:
+        voice.finish(result.answer)
     if not as_json:
-        say_what_it_waits_for(answer)
-    if answer.state is not AgentState.FINISHED:
-        raise typer.Exit(WAITING if answer.state is AgentState.WAITING else STOPPED)
+        say_what_it_waits_for(result)
+    if result.state is not AgentState.FINISHED:
+        raise typer.Exit(WAITING if result.state is AgentState.WAITING else STOPPED)

@@ -111,7 +111,7 @@ class Conversation:
         if answer.state is AgentState.WAITING:
             say_what_it_waits_for(answer)
             return
-        voice.finish(answer)
+        voice.finish(answer.text)
         self._history = answer.messages
 
     def _list_tools(self) -> None:

@@ -29,12 +29,14 @@ def make_agent(
         instructions=section.instructions,
         tools=tools if tools is not None else section.tools,
         core_tools=section.core_tools,
-        limits=RunLimits(
-            turns=turns or section.turns, calls=section.calls, tokens=section.tokens, seconds=section.seconds
-        ),
+        limits=limits_of(section, turns),
         approval=policy_of(section.approval),
         person=person,
     )
+
+
+def limits_of(section: AgentSection, turns: int | None) -> RunLimits:
+    return RunLimits(turns=turns or section.turns, calls=section.calls, tokens=section.tokens, seconds=section.seconds)
 
 
 def model_of(section: AgentSection, named: str | None) -> Model:

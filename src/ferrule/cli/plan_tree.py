@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ferrule.cli.terminal import complain, visible
@@ -32,6 +34,18 @@ class PlanTree:
                 self._live.update(self._tree())
             elif not self._quiet and self._is_worth_showing():
                 complain(self._line(event.result))
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Not to be written over while somebody types."""
+        live = self._live
+        if live is not None:
+            live.stop()
+        try:
+            yield
+        finally:
+            if live is not None:
+                live.start()
 
     def finish(self) -> None:
         """Leave it as it is."""

@@ -6,14 +6,16 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ferrule.agent import AgentAnswer, AgentState, Approval, ApprovalRequest, Question
-from ferrule.agent.events import CallEnded, CallStarted, RunEvent, TextPiece, TurnStarted
+from ferrule.agent.events import CallEnded, CallStarted, TextPiece, TurnStarted
 from ferrule.cli.terminal import complain, visible
 from ferrule.content import as_text
 from ferrule.describe.sentences import on_one_line, within
 from ferrule.errors import Stopped
+from ferrule.orchestrator import OrchestratorResult
 
 _SHOWN = 100
 _WHOLE = 10_000
@@ -32,7 +34,7 @@ class Voice:
         self._written = ""
         """What stands on the screen of the model's present text."""
 
-    def __call__(self, event: RunEvent) -> None:
+    def __call__(self, event: Any) -> None:
         if isinstance(event, TextPiece) and self._stream:
             self._written += event.text
             _print(visible(event.text) if sys.stdout.isatty() else event.text)
@@ -46,11 +48,11 @@ class Voice:
             self.end_line()
             self._written = ""
 
-    def finish(self, answer: AgentAnswer) -> None:
+    def finish(self, answer: str) -> None:
         """The answer, unless it stands there already."""
-        if self._written.strip() != answer.text.strip() or not self._stream:
+        if self._written.strip() != answer.strip() or not self._stream:
             self.end_line()
-            print(visible(answer.text) if sys.stdout.isatty() else answer.text)
+            print(visible(answer) if sys.stdout.isatty() else answer)
         else:
             self.end_line()
 
@@ -63,12 +65,23 @@ class Voice:
 class PersonAtTheTerminal:
     """Answers by typing. Where there is no terminal nobody answers, and the run waits."""
 
-    def __init__(self, read_line: ReadLine, *, yes: bool = False) -> None:
-        self._read_line, self._yes = read_line, yes
+    def __init__(
+        self,
+        read_line: ReadLine,
+        *,
+        yes: bool = False,
+        hidden: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`hidden` keeps others from writing to the terminal meanwhile."""
+        self._read_line, self._yes, self._hidden = read_line, yes, hidden
 
     async def answer(self, question: Question) -> str | None:
         if not can_ask():
             return None
+        with self._hidden():
+            return await self._answer(question)
+
+    async def _answer(self, question: Question) -> str | None:
         complain(f"? {question.text}")
         for number, option in enumerate(question.options, 1):
             complain(f"  {number}. {option}")
@@ -85,6 +98,10 @@ class PersonAtTheTerminal:
             return Approval(allowed=True)
         if not can_ask():
             return None
+        with self._hidden():
+            return await self._approve(request)
+
+    async def _approve(self, request: ApprovalRequest) -> Approval | None:
         action = "" if request.action in (None, request.tool_id) else f" ({request.action})"
         complain(f"? May {request.tool_id}{action} be called with {_whole(request.arguments)}?")
         if request.reason:
@@ -119,7 +136,7 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def say_what_it_waits_for(answer: AgentAnswer) -> None:
+def say_what_it_waits_for(answer: AgentAnswer | OrchestratorResult) -> None:
     """How to go on with a run that waits."""
     if answer.state is not AgentState.WAITING:
         return

@@ -22,7 +22,7 @@ from ferrule.spec import Effects, Isolation, Limits, Tool, ToolCapability, ToolC
 
 _ACTION_KEYS: Final = ("name", "description", "parameters", "examples", "output", "effects", "limits")
 _TOOL_KEYS: Final = (
-    *("name", "version", "description", "category", "tags", "parameters", "actions", "entry", "output"),
+    *("name", "aliases", "version", "description", "category", "tags", "parameters", "actions", "entry", "output"),
     *("effects", "limits", "examples", "enabled", "metadata", "subcategory", "priority", "dependencies"),
 )
 _EFFECT_FLAGS: Final = ("read_only", "idempotent", "destructive", "cacheable", "polling")
@@ -76,6 +76,7 @@ def _tool(document: Document) -> Tool | None:
     entry = read_entry(said, [parameter for each in capabilities for parameter in each.schema["properties"]])
     spec = ToolSpec(
         tool_id=name,
+        aliases=list(dict.fromkeys(said.texts("aliases"))),
         description=said.text("description"),
         version=said.as_written("version", "1.0.0"),
         category=category,

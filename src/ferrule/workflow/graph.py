@@ -11,6 +11,7 @@ interrupted.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -113,6 +114,7 @@ class GraphWorkflow:
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
         self._stack = AsyncExitStack()
         self._graph: Any = None
+        self._opening = asyncio.Lock()
 
     async def aclose(self) -> None:
         """Close the checkpoints."""
@@ -230,7 +232,9 @@ class GraphWorkflow:
         )
 
     async def _open(self) -> Any:
-        if self._graph is None:
+        async with self._opening:
+            if self._graph is not None:
+                return self._graph
             checkpointer = await self._stack.enter_async_context(_checkpointer(self._library))
             self._graph = build_graph().compile(checkpointer=checkpointer)
         return self._graph

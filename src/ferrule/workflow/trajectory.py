@@ -20,7 +20,7 @@ async def trajectory_of(run_id: str, store: ToolKnowledgeStore) -> list[Message]
     entries = list((await store.notes(BOOKS + run_id)).values())
     if not entries:
         raise SetupError(f"There is no run {run_id!r} in this store. `ferrule runs list` shows those there are.")
-    if any(entry.get("kind") == "message" for entry in entries):
+    if entries[0].get("workflow") is None:
         return (await Run.load(run_id, store)).messages
     return _of_plan(entries)
 

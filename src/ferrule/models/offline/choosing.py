@@ -114,7 +114,7 @@ def _confidence(offer: Offer, filling: Filling) -> float:
     # Several words of the description are as good as half the name, and so is a value of the form it asks for.
     if by_name < 0.5 and (len(named) > 1 or filling.by_form):
         by_name = 0.5
-    if by_name < 1.0 and not any(parameter.required for parameter in offer.parameters):
+    if by_name < 1.0 and not filling.by_form and not any(parameter.required for parameter in offer.parameters):
         by_name /= 2  # nothing else speaks for it
     sure = known / all_words * (1 - _NAME_COUNTS + _NAME_COUNTS * by_name)
     if filling.telling and _computes(offer) and all_words <= 1:

@@ -25,6 +25,7 @@ from ferrule.models.offline.numbers import numbers_in
 from ferrule.models.offline.parameter import BODIES, QUERIES, TITLES, Parameter, said_words
 from ferrule.models.offline.places import currencies_in, languages_in, zones_in
 from ferrule.models.offline.reading import Found, Reading
+from ferrule.models.offline.vocabulary import is_chinese
 from ferrule.search.words import terms_of
 
 _LEAD = re.compile(r"(?:\b(?:in|at|on|for|to|from|into|by|of|as|with|until|and)|[从到在给于])\s*\Z", re.IGNORECASE)
@@ -32,6 +33,8 @@ _NO = re.compile(r"(?:\b(?:not|no|without|don'?t|never|disabled?)\b[\w\s]{0,12}|
 _SAYS_ON = frozenset({"includ", "enabl", "use", "is", "should", "allow", "flag"})
 """Words of a switch's name that do not say what it switches."""
 _BY_PLACE = ("text", "place", "id", "object", "array")
+_MOMENTS = ("datetime", "date", "time")
+_OF_THE_ANSWER = re.compile(r"\blanguage of the (?:answer|reply|output)\b|(?:回答|答复|输出)的?语言", re.IGNORECASE)
 _LONGEST_NAME = 4
 """Words of a name that nothing but its place in the sentence shows."""
 _NO_NAME = re.compile(
@@ -54,7 +57,7 @@ class Filling:
     telling: int
     """How many values were found that say by themselves what the question is about."""
     by_form: bool
-    """Whether a required value was found by its form, and not only by its place in the sentence."""
+    """Whether a required value, or a date, was found by its form, and not only by its place in the sentence."""
 
 
 def fill(offer: Offer, text: str, now: datetime) -> Filling:
@@ -68,9 +71,11 @@ def fill(offer: Offer, text: str, now: datetime) -> Filling:
     filler.lists()
     filler.numbers()
     filler.texts()
+    filler.language_of_the_answer()
     missing = [p for p in offer.parameters if p.required and p.name not in filler.found and "default" not in p.schema]
     spread = [{**filler.found, name: value} for name, values in filler.several.items() for value in values]
-    by_form = any(p.required and p.name in filler.found and p.kind not in _BY_PLACE for p in offer.parameters)
+    shown = [p for p in offer.parameters if p.required and p.kind not in _BY_PLACE or p.kind in _MOMENTS]
+    by_form = any(p.name in filler.found for p in shown)
     return Filling(
         calls=spread or [filler.found], missing=missing, left=filler.left, telling=filler.telling, by_form=by_form
     )
@@ -113,10 +118,10 @@ class _Filler:
 
     def moments(self) -> None:
         """A date and a time of day may be two parameters, or one."""
-        if not self._open("date", "time", "datetime"):
+        if not self._open(*_MOMENTS):
             return
         said = moments_in(self._reading.unquoted, self._now)
-        for kind in ("datetime", "date", "time"):
+        for kind in _MOMENTS:
             asked = self._open(kind)
             self._assign(asked, [Found(moment, moment.start, moment.end) for moment in said])
 
@@ -166,6 +171,12 @@ class _Filler:
                 self._keep(parameter, found)
         self._assign_quotes()
         self._assign_rest()
+
+    def language_of_the_answer(self) -> None:
+        """What is asked in Chinese is answered in Chinese, where the tool can."""
+        for parameter in self._open("language"):
+            if _OF_THE_ANSWER.search(parameter.description) and is_chinese(self._reading.text):
+                self.found[parameter.name] = as_asked("Chinese zh", parameter)
 
     def _assign(self, asked: list[Parameter], found: list[Found], *, in_order: bool = True) -> int:
         """Values of one kind to the parameters of that kind; how many got one."""

@@ -1,0 +1,7 @@
+"""The door for questions."""
+
+from ferrule.orchestrator.memory import ConversationMemory, HistorySnapshot, Turn
+from ferrule.orchestrator.orchestrator import Orchestrator
+from ferrule.orchestrator.result import OrchestratorResult
+
+__all__ = ["ConversationMemory", "HistorySnapshot", "Orchestrator", "OrchestratorResult", "Turn"]

@@ -1,0 +1,154 @@
+"""What was said before, as it was when a question arrived."""
+
+import asyncio
+
+import pytest
+
+from ferrule import ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule.errors import ModelRefused
+from ferrule.orchestrator import ConversationMemory, Orchestrator
+from ferrule.orchestrator import memory as memory_module
+from ferrule.testing import ScriptedModel
+
+HISTORY = {"name": "get_conversation_history", "arguments": {"query": "questions"}}
+
+
+async def test_a_snapshot_does_not_change_with_what_comes_later():
+    async with UnifiedToolLibrary() as library:
+        memory = ConversationMemory(library.engine.store)
+        first = memory.ask("c", "one?")
+        snapshot = memory.create_snapshot("c")
+        memory.answer("c", first, "1", state="finished")
+        memory.ask("c", "two?")
+        assert [(turn.question, turn.answer, turn.state) for turn in await snapshot.turns()] == [
+            ("one?", "", "running")
+        ]
+        now = await memory.create_snapshot("c").turns()
+        assert [(turn.question, turn.answer) for turn in now] == [("one?", "1"), ("two?", "")]
+
+
+async def test_conversations_are_kept_apart_and_survive_a_restart(tmp_path):
+    url = f"sqlite:///{tmp_path}/calls.db"
+    for question in ("first?", "second?"):
+        async with UnifiedToolLibrary(store=url) as library:
+            orchestrator = Orchestrator(library, ScriptedModel(["yes"]), strategy="direct")
+            await orchestrator.process_task(question, conversation_id="anna")
+    async with UnifiedToolLibrary(store=url) as library, Orchestrator(library, ScriptedModel([])) as orchestrator:
+        anna = await orchestrator.process_task("what have I asked?", conversation_id="anna")
+        bob = await orchestrator.process_task("what have I asked?", conversation_id="bob")
+    assert anna.answer == "So far you have asked:\n1. first?\n2. second?" and "not asked anything" in bob.answer
+
+
+async def test_questions_asked_at_once_see_the_state_they_arrived_in():
+    gate = asyncio.Event()
+
+    @tool(read_only=True)
+    async def wait() -> str:
+        """Wait until the gate opens."""
+        await gate.wait()
+        return "open"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(wait)
+        slow = Orchestrator(library, ScriptedModel([{"name": "wait"}, HISTORY, "done"]), strategy="loop")
+        quick = Orchestrator(library, ScriptedModel([HISTORY, "done"]), strategy="loop")
+        await Orchestrator(library, ScriptedModel(["yes"]), strategy="direct").process_task("zero?")
+        running = asyncio.create_task(slow.process_task("What did I ask just now, one?"))
+        await asyncio.sleep(0.02)
+        second = await quick.process_task("What did I ask just now, two?")
+        gate.set()
+        first = await running
+        assert first.steps[1].result == '["zero?"]'
+        assert second.steps[0].result == '["zero?","What did I ask just now, one?"]'
+
+
+async def test_a_question_about_before_is_told_what_was_said(tmp_path):
+    model = ScriptedModel(["Paris.", "As I said: Paris."])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+        await orchestrator.process_task("The capital of France?")
+        await orchestrator.process_task("What did you say just now?!? Say it in a whole sentence")
+        told = model.requests[1].messages
+        assert [m["content"] for m in told[1:3]] == ["The capital of France?", "Paris."]
+        assert len(model.requests[0].messages) == 2
+
+
+async def test_a_plan_gets_the_history_as_words():
+    plan = '{"steps": [{"id": 1, "description": "think", "tool_type": "none"}]}'
+    model = ScriptedModel(["Paris.", plan, "Paris again."])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, workflow="simple") as orchestrator:
+        await orchestrator.process_task("The capital of France?", strategy="direct")
+        done = await orchestrator.process_task("那之前的答案是什么城市，请说明", strategy="plan")
+        prompt = str(model.requests[1].messages[0]["content"])
+        assert (
+            "之前的对话：\nuser: The capital of France?\nassistant: Paris." in prompt and done.answer == "Paris again."
+        )
+
+
+async def test_a_question_that_stands_alone_is_told_nothing_of_before():
+    model = ScriptedModel(["Paris.", "Rome."])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+        await orchestrator.process_task("The capital of France?")
+        await orchestrator.process_task("The capital of Italy?")
+        assert "France" not in str(model.requests[1].messages)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("last_question", "two?"),
+        ("questions", ["one?", "two?"]),
+        ("all", [{"question": "one?", "answer": "1"}, {"question": "two?", "answer": "2"}]),
+    ],
+)
+async def test_the_tool_tells_what_is_asked_for(query, expected):
+    async with UnifiedToolLibrary() as library:
+        async with Orchestrator(library, ScriptedModel(["1", "2"]), strategy="direct") as orchestrator:
+            await orchestrator.process_task("hello", conversation_id="c")
+            await orchestrator.process_task("one?", conversation_id="c")
+            await orchestrator.process_task("two?", conversation_id="c")
+        asker = ToolExecutionContext(conversation_id="c")
+        done = await library.execute_tool("get_conversation_history", None, {"query": query}, context=asker)
+        fewer = await library.execute_tool(
+            "get_conversation_history", None, {"query": "questions", "limit": 1}, context=asker
+        )
+        assert done.output["result"] == expected and fewer.output["result"] == ["two?"]
+
+
+async def test_a_tool_of_the_users_own_is_not_doubled():
+    @tool(read_only=True)
+    async def get_conversation_history() -> str:
+        """My own."""
+        return "mine"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(get_conversation_history)
+        async with Orchestrator(library, ScriptedModel(["yes"]), strategy="direct") as orchestrator:
+            await orchestrator.process_task("one?")
+        assert len(library.engine.registry.candidates("get_conversation_history")) == 1
+
+
+async def test_failures_are_remembered_too():
+    model = ScriptedModel([ModelRefused("no such model"), RuntimeError("broken")])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+        stopped = await orchestrator.process_task("one?")
+        with pytest.raises(RuntimeError):
+            await orchestrator.process_task("two?")
+        turns = await orchestrator.memory.create_snapshot().turns()
+        assert stopped.state == "stopped" and "no such model" in stopped.answer and stopped.errors == ("no such model",)
+        assert [(turn.state, turn.answer) for turn in turns] == [("stopped", stopped.answer), ("failed", "broken")]
+
+
+async def test_of_a_very_long_conversation_the_oldest_turns_are_forgotten(monkeypatch):
+    monkeypatch.setattr(memory_module, "KEPT", 5)
+    async with UnifiedToolLibrary() as library:
+        memory = ConversationMemory(library.engine.store)
+        for number in range(20):
+            memory.answer("c", memory.ask("c", f"{number}?"), "yes", state="finished")
+        await memory.create_snapshot("c").turns()
+        assert [turn.question for turn in await memory.create_snapshot("c").turns()] == [
+            "15?",
+            "16?",
+            "17?",
+            "18?",
+            "19?",
+        ]

@@ -1,0 +1,183 @@
+"""Answers are kept where they would be the same again, and nowhere else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import UnifiedToolLibrary, tool
+from ferrule.orchestrator import Orchestrator
+from ferrule.orchestrator.about import is_about_history, is_about_the_moment
+from ferrule.orchestrator.normalising import normalised
+from ferrule.testing import ScriptedModel
+
+
+@tool(read_only=True, cacheable=True)
+async def population(city: str) -> int:
+    """How many people live in a city."""
+    return 42
+
+
+@tool(read_only=True)
+async def temperature(city: str) -> int:
+    """How warm it is in a city."""
+    return 20
+
+
+CALL = {"name": "population", "arguments": {"city": "Oslo"}}
+QUESTION = "How many people live in Oslo?"
+
+
+async def test_the_same_question_is_answered_from_the_cache():
+    model = ScriptedModel([CALL, "42 people."])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
+        library.register(population)
+        first = await orchestrator.process_task(QUESTION)
+        again = await orchestrator.process_task("  how many PEOPLE live in oslo ？ ")
+        assert again.answer == "42 people." and again.cached and not first.cached and len(model.requests) == 2
+        assert again.steps == first.steps and again.run_id == first.run_id and again.trace_id != first.trace_id
+        assert again.usage.requests == 0 and set(again.timings) == {"cache", "total"}
+
+
+async def test_a_kept_answer_survives_a_restart(tmp_path):
+    url, answers = f"sqlite:///{tmp_path}/calls.db", []
+    for script in ([CALL, "42 people."], []):
+        async with UnifiedToolLibrary(store=url) as library:
+            library.register(population)
+            async with Orchestrator(library, ScriptedModel(script), strategy="loop") as orchestrator:
+                answers.append(await orchestrator.process_task(QUESTION))
+    assert answers[1].cached and answers[1].answer == "42 people."
+    assert answers[1].steps == answers[0].steps and answers[1].verification == answers[0].verification
+
+
+async def test_a_kept_answer_ends_with_its_time_and_no_later_than_its_results():
+    @tool(read_only=True, cacheable=60.0)
+    async def stock(shop: str) -> int:
+        """How many are left."""
+        return 1
+
+    now = [1000.0]
+    script = [
+        "words",
+        "words again",
+        {"name": "stock", "arguments": {"shop": "a"}},
+        "one",
+        {"name": "stock", "arguments": {"shop": "a"}},
+        "one again",
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(stock)
+        orchestrator = Orchestrator(library, ScriptedModel(script), cache_ttl=300, clock=lambda: now[0])
+        assert not (await orchestrator.process_task("Words?", strategy="direct")).cached
+        now[0] += 299
+        assert (await orchestrator.process_task("Words?", strategy="direct")).cached
+        now[0] += 2
+        assert (await orchestrator.process_task("Words?", strategy="direct")).answer == "words again"
+        await orchestrator.process_task("How many are left?", strategy="loop")
+        now[0] += 61
+        assert (await orchestrator.process_task("How many are left?", strategy="loop")).answer == "one again"
+
+
+async def test_an_answer_with_a_tool_that_is_not_cacheable_is_not_kept():
+    call = {"name": "temperature", "arguments": {"city": "Oslo"}}
+    model = ScriptedModel([call, "20 degrees.", call, "20 degrees."])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
+        library.register(temperature)
+        for _ in range(2):
+            assert not (await orchestrator.process_task("How warm is Oslo?")).cached
+        assert len(model.requests) == 4
+
+
+async def test_other_tools_or_another_model_mean_another_answer():
+    async with UnifiedToolLibrary() as library:
+        async with Orchestrator(library, ScriptedModel(["a", "b"]), strategy="direct") as orchestrator:
+            await orchestrator.process_task("Who?")
+            library.register(population)
+            assert (await orchestrator.process_task("Who?")).answer == "b"
+        async with Orchestrator(library, ScriptedModel(["c"], name="other"), strategy="direct") as orchestrator:
+            assert (await orchestrator.process_task("Who?")).answer == "c"
+
+
+async def test_another_context_or_strategy_means_another_answer():
+    model = ScriptedModel(["a", "b", "c"])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model) as orchestrator:
+        await orchestrator.process_task("Who?", strategy="direct")
+        with_context = await orchestrator.process_task("Who?", {"city": "Oslo"}, strategy="direct")
+        in_a_loop = await orchestrator.process_task("Who?", strategy="loop")
+        assert [with_context.answer, in_a_loop.answer] == ["b", "c"]
+        assert "city: Oslo" in str(model.requests[1].messages[0]["content"])
+
+
+async def test_what_stopped_or_failed_is_not_kept():
+    call = {"name": "population", "arguments": {}}
+    model = ScriptedModel(["", "now", call, "I could not find out.", call, "Still not."])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model) as orchestrator:
+        library.register(population)
+        assert (await orchestrator.process_task("Who?", strategy="direct")).state == "stopped"
+        assert (await orchestrator.process_task("Who?", strategy="direct")).answer == "now"
+        await orchestrator.process_task(QUESTION, strategy="loop")
+        assert (await orchestrator.process_task(QUESTION, strategy="loop")).answer == "Still not."
+
+
+async def test_without_a_time_nothing_is_kept():
+    model = ScriptedModel(["a", "b"])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, cache_ttl=None) as orchestrator:
+        await orchestrator.process_task("Who?", strategy="direct")
+        assert (await orchestrator.process_task("Who?", strategy="direct")).answer == "b"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What time is it in Oslo?",
+        "What is the latest version?",
+        "weather today",
+        "现在几点",
+        "今天的天气",
+        "刚刚说的是什么城市",
+    ]
+    + [
+        "What did I ask about cats before?",
+        "and in Berlin?",
+        "double it",
+        "那北京呢",
+        "roll the dice",
+        "population this year",
+    ],
+)
+async def test_questions_about_the_moment_or_the_past_are_always_answered_anew(question):
+    model = ScriptedModel(["a", "b"])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+        answers = [(await orchestrator.process_task(question)).answer for _ in range(2)]
+        assert answers == ["a", "b"]
+
+
+def test_a_question_whose_it_is_its_own_stands_alone():
+    for question in ("Compute 3*4 and then double it", "6 times 7", "先算3*4，然后把它乘以2", "Why is the sky blue?"):
+        assert not is_about_history(question) and not is_about_the_moment(question)
+
+
+@given(st.text(max_size=60))
+def test_the_one_form_of_a_question_stays_as_it_is(question):
+    assert normalised(normalised(question)) == normalised(question)
+
+
+@given(
+    st.text("abcdefg 0123456789", min_size=1, max_size=30), st.sampled_from(["", "?", "？", "。", " ? ", "...", "…"])
+)
+def test_case_width_spaces_and_the_end_make_no_difference(question, end):
+    wide = "".join(chr(ord(char) + 0xFEE0) if char != " " else "\u3000" for char in question.upper())
+    assert normalised(f" {wide}{end}".replace(" ", "  ")) == normalised(question)
+
+
+@given(st.integers(0, 999), st.integers(0, 999))
+def test_what_means_something_else_keeps_its_form(a, b):
+    questions = {
+        f"{a}{b}",
+        f"{a}²{b}",
+        f"{a}{b}!",
+        f"{a}½{b}",
+        f'say "{a}  {b} A"',
+        f'say "{a} {b} A"',
+        f'say "{a} {b} a"',
+    }
+    assert len({normalised(question) for question in questions}) == len(questions)

@@ -1,0 +1,99 @@
+"""What is small talk and what is not."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule.orchestrator.small_talk import SmallTalk, small_talk_in
+
+GREETINGS = [
+    "hi",
+    "Hello there!",
+    "hey hey",
+    "Good morning 👋",
+    "HI!!!",
+    "ｈｅｌｌｏ",
+    "how are you?",
+    "你好",
+    "嗨",
+    "你好啊！",
+    "hello 你好",
+]
+CAPABILITIES = ["What can you do?", "hello, what can you do for me", "which tools do you have?", "help", "你都能干什么"]
+CAPABILITIES += ["你能做什么？", "你好，你有哪些工具", "介绍一下你自己", "你是谁"]
+LAST_QUESTION = [
+    "what did I ask?",
+    "What did I just ask you?",
+    "What was my last question",
+    "上一个问题",
+    "我刚刚问了什么？",
+]
+QUESTIONS = ["what have I asked so far?", "list my questions", "我问过哪些问题", "列出我的问题", "chat history"]
+LAST_ANSWER = ["what did you say?", "What was your last answer?", "你刚才说了什么", "上一个回答是什么"]
+EXPECTED = [
+    (text, kind)
+    for kind, texts in [
+        (SmallTalk.GREETING, GREETINGS),
+        (SmallTalk.CAPABILITIES, CAPABILITIES),
+        (SmallTalk.LAST_QUESTION, LAST_QUESTION),
+        (SmallTalk.QUESTIONS, QUESTIONS),
+        (SmallTalk.LAST_ANSWER, LAST_ANSWER),
+    ]
+    for text in texts
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), EXPECTED)
+def test_small_talk_is_recognised(text, kind):
+    assert small_talk_in(text) is kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "this",
+        "hi, what is 2+2?",
+        "你好，2+2等于几？",
+        "hi5",
+        "hithere",
+        "Say hello to Bob",
+        "ship it",
+        "what can you do about spam?",
+    ]
+    + [
+        "help me write a letter",
+        "what did I ask Bob to do?",
+        "上一个问题的答案乘以二",
+        "hello world program in C",
+        "你好吗用英语怎么说",
+    ],
+)
+def test_a_request_is_no_small_talk(text):
+    assert small_talk_in(text) is None
+
+
+@given(st.text(string.ascii_letters, min_size=1, max_size=12), st.sampled_from(["hi", "hey", "yo", "hello", "help"]))
+def test_a_greeting_inside_a_longer_word_is_none(letters, word):
+    assert small_talk_in(letters + word + "q") is None
+    assert small_talk_in("q" + word + letters) is None
+
+
+@given(st.sampled_from(GREETINGS), st.text("0123456789+*/=", min_size=1, max_size=8))
+def test_a_greeting_with_anything_to_compute_is_none(greeting, sum_):
+    assert small_talk_in(f"{greeting} {sum_}") is None
+
+
+@given(st.sampled_from(GREETINGS), st.text(" .,!?。，！？~…\t\n👋🙂", max_size=6))
+def test_punctuation_makes_no_difference(greeting, ending):
+    assert small_talk_in(f"{greeting}{ending}") is SmallTalk.GREETING
+
+
+@given(st.text(max_size=200))
+def test_any_text_can_be_looked_at(text):
+    small_talk_in(text)
+
+
+def test_a_long_text_is_never_small_talk():
+    assert small_talk_in("hello " * 30) is None
