@@ -6,7 +6,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from ferrule import ConcurrencyConfig, Progress, ToolEngine, ToolEngineConfig, ToolSubAgent, tool
+from ferrule import (
+    Agent,
+    ConcurrencyConfig,
+    Progress,
+    RunLimits,
+    ToolEngine,
+    ToolEngineConfig,
+    ToolSubAgent,
+    UnifiedToolLibrary,
+    tool,
+)
+from ferrule.testing import ScriptedModel
 
 
 @tool(tags=["math"], read_only=True)
@@ -29,6 +40,16 @@ async def count(to: int):
     for n in range(1, to + 1):
         await asyncio.sleep(0.05)
         yield n
+
+
+TRIED: list[str] = []
+
+
+@tool(read_only=True)
+async def extract(selector: str) -> str:
+    """Read an element of a page."""
+    TRIED.append(selector)
+    raise ValueError(f"No element matches {selector!r}. On the page: a.stars (link, '28.4k stars')")
 
 
 GREETING = """\
@@ -98,6 +119,15 @@ async def main(folder: Path) -> None:
         agent = ToolSubAgent("guide", engine, tools={"echo", "add"})
         await agent.execute_batch([("echo", {"message": "hello"}), ("write_late", {"path": "x"})])
         print(" ", agent.get_brief_summary())
+
+        title("Never twice: a stubborn model asks for the same failing call fifteen times")
+        stubborn = ScriptedModel([{"name": "extract", "arguments": {"selector": "a.social-count"}}], loop=True)
+        engine.register(extract)
+        answer = await Agent(UnifiedToolLibrary(engine=engine), stubborn, limits=RunLimits(turns=15)).run(
+            "How many stars?"
+        )
+        print(f"  {len(answer.steps)} times asked for, {TRIED.count('a.social-count')} time made; the model was told:")
+        print(" ", answer.steps[-1].text)
 
         title("What was called, how it went, how long it took")
         statistics = await engine.get_call_statistics()

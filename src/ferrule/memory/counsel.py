@@ -15,6 +15,8 @@ from ferrule.spec import Tool, ToolCapability
 
 SUGGESTIONS: Final = 3
 OTHER_TOOLS: Final = 3
+SIMILAR: Final = 0.3
+"""A tool that fits less is not worth the model's while."""
 OTHERS_KEPT: Final = 100
 
 
@@ -81,6 +83,7 @@ class Counsel:
             task=self._context.task_description,
             most=OTHER_TOOLS,
         )
+        found = [one for one in found if one.score >= SIMILAR]
         if found:
             switches = self._context.learned_patterns.setdefault("tool_switches", [])
             switch = {"from_tool": tool.id, "to_tools": [one.spec.tool_id for one in found]}
