@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.contestants import CALL, IMPORT, LIMIT, RECORD, REGISTRY, SYNC
+from benchmarks.contestants import CALL, IMPORT, LIMIT, LOOP, RECORD, REGISTRY, REPLAY, STUBBORN, SYNC
 
 FULL_ENGINE = ("ferrule", "ToolEngine.execute, SQLite store, one subscriber")
 LIVE_RUN = ("pydantic-ai", "ToolManager.handle_call in a live run")
@@ -15,6 +15,13 @@ IMPORTED = ("ferrule", "from ferrule import tool, ToolEngine")
 THREAD = ("floor", "asyncio.to_thread")
 RECORDED = ("ferrule", "store, start and end of a call")
 TRANSACTION = ("floor", "one SQLite transaction per row")
+MCP = "mcp"
+THROUGH_FERRULE = ("ferrule", "UnifiedToolLibrary.execute_tool, SQLite store")
+THROUGH_SDK = ("mcp SDK", "Client.call_tool")
+AGENT = ("ferrule", "Agent.run, SQLite store")
+STUBBORN_AGENT = ("ferrule", "Agent.run")
+REMEMBERING = ("ferrule", "with RunMemory")
+FORGETFUL = ("ferrule", "without")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +30,8 @@ class Column:
     title: str
     scale: float = 1.0
     """Times seconds (or whatever the figure is) gives what the title says."""
+    is_count: bool = False
+    """Whether it is counted, and usually the same each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +53,8 @@ class Report:
     columns: tuple[Column, ...]
     """Rows are ordered, and compared, by the first."""
     compared_to: tuple[str, str]
+    compared_as: str = ""
+    """What the heading of the ratios calls it, if not by its own name."""
     goals: tuple[Goal, ...] = ()
 
 
@@ -61,11 +72,11 @@ _OWN_US = Column(figure="own", title="caller's CPU µs", scale=1e6)
 REPORTS = {
     CALL: Report(
         title="One call of a trivial async tool",
-        columns=(_CPU_US, _OWN_US, _WALL_US),
+        columns=(_WALL_US, _CPU_US, _OWN_US),
         compared_to=FULL_ENGINE,
         goals=(
-            Goal(row=FULL_ENGINE, figure="cpu", most=25e-6, said="≤ 25 µs"),
-            Goal(row=FULL_ENGINE, figure="cpu", most=0.25, times=LIVE_RUN, said="≤ ¼ of pydantic-ai in a live run"),
+            Goal(row=FULL_ENGINE, figure="wall", most=25e-6, said="≤ 25 µs"),
+            Goal(row=FULL_ENGINE, figure="wall", most=0.25, times=LIVE_RUN, said="≤ ¼ of pydantic-ai in a live run"),
         ),
     ),
     LIMIT: Report(
@@ -106,5 +117,53 @@ REPORTS = {
         columns=(_CPU_US, _OWN_US, _WALL_US),
         compared_to=RECORDED,
         goals=(Goal(row=RECORDED, figure="wall", most=1, times=TRANSACTION, said="< one transaction per row"),),
+    ),
+    MCP: Report(
+        title="One call of an MCP server over standard input and output",
+        columns=(_WALL_US, _CPU_US),
+        compared_to=THROUGH_SDK,
+        goals=(
+            Goal(row=THROUGH_FERRULE, figure="wall", most=1.15, times=THROUGH_SDK, said="≤ 1.15 × the SDK's client"),
+        ),
+    ),
+    LOOP: Report(
+        title="One turn of an agent: a model that answers at once, one call of a trivial tool",
+        columns=(
+            Column(figure="cpu_20", title="CPU µs, 20 turns", scale=1e6),
+            Column(figure="cpu_5", title="5 turns", scale=1e6),
+            Column(figure="cpu_100", title="100 turns", scale=1e6),
+            Column(figure="cpu_many", title="1,000 further tools", scale=1e6),
+            Column(figure="wall_20", title="wall µs, 20 turns", scale=1e6),
+        ),
+        compared_to=AGENT,
+        goals=(
+            Goal(row=AGENT, figure="cpu_20", most=0.2e-3, said="≤ 200 µs"),
+            Goal(row=AGENT, figure="growth", most=1.2, said="the same at 100 turns as at 5 (≤ 1.2 ×)"),
+            Goal(row=AGENT, figure="growth_many", most=1.2, said="and with 1,000 further tools (≤ 1.2 ×)"),
+        ),
+    ),
+    STUBBORN: Report(
+        title="A model that asks for one identical failing call again and again",
+        columns=(
+            Column(figure="executions", title="executions", is_count=True),
+            Column(figure="model_calls", title="model calls", is_count=True),
+            Column(figure="ending", title="how it ends"),
+        ),
+        compared_to=STUBBORN_AGENT,
+        goals=(Goal(row=STUBBORN_AGENT, figure="executions", most=1, said="1"),),
+    ),
+    REPLAY: Report(
+        title="{replayed:,} good calls, with a memory of failures",
+        columns=(
+            Column(figure="own", title="caller's CPU µs", scale=1e6),
+            Column(figure="added", title="added µs", scale=1e6),
+            Column(figure="false_blocks", title="false blocks", is_count=True),
+            Column(figure="good", title="good calls", is_count=True),
+            Column(figure="recalled", title="from the record", is_count=True),
+            Column(figure="spared", title="not made again", is_count=True),
+        ),
+        compared_to=FORGETFUL,
+        compared_as="without",
+        goals=(Goal(row=REMEMBERING, figure="false_blocks", most=0, said="no false block"),),
     ),
 }

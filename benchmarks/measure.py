@@ -14,43 +14,33 @@ import json
 import logging
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from benchmarks.contestants import CALL, LIMIT, REGISTRY, SYNC
-from benchmarks.samples import ANSWER, SLEEPERS, load_functions
+from benchmarks.contestants import CALL, LIMIT, LOOP, REGISTRY, REPLAY, STUBBORN, SYNC
+from benchmarks.effort import Effort, Sample, Ways
+from benchmarks.loop import measure_loop
+from benchmarks.samples import ANSWER, SLEEPERS, make_functions
+from benchmarks.stubborn import measure_stubborn
 from benchmarks.ways import Registry, Way
-
-Sample: TypeAlias = dict[str, float]
-Ways: TypeAlias = dict[str, list[Sample]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How much is done for one measurement."""
-
-    samples: int = 3
-    seconds: float = 0.2
-    """About how long one sample of repeated operations takes."""
-    calls: int = 1_000
-    """In one batch under a limit."""
-    functions: int = 10_000
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 def measure(module: str, benchmark: str, effort: Effort) -> Ways:
     contestant = importlib.import_module(f"benchmarks.contestants.{module}")
     if benchmark == REGISTRY:
         return {"": [_measure_registry(contestant.registry(), effort.functions)]}
+    if benchmark == LOOP:
+        return asyncio.run(measure_loop(contestant.loop, effort, sync=contestant.registry().sync))
+    if benchmark == STUBBORN:
+        return asyncio.run(measure_stubborn(contestant.stubborn, effort, sync=contestant.registry().sync))
+    if benchmark == REPLAY:
+        replayed: Ways = asyncio.run(contestant.replay(effort))
+        return replayed
     return asyncio.run(_measure_ways(getattr(contestant, benchmark), benchmark, effort))
 
 
@@ -101,8 +91,10 @@ async def _sample_batch(way: Way, calls: int) -> Sample:
 
 def _measure_registry(registry: Registry, number: int) -> Sample:
     with tempfile.TemporaryDirectory(prefix="ferrule-bench-") as directory:
-        registry.register(_functions(3, Path(directory), registry.sync))  # what is imported late is not registration
-        functions = _functions(number, Path(directory), registry.sync)
+        registry.register(
+            make_functions(3, Path(directory), sync=registry.sync)
+        )  # what is imported late is not registration
+        functions = make_functions(number, Path(directory), sync=registry.sync)
         gc.collect()
         memory, wall, cpu = _megabytes(), time.perf_counter(), time.process_time()
         made = registry.register(functions)
@@ -121,14 +113,6 @@ async def _first_call(registry: Registry, made: Any, name: str) -> float:
     if "needle" not in str(answer):
         raise AssertionError(f"{name!r} gave {answer!r}")
     return took
-
-
-def _functions(number: int, directory: Path, sync: bool) -> list[Callable[..., Any]]:
-    # Compiling leaves much free memory behind, in which a registry could grow unseen: so another process does it.
-    path = directory / f"functions_{number}.py"
-    write = f"from benchmarks.samples import *; write_functions({number}, Path({str(path)!r}), sync={sync})"
-    subprocess.run([sys.executable, "-c", write], check=True)
-    return load_functions(path)
 
 
 def _megabytes() -> float:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.contestants import IMPORT, Contestant
+from benchmarks.effort import Effort, Sample, Ways
 from benchmarks.environments import Environment
-from benchmarks.measure import Effort, Sample, Ways
 from benchmarks.processes import Failure, cost, run
 
 Row = tuple[str, str]
@@ -36,7 +36,7 @@ class Results:
         return statistics.median(_median(measured[row], figure) for measured in self.rounds if row in measured)
 
     def least(self, row: Row, figure: str) -> float:
-        return min(sample[figure] for measured in self.rounds for sample in measured.get(row, ()))
+        return min(float(sample[figure]) for measured in self.rounds for sample in measured.get(row, ()))
 
     def ratio(self, row: Row, to: Row, figure: str) -> float | None:
         """The median of the ratios within rounds; None when the two were never measured in one round."""
@@ -95,4 +95,4 @@ def _import_samples(python: str, statement: str, number: int) -> list[Sample]:
 
 
 def _median(samples: list[Sample], figure: str) -> float:
-    return statistics.median(sample[figure] for sample in samples)
+    return statistics.median(float(sample[figure]) for sample in samples)

@@ -12,14 +12,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.contestants import BENCHMARKS, CONTESTANTS, REGISTRY, Contestant
+from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FERRULE, LOOP, REGISTRY, STUBBORN, Contestant
+from benchmarks.effort import Effort
 from benchmarks.environments import Environment, environment_for
-from benchmarks.goals import REPORTS
-from benchmarks.measure import Effort
+from benchmarks.goals import MCP, REPORTS
+from benchmarks.mcp_call import run_mcp
 from benchmarks.processes import Failure
 from benchmarks.rounds import Results, run_rounds
 from benchmarks.tables import judge, table_of
 
+ALL = (*BENCHMARKS, MCP)
 QUICK = Effort(samples=2, seconds=0.05, functions=1_000)
 BUSY = 0.5
 """A load per processor above which figures say little."""
@@ -32,12 +34,16 @@ def main(arguments: list[str] | None = None) -> int:
     stopped = False
     print(_machine())
     try:
-        field_of = _prepare()
+        field_of = _prepare(asked.only)
         print("\n".join(_versions(field_of)), "\n", flush=True)
         for benchmark in asked.only:
             rounds = _rounds_of(benchmark, asked.rounds)
             found = results[benchmark] = Results()
-            run_rounds(benchmark, field_of, rounds=rounds, effort=effort, results=found, progress=_progress)
+            if benchmark == MCP:
+                _progress(f"{benchmark}, {rounds} rounds")
+                run_mcp(rounds=rounds, effort=effort, results=found)
+            else:
+                run_rounds(benchmark, field_of, rounds=rounds, effort=effort, results=found, progress=_progress)
             print(table_of(benchmark, found, effort), "\n", flush=True)
     except KeyboardInterrupt:
         stopped = True
@@ -54,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", type=_benchmarks, default=BENCHMARKS, help=f"some of {','.join(BENCHMARKS)}")
+    parser.add_argument("--only", type=_benchmarks, default=ALL, help=f"some of {','.join(ALL)}")
     parser.add_argument("--rounds", type=int, help="how often everybody is measured (5; with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="less of everything: for a look, goals are not judged")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
@@ -66,15 +72,17 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 def _benchmarks(text: str) -> list[str]:
     wanted = text.split(",")
     for name in wanted:
-        if name not in BENCHMARKS:
-            raise argparse.ArgumentTypeError(f"there is no benchmark {name!r}; write some of {','.join(BENCHMARKS)}")
+        if name not in ALL:
+            raise argparse.ArgumentTypeError(f"there is no benchmark {name!r}; write some of {','.join(ALL)}")
     return wanted
 
 
-def _prepare() -> dict[Contestant, Environment]:
-    """Whoever could be installed."""
+def _prepare(benchmarks: list[str]) -> dict[Contestant, Environment]:
+    """Whoever is needed, and could be installed."""
     field_of = {}
     for contestant in CONTESTANTS:
+        if not set(benchmarks) & {*contestant.benchmarks} and contestant is not FERRULE:
+            continue
         _progress(f"environment of {contestant.name}")
         try:
             field_of[contestant] = environment_for(contestant)
@@ -84,8 +92,10 @@ def _prepare() -> dict[Contestant, Environment]:
 
 
 def _rounds_of(benchmark: str, rounds: int) -> int:
-    """Registering takes some peers a minute, and hardly varies."""
-    return max(1, rounds // 2) if benchmark == REGISTRY else rounds
+    """Registering and long runs take some peers a minute, and hardly vary; what is only counted never does."""
+    if benchmark == STUBBORN:
+        return 1
+    return max(1, rounds // 2) if benchmark in (LOOP, REGISTRY) else rounds
 
 
 def _machine() -> str:

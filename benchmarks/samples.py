@@ -3,6 +3,8 @@
 import asyncio
 import importlib.util
 import py_compile
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -81,6 +83,58 @@ def nap_sync(a: int, b: int) -> int:
     return a + b
 
 
+class Tally:
+    """Counts how often a tool was executed."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+STEPS, FAILURES = Tally(), Tally()
+FAILING = {"selector": "a.social-count"}
+
+
+async def step(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    STEPS.total += 1
+    return a + b
+
+
+def step_sync(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    STEPS.total += 1
+    return a + b
+
+
+async def read_count(selector: str) -> str:
+    """Read a number from the page.
+
+    Args:
+        selector: A CSS selector.
+    """
+    return read_count_sync(selector)
+
+
+def read_count_sync(selector: str) -> str:
+    """Read a number from the page.
+
+    Args:
+        selector: A CSS selector.
+    """
+    FAILURES.total += 1
+    raise ValueError(f"Selector {selector!r} not found")
+
+
 _FUNCTION = '''
 {define} {name}(query: str, limit: int = 10, verbose: bool = False) -> str:
     """{verb} {noun} number {number} of the workspace.
@@ -125,3 +179,11 @@ def load_functions(path: Path) -> list[Callable[..., Any]]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return [value for value in vars(module).values() if isfunction(value)]
+
+
+def make_functions(number: int, directory: Path, *, sync: bool = False) -> list[Callable[..., Any]]:
+    # Compiling leaves much free memory behind, in which a registry could grow unseen: so another process does it.
+    path = directory / f"functions_{number}.py"
+    write = f"from benchmarks.samples import *; write_functions({number}, Path({str(path)!r}), sync={sync})"
+    subprocess.run([sys.executable, "-c", write], check=True)
+    return load_functions(path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from benchmarks.goals import REPORTS, Goal, Report
-from benchmarks.measure import Effort
+from benchmarks.effort import Effort
+from benchmarks.goals import REPORTS, Column, Goal, Report
 from benchmarks.rounds import Results, Row
 
 
@@ -33,12 +33,7 @@ def judge(results: Results, goal: Goal) -> bool | None:
 
 def _line(report: Report, results: Results, row: Row) -> list[str]:
     cells = [": ".join(filter(None, row))]
-    for column in report.columns:
-        if any(column.figure in sample for measured in results.rounds for sample in measured.get(row, ())):
-            middle, least = results.median(row, column.figure), results.least(row, column.figure)
-            cells.append(f"{_number(middle * column.scale)} ({_number(least * column.scale)})")
-        else:
-            cells.append("")
+    cells += [_cell(column, results, row) for column in report.columns]
     ratio = results.ratio(row, report.compared_to, report.columns[0].figure)
     goals = [goal for goal in report.goals if goal.row == row]
     return [
@@ -49,9 +44,23 @@ def _line(report: Report, results: Results, row: Row) -> list[str]:
     ]
 
 
+def _cell(column: Column, results: Results, row: Row) -> str:
+    values = [
+        sample[column.figure]
+        for measured in results.rounds
+        for sample in measured.get(row, ())
+        if column.figure in sample
+    ]
+    if not values or isinstance(values[0], str):
+        return "; ".join(dict.fromkeys(values))
+    if column.is_count and len(set(values)) == 1:
+        return f"{values[0]:,}"
+    return f"{_number(results.median(row, column.figure) * column.scale)} ({_number(min(values) * column.scale)})"
+
+
 def _ratio_title(report: Report) -> str:
     name, way = report.compared_to
-    return "× Ferrule" if name == "ferrule" else f"× {way}"
+    return "× " + (report.compared_as or ("Ferrule" if name == "ferrule" else way))
 
 
 def _number(value: float) -> str:

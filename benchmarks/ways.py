@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +25,17 @@ class Registry:
     """Given what `register` returned, a name and arguments."""
     sync: bool = False
     """Whether only sync functions are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """An agent with a model that answers at once, ready to run again and again."""
+
+    run: Callable[[int], Awaitable[Any]]
+    """Let it make so many turns, each with one call of the tool, and answer."""
+    settle: Callable[[], Awaitable[Any]] | None = None
+    """As in `Way`."""
+
+
+Insist: TypeAlias = Callable[[], Awaitable[Any]]
+"""Runs an agent, as it comes, whose model asks for one failing call again and again; gives its answer."""

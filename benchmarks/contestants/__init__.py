@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD = BENCHMARKS = ("call", "limit", "registry", "import", "sync", "record")
+CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, STUBBORN, REPLAY = BENCHMARKS = (
+    "call",
+    "limit",
+    "registry",
+    "import",
+    "sync",
+    "record",
+    "loop",
+    "stubborn",
+    "replay",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,28 +42,28 @@ CONTESTANTS = (
     Contestant(
         name="floor",
         module="floor",
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP),
         imports=("import asyncio", "import pydantic; pydantic.BaseModel"),
     ),
     Contestant(
         name="pydantic-ai",
         module="pydantic_ai",
         distributions=("pydantic-ai-slim",),
-        benchmarks=(CALL, REGISTRY, IMPORT),
+        benchmarks=(CALL, REGISTRY, IMPORT, LOOP, STUBBORN),
         imports=("from pydantic_ai import Agent",),
     ),
     Contestant(
         name="openai-agents",
         module="openai_agents",
         distributions=("openai-agents",),
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, STUBBORN),
         imports=("from agents import Agent, Runner",),
     ),
     Contestant(
         name="strands",
         module="strands",
         distributions=("strands-agents",),
-        benchmarks=(CALL, REGISTRY, IMPORT),
+        benchmarks=(CALL, REGISTRY, IMPORT, LOOP, STUBBORN),
         imports=("from strands import Agent",),
     ),
     Contestant(
@@ -67,14 +77,14 @@ CONTESTANTS = (
         name="langchain",
         module="langchain",
         distributions=("langchain", "langgraph"),
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, STUBBORN),
         imports=("from langchain.agents import create_agent", "from langgraph.prebuilt import ToolNode"),
     ),
     Contestant(
         name="smolagents",
         module="smolagents",
         distributions=("smolagents",),
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, STUBBORN),
         imports=("from smolagents import ToolCallingAgent",),
     ),
 )

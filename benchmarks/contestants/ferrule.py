@@ -8,9 +8,26 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, add_sync, nap
-from benchmarks.ways import Registry, Way
-from ferrule import ConcurrencyConfig, ToolCallRecord, ToolEngine, ToolEngineConfig, ToolEngineEvent, ToolKnowledgeStore
+from benchmarks.minds import DONE, Stubborn
+from benchmarks.replay import replay
+from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, add_sync, nap, read_count, step
+from benchmarks.ways import Insist, Loop, Registry, Way
+from ferrule import (
+    Agent,
+    ConcurrencyConfig,
+    RunLimits,
+    ToolCallRecord,
+    ToolEngine,
+    ToolEngineConfig,
+    ToolEngineEvent,
+    ToolKnowledgeStore,
+    UnifiedToolLibrary,
+)
+from ferrule.messages import ToolCall
+from ferrule.models.model import ModelReply
+from ferrule.testing import ScriptedModel
+
+__all__ = ["call", "limit", "loop", "record", "registry", "replay", "stubborn", "sync"]
 
 FULL = "ToolEngine.execute, SQLite store, one subscriber"
 
@@ -69,6 +86,45 @@ async def record(stack: AsyncExitStack) -> dict[str, Way]:
         store.record_finished(made)
 
     return {"store, start and end of a call": Way(do=record_call, settle=store.flush)}
+
+
+async def loop(stack: AsyncExitStack, further: list[Callable[..., Any]]) -> dict[str, Loop]:
+    return {
+        "Agent.run, SQLite store": await _loop(stack, further, store=_database(stack)),
+        "Agent.run, store in memory": await _loop(stack, further, store=None),
+    }
+
+
+async def _loop(stack: AsyncExitStack, further: list[Callable[..., Any]], store: str | None) -> Loop:
+    library = UnifiedToolLibrary(ToolEngineConfig(auto_reload=False), store=store)
+    await stack.enter_async_context(library)
+    library.register(step, *further)
+    agent = Agent(library, ScriptedModel([]), limits=RunLimits(turns=None, calls=None))
+    asks = ModelReply(tool_calls=(ToolCall(name="step", arguments=ARGUMENTS),), finish_reason="tool_calls")
+
+    async def run(turns: int) -> str:
+        agent.model = ScriptedModel([*[asks] * turns, DONE])
+        return (await agent.run("go")).text
+
+    return Loop(run=run, settle=library.engine.store.flush)
+
+
+def stubborn(mind: Stubborn) -> dict[str, Insist]:
+    def insist(*, memory: bool) -> Insist:
+        async def run() -> str:
+            model = ScriptedModel([lambda _: _asking(mind)], loop=True)
+            async with UnifiedToolLibrary(ToolEngineConfig(auto_reload=False)) as library:
+                library.register(read_count)
+                return (await Agent(library, model, memory=memory).run("go")).text
+
+        return run
+
+    return {"Agent.run": insist(memory=True), "Agent.run, memory=False": insist(memory=False)}
+
+
+def _asking(mind: Stubborn) -> dict[str, Any]:
+    name, arguments = mind.wish()
+    return {"name": name, "arguments": arguments}
 
 
 async def _engine(

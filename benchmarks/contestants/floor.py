@@ -14,8 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, add_sync, nap
-from benchmarks.ways import Registry, Way
+from benchmarks.minds import DONE, Script
+from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, add_sync, nap, step
+from benchmarks.ways import Loop, Registry, Way
 
 _SCHEMA = {
     "type": "object",
@@ -60,6 +61,25 @@ def registry() -> Registry:
         return await tools[name][1](**arguments)
 
     return Registry(register=lambda fns: {f.__name__: (_schema_of(f), f) for f in fns}, first_call=first_call)
+
+
+async def loop(stack: AsyncExitStack, further: list[Callable[..., Any]]) -> dict[str, Loop]:
+    """What every agent does at heart: calls come as JSON, a history grows."""
+    script = Script()
+    tools = {function.__name__: function for function in (step, *further)}
+
+    async def run(turns: int) -> str:
+        script.begin(turns)
+        history: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+        while (wish := script.wish()) is not None:
+            name, text = wish[0], json.dumps(wish[1])
+            asked = {"id": script.new_id(), "type": "function", "function": {"name": name, "arguments": text}}
+            history.append({"role": "assistant", "content": None, "tool_calls": [asked]})
+            answer = str(await tools[name](**json.loads(text)))
+            history.append({"role": "tool", "tool_call_id": asked["id"], "name": name, "content": answer})
+        return DONE
+
+    return {"a while loop": Loop(run=run)}
 
 
 async def sync(stack: AsyncExitStack) -> dict[str, Way]:

@@ -8,8 +8,9 @@ from agents import Agent, Model, ModelResponse, RunConfig, Runner, ToolExecution
 from agents.testing import assistant_message, function_call
 from agents.tool_context import ToolContext
 
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, nap
-from benchmarks.ways import Registry, Way
+from benchmarks.minds import DONE, Script
+from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, nap, read_count, step
+from benchmarks.ways import Loop, Registry, Way
 
 _ids = count(1)
 
@@ -44,6 +45,25 @@ def registry():
     return Registry(register=lambda fns: {tool.name: tool for tool in map(function_tool, fns)}, first_call=first_call)
 
 
+async def loop(stack, further):
+    script = Script()
+    agent = Agent("bench", tools=[function_tool(function) for function in (step, *further)], model=_Minded(script))
+
+    async def run(turns):
+        script.begin(turns)
+        return (await Runner.run(agent, "go", max_turns=turns + 1)).final_output
+
+    return {"Runner.run": Loop(run=run)}
+
+
+def stubborn(mind):
+    async def run():
+        agent = Agent("bench", tools=[function_tool(read_count)], model=_Minded(mind))
+        return (await Runner.run(agent, "go")).final_output
+
+    return {"Runner.run": run}
+
+
 async def _invoke(tool, name, arguments):
     text = json.dumps(arguments)
     context = ToolContext(None, tool_name=name, tool_call_id=f"c{next(_ids)}", tool_arguments=text)
@@ -63,6 +83,21 @@ class _OneTurn(Model):
         else:
             parts = [assistant_message("done")]
         return ModelResponse(parts, Usage(), None)
+
+    def stream_response(self, *args, **kwargs):
+        raise NotImplementedError
+
+
+class _Minded(Model):
+    """A model that does what a mind wishes."""
+
+    def __init__(self, mind):
+        self.mind = mind
+
+    async def get_response(self, system_instructions, input, *args, **kwargs):
+        wish = self.mind.wish()
+        said = assistant_message(DONE) if wish is None else function_call(*wish, call_id=self.mind.new_id())
+        return ModelResponse([said], Usage(), None)
 
     def stream_response(self, *args, **kwargs):
         raise NotImplementedError

@@ -4,17 +4,19 @@
 import asyncio
 from itertools import count
 
-from pydantic_ai import Agent, FunctionToolset, RunContext, Tool
+from pydantic_ai import Agent, FunctionToolset, ModelRetry, RunContext, Tool, UsageLimits
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tool_manager import ToolManager
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.usage import RequestUsage, RunUsage
 
-from benchmarks.samples import ARGUMENTS, add
-from benchmarks.ways import Registry, Way
+from benchmarks.minds import DONE, Script
+from benchmarks.samples import ARGUMENTS, add, read_count, step
+from benchmarks.ways import Loop, Registry, Way
 
 _ids = count(1)
+_USED = RequestUsage(input_tokens=1, output_tokens=1)  # else the model counts the words of the whole history
 
 
 async def call(stack):
@@ -37,6 +39,54 @@ def registry():
         return await manager.handle_call(ToolCallPart(name, arguments, tool_call_id="1"))
 
     return Registry(register=register, first_call=first_call)
+
+
+async def loop(stack, further):
+    script = Script()
+    agent = Agent(_minded(script), tools=[step, *further])
+
+    async def run(turns):
+        script.begin(turns)
+        return (await agent.run("go", usage_limits=UsageLimits(request_limit=None))).output
+
+    return {"Agent.run": Loop(run=run)}
+
+
+def stubborn(mind):
+    def insist(function):
+        async def run():
+            return (await Agent(_minded(mind), tools=[Tool(function, name="read_count")]).run("go")).output
+
+        return run
+
+    async def returning(selector: str) -> str:
+        """Read a number from the page."""
+        try:
+            return await read_count(selector)
+        except ValueError as error:
+            return str(error)
+
+    async def retrying(selector: str) -> str:
+        """Read a number from the page."""
+        try:
+            return await read_count(selector)
+        except ValueError as error:
+            raise ModelRetry(str(error)) from None
+
+    return {
+        "Agent.run": insist(read_count),
+        "Agent.run, the tool returns the error": insist(returning),
+        "Agent.run, the tool raises ModelRetry": insist(retrying),
+    }
+
+
+def _minded(mind):
+    async def model(messages, info):
+        wish = mind.wish()
+        part = TextPart(DONE) if wish is None else ToolCallPart(*wish, tool_call_id=mind.new_id())
+        return ModelResponse(parts=[part], usage=_USED)
+
+    return FunctionModel(model)
 
 
 def _calls(manager):

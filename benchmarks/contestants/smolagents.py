@@ -7,8 +7,9 @@ from smolagents import ToolCallingAgent, tool
 from smolagents.models import ChatMessage, ChatMessageToolCall, ChatMessageToolCallFunction, MessageRole, Model
 from smolagents.monitoring import LogLevel, TokenUsage
 
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add_sync, nap_sync
-from benchmarks.ways import Registry, Way
+from benchmarks.minds import DONE, Script
+from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add_sync, nap_sync, read_count_sync, step_sync
+from benchmarks.ways import Loop, Registry, Way
 
 _ids = count(1)
 
@@ -38,6 +39,24 @@ def registry():
     return Registry(register=lambda fns: [tool(function) for function in fns], first_call=first_call, sync=True)
 
 
+async def loop(stack, further):
+    script = Script("step_sync")
+    agent = _agent([tool(function) for function in (step_sync, *further)], _Minded(script))
+
+    async def run(turns):
+        script.begin(turns)
+        return agent.run("go", max_steps=turns + 1)
+
+    return {"ToolCallingAgent.run, sync tool": Loop(run=run)}
+
+
+def stubborn(mind):
+    async def run():
+        return _agent([tool(read_count_sync)], _Minded(mind)).run("go")
+
+    return {"ToolCallingAgent.run": run}
+
+
 def _agent(tools, model=None, **options):
     return ToolCallingAgent(tools, model or _OneTurn(0), verbosity_level=LogLevel.OFF, **options)
 
@@ -52,12 +71,27 @@ class _OneTurn(Model):
     def generate(self, messages, **options):
         wanted = [("nap_sync", ARGUMENTS)] * self._calls or [("final_answer", {"answer": "done"})]
         self._calls = 0
-        return ChatMessage(
-            role=MessageRole.ASSISTANT,
-            content="",
-            token_usage=TokenUsage(1, 1),
-            tool_calls=[
-                ChatMessageToolCall(ChatMessageToolCallFunction(dict(arguments), name), f"c{next(_ids)}", "function")
-                for name, arguments in wanted
-            ],
-        )
+        return _asking(wanted)
+
+
+class _Minded(Model):
+    """A model that does what a mind wishes."""
+
+    def __init__(self, mind):
+        super().__init__(model_id="minded")
+        self._mind = mind
+
+    def generate(self, messages, **options):
+        return _asking([self._mind.wish() or ("final_answer", {"answer": DONE})])
+
+
+def _asking(wanted):
+    return ChatMessage(
+        role=MessageRole.ASSISTANT,
+        content="",
+        token_usage=TokenUsage(1, 1),
+        tool_calls=[
+            ChatMessageToolCall(ChatMessageToolCallFunction(dict(arguments), name), f"c{next(_ids)}", "function")
+            for name, arguments in wanted
+        ],
+    )
