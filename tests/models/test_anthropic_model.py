@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrule.errors import ModelRefused, ModelUnavailable
+from ferrule.errors import ModelRefused, ModelUnavailable, RequestTooLong
 from ferrule.messages import ToolCall, Usage, assistant_message, system_message, tool_message, user_message
 from ferrule.models import AnthropicModel, ModelRequest
 from tests.models.model_server import (
@@ -262,7 +262,7 @@ async def test_thoughts_the_server_does_not_want_back_are_left_out():
     [
         (failure(401, "invalid x-api-key"), ModelRefused, "invalid x-api-key. Check the API key."),
         (failure(404, "model: claude"), ModelRefused, "Check the name of the model"),
-        (failure(400, "prompt is too long: 210000 tokens > 200000 maximum"), ModelRefused, "prompt is too long"),
+        (failure(400, "prompt is too long: 210000 tokens > 200000 maximum"), RequestTooLong, "prompt is too long"),
         (failure(400, "Your credit balance is too low"), ModelRefused, "credit balance"),
         (failure(429, "slow down", retry_after="3"), ModelUnavailable, "slow down"),
         (failure(500, "oh"), ModelUnavailable, "oh"),

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ferrule.errors import ModelRefused, ModelUnavailable
+from ferrule.errors import ModelRefused, ModelUnavailable, RequestTooLong
 from ferrule.messages import ToolCall, Usage, assistant_message, system_message, tool_message, user_message
 from ferrule.models import ModelRequest, OpenAIModel
 from tests.models.model_server import (
@@ -233,7 +233,7 @@ async def test_a_request_that_is_too_long_is_refused_and_nothing_is_conceded():
         (failure(401, "Incorrect API key"), ModelRefused, "Incorrect API key. Check the API key."),
         (failure(404, "no such model"), ModelRefused, "Check the name of the model"),
         (failure(429, "You exceeded your current quota: insufficient_quota"), ModelRefused, "quota"),
-        (failure(413, "body too big"), ModelRefused, "Send less."),
+        (failure(413, "body too big"), RequestTooLong, "Send less."),
         (failure(429, "slow down"), ModelUnavailable, "slow down"),
         (failure(503, "loading model"), ModelUnavailable, "loading model"),
         (failure(408, "late"), ModelUnavailable, "late"),

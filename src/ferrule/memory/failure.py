@@ -46,6 +46,7 @@ class Failure:
     """Something has changed since: it may be tried again."""
     openers: set[Any] = field(default_factory=set)
     """The calls that have reopened it so far."""
+    _texts: list[str] | None = field(default=None, repr=False, compare=False)
 
     @property
     def wanted_time(self) -> bool:
@@ -68,15 +69,16 @@ class Failure:
             return False
         return all(params[name] == value for name, value in self.parameters.items() if name in params)
 
-    def is_mentioned_in(self, params: Mapping[str, Any]) -> bool:
-        """Whether another call's arguments speak of what this one was about."""
-        mine = [text for text in _texts(self.parameters) if len(text) >= MENTIONED]
-        return any(m in other or (len(other) >= MENTIONED and other in m) for other in _texts(params) for m in mine)
+    def is_mentioned_in(self, said: Collection[str]) -> bool:
+        """Whether the texts of another call's arguments speak of what this one was about."""
+        if self._texts is None:
+            self._texts = [text for text in texts_in(self.parameters) if len(text) >= MENTIONED]
+        return any(m in other or (len(other) >= MENTIONED and other in m) for other in said for m in self._texts)
 
 
 def without_secrets(text: str, params: Mapping[str, Any], secret_names: Collection[str]) -> str:
     """What a failure says, without the values that must not be remembered."""
-    for secret in _texts([params[name] for name in secret_names if name in params]):
+    for secret in texts_in([params[name] for name in secret_names if name in params]):
         if len(secret) >= SECRET:
             text = text.replace(secret, "[redacted]")
     return text
@@ -110,13 +112,14 @@ def _places(params: Mapping[str, Any], missing: str) -> dict[str, Any]:
     return {n: value for n, value in params.items() if n != missing and value is not None and is_place(n)}
 
 
-def _texts(value: Any, depth: int = 0) -> list[str]:
+def texts_in(value: Any, depth: int = 0) -> list[str]:
+    """The texts in arguments, however deep within reason."""
     if isinstance(value, str):
         return [value]
     if depth > 4:
         return []
     if isinstance(value, Mapping):
-        return [text for inner in value.values() for text in _texts(inner, depth + 1)]
+        return [text for inner in value.values() for text in texts_in(inner, depth + 1)]
     if isinstance(value, list):
-        return [text for inner in value for text in _texts(inner, depth + 1)]
+        return [text for inner in value for text in texts_in(inner, depth + 1)]
     return []

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 from ferrule.call import ToolExecutionResult
 from ferrule.content import Output, as_text
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, REJECTED, KnownFailure
-from ferrule.memory.failure import MENTIONED, Failure, host_of, missing_value, without_secrets
+from ferrule.memory.failure import MENTIONED, Failure, host_of, missing_value, texts_in, without_secrets
 from ferrule.memory.failure_class import FailureClass, FailureClassifier
 from ferrule.memory.identity import CallIdentity, digest, identify, same_text
 from ferrule.memory.parameters import ADDRESSES, LOCATORS
@@ -39,6 +39,8 @@ FRESH: Final = 30.0
 """Seconds an answer from the record stands for the world."""
 SHOWN: Final = 300
 
+_GOES = frozenset({"url", "uri", "page", "tab", "site"})
+"""Parameters of changes that lead to another page, where what was missing may be."""
 # Read-only tools whose answer changes by itself, whatever their specs forget to say.
 _MOVES = re.compile(
     r"(^|[_\W])(poll|status|state|progress|wait|watch|tail|ping|health|now|time|date|random|uuid|next|sleep|check)"
@@ -295,10 +297,13 @@ class RunMemory:
         self._answers.clear()
         if host := host_of(params):
             self._hosts[identity.tool] = host
+        said = texts_in(params)
+        goes_elsewhere = not _GOES.isdisjoint(params)
         for failure in self._failures.values():
             if failure.reopened:
                 continue
-            if failure.identity.tool == identity.tool or failure.is_mentioned_in(params):
+            is_elsewhere_now = goes_elsewhere and failure.value is not None and failure.value[0] in LOCATORS
+            if failure.identity.tool == identity.tool or is_elsewhere_now or failure.is_mentioned_in(said):
                 failure.reopened = failure.count < REOPENINGS or identity.key not in failure.openers
                 failure.openers.add(identity.key)
             elif began >= max(failure.last_at, failure.asked_at) and failure.may_depend_on(params):
