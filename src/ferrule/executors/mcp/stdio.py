@@ -190,19 +190,21 @@ async def _start(config: McpServerConfig, program: Program) -> None:
 
 async def _end(program: Program) -> None:
     transport = program.transport
-    # What it gave a session of its own, as browsers are given, is found by its parent, while there is one.
-    left = groups_that_left(transport.get_pid(), since=0.0)
     stdin = transport.get_pipe_transport(0)
-    if stdin is not None:
-        stdin.close()
-    await _wait(program.exited, END_PATIENCE)
-    # Also when it has ended by itself: what it started may still be there.
-    for leader in (transport.get_pid(), *left):
-        await end_process_group(leader)
-    await _wait(program.exited, KILL_PATIENCE)
-    if isinstance(stdin, asyncio.WriteTransport) and program.takes_input:
-        stdin.abort()  # closing alone would wait until somebody has read what was written
-    transport.close()
+    try:
+        # What it gave a session of its own, as browsers are given, is found by its parent, while there is one.
+        left = groups_that_left(transport.get_pid(), since=0.0)
+        if stdin is not None:
+            stdin.close()
+        await _wait(program.exited, END_PATIENCE)
+        # Also when it has ended by itself: what it started may still be there.
+        for leader in (transport.get_pid(), *left):
+            await end_process_group(leader)
+        await _wait(program.exited, KILL_PATIENCE)
+    finally:  # even where the loop itself is being closed
+        if isinstance(stdin, asyncio.WriteTransport) and program.takes_input:
+            stdin.abort()  # closing alone would wait until somebody has read what was written
+        transport.close()
     await _wait(program.closed, KILL_PATIENCE)
 
 
