@@ -46,9 +46,18 @@ class Meaning:
 
     def __init__(self, hub: ToolHub, toolbox: Toolbox) -> None:
         self._hub, self._toolbox = hub, toolbox
+        self._last: tuple[ToolCall, Offer, Meant] | None = None
 
     def of(self, call: ToolCall, offer: Offer) -> Meant:
-        call = _unwrapped(call)
+        last = self._last  # the same call is asked about more than once on its way
+        if last is not None and last[0] is call and last[1] is offer:
+            return last[2]
+        meant = self._find(_unwrapped(call), offer)
+        # What is not there may be listed the next moment.
+        self._last = (call, offer, meant) if meant.found is not None else None
+        return meant
+
+    def _find(self, call: ToolCall, offer: Offer) -> Meant:
         if call.error is not None:
             return Meant(call)
         found = offer.actions.get(call.name)

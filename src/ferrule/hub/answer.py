@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ferrule.call import ToolExecutionContext, ToolExecutionResult
@@ -95,7 +95,8 @@ class Job:
     def answer(self, result: ToolExecutionResult, *candidates: ToolCandidate) -> ToolExecutionResult:
         """A result of the engine as that of the job."""
         facts = _meta([candidate.source for candidate in candidates], synthesized=False)
-        return replace(result, metadata={**result.metadata, **facts, **self._notes()})
+        result.metadata = {**result.metadata, **facts, **self._notes()}
+        return result
 
     def combined(self, endings: Sequence[Ending], text: str, synthesis: str) -> ToolExecutionResult:
         """The result of several candidates."""
