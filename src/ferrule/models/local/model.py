@@ -18,7 +18,7 @@ from ferrule.models.local.prompts import ANSWER, arguments_of, choice_of_tool, c
 from ferrule.models.local.weights import find_weights
 from ferrule.models.model import FinishReason, ModelReply, ModelRequest, TextSink
 from ferrule.models.offline.catalogue import Catalogue, Catalogues, Offer
-from ferrule.models.offline.choosing import shortlist
+from ferrule.models.offline.choosing import choose, shortlist
 from ferrule.models.offline.conversation import Conversation, plain, read
 from ferrule.models.offline.filling import fill
 from ferrule.spec import JsonSchema
@@ -79,7 +79,10 @@ class LocalModel:
         return _reply(done, spent + done.usage)
 
     async def _choose(self, request: ModelRequest, talk: Conversation) -> tuple[Offer | None, Usage]:
-        offers = self._offered(self._catalogues.of(request.tools), talk, demanded=request.tool_choice == "required")
+        catalogue = self._catalogues.of(request.tools)
+        if self._is_small and not talk.done and (plain := choose(catalogue, talk.question, datetime.now())) is not None:
+            return plain.offer, Usage()  # where the words leave no doubt, weights as small as these only add some
+        offers = self._offered(catalogue, talk, demanded=request.tool_choice == "required")
         names = [offer.name for offer in offers] + ([] if request.tool_choice == "required" else [ANSWER])
         if not offers or len(names) == 1:
             return (offers[0] if offers else None), Usage()
