@@ -151,7 +151,7 @@ class FileJournal:
             try:
                 if self._current is None or not self._current.append(line):
                     self._begin_segment(len(line)).append(line)
-            except OSError:
+            except (OSError, ValueError):  # ValueError: the memory was closed meanwhile
                 # The next line must not stand behind half a line, so this segment has ended. Meanwhile the line goes
                 # into SQL from memory, if the database still works.
                 self._current, self._broken = None, True
@@ -248,8 +248,9 @@ class FileJournal:
             self.owner,
             max(SEGMENT_BYTES, at_least),
         )
-        self._segments.append(segment)
+        # In this order: the reader takes a segment that is not the current one for ended, and deletes it when it is empty.
         self._current = segment
+        self._segments.append(segment)
         return segment
 
     def _leave(self, segment: Segment) -> None:

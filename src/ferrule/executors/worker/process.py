@@ -140,7 +140,15 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket, int, int]:
     os.set_blocking(begun, False)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, str(begins), *(entry for entry in sys.path if isinstance(entry, str))],
+            # -B: a file that is changed twice in a second would be taken for what was compiled in between.
+            [
+                sys.executable,
+                "-B",
+                "-c",
+                _BOOTSTRAP,
+                str(begins),
+                *(entry for entry in sys.path if isinstance(entry, str)),
+            ],
             stdin=theirs.fileno(),
             stdout=broken_when_we_die,
             stderr=None if sys.__stderr__ is not None else subprocess.DEVNULL,
