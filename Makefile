@@ -12,6 +12,7 @@ setup: ## make the virtual environment
 
 run: setup ## see Ferrule work
 	@$(BIN)/python examples/tour.py
+	@$(BIN)/python examples/questions.py
 
 test: ## run all tests
 	@scripts/setup.sh --with-services
@@ -30,6 +31,7 @@ format: setup ## format the code
 
 docs: setup ## write the pages that are made from the code
 	@$(BIN)/python scripts/cli_page.py
+	@$(BIN)/python scripts/tools_page.py
 
 bench: setup ## measure Ferrule beside its peers (installs them in environments of their own)
 	@$(BIN)/python benchmarks/run.py $(ARGS)

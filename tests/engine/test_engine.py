@@ -76,7 +76,7 @@ async def test_tool_not_found_names_near_tools():
     )
     async with ToolEngine() as engine:
         result = await engine.execute("calculater", {})
-    assert result.error == "There is no tool 'calculater'. Did you mean 'calculator'?"
+    assert result.error == "There is no tool 'calculater'. Did you mean 'calculate' or 'calculator'?"
 
 
 async def test_validation_error_lists_every_problem():

@@ -248,7 +248,7 @@ class FileJournal:
             self.owner,
             max(SEGMENT_BYTES, at_least),
         )
-        # In this order: the reader takes a segment that is not the current one for ended, and deletes it when it is empty.
+        # In this order: the reader takes one that is not current for ended, and deletes it when it is empty.
         self._current = segment
         self._segments.append(segment)
         return segment

@@ -21,6 +21,8 @@ _FAILED = re.compile(
 """How answers begin that tell of a failure: a message has no other sign of it."""
 _ANSWERED = re.compile(r"\A[\w.-]{1,60}[:：] (?=[^\n]*\Z)")
 """Our own answers say which tool they are from."""
+_SHORT = 80
+"""A longer answer is not what `it` stands for."""
 _RESULT_NAMES = ("result", "answer", "output", "value", "text", "content", "message")
 _MOST_FIELDS = 12
 _NOTE = re.compile(r"\[[^\]]*\]")
@@ -56,8 +58,9 @@ def read(messages: Sequence[Message]) -> Conversation:
     earlier = [place for place in _asked(messages, 0) if question and place < question[0]]
     said = [messages[place] for place in ends if question and place < question[0]]
     words = "\n".join(text_of_message(messages[place]) for place in (*question, *together)).strip()
-    if said and speaks_of_result(words):  # `multiply it by 3`, after an answer
-        words = with_result(words, _ANSWERED.sub("", text_of_message(said[-1])).strip())
+    answered = _ANSWERED.sub("", text_of_message(said[-1])).strip() if said else ""
+    if 0 < len(answered) <= _SHORT and "\n" not in answered and speaks_of_result(words):
+        words = with_result(words, answered)  # `multiply it by 3`, after an answer
     return Conversation(
         question=words,
         done=_done(messages[question[0] + 1 :]) if question else [],
