@@ -39,7 +39,7 @@ asyncio.run(main())
 
 async def recorded(path: Path) -> set[str]:
     async with ToolKnowledgeStore(f"sqlite:///{path}") as store:
-        return {r.record_id for r in await store.query_call_records(status="success", limit=5000)}
+        return {r.record_id for r in await store.query_call_records(status="success", limit=100_000)}
 
 
 def test_every_acknowledged_call_is_in_the_store_whenever_the_process_is_killed(tmp_path: Path):
