@@ -99,7 +99,7 @@ LONG_LISTING = (
         ("Old Data", LONG_LISTING, "old data"),
         ("main.py", "./src/app:\nmain.py\ntest.py", "src/app/main.py"),
         ("main.py", "src\n├── app/main.py\n└── test.py", "app/main.py"),
-        ("/work/docs/a.md", "docs/A.md\nsrc/b.md", "/work/docs/A.md"),
+        ("/srv/docs/a.md", "docs/A.md\nsrc/b.md", "/srv/docs/A.md"),
         ("src/util.py", '["src/utils.py", "src/main.py"]', "src/utils.py"),
         ("a.json", '{"entries": [{"name": "A.json", "type": "file"}]}', "A.json"),
         ("/data/in.csv", "Nothing here.", None),

@@ -35,8 +35,8 @@ from ferrule.workflow.workflow import (
     StepEnded,
     Team,
     WorkflowResult,
+    conclude,
     ended,
-    errors_of,
     in_order,
     new_run_id,
     nobody,
@@ -192,32 +192,8 @@ class GraphWorkflow:
         finally:
             if life.conductor is not None:
                 await life.conductor.stop()
-        conductor = life.conduct(state)
-        results = in_order(conductor)
-        waiting = tuple(conductor.waiting.values())
-        good = any(result.success for result in results)
-        mark = AgentState.WAITING if "__interrupt__" in state else AgentState.FINISHED if good else AgentState.STOPPED
         answer = state.get("final_answer", "")
-        notes.write(
-            "end",
-            state=mark.value,
-            text=answer,
-            reason="",
-            approvals=[{"call_id": one.call_id} for one in waiting],
-            seconds=life.clock.total,
-        )
-        return WorkflowResult(
-            run_id=notes.run_id,
-            question=task,
-            state=mark,
-            answer=answer,
-            plan=conductor.plan,
-            results=tuple(results),
-            approvals=waiting,
-            errors=errors_of(conductor.plan, results),
-            usage=life.team.usage,
-            timings=life.clock.laps,
-        )
+        return conclude(notes, task, life.conduct(state), answer, team=life.team, clock=life.clock)
 
     def _still_waiting(self, run_id: str, task: str, plan: Plan | None, state: Any) -> WorkflowResult:
         results = [StepResult.from_dict(one) for one in state.values.get("step_results", {}).values()]

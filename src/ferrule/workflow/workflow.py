@@ -34,20 +34,13 @@ class PlanMade:
 
 
 @dataclass(frozen=True, slots=True)
-class StepStarted:
-    """A step is being done."""
-
-    step_id: Any
-
-
-@dataclass(frozen=True, slots=True)
 class StepEnded:
     """A step has its result."""
 
     result: StepResult
 
 
-WorkflowEvent: TypeAlias = PlanMade | StepStarted | StepEnded
+WorkflowEvent: TypeAlias = PlanMade | StepEnded
 OnWorkflowEvent: TypeAlias = Callable[[WorkflowEvent], None]
 
 
@@ -200,6 +193,16 @@ class SimpleWorkflow:
             records=records,
         )
         conductor.take_words(words)
+        await self._conduct(conductor, notes, tell)
+        clock.lap("execution")
+        answer = ""
+        if conductor.is_done:
+            answer = await team.coordination.synthesize(task, conductor.plan, in_order(conductor))
+        clock.lap("synthesis")
+        return conclude(notes, task, conductor, answer, team=team, clock=clock)
+
+    async def _conduct(self, conductor: Conductor, notes: RunNotes, tell: OnWorkflowEvent) -> None:
+        """Do and verify steps until all have results, or a person must speak first."""
         try:
             while not conductor.is_done and not conductor.is_stuck:
                 for result in await conductor.advance():
@@ -210,35 +213,6 @@ class SimpleWorkflow:
                         tell(StepEnded(verified))
         finally:
             await conductor.stop()
-        clock.lap("execution")
-        results = in_order(conductor)
-        state, answer = AgentState.WAITING, ""
-        if conductor.is_done:
-            state, answer = AgentState.FINISHED, await team.coordination.synthesize(task, conductor.plan, results)
-            if not any(result.success for result in results):
-                state = AgentState.STOPPED
-        clock.lap("synthesis")
-        waiting = tuple(conductor.waiting.values())
-        end = {
-            "state": state.value,
-            "text": answer,
-            "reason": "",
-            "approvals": [{"call_id": one.call_id} for one in waiting],
-            "seconds": clock.total,
-        }
-        notes.write("end", **end)
-        return WorkflowResult(
-            run_id=notes.run_id,
-            question=task,
-            state=state,
-            answer=answer,
-            plan=conductor.plan,
-            results=tuple(results),
-            approvals=waiting,
-            errors=errors_of(conductor.plan, results),
-            usage=team.usage,
-            timings=clock.laps,
-        )
 
 
 class Clock:
@@ -266,6 +240,30 @@ def in_order(conductor: Conductor) -> list[StepResult]:
     """The results there are, in the order of the plan."""
     results = conductor.context.results
     return [results[str(step.id)] for step in conductor.plan.steps if str(step.id) in results]
+
+
+def conclude(
+    notes: RunNotes, task: str, conductor: Conductor, answer: str, *, team: Team, clock: Clock
+) -> WorkflowResult:
+    """Write down how far the run has come, and tell it."""
+    results, waiting = in_order(conductor), tuple(conductor.waiting.values())
+    state = AgentState.WAITING
+    if conductor.is_done:
+        state = AgentState.FINISHED if any(result.success for result in results) else AgentState.STOPPED
+    asked = [{"call_id": one.call_id} for one in waiting]
+    notes.write("end", state=state.value, text=answer, reason="", approvals=asked, seconds=clock.total)
+    return WorkflowResult(
+        run_id=notes.run_id,
+        question=task,
+        state=state,
+        answer=answer,
+        plan=conductor.plan,
+        results=tuple(results),
+        approvals=waiting,
+        errors=errors_of(conductor.plan, results),
+        usage=team.usage,
+        timings=clock.laps,
+    )
 
 
 def errors_of(plan: Plan, results: list[StepResult]) -> tuple[str, ...]:
