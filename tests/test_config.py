@@ -95,3 +95,29 @@ def test_a_project_says_what_its_agent_is_like(tmp_path):
     agent = FerruleConfig.read(tmp_path / "ferrule.toml", {"FERRULE_AGENT_MODEL": "local"}).agent
     assert (agent.model, agent.turns, agent.tools) == ("local", 5, ["calculator"])
     assert agent.approval.tools == {"files__*": "ask"} and agent.approval.effects == {"changing": "ask"}
+
+
+def test_tools_in_the_box_are_there_and_say_what_they_need(tmp_path: Path):
+    engine = read(tmp_path, "").engine()
+    [tool] = engine.registry.candidates("file_processor")
+    assert (tool.source, "[tools] workspace" in tool.needs) == ("builtin", True)
+    assert read(tmp_path, "[engine]\nbuiltin_tools = false\n").engine().registry.candidates("file_processor") == ()
+
+
+async def test_a_workspace_makes_its_tools_ready_and_protects_what_decides_what_is_run(tmp_path: Path):
+    (tmp_path / "my_tools").mkdir()
+    config = read(tmp_path, '[tools]\nworkspace = "."\n[engine]\ntools_directory = "my_tools"\n')
+    async with config.engine() as engine:
+        written = await engine.execute("file_processor__write", {"path": "a.txt", "content": "x"})
+        refused = await engine.execute("file_processor__write", {"path": "my_tools/bad.py", "content": "x"})
+    assert written.is_success and refused.error_type == "permission_denied"
+
+
+def test_a_workspace_that_is_not_there_is_told(tmp_path: Path):
+    [tool] = read(tmp_path, '[tools]\nworkspace = "gone"\n').engine().registry.candidates("search_files")
+    assert "the folder 'gone'" in tool.needs
+
+
+def test_a_tool_that_is_not_in_the_box_is_an_error(tmp_path: Path):
+    with pytest.raises(SetupError, match=r"there is no 'browser_navigato' in \[tools\]. Did you mean 'browser_navig"):
+        read(tmp_path, "[tools.browser_navigato]\n")

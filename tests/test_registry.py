@@ -142,6 +142,16 @@ def test_a_circle_is_told_and_hurts_only_those_who_need_it():
     assert [tool.id for tool in now if now.is_callable(tool)] == ["c"]
 
 
+def test_a_tool_that_is_not_set_up_says_what_it_needs():
+    tool = replace(make("search", dependencies=["echo"]), needs="a key: set SEARCH_KEY")
+    registry = ToolRegistry([tool, make("echo"), make("report", dependencies=["search"])])
+    with pytest.raises(ToolNotFound, match="'search' is unavailable: it needs a key: set SEARCH_KEY"):
+        registry.find("search")
+    with pytest.raises(ToolNotFound, match="it needs 'search', which needs a key: set SEARCH_KEY"):
+        registry.find("report")
+    assert registry.get("echo") is not None
+
+
 def test_another_candidate_of_an_id_stands_in_for_one_that_is_unavailable():
     native, server = make("search", dependencies=["browser"]), make("search", source="mcps")
     registry = ToolRegistry([native, server, make("report", dependencies=["search"])])

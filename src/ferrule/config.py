@@ -2,8 +2,8 @@
 
 Sections are the names of the values they fill: `[engine]` a `ToolEngineConfig`, `[limits]` a `ConcurrencyConfig`,
 `[store]` where records go, `[http]` which addresses tools may reach, `[agent]` what `ferrule ask` and `chat` are like,
-`[[openapi]]` one OpenAPI document. A variable
-`FERRULE_STORE_URL` stands for `url` in `[store]`, and wins over the file.
+`[tools]` what the tools in the box may use, `[[openapi]]` one OpenAPI document. A variable `FERRULE_STORE_URL` stands
+for `url` in `[store]`, and wins over the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.names import did_you_mean
 from ferrule.sources.openapi_source import OpenApiEntry
+from ferrule.spec import Tool
 from ferrule.store import Retention, ToolKnowledgeStore
+from ferrule.tools.box import BoxConfig, box_tools
 
 FILE_NAME = "ferrule.toml"
 
@@ -85,6 +87,7 @@ class FerruleConfig:
     store: StoreSection = field(default_factory=StoreSection)
     http: HttpSection = field(default_factory=HttpSection)
     agent: AgentSection = field(default_factory=AgentSection)
+    tools: BoxConfig = field(default_factory=BoxConfig)
     root: Path = field(default_factory=Path)
     """Relative paths start here: the folder of the file."""
     path: Path | None = None
@@ -121,12 +124,31 @@ class FerruleConfig:
         url = self.store.url
         if url is not None and url.startswith("sqlite:///"):
             url = f"sqlite:///{self.root / url.removeprefix('sqlite:///')}"
-        return ToolEngine(
+        engine = ToolEngine(
             self.placed_engine_config,
             store=ToolKnowledgeStore(url, retention=retention, leave_to_others=leave_records_to_others),
             concurrency=self.limits,
             address_guard=self.address_guard,
             on_elicit=on_elicit,
+        )
+        if self.engine_config.builtin_tools:
+            engine.register(*self.box_tools())
+        return engine
+
+    def box_tools(self) -> list[Tool]:
+        """The tools in the box that the project sets up, or could."""
+        said = self.engine_config
+        protected = [
+            FILE_NAME,
+            said.tools_directory,
+            *said.skills_directories,
+            *([said.mcp_file] if said.mcp_file else []),
+        ]
+        return box_tools(
+            self.tools,
+            root=self.root,
+            protected=[*protected, *(entry.source for entry in said.openapi)],
+            guard=self.address_guard,
         )
 
     @property
@@ -155,6 +177,7 @@ class FerruleConfig:
             "store": StoreSection,
             "http": HttpSection,
             "agent": AgentSection,
+            "tools": BoxConfig,
         }
         for name in said:
             if name not in sections and name != "openapi":
@@ -206,10 +229,18 @@ def _value(hint: Any, place: str, value: Any, origin: str) -> Any:
 
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _section(hint, place, value, {}, origin)
+    if (named := _kind_of_named(hint)) is not None and isinstance(value, dict):
+        return {name: _section(named, f"{place}.{name}", each, {}, origin) for name, each in value.items()}
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         raise SetupError(f"{origin}: {place}: {error.errors()[0]['msg']}, not {value!r}") from None
+
+
+def _kind_of_named(hint: Any) -> type | None:
+    """The kind of sections that a key holds by name: `dict[str, Channel]`."""
+    inner = typing.get_args(hint)[1] if typing.get_origin(hint) is dict else None
+    return inner if isinstance(inner, type) and dataclasses.is_dataclass(inner) else None
 
 
 def _variables(kind: type, section: str, environ: Mapping[str, str]) -> dict[str, str]:

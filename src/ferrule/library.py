@@ -17,7 +17,6 @@ from ferrule.config import FerruleConfig
 from ferrule.describe import DescriptionEngine
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import CallError, SetupError
-from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.hub import ToolHub
 from ferrule.memory import ExecutionContext, RunMemory
@@ -68,8 +67,6 @@ class UnifiedToolLibrary:
         self.failures = FailureBook(self.engine.store)
         """What failed in all runs, and what cured it."""
         self._categories: CategoryIndex | None = None
-        self._guard = AddressGuard()
-        """Where OpenAPI documents may be fetched from."""
 
     @classmethod
     def open(
@@ -77,9 +74,7 @@ class UnifiedToolLibrary:
     ) -> UnifiedToolLibrary:
         """A library as a configuration file describes it."""
         config = FerruleConfig.read(Path(path))
-        library = cls(engine=config.engine(on_elicit=on_elicit))
-        library._guard = config.address_guard
-        return library
+        return cls(engine=config.engine(on_elicit=on_elicit))
 
     async def initialize(self) -> None:
         """Load the tools and open the store. `async with` does it too."""
@@ -120,7 +115,9 @@ class UnifiedToolLibrary:
         `options` are those of `ferrule.sources.openapi_tool.read_openapi`. The `guard` is the configuration's.
         """
         try:
-            tool = await asyncio.to_thread(partial(read_openapi, source, **{"guard": self._guard, **options}))
+            tool = await asyncio.to_thread(
+                partial(read_openapi, source, **{"guard": self.engine.address_guard, **options})
+            )
             self.engine.register(tool)
         except SetupError as error:
             return RegistrationResult(success=False, tool_id=str(options.get("name") or ""), error=str(error))
@@ -163,17 +160,19 @@ class UnifiedToolLibrary:
         return _specs(hit.tool for hit in self.index.search(text, limit))
 
     async def get_unavailable_tools(self) -> dict[str, str]:
-        """The tools that are enabled but cannot be called, because a tool they depend on cannot be, and why."""
+        """The tools that are enabled but cannot be called, and why: they are not set up, or depend on others."""
         now = self.engine.registry.snapshot()
         return {tool.id: now.why_unavailable(tool) or "" for tool in now.unmet}
 
     # Categories
 
     async def enable_category_management(self) -> None:
-        """Let tools be listed by category: for when there are many. Tools that are unavailable are logged."""
+        """Let tools be listed by category: for when there are many. Those that miss another tool are logged."""
         self._categories = CategoryIndex(self.engine.registry)
-        for tool_id, reason in (await self.get_unavailable_tools()).items():
-            logger.warning("tool=<%s> | unavailable: %s", tool_id, reason)
+        now = self.engine.registry.snapshot()
+        for tool in now.unmet:
+            if not tool.needs:
+                logger.warning("tool=<%s> | unavailable: %s", tool.id, now.why_unavailable(tool))
 
     async def get_tools_by_category(self, category: str, subcategory: str | None = None) -> list[ToolSpec]:
         """The tools of a category, those of the highest priority first."""

@@ -45,12 +45,15 @@ class RegistrySnapshot:
         return next((tool for tool in self.by_id.get(tool_id, ()) if self.is_callable(tool)), None)
 
     def is_callable(self, tool: Tool) -> bool:
-        """Whether a tool is enabled, and all it depends on can be called too."""
+        """Whether a tool is enabled and set up, and all it depends on can be called too."""
         return tool.spec.enabled and tool not in self.unmet
 
     @cached_property
     def unmet(self) -> Mapping[Tool, tuple[str, ...]]:
-        """The enabled tools that cannot be called, and which of the ids they depend on cannot be either."""
+        """The enabled tools that cannot be called, and which of the ids they depend on cannot be either.
+
+        One that is not set up stands here whatever it depends on.
+        """
         return MappingProxyType(_unmet(self.by_id))
 
     def why_unavailable(self, tool: Tool) -> str | None:
@@ -58,6 +61,8 @@ class RegistrySnapshot:
         unmet = self.unmet.get(tool)
         if unmet is None:
             return None
+        if tool.needs:
+            return f"it needs {tool.needs}"
         hints = (did_you_mean(tool_id, self.by_id) for tool_id in unmet if tool_id not in self.by_id)
         return f"it needs {', and '.join(map(self._why_unmet, unmet))}.{''.join(hints)}"
 
@@ -65,6 +70,8 @@ class RegistrySnapshot:
         """`'b', which needs 'c', which is disabled`."""
         said, seen = repr(tool_id), {tool_id}
         while (tool := next((t for t in self.by_id.get(tool_id, ()) if t in self.unmet), None)) is not None:
+            if tool.needs:
+                return f"{said}, which needs {tool.needs}"
             tool_id = self.unmet[tool][0]
             said += f", which needs {tool_id!r}"
             if tool_id in seen:
@@ -294,7 +301,7 @@ def _put_in(tools: dict[str, tuple[Tool, ...]], tool: Tool) -> None:
 
 def _unmet(by_id: Mapping[str, tuple[Tool, ...]]) -> dict[Tool, tuple[str, ...]]:
     enabled = [tool for tools in by_id.values() for tool in tools if tool.spec.enabled]
-    waiting = {tool: set(tool.spec.dependencies) for tool in enabled if tool.spec.dependencies}
+    waiting = {tool: set(tool.spec.dependencies) for tool in enabled if tool.spec.dependencies or tool.needs}
     if not waiting:
         return {}
     dependents: dict[str, list[Tool]] = {}
@@ -307,7 +314,7 @@ def _unmet(by_id: Mapping[str, tuple[Tool, ...]]) -> dict[Tool, tuple[str, ...]]
         tool_id = found.pop()
         for tool in dependents.pop(tool_id, ()):
             waiting[tool].discard(tool_id)
-            if not waiting[tool]:
+            if not waiting[tool] and not tool.needs:
                 del waiting[tool]
                 found.append(tool.id)
     return {tool: tuple(i for i in tool.spec.dependencies if i in needs) for tool, needs in waiting.items()}

@@ -293,6 +293,8 @@ class Tool:
     """Where tools come from, in order of priority: see `SOURCES`."""
     origin: str = ""
     """The very place: a file and line, a module and function, a server. Messages name it."""
+    needs: str = ""
+    """What must be set up before it can be called, in words that say how; empty: nothing."""
 
     @property
     def id(self) -> str:

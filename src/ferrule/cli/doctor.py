@@ -53,6 +53,7 @@ async def examine(session: Session) -> list[Check]:
     async with engine:
         checks.append(_files(engine))
         checks.append(_dependencies(engine))
+        checks.append(_set_up(engine))
         checks.append(await _store(engine))
     checks.append(await _worker())
     return checks
@@ -81,11 +82,19 @@ def _files(engine: ToolEngine) -> Check:
 
 def _dependencies(engine: ToolEngine) -> Check:
     """Tools that another tool needs must be there."""
-    now = engine.registry.snapshot()
-    if not now.unmet:
+    unmet = [tool.id for tool in engine.registry.snapshot().unmet if not tool.needs]
+    if not unmet:
         return Check(name="dependencies", ok=True, found="every tool has the tools it needs")
-    found = f"unavailable: {', '.join(tool.id for tool in now.unmet)}"
+    found = f"unavailable: {', '.join(unmet)}"
     return Check(name="dependencies", ok=False, found=found, advice="see why with: ferrule tools list")
+
+
+def _set_up(engine: ToolEngine) -> Check:
+    """Tools in the box that wait for a key, a package or a folder are no fault."""
+    waiting = [tool.id for tool in engine.registry.snapshot().unmet if tool.needs]
+    if not waiting:
+        return Check(name="box", ok=True, found="every tool in the box is set up")
+    return Check(name="box", ok=True, found=f"not set up: {', '.join(waiting)}", advice="see: ferrule tools list")
 
 
 async def _store(engine: ToolEngine) -> Check:

@@ -26,6 +26,10 @@ queue_size = 100
 url = "sqlite:///.ferrule/calls.db"
 # max_age_days = 30
 
+# What the tools in the box may use; `ferrule tools list` says what the others need.
+[tools]
+workspace = "."               # the folder whose files models may read and change
+
 [http]
 # allow_private_addresses = true
 # allowed_hosts = ["intranet.example"]

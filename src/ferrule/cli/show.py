@@ -63,7 +63,7 @@ def tools(found: Sequence[Tool], unavailable: Mapping[Tool, str]) -> None:
         ("tool", "description", "tags", "source"),
         [
             (
-                tool.id + (" (disabled)" if not tool.spec.enabled else " (unavailable)" if tool in unavailable else ""),
+                tool.id + _state(tool, unavailable),
                 first_sentence(tool.spec.description),
                 ", ".join(tool.spec.tags),
                 tool.source,
@@ -74,8 +74,25 @@ def tools(found: Sequence[Tool], unavailable: Mapping[Tool, str]) -> None:
         cut=(1, 2),
     )
     for tool in found:
-        if tool in unavailable:
+        if tool in unavailable and not tool.needs:
             complain(f"ferrule: {tool.id} is unavailable: {unavailable[tool]}")
+    _needs([tool for tool in found if tool in unavailable and tool.needs])
+
+
+def _state(tool: Tool, unavailable: Mapping[Tool, str]) -> str:
+    if not tool.spec.enabled:
+        return " (disabled)"
+    return "" if tool not in unavailable else " (not set up)" if tool.needs else " (unavailable)"
+
+
+def _needs(found: Sequence[Tool]) -> None:
+    """What tools wait for, said once for those that wait for the same."""
+    together: dict[str, list[str]] = {}
+    for tool in found:
+        together.setdefault(tool.needs, []).append(tool.id)
+    for needs, names in together.items():
+        verb = "needs" if len(names) == 1 else "need"
+        complain(f"{', '.join(names)} {verb} {needs}")
 
 
 def tool(one: Tool, engine: ToolEngine) -> None:

@@ -100,12 +100,13 @@ class ToolEngine:
         self._running: dict[str, RunningCall] = {}
         self._mcp = McpExecutor(on_elicit=None if on_elicit is None else asking(on_elicit, self._running))
         self._tag_table = self.config.tag_table
-        guard = address_guard or AddressGuard()
-        self._executors = Executors(guard, self._mcp)
+        self.address_guard = address_guard or AddressGuard()
+        """Which addresses tools may reach."""
+        self._executors = Executors(self.address_guard, self._mcp)
         self._preparation = Preparation(self.config, self.registry, self._executors)
         self._log = CallLog(self.store, self.events)
         self._deadlines: Deadlines | None = None
-        self._files = ToolFiles(self.config, self.registry, self.events, self._mcp, guard)
+        self._files = ToolFiles(self.config, self.registry, self.events, self._mcp, self.address_guard)
         self._gone: list[Tool] = []
         """Tools that were taken out: calls of them may still run, so what they hold is closed with the engine."""
         self._closed = False
