@@ -186,3 +186,50 @@ async def test_a_run_that_goes_on_sees_the_conversation_as_it_was_when_it_began(
         await orchestrator.process_task("Two?", strategy="direct")
         done = await orchestrator.resume(waits.run_id, "yes")
         assert done.steps[-1].result == '["Zero?"]'
+
+
+ASK = {"id": 1, "description": "ask", "tool_type": "ask_user", "parameters": {"question": "Tea or coffee?"}}
+
+
+class Tea:
+    """Wants tea."""
+
+    async def answer(self, question: Question) -> str | None:
+        return "tea" if "Tea" in question.text else None
+
+    async def approve(self, request: ApprovalRequest) -> Approval | None:
+        return None
+
+
+async def test_a_question_of_a_plan_is_answered_at_once_where_somebody_is_there(workflow):
+    async with (
+        UnifiedToolLibrary() as library,
+        Orchestrator(
+            library, ScriptedModel([plan(ASK)]), workflow=workflow, strategy="plan", person=Tea()
+        ) as orchestrator,
+    ):
+        result = await orchestrator.process_task("What shall we drink?")
+    assert (result.state, result.answer) == (AgentState.FINISHED, "tea")
+
+
+async def test_a_question_of_a_plan_waits_and_is_answered_later(workflow):
+    async with UnifiedToolLibrary() as library:
+        model = ScriptedModel([plan(ASK)])
+        async with Orchestrator(library, model, workflow=workflow, strategy="plan") as orchestrator:
+            paused = await orchestrator.process_task("What shall we drink?")
+            assert paused.state is AgentState.WAITING and paused.questions[0].text == "Tea or coffee?"
+            done = await orchestrator.resume(paused.run_id, "coffee")
+            assert done.answer == "coffee"
+            with pytest.raises(SetupError, match="has asked nothing"):
+                await orchestrator.resume(paused.run_id, "more")
+
+
+async def test_the_limits_of_an_orchestrator_hold_for_plans(workflow):
+    steps = [{**ADD, "id": n, "dependencies": [n - 1] if n > 1 else []} for n in (1, 2)]
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        async with Orchestrator(
+            library, ScriptedModel([plan(*steps)]), workflow=workflow, strategy="plan", limits=RunLimits(calls=1)
+        ) as orchestrator:
+            result = await orchestrator.process_task("Add twice")
+    assert result.state is AgentState.STOPPED and "1 is the most" in result.errors[-1]

@@ -1,19 +1,36 @@
-"""A plan of ten steps in a process that is killed: at a step, before or after its effect, or at a random moment."""
+"""A plan of ten steps in processes that are killed: where a stage begins or ends, at a step before or after its effect,
+or at a random moment.
+
+It is one process that has loaded everything and makes a child for each run it is told about.
+"""
 
 import asyncio
+import functools
 import json
 import os
 import signal
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.testing import ScriptedModel
-from ferrule.workflow import GraphWorkflow, SimpleWorkflow
+from ferrule.workflow import CoordinationAgent, GraphWorkflow, PlanningAgent, SimpleWorkflow, graph
+from ferrule.workflow.conductor import Conductor
 
 STEPS = 10
+STAGES: dict[str, list[tuple[Any, str]]] = {
+    "simple": [
+        (PlanningAgent, "decompose_task"),
+        (Conductor, "advance"),
+        (Conductor, "verify"),
+        (CoordinationAgent, "synthesize"),
+    ],
+    "langgraph": [(graph, name) for name in ("_planning", "_execution", "_verification", "_synthesis")],
+}
 
 
 def plan() -> str:
@@ -39,7 +56,7 @@ def make_tool(effects: Path, moment: str = "") -> Any:
         with effects.open("a") as file:
             file.write(f"{n}\n")
         die_at(moment, f"after:{n}")
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.002)
         return f"appended {n}"
 
     return append
@@ -50,27 +67,66 @@ def die_at(moment: str, here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_at_boundary(kind: str, moment: str) -> None:
+    """Count where stages begin and end, and die at the one that is meant."""
+    passed = 0
+
+    def boundary() -> None:
+        nonlocal passed
+        passed += 1
+        die_at(moment, f"boundary:{passed}")
+
+    def watched(stage: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(stage)
+        async def wrapped(*args: Any, **options: Any) -> Any:
+            boundary()
+            result = await stage(*args, **options)
+            boundary()
+            return result
+
+        return wrapped
+
+    for owner, name in STAGES[kind]:
+        setattr(owner, name, watched(getattr(owner, name)))
+
+
 async def main(kind: str, url: str, effects: str, moment: str) -> None:
-    if moment.startswith("random:"):
-        delay = float(moment.partition(":")[2])
-        threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
-
-    def event(seen: Any) -> None:
-        counted.append(seen)
-        die_at(moment, f"event:{len(counted)}")
-
-    counted: list[Any] = []
+    if moment:
+        die_at_boundary(kind, moment)
     async with UnifiedToolLibrary(store=url) as library:
         library.register(make_tool(Path(effects), moment))
         flow: Any = (SimpleWorkflow if kind == "simple" else GraphWorkflow)(
             library, ScriptedModel([plan(), "All done."])
         )
+        if moment.startswith("random:"):
+            delay = float(moment.partition(":")[2])
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
         try:
-            await flow.run("Append ten numbers", run_id="the-run", on_event=event)
+            await flow.run("Append ten numbers", run_id="the-run")
         finally:
             if kind != "simple":
                 await flow.aclose()
 
 
+def load_everything() -> None:
+    """What children would have to load each for itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in STAGES:
+            asyncio.run(main(kind, f"sqlite:///{folder}/{kind}.db", f"{folder}/effects", ""))
+    assert threading.active_count() == 1, "children would miss the other threads"
+
+
+def serve() -> None:
+    """For each line: make a child that runs the plan, and say how it ended."""
+    load_everything()
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            asyncio.run(main(*json.loads(line)))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    serve()

@@ -1,10 +1,12 @@
 """A run killed at any moment goes on, and every step's effect happens exactly once or is reported."""
 
-import asyncio
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,44 +15,76 @@ from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow
 from tests.workflow.killed_plan import STEPS, make_tool, plan
 
-MOMENTS = [
-    *(f"event:{n}" for n in (1, 2, 6, 11)),
-    *(f"before:{n}" for n in (1, 5, 10)),
-    *(f"after:{n}" for n in (2, 7)),
-    *(f"random:{Random(n).uniform(0.4, 1.6):.3f}" for n in range(4)),
-]
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "tests.workflow.killed_plan"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
 
 
-def run_until_killed(kind: str, url: str, effects: Path, moment: str) -> int:
-    command = [sys.executable, "-m", "tests.workflow.killed_plan", kind, url, str(effects), moment]
-    return subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode
+def run_until_killed(nursery: Any, kind: str, folder: Path, moment: str) -> int:
+    folder.mkdir()
+    nursery.stdin.write(json.dumps([kind, url_in(folder), str(folder / "effects"), moment]) + "\n")
+    nursery.stdin.flush()
+    return int(nursery.stdout.readline())
 
 
-@pytest.mark.parametrize("kind", ["simple", "langgraph"])
-@pytest.mark.parametrize("moment", MOMENTS)
-async def test_every_effect_happens_once(kind, moment, tmp_path):
-    url, effects = f"sqlite:///{tmp_path / 'calls.db'}", tmp_path / "effects"
-    code = await asyncio.to_thread(run_until_killed, kind, url, effects, moment)
-    assert code in ((-9, 0) if moment.startswith("random") else (-9,))
-    async with UnifiedToolLibrary(store=url) as library:
+def url_in(folder: Path) -> str:
+    return f"sqlite:///{folder / 'calls.db'}"
+
+
+async def go_on(kind: str, folder: Path) -> None:
+    """Resume the run, and look at what happened in both its lives."""
+    effects = folder / "effects"
+    async with UnifiedToolLibrary(store=url_in(folder)) as library:
         library.register(make_tool(effects))
-        if "run:the-run" not in await library.engine.store.books("run:"):
-            assert moment.startswith("random")  # killed before it had begun
-            return
-        script = ["All done."] if any(e["kind"] == "plan" for e in await notes(library)) else [plan(), "All done."]
+        notes = (await library.engine.store.notes("run:the-run")).values()
+        if not notes:
+            return  # killed before it had begun
+        script = ["All done."] if any(e["kind"] == "plan" for e in notes) else [plan(), "All done."]
+        # Where the outcome of a call is not known, what needs it is not done; the model has nothing else to try.
         flow = (SimpleWorkflow if kind == "simple" else GraphWorkflow)(library, ScriptedModel(script))
         done = await flow.resume("the-run")
         if isinstance(flow, GraphWorkflow):
             await flow.aclose()
-        appended = effects.read_text().split() if effects.exists() else []
-        assert len(appended) == len(set(appended)), "a step was done twice"
-        reported = {str(r.step_id) for r in done.results if not r.success}
-        assert {str(n) for n in range(1, STEPS + 1)} - set(appended) <= reported
-        if not reported:
-            assert done.answer == "All done." and len(done.results) == STEPS
-        unknown = [r for r in done.results if r.error_type == "unknown_outcome"]
-        assert all("interrupted" in (r.error or "") for r in unknown)
+    appended = effects.read_text().split() if effects.exists() else []
+    assert len(appended) == len(set(appended)), "a step was done twice"
+    reported = {str(r.step_id) for r in done.results if not r.success}
+    assert {str(n) for n in range(1, STEPS + 1)} - set(appended) <= reported
+    if not reported:
+        assert done.answer == "All done." and len(done.results) == STEPS
+    unknown = [r for r in done.results if r.error_type == "unknown_outcome"]
+    assert all("interrupted" in (r.error or "") for r in unknown)
+    assert len(unknown) <= 2, "only what was in flight is not known"
 
 
-async def notes(library: UnifiedToolLibrary) -> list[dict[str, object]]:
-    return list((await library.engine.store.notes("run:the-run")).values())
+@pytest.mark.parametrize("kind", ["simple", "langgraph"])
+async def test_killed_where_any_stage_begins_or_ends(kind, nursery, tmp_path):
+    passed, code = 0, -9
+    while code == -9:
+        passed += 1
+        folder = tmp_path / str(passed)
+        code = run_until_killed(nursery, kind, folder, f"boundary:{passed}")
+        await go_on(kind, folder)
+    assert code == 0 and passed > 2 * (2 + 2 * STEPS / 2)  # steps run in pairs: two may end at once
+
+
+@pytest.mark.parametrize("kind", ["simple", "langgraph"])
+async def test_killed_before_and_after_the_effect_of_every_step(kind, nursery, tmp_path):
+    for moment in (f"{when}:{n}" for n in range(1, STEPS + 1) for when in ("before", "after")):
+        folder = tmp_path / moment.replace(":", "-")
+        assert run_until_killed(nursery, kind, folder, moment) == -9
+        await go_on(kind, folder)
+
+
+@pytest.mark.parametrize("kind", ["simple", "langgraph"])
+async def test_killed_at_random_moments(kind, nursery, tmp_path):
+    for n in range(12):
+        folder = tmp_path / str(n)
+        delay = Random(f"{kind}{n}").uniform(0.0, 0.15)
+        assert run_until_killed(nursery, kind, folder, f"random:{delay:.4f}") in (-9, 0)
+        await go_on(kind, folder)

@@ -12,6 +12,8 @@ from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.workflow import PlanMade, StepEnded
 
+NOTHING_ELSE = '{"steps": []}'
+
 
 def plan(*steps: dict[str, Any]) -> str:
     return json.dumps({"steps": list(steps)})
@@ -83,7 +85,7 @@ async def test_a_reference_to_nothing_is_an_error_of_that_step_alone(workflow):
     ]
     async with UnifiedToolLibrary() as library:
         library.register(add, shop)
-        async with workflow(library, ScriptedModel([plan(*steps), "done"])) as flow:
+        async with workflow(library, ScriptedModel([plan(*steps), NOTHING_ELSE, "done"])) as flow:
             done = await flow.run("Buy tea")
         assert [r.success for r in done.results] == [True, False, True]
         assert "there is no price in it" in done.results[1].error and "Did you mean 'prices'?" in done.results[1].error
@@ -122,7 +124,7 @@ async def test_what_needs_a_failed_step_is_skipped_and_the_rest_still_done(workf
     no_thinking = ModelRefused("I will not")
     async with UnifiedToolLibrary() as library:
         library.register(add, broken)
-        async with workflow(library, ScriptedModel([plan(*steps), no_thinking])) as flow:
+        async with workflow(library, ScriptedModel([plan(*steps), no_thinking, NOTHING_ELSE])) as flow:
             done = await flow.run("Go")
         results = {r.step_id: r for r in done.results}
         assert (results[2].skipped, results[3].skipped) == (True, True) and results[4].output == 4
@@ -218,7 +220,7 @@ async def test_a_doubt_that_cannot_be_cleared_up_is_noted(workflow):
 
     async with UnifiedToolLibrary() as library:
         library.register(odd)
-        async with workflow(library, ScriptedModel([plan(step(1, "odd"))])) as flow:
+        async with workflow(library, ScriptedModel([plan(step(1, "odd")), NOTHING_ELSE])) as flow:
             done = await flow.run("Go")
         assert not done.results[0].verification.verified and len(done.errors) == 2
         assert done.state is AgentState.FINISHED
@@ -227,7 +229,7 @@ async def test_a_doubt_that_cannot_be_cleared_up_is_noted(workflow):
 async def test_when_all_fails_the_answer_says_what_was_tried(workflow):
     async with UnifiedToolLibrary() as library:
         library.register(broken)
-        script = [plan(step(1, "broken", parameters={"item": "x"})), ModelRefused("no")]
+        script = [plan(step(1, "broken", parameters={"item": "x"})), ModelRefused("no"), NOTHING_ELSE]
         async with workflow(library, ScriptedModel(script)) as flow:
             done = await flow.run("Go")
         assert done.state is AgentState.STOPPED
@@ -317,10 +319,11 @@ async def test_cancelling_ends_everything(workflow):
 async def test_chinese_questions_get_chinese_prompts(workflow):
     async with UnifiedToolLibrary() as library:
         library.register(broken)
-        model = ScriptedModel([plan(step(1, "broken", parameters={"item": "x"})), ModelRefused("no")])
+        model = ScriptedModel([plan(step(1, "broken", parameters={"item": "x"})), ModelRefused("no"), NOTHING_ELSE])
         async with workflow(library, model) as flow:
             done = await flow.run("北京的天气怎么样？")
         assert "步骤可用的工具" in str(model.requests[0].messages[0]["content"])
+        assert "重新规划" in str(model.requests[2].messages[-1]["content"])
         assert done.answer.startswith("无法生成答案")
 
 

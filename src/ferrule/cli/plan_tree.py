@@ -55,10 +55,12 @@ class PlanTree:
             self._live = None
 
     def _begin(self, plan: Plan) -> None:
-        self._plan = plan
+        before, self._plan = self._plan, plan
         if self._quiet or not self._is_worth_showing():
             return
-        if sys.stderr.isatty():
+        if self._live is not None:
+            self._live.update(self._tree())
+        elif sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
 
@@ -66,7 +68,8 @@ class PlanTree:
             self._live.start()
         else:
             for step in plan.steps:
-                complain(f"  {step.id}. {_said(step)}")
+                if before is None or step not in before.steps:
+                    complain(f"  {step.id}. {_said(step)}")
 
     def _is_worth_showing(self) -> bool:
         """A single step says nothing that its answer does not."""

@@ -68,8 +68,8 @@ class Orchestrator:
     ) -> None:
         """`strategy` is plan, loop, direct, or model to let the model choose; without one the question decides.
 
-        `cache_ttl` is how long answers are kept, in seconds; None keeps none. `limits` are those of the loop; their
-        `price` says what an answer cost. `tools` are the only ones it may use.
+        `cache_ttl` is how long answers are kept, in seconds; None keeps none. `limits` hold for plans
+        and for the loop; their `price` says what an answer cost. `tools` are the only ones it may use.
         """
         check_strategy(strategy)
         self.library = library

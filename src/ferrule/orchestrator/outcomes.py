@@ -31,6 +31,7 @@ def outcome_of_plan(done: WorkflowResult, summary: Mapping[str, Any]) -> Orchest
         usage=done.usage,
         timings=dict(done.timings),
         approvals=done.approvals,
+        questions=done.questions,
         errors=done.errors,
     )
 

@@ -110,18 +110,19 @@ class Runs:
         tell: Tell | None,
     ) -> OrchestratorResult:
         """Go on with a run where it was, with what began it."""
-        begin = (await RunNotes(self._library, run_id).read())[0]
+        entries = await RunNotes(self._library, run_id).read()
+        begin = entries[0]
         if begin.get("workflow") is None:
             bound = await self._memory.bound_to(run_id) or {}
             went_on = await self._agent.resume(run_id, answer, approvals=approvals, on_event=tell)
             return await outcome_of_run(
                 begin["task"], went_on, bound.get("strategy", "loop"), await self._summary(run_id)
             )
-        if answer is not None:
-            raise SetupError(f"The run {run_id!r} has asked nothing that could be answered.")
         flow = self._flow(begin["workflow"])
+        if answer is not None and not _has_asked(entries[-1]):
+            raise SetupError(f"The run {run_id!r} has asked nothing that could be answered.")
         with alone(self._store, run_id):
-            done = await flow.resume(run_id, approvals=approvals, on_event=tell)
+            done = await flow.resume(run_id, answer, approvals=approvals, on_event=tell)
             done = await self._ask_person(flow, done, tell)
         return outcome_of_plan(done, await self._summary(run_id))
 
@@ -162,17 +163,18 @@ class Runs:
         """What a plan waits for is asked at once, if somebody is there; whoever says nothing is asked only once."""
         heard: set[str] = set()
         while done.state is AgentState.WAITING and self._person is not None:
-            words = {}
-            for request in done.approvals:
-                if request.call_id not in heard:
-                    heard.add(request.call_id)
-                    word = await self._person.approve(request)
-                    if word is not None:
-                        words[request.call_id] = word
-            if not words:
+            words, answers = {}, {}
+            for request in (one for one in done.approvals if one.call_id not in heard):
+                if (word := await self._person.approve(request)) is not None:
+                    words[request.call_id] = word
+            for question in (one for one in done.questions if one.call_id not in heard):
+                if (text := await self._person.answer(question)) is not None:
+                    answers[question.call_id] = text
+            heard |= {one.call_id for one in done.approvals} | {one.call_id for one in done.questions}
+            if not words and not answers:
                 break
             before = done
-            done = await flow.resume(done.run_id, approvals=words, on_event=tell)
+            done = await flow.resume(done.run_id, answers, approvals=words, on_event=tell)
             times = {name: before.timings.get(name, 0.0) + seconds for name, seconds in done.timings.items()}
             done = replace(done, usage=before.usage + done.usage, timings=times)
         return done
@@ -198,8 +200,14 @@ class Runs:
             kind = "langgraph" if _has_langgraph(self._library.engine.store.location.kind) else "simple"
         if kind not in self._flows:
             made = GraphWorkflow if kind == "langgraph" else SimpleWorkflow
-            self._flows[kind] = made(self._library, self._model, policy=self._policy, tools=self._tools)
+            self._flows[kind] = made(
+                self._library, self._model, policy=self._policy, tools=self._tools, limits=self._limits
+            )
         return self._flows[kind]
+
+
+def _has_asked(last: Mapping[str, Any]) -> bool:
+    return last["kind"] == "end" and bool(last.get("questions"))
 
 
 def _in_words(context: Mapping[str, Any]) -> str:

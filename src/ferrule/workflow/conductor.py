@@ -7,23 +7,40 @@ can make another one from what they kept.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ferrule.agent.answer import Approval, ApprovalRequest
+from ferrule.errors import PERMISSION_DENIED
 from ferrule.library import UnifiedToolLibrary
 from ferrule.memory.alternatives import alternative_tools
-from ferrule.workflow.execution import ExecutionAgent, NeedsLeave, skipped
-from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep
+from ferrule.workflow.budget import Budget
+from ferrule.workflow.execution import (
+    STOPPED,
+    UNKNOWN_OUTCOME,
+    ExecutionAgent,
+    NeedsPerson,
+    Request,
+    Word,
+    failed,
+    may_be_repeated,
+    skipped,
+)
+from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan, PlanStep
+from ferrule.workflow.planning import PlanningAgent
 from ferrule.workflow.recovery import Records
-from ferrule.workflow.results import StepContext, StepResult
+from ferrule.workflow.results import StepContext, StepResult, Verification
 from ferrule.workflow.verification import VerificationAgent
 
 SIMILAR: Final = 0.4
 """How well another tool must fit to be asked instead."""
 RETRIES: Final = 1
 """How often a step whose result cannot be believed is done with another tool."""
+REVISIONS: Final = 2
+"""How many bad results may lead to a new plan."""
+_FINAL: Final = frozenset({UNKNOWN_OUTCOME, PERMISSION_DENIED, STOPPED})
+"""What no other plan may try to get round: what may have happened, and what somebody does not want."""
+_IN_PERSON: Final = Verification(verified=True, confidence=1.0)
 
 
 class Conductor:
@@ -35,19 +52,25 @@ class Conductor:
         context: StepContext,
         *,
         library: UnifiedToolLibrary,
+        planning: PlanningAgent,
         execution: ExecutionAgent,
         verification: VerificationAgent,
+        budget: Budget,
         records: Records | None = None,
     ) -> None:
         """`records` are those of an earlier life of the run: what was done then is not done again."""
         self.plan, self.context = plan, context
-        self._library, self._execution, self._verification = library, execution, verification
+        self._library, self._planning = library, planning
+        self._execution, self._verification = execution, verification
+        self._budget = budget
         self._records = records or Records()
         self._running: dict[str, asyncio.Task[StepResult]] = {}
         self._retries: dict[str, int] = {}
-        self.waiting: dict[str, ApprovalRequest] = {}
+        self.waiting: dict[str, Request] = {}
         """What people are asked, by the step."""
-        self._words: dict[str, Approval] = {}
+        self._words: dict[str, Word] = {}
+        self.stopped: str | None = None
+        """Which limit it has come to, if it has."""
 
     @property
     def is_done(self) -> bool:
@@ -58,31 +81,37 @@ class Conductor:
         """Whether nothing can go on before somebody has spoken."""
         return not self._running and bool(self.waiting)
 
-    def take_words(self, words: Mapping[str, Approval]) -> None:
-        """What people have said about steps that wait."""
+    def take_words(self, words: Mapping[str, Word]) -> None:
+        """Let steps go on that people have spoken about."""
         for step_id, word in words.items():
             self._words[step_id] = word
             self.waiting.pop(step_id, None)
 
     async def advance(self) -> list[StepResult]:
         """Begin what can begin and wait for the next results; none when all is done or somebody must speak first."""
-        passed_over = self._begin()
-        if passed_over or not self._running:
-            return passed_over
-        ended, _ = await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
+        settled = self._begin()
+        if settled or not self._running:
+            return settled
+        ended, _ = await asyncio.wait(
+            self._running.values(), timeout=self._budget.seconds_left, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not ended:
+            return await self._break_off()
         found = []
         for step_id, task in list(self._running.items()):
             if task in ended:
                 del self._running[step_id]
                 try:
                     found.append(task.result())
-                except NeedsLeave as asked:
+                except NeedsPerson as asked:
                     self.waiting[step_id] = asked.request
         return found
 
     async def verify(self, result: StepResult) -> StepResult | None:
         """The result with what is to be said about it; None when the step is done once more, with another tool."""
         step = self.plan[result.step_id]
+        if step.tool_type == ASK_USER and result.success:
+            return replace(result, verification=_IN_PERSON)
         verification = await self._verification.verify_result(result, self.context, step.expected)
         if result.success and not verification.verified and self._try_another(step):
             return None
@@ -91,6 +120,25 @@ class Conductor:
     def settle(self, result: StepResult) -> None:
         """Take a result as that of its step."""
         self.context.results[str(result.step_id)] = result
+
+    @property
+    def needs_revision(self) -> bool:
+        """Whether a result is so bad that what comes after it should be planned anew."""
+        if len(self.plan.revised_for) >= REVISIONS or not self._planning.can_revise or self._budget.reached:
+            return False
+        considered = {str(one) for one in self.plan.revised_for}
+        return any(
+            one.is_doubtful and one.error_type not in _FINAL and str(one.step_id) not in considered
+            for one in self.context.results.values()
+        )
+
+    async def revise(self) -> None:
+        """Plan what has not begun anew."""
+        kept = [step for step in self.plan.steps if self._has_begun(step)]
+        context = self.context
+        self.plan = await self._planning.revise(
+            context.question, self.plan, context.results, kept, history=context.history
+        )
 
     async def stop(self) -> None:
         """End what is running."""
@@ -102,6 +150,7 @@ class Conductor:
 
     def _begin(self) -> list[StepResult]:
         """Start the steps that can start; returns those that are passed over because what they need failed."""
+        self.stopped = self.stopped or self._budget.reached
         passed_over = []
         for step in self.plan.steps:
             step_id = str(step.id)
@@ -111,9 +160,32 @@ class Conductor:
             bad = next((one for one in needed if one is not None and not one.success), None)
             if bad is not None:
                 passed_over.append(skipped(step, bad))
+            elif self.stopped is not None:
+                passed_over.append(replace(failed(step, f"It was not begun: {self.stopped}.", STOPPED), skipped=True))
             elif None not in needed:
+                self._budget.calls += step.tool_type not in (NO_TOOL, ASK_USER)
                 self._running[step_id] = asyncio.create_task(self._do(step), name=f"ferrule-step-{step_id}")
         return passed_over
+
+    async def _break_off(self) -> list[StepResult]:
+        """The time is up: end what is running, and say of each whether it may have done something."""
+        self.stopped = self._budget.reached or "its time was up"
+        steps = [self.plan[step_id] for step_id in self._running]
+        await self.stop()
+        registry = self._library.engine.registry
+        return [
+            failed(
+                step,
+                f"It was broken off: {self.stopped}.",
+                STOPPED if may_be_repeated(step, registry) else UNKNOWN_OUTCOME,
+            )
+            for step in steps
+        ]
+
+    def _has_begun(self, step: PlanStep) -> bool:
+        step_id = str(step.id)
+        begun: Sequence[Mapping[str, object]] = (self.context.results, self._running, self.waiting)
+        return any(step_id in those for those in begun) or self._records.know(step)
 
     async def _do(self, step: PlanStep) -> StepResult:
         step_id = str(step.id)
@@ -133,7 +205,8 @@ class Conductor:
         if not tool.spec.effects_of(capability).repeatable:
             return False
         snapshot = registry.snapshot()
-        tools = [one.spec for name in snapshot.by_id if (one := snapshot.get(name)) is not None]
+        allowed = filter(self._execution.may_use, snapshot.by_id)
+        tools = [one.spec for name in allowed if (one := snapshot.get(name)) is not None]
         others = alternative_tools(
             tool, capability, step.parameters, tools, failed={tool.id}, task=step.description, most=1
         )

@@ -36,15 +36,15 @@ class CoordinationAgent:
         self._model = model
         self.usage = Usage()
 
-    async def synthesize(self, question: str, plan: Plan, results: Sequence[StepResult]) -> str:
-        """With a model that can think, an answer out of all good results.
+    async def synthesize(self, question: str, plan: Plan, results: Sequence[StepResult], *, think: bool = True) -> str:
+        """With a model that can think, and may, an answer out of all good results.
 
         Else the last good result that is not empty; and where the plan has several ends, the last of each.
         """
         good = [result for result in results if result.success and result.result.strip()]
         if not good:
             return account_of(question, results)
-        if len(good) > 1 and can_think(self._model):
+        if think and len(good) > 1 and can_think(self._model):
             written = await self._write(question, results)
             if written:
                 return written
@@ -52,7 +52,7 @@ class CoordinationAgent:
 
     async def _write(self, question: str, results: Sequence[StepResult]) -> str:
         language = language_of(question)
-        told = "\n".join(_told(result) for result in results)
+        told = "\n".join(result.told for result in results)
         messages = [system_message(_SYSTEM[language]), user_message(f"{question}\n\n{told}")]
         try:
             reply = await self._model.generate(ModelRequest(messages=messages))
@@ -80,10 +80,3 @@ def _ends(plan: Plan, good: Sequence[StepResult]) -> str:
     if len(ends) == 1:
         return ends[0].result
     return "\n".join(f"{result.description.rstrip('.。')}: {result.result}" for result in ends)
-
-
-def _told(result: StepResult) -> str:
-    if not result.success:
-        return f"[{result.step_id}] {result.description}: failed ({result.error})"
-    doubts = "" if result.verification is None or result.verification.verified else " (doubtful)"
-    return f"[{result.step_id}] {result.description}{doubts}: {result.result}"

@@ -1,6 +1,8 @@
 """The workflow as a graph of LangGraph, with its checkpoints.
 
     planning ─► execution ─► verification ─► execution …
+       ▲            │              │
+       └────────────│──────────────┘ a result is so bad that the rest is planned anew
                     └──────► synthesis ─► end
 
 Execution begins every step that can begin and ends with the next result, so a step starts as soon as what it needs is
@@ -12,34 +14,40 @@ interrupted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypedDict
 
-from ferrule.agent.answer import AgentState, Approval, ApprovalRequest
+from ferrule.agent.answer import AgentState, Approval, ApprovalRequest, Question
 from ferrule.agent.approval import ApprovalPolicy
+from ferrule.agent.limits import RunLimits
 from ferrule.errors import MissingExtra
 from ferrule.library import UnifiedToolLibrary
 from ferrule.models.model import Model
+from ferrule.workflow.budget import Budget
+from ferrule.workflow.checkpoints import open_checkpoints
 from ferrule.workflow.conductor import Conductor
+from ferrule.workflow.execution import Request, Word
 from ferrule.workflow.notes import RunNotes
 from ferrule.workflow.plan import Plan
 from ferrule.workflow.recovery import Records
 from ferrule.workflow.results import StepContext, StepResult
 from ferrule.workflow.workflow import (
+    Answers,
+    Approvals,
     Clock,
     OnWorkflowEvent,
     PlanMade,
+    Spent,
     StepEnded,
     Team,
     WorkflowResult,
     conclude,
     ended,
-    in_order,
     new_run_id,
     nobody,
+    spent_in,
     words_for,
 )
 
@@ -48,7 +56,7 @@ STEPS_OF_GRAPH = 1_000
 
 
 class PlanState(TypedDict, total=False):
-    """What is in a checkpoint."""
+    """What is in a checkpoint. A node gives only what it has changed: all else would be written again."""
 
     question: str
     history: str
@@ -58,6 +66,8 @@ class PlanState(TypedDict, total=False):
     """Results that are not verified yet."""
     current_step: int
     """How many steps have their results."""
+    is_bad: bool
+    """A result is so bad that the rest is to be planned anew."""
     errors: list[str]
     final_answer: str
 
@@ -68,19 +78,23 @@ class _Life:
 
     library: UnifiedToolLibrary
     team: Team
+    budget: Budget
     notes: RunNotes
     records: Records
     known_plan: Plan | None
     tell: OnWorkflowEvent
     clock: Clock
     conductor: Conductor | None = None
+    kept_plan: Plan | None = None
+    """The plan as the last checkpoint has it."""
 
     def conduct(self, state: PlanState) -> Conductor:
         """The conductor of the run; after a restart, made from the checkpoint."""
         if self.conductor is None:
             results = {key: StepResult.from_dict(one) for key, one in state.get("step_results", {}).items()}
-            self.conductor = Conductor(
-                Plan.from_dict(state["task_plan"]),
+            self.kept_plan = Plan.from_dict(state["task_plan"])
+            self.conductor = self.team.conduct(
+                self.kept_plan,
                 StepContext(
                     question=state["question"],
                     run_id=self.notes.run_id,
@@ -88,11 +102,17 @@ class _Life:
                     history=state.get("history", ""),
                 ),
                 library=self.library,
-                execution=self.team.execution,
-                verification=self.team.verification,
+                budget=self.budget,
                 records=self.records,
             )
         return self.conductor
+
+    def changed_plan(self) -> PlanState:
+        """The plan, if it is another than that of the last checkpoint."""
+        if self.conductor is None or self.conductor.plan is self.kept_plan:
+            return PlanState()
+        self.kept_plan = self.conductor.plan
+        return PlanState(task_plan=self.kept_plan.to_dict())
 
 
 class GraphWorkflow:
@@ -105,13 +125,15 @@ class GraphWorkflow:
         *,
         policy: ApprovalPolicy | None = None,
         tools: Collection[str] | None = None,
+        limits: RunLimits | None = None,
     ) -> None:
-        """`tools` are the only ones a plan may use."""
+        """`tools` are the only ones a plan may use; of `limits`, turns say nothing about plans."""
         try:
             import langgraph.graph  # noqa: F401
         except ImportError:
             raise MissingExtra("langgraph", "langgraph") from None
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
+        self._limits = limits
         self._stack = AsyncExitStack()
         self._graph: Any = None
         self._opening = asyncio.Lock()
@@ -134,13 +156,14 @@ class GraphWorkflow:
         history = str((context or {}).get("history", ""))
         notes.write("begin", task=task, strategy="plan", workflow="langgraph", history=history)
         begin = PlanState(question=task, history=history)
-        return await self._go_on(notes, task, begin, Records(), None, on_event)
+        return await self._go_on(notes, task, begin, Records(), None, on_event, Spent())
 
     async def resume(
         self,
         run_id: str,
+        answer: Answers = None,
         *,
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: Approvals = None,
         on_event: OnWorkflowEvent | None = None,
     ) -> WorkflowResult:
         """Go on with a run that waits, or that a crash interrupted; what was done is not done again."""
@@ -159,14 +182,13 @@ class GraphWorkflow:
         if not state.next:  # killed before the first checkpoint
             again: Any = PlanState(question=begin["task"], history=begin.get("history", ""))
         elif state.interrupts:
-            waiting = [str(one["call_id"]) for one in state.interrupts[0].value]
-            words = words_for(waiting, approvals)
+            words = words_for(state.interrupts[0].value, answer, approvals)
             if not words:
                 return self._still_waiting(run_id, begin["task"], plan, state)
             again = Command(resume={key: _plain(word) for key, word in words.items()})
         else:
             again = None
-        return await self._go_on(notes, begin["task"], again, records, plan, on_event)
+        return await self._go_on(notes, begin["task"], again, records, plan, on_event, spent_in(entries))
 
     async def _go_on(
         self,
@@ -176,10 +198,13 @@ class GraphWorkflow:
         records: Records,
         plan: Plan | None,
         on_event: OnWorkflowEvent | None,
+        spent: Spent,
     ) -> WorkflowResult:
+        team = await Team.of(self._library, self._model, task, self._policy, self._tools)
         life = _Life(
             library=self._library,
-            team=await Team.of(self._library, self._model, task, self._policy, self._tools),
+            team=team,
+            budget=Budget(self._limits, lambda: team.usage, calls=spent.calls, seconds=spent.seconds),
             notes=notes,
             records=records,
             known_plan=plan,
@@ -197,21 +222,22 @@ class GraphWorkflow:
 
     def _still_waiting(self, run_id: str, task: str, plan: Plan | None, state: Any) -> WorkflowResult:
         results = [StepResult.from_dict(one) for one in state.values.get("step_results", {}).values()]
-        asked = tuple(ApprovalRequest(**one) for one in state.interrupts[0].value)
+        asked = state.interrupts[0].value
         return WorkflowResult(
             run_id=run_id,
             question=task,
             state=AgentState.WAITING,
             plan=plan,
             results=tuple(results),
-            approvals=asked,
+            approvals=tuple(ApprovalRequest(**one) for one in asked["approvals"]),
+            questions=tuple(Question(**{**one, "options": tuple(one["options"])}) for one in asked["questions"]),
         )
 
     async def _open(self) -> Any:
         async with self._opening:
             if self._graph is not None:
                 return self._graph
-            checkpointer = await self._stack.enter_async_context(_checkpointer(self._library))
+            checkpointer = await self._stack.enter_async_context(open_checkpoints(self._library.engine.store.location))
             self._graph = build_graph().compile(checkpointer=checkpointer)
         return self._graph
 
@@ -228,13 +254,15 @@ def build_graph() -> Any:
     graph.add_edge(START, "planning")
     graph.add_edge("planning", "execution")
     graph.add_conditional_edges("execution", _should_verify)
-    graph.add_edge("verification", "execution")
+    graph.add_conditional_edges("verification", _should_revise)
     graph.add_edge("synthesis", END)
     return graph
 
 
 async def _planning(state: PlanState, runtime: Any) -> PlanState:
     life: _Life = runtime.context
+    if "task_plan" in state:
+        return await _planning_anew(state, life)
     plan = life.known_plan
     if plan is None:
         plan = await life.team.planning.decompose_task(state["question"], history=state.get("history", ""))
@@ -244,92 +272,82 @@ async def _planning(state: PlanState, runtime: Any) -> PlanState:
     return PlanState(task_plan=plan.to_dict(), step_results={}, fresh=[], current_step=0, errors=list(plan.problems))
 
 
+async def _planning_anew(state: PlanState, life: _Life) -> PlanState:
+    conductor = life.conduct(state)
+    known = life.known_plan
+    if known is not None and len(known.revised_for) > len(conductor.plan.revised_for):
+        conductor.plan = known  # it was planned anew already, and then killed
+    else:
+        await conductor.revise()
+        life.notes.write("plan", plan=conductor.plan.to_dict())
+    life.tell(PlanMade(conductor.plan))
+    return life.changed_plan()
+
+
 async def _execution(state: PlanState, runtime: Any) -> PlanState:
     from langgraph.types import interrupt
 
-    conductor = runtime.context.conduct(state)
+    life: _Life = runtime.context
+    conductor = life.conduct(state)
     fresh = await conductor.advance()
     if conductor.is_stuck and not fresh:
-        asked = [_request(one) for one in conductor.waiting.values()]
-        said = interrupt(asked)
-        conductor.take_words({step_id: Approval(**word) for step_id, word in said.items()})
+        said = interrupt(_asked(conductor.waiting.values()))
+        conductor.take_words({key: word if isinstance(word, str) else Approval(**word) for key, word in said.items()})
         fresh = await conductor.advance()
-    return PlanState(fresh=[result.to_dict() for result in fresh], task_plan=conductor.plan.to_dict())
+    return PlanState(fresh=[result.to_dict() for result in fresh]) | life.changed_plan()
 
 
-def _should_verify(state: PlanState) -> Literal["verification", "execution", "synthesis"]:
+async def _should_verify(state: PlanState) -> Literal["verification", "execution", "synthesis"]:
+    # Async, though it waits for nothing: LangGraph takes other functions to a thread and back.
     if state.get("fresh"):
         return "verification"
     return "synthesis" if state["current_step"] >= len(state["task_plan"]["steps"]) else "execution"
 
 
+async def _should_revise(state: PlanState) -> Literal["planning", "execution"]:
+    return "planning" if state["is_bad"] else "execution"
+
+
 async def _verification(state: PlanState, runtime: Any) -> PlanState:
     life: _Life = runtime.context
-    conductor, errors = life.conduct(state), list(state.get("errors", ()))
+    conductor, known, errors = life.conduct(state), dict(state["step_results"]), list(state["errors"])
     for said in state["fresh"]:
         verified = await conductor.verify(StepResult.from_dict(said))
         if verified is None:
             continue
         conductor.settle(verified)
-        life.notes.write("step", result=verified.to_dict())
+        known[str(verified.step_id)] = verified.to_dict()
+        life.notes.write("step", result=known[str(verified.step_id)])
         life.tell(StepEnded(verified))
         if verified.verification is not None:
             errors += [f"Step {verified.step_id}: {issue}" for issue in verified.verification.issues]
-    results = {key: result.to_dict() for key, result in conductor.context.results.items()}
-    return PlanState(
-        fresh=[],
-        step_results=results,
-        current_step=len(results),
-        errors=errors,
-        task_plan=conductor.plan.to_dict(),
-    )
+    results = {step_id: known[step_id] for step_id in conductor.context.results}
+    done = PlanState(fresh=[], step_results=results, current_step=len(results), is_bad=conductor.needs_revision)
+    return done | (PlanState(errors=errors) if errors != state["errors"] else PlanState()) | life.changed_plan()
 
 
 async def _synthesis(state: PlanState, runtime: Any) -> PlanState:
     life: _Life = runtime.context
     conductor = life.conduct(state)
     life.clock.lap("execution")
-    answer = await life.team.coordination.synthesize(state["question"], conductor.plan, in_order(conductor))
+    answer = await life.team.answer(state["question"], conductor)
     life.clock.lap("synthesis")
     return PlanState(final_answer=answer)
-
-
-@asynccontextmanager
-async def _checkpointer(library: UnifiedToolLibrary) -> AsyncIterator[Any]:
-    """Where checkpoints are kept: beside the records."""
-    location = library.engine.store.location
-    if location.kind == "postgresql":
-        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-
-        url = str(location.database).replace("postgresql+psycopg://", "postgresql://", 1)
-        async with AsyncPostgresSaver.from_conn_string(url) as saver:
-            await saver.setup()
-            yield saver
-    elif location.kind == "sqlite":
-        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-
-        path = Path(str(location.database))
-        async with AsyncSqliteSaver.from_conn_string(str(path.with_name(f"{path.stem}-graph.db"))) as saver:
-            yield saver
-    else:
-        from langgraph.checkpoint.memory import InMemorySaver
-
-        yield InMemorySaver()
 
 
 def _config(run_id: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": run_id}, "recursion_limit": STEPS_OF_GRAPH}
 
 
-def _request(one: ApprovalRequest) -> dict[str, Any]:
-    return {
-        "call_id": one.call_id,
-        "tool_id": one.tool_id,
-        "action": one.action,
-        "arguments": one.arguments,
-        "reason": one.reason,
-    }
+def _asked(requests: Iterable[Request]) -> dict[str, list[dict[str, Any]]]:
+    """What people are asked, as plain values."""
+    asked: dict[str, list[dict[str, Any]]] = {"approvals": [], "questions": []}
+    for one in requests:
+        asked["approvals" if isinstance(one, ApprovalRequest) else "questions"].append(asdict(one))
+    return asked
 
 
-def _plain(word: Approval) -> dict[str, Any]:
+def _plain(word: Word) -> dict[str, Any] | str:
+    if isinstance(word, str):
+        return word
     return {"allowed": word.allowed, "arguments": word.arguments, "reason": word.reason}

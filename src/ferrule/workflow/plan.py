@@ -13,6 +13,8 @@ from ferrule.names import near_names
 from ferrule.workflow.references import steps_referred_to
 
 NO_TOOL: Final = "none"
+ASK_USER: Final = "ask_user"
+"""The step is a question to the user."""
 MOST_STEPS: Final = 50
 
 StepId: TypeAlias = int | str
@@ -53,7 +55,7 @@ class PlanStep:
     id: StepId
     description: str
     tool_type: str = NO_TOOL
-    """The tool, as models know it; `none` = think."""
+    """The tool, as models know it; `none` = think, `ask_user` = ask."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """What is known of its arguments; may refer to results of other steps: `${1}`, `${1.items[0].name}`."""
     dependencies: tuple[StepId, ...] = ()
@@ -72,6 +74,8 @@ class Plan:
     total_estimated_time: float = 0.0
     problems: tuple[str, ...] = ()
     """What was wrong with it and has been mended."""
+    revised_for: tuple[StepId, ...] = ()
+    """Steps whose results were so bad that what was to come after them was planned anew."""
 
     def __getitem__(self, step_id: StepId) -> PlanStep:
         return next(step for step in self.steps if str(step.id) == str(step_id))
@@ -93,6 +97,7 @@ class Plan:
             "parallel_groups": [list(group) for group in self.parallel_groups],
             "total_estimated_time": self.total_estimated_time,
             "problems": list(self.problems),
+            "revised_for": list(self.revised_for),
         }
 
     @classmethod
@@ -105,6 +110,7 @@ class Plan:
             parallel_groups=tuple(tuple(group) for group in said.get("parallel_groups", ())),
             total_estimated_time=float(said.get("total_estimated_time", 0)),
             problems=tuple(said.get("problems", ())),
+            revised_for=tuple(said.get("revised_for", ())),
         )
 
 
@@ -114,15 +120,21 @@ def single_step(question: str, tool_type: str = NO_TOOL, **parameters: Any) -> P
     return Plan(steps=(step,), parallel_groups=((1,),))
 
 
-def plan_of(said: Any, tools: Collection[str]) -> Plan | None:
-    """The plan a model wrote, mended; None when there is no step in it. `tools` are the names it may use."""
+def plan_of(
+    said: Any, tools: Collection[str], *, after: Sequence[PlanStep] = (), lost: Collection[StepId] = ()
+) -> Plan | None:
+    """The plan a model wrote, mended; None when there is no step in it. `tools` are the names it may use.
+
+    It goes on `after` steps that were begun already; of those, the `lost` ones have no result to build on.
+    """
     steps, problems = _steps_in(said)
     if not steps:
         return None
-    steps = _with_unique_ids(steps, problems)
+    gone = {str(one) for one in lost}
+    steps = _with_unique_ids(steps, problems, taken=[step.id for step in after])
     steps = [_with_known_tool(step, tools, problems) for step in steps]
-    steps = _with_known_dependencies(steps, problems)
-    steps = _without_circles(steps, problems)
+    steps = _with_known_dependencies(steps, problems, known=[step.id for step in after if str(step.id) not in gone])
+    steps = [*after, *_without_circles(steps, problems)]
     time = said.get("total_estimated_time", 0) if isinstance(said, Mapping) else 0
     return Plan(
         steps=tuple(steps),
@@ -178,14 +190,13 @@ def _step_of(said: Mapping[str, Any], number: int) -> PlanStep:
     )
 
 
-def _with_unique_ids(steps: Sequence[PlanStep], problems: list[str]) -> list[PlanStep]:
-    seen: set[str] = set()
+def _with_unique_ids(steps: Sequence[PlanStep], problems: list[str], taken: Collection[StepId] = ()) -> list[PlanStep]:
+    seen = {str(one) for one in taken}
+    said = {str(step.id) for step in steps}
     found = []
     for step in steps:
         if str(step.id) in seen:
-            fresh = next(
-                n for n in range(1, len(steps) + len(seen) + 2) if str(n) not in seen | {str(s.id) for s in steps}
-            )
+            fresh = next(n for n in range(1, len(steps) + len(seen) + 2) if str(n) not in seen | said)
             problems.append(f"Two steps have the id {step.id}; the second is now {fresh}.")
             step = replace(step, id=fresh)
         seen.add(str(step.id))
@@ -194,7 +205,7 @@ def _with_unique_ids(steps: Sequence[PlanStep], problems: list[str]) -> list[Pla
 
 
 def _with_known_tool(step: PlanStep, tools: Collection[str], problems: list[str]) -> PlanStep:
-    if step.tool_type in tools or step.tool_type == NO_TOOL:
+    if step.tool_type in tools or step.tool_type in (NO_TOOL, ASK_USER):
         return step
     if step.tool_type.casefold() in ("", "null", "direct", "reasoning", "llm", "无"):
         return replace(step, tool_type=NO_TOOL)
@@ -205,18 +216,20 @@ def _with_known_tool(step: PlanStep, tools: Collection[str], problems: list[str]
     return replace(step, tool_type=chosen)
 
 
-def _with_known_dependencies(steps: Sequence[PlanStep], problems: list[str]) -> list[PlanStep]:
-    ids = {str(step.id): step.id for step in steps}
+def _with_known_dependencies(
+    steps: Sequence[PlanStep], problems: list[str], known: Collection[StepId] = ()
+) -> list[PlanStep]:
+    ids = {str(one): one for one in (*known, *(step.id for step in steps))}
     found = []
     for step in steps:
         wanted = dict.fromkeys([*map(str, step.dependencies), *steps_referred_to(step.parameters)])
-        known = tuple(ids[one] for one in wanted if one in ids and one != str(step.id))
+        there = tuple(ids[one] for one in wanted if one in ids and one != str(step.id))
         for one in wanted:
             if one == str(step.id):
                 problems.append(f"Step {step.id} depends on itself; that was taken out.")
             elif one not in ids and one in map(str, step.dependencies):
                 problems.append(f"Step {step.id} depends on step {one}, which is not there; that was taken out.")
-        found.append(replace(step, dependencies=known))
+        found.append(replace(step, dependencies=there))
     return found
 
 

@@ -34,6 +34,10 @@ class Records:
                 found[call_id] = record
         return cls(found)
 
+    def know(self, step: PlanStep) -> bool:
+        """Whether a call was made for a step."""
+        return call_id_of(step, 1) in self.by_call
+
     def result_of(self, step: PlanStep, attempt: int, library: UnifiedToolLibrary) -> StepResult | None:
         """What became of a step's call; None when it was never made, or can be made again."""
         record = self.by_call.get(call_id_of(step, attempt))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ferrule.workflow.plan import StepId
@@ -52,8 +52,26 @@ class StepResult:
     seconds: float = 0.0
     verification: Verification | None = None
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it failed, or cannot be believed."""
+        return not self.skipped and self.verification is not None and not self.verification.verified
+
+    @property
+    def told(self) -> str:
+        """In a line, for models."""
+        if not self.success:
+            return f"[{self.step_id}] {self.description}: failed ({self.error})"
+        doubts = " (doubtful)" if self.is_doubtful else ""
+        return f"[{self.step_id}] {self.description}{doubts}: {self.result}"
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For notes and checkpoints. Nothing is copied: nobody changes a result."""
+        said = _said(self)
+        said["attempts"] = [_said(one) for one in self.attempts]
+        if self.verification is not None:
+            said["verification"] = _said(self.verification)
+        return said
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> StepResult:
@@ -80,3 +98,8 @@ class StepContext:
     def outputs(self) -> dict[str, Any]:
         """What references in parameters may refer to."""
         return {step_id: result.output for step_id, result in self.results.items() if result.success}
+
+
+def _said(value: Attempt | Verification | StepResult) -> dict[str, Any]:
+    """Its fields. `asdict` would copy all there is in them, and that took a quarter of a step."""
+    return {name: getattr(value, name) for name in value.__slots__}

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
-from ferrule.agent.answer import AgentState, Approval, ApprovalRequest
+from ferrule.agent.answer import AgentState, Approval, ApprovalRequest, Question
 from ferrule.agent.approval import ApprovalPolicy
+from ferrule.agent.limits import RunLimits
 from ferrule.library import UnifiedToolLibrary
 from ferrule.memory import ExecutionContext, RunMemory
 from ferrule.memory.counsel import Counsel
 from ferrule.messages import Usage
 from ferrule.models.model import Model
+from ferrule.workflow.budget import Budget
 from ferrule.workflow.conductor import Conductor
 from ferrule.workflow.coordination import CoordinationAgent
-from ferrule.workflow.execution import ExecutionAgent
+from ferrule.workflow.execution import ExecutionAgent, Word
 from ferrule.workflow.notes import RunNotes
-from ferrule.workflow.plan import Plan
+from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan
 from ferrule.workflow.planning import PlanningAgent
 from ferrule.workflow.recovery import Records
 from ferrule.workflow.results import StepContext, StepResult
@@ -28,7 +30,7 @@ from ferrule.workflow.verification import VerificationAgent
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """There is a plan."""
+    """There is a plan, or another one."""
 
     plan: Plan
 
@@ -41,6 +43,9 @@ class StepEnded:
 
 
 WorkflowEvent: TypeAlias = PlanMade | StepEnded
+Answers: TypeAlias = Mapping[str, str] | str | None
+"""What the user says to the questions of steps, by their ids; a single text answers the first."""
+Approvals: TypeAlias = Mapping[str, Approval | bool] | bool | None
 OnWorkflowEvent: TypeAlias = Callable[[WorkflowEvent], None]
 
 
@@ -55,7 +60,8 @@ class WorkflowResult:
     plan: Plan | None = None
     results: tuple[StepResult, ...] = ()
     approvals: tuple[ApprovalRequest, ...] = ()
-    """Steps that wait for a person's word."""
+    questions: tuple[Question, ...] = ()
+    """What steps wait for: leave to make a call, or an answer."""
     errors: tuple[str, ...] = ()
     """What was wrong and did not stop it."""
     usage: Usage = field(default_factory=Usage)
@@ -78,8 +84,9 @@ class Workflow(Protocol):
     async def resume(
         self,
         run_id: str,
+        answer: Answers = None,
         *,
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: Approvals = None,
         on_event: OnWorkflowEvent | None = None,
     ) -> WorkflowResult: ...
 
@@ -112,6 +119,25 @@ class Team:
             coordination=CoordinationAgent(model),
         )
 
+    def conduct(
+        self, plan: Plan, context: StepContext, *, library: UnifiedToolLibrary, budget: Budget, records: Records
+    ) -> Conductor:
+        return Conductor(
+            plan,
+            context,
+            library=library,
+            planning=self.planning,
+            execution=self.execution,
+            verification=self.verification,
+            budget=budget,
+            records=records,
+        )
+
+    async def answer(self, task: str, conductor: Conductor) -> str:
+        """Out of what was found out; where a limit was reached, without asking the model once more."""
+        results = in_order(conductor)
+        return await self.coordination.synthesize(task, conductor.plan, results, think=conductor.stopped is None)
+
     @property
     def usage(self) -> Usage:
         return self.planning.usage + self.execution.usage + self.coordination.usage
@@ -127,9 +153,11 @@ class SimpleWorkflow:
         *,
         policy: ApprovalPolicy | None = None,
         tools: Collection[str] | None = None,
+        limits: RunLimits | None = None,
     ) -> None:
-        """`tools` are the only ones a plan may use."""
+        """`tools` are the only ones a plan may use; of `limits`, turns say nothing about plans."""
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
+        self._limits = limits
 
     async def run(
         self,
@@ -143,13 +171,14 @@ class SimpleWorkflow:
         notes = RunNotes(self._library, run_id or new_run_id())
         history = str((context or {}).get("history", ""))
         notes.write("begin", task=task, strategy="plan", workflow="simple", history=history)
-        return await self._go_on(notes, task, history, None, {}, Records(), {}, on_event)
+        return await self._go_on(notes, task, history, None, {}, Records(), {}, on_event, Spent())
 
     async def resume(
         self,
         run_id: str,
+        answer: Answers = None,
         *,
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: Approvals = None,
         on_event: OnWorkflowEvent | None = None,
     ) -> WorkflowResult:
         """Go on with a run that waits, or that a crash interrupted; what was done is not done again."""
@@ -161,10 +190,12 @@ class SimpleWorkflow:
         if entries[-1]["kind"] == "end" and entries[-1]["state"] != AgentState.WAITING:
             return ended(run_id, begin["task"], plan, results, entries[-1])
         records = await Records.of_run(self._library.engine, run_id)
-        asked = entries[-1].get("approvals", []) if entries[-1]["kind"] == "end" else []
-        words = words_for([str(one["call_id"]) for one in asked], approvals)
+        words = words_for(entries[-1] if entries[-1]["kind"] == "end" else {}, answer, approvals)
         known = {str(result.step_id): result for result in results}
-        return await self._go_on(notes, begin["task"], begin.get("history", ""), plan, known, records, words, on_event)
+        spent = spent_in(entries)
+        return await self._go_on(
+            notes, begin["task"], begin.get("history", ""), plan, known, records, words, on_event, spent
+        )
 
     async def _go_on(
         self,
@@ -174,37 +205,37 @@ class SimpleWorkflow:
         plan: Plan | None,
         known: dict[str, StepResult],
         records: Records,
-        words: Mapping[str, Approval],
+        words: Mapping[str, Word],
         on_event: OnWorkflowEvent | None,
+        spent: Spent,
     ) -> WorkflowResult:
         team, tell = await Team.of(self._library, self._model, task, self._policy, self._tools), on_event or nobody
+        budget = Budget(self._limits, lambda: team.usage, calls=spent.calls, seconds=spent.seconds)
         clock = Clock()
         if plan is None:
             plan = await team.planning.decompose_task(task, history=history)
             notes.write("plan", plan=plan.to_dict())
         clock.lap("planning")
         tell(PlanMade(plan))
-        conductor = Conductor(
-            plan,
-            StepContext(question=task, run_id=notes.run_id, results=known, history=history),
-            library=self._library,
-            execution=team.execution,
-            verification=team.verification,
-            records=records,
-        )
+        context = StepContext(question=task, run_id=notes.run_id, results=known, history=history)
+        conductor = team.conduct(plan, context, library=self._library, budget=budget, records=records)
         conductor.take_words(words)
         await self._conduct(conductor, notes, tell)
         clock.lap("execution")
-        answer = ""
-        if conductor.is_done:
-            answer = await team.coordination.synthesize(task, conductor.plan, in_order(conductor))
+        answer = await team.answer(task, conductor) if conductor.is_done else ""
         clock.lap("synthesis")
         return conclude(notes, task, conductor, answer, team=team, clock=clock)
 
     async def _conduct(self, conductor: Conductor, notes: RunNotes, tell: OnWorkflowEvent) -> None:
         """Do and verify steps until all have results, or a person must speak first."""
         try:
-            while not conductor.is_done and not conductor.is_stuck:
+            while True:
+                if conductor.needs_revision:
+                    await conductor.revise()
+                    notes.write("plan", plan=conductor.plan.to_dict())
+                    tell(PlanMade(conductor.plan))
+                if conductor.is_done or conductor.is_stuck:
+                    return
                 for result in await conductor.advance():
                     verified = await conductor.verify(result)
                     if verified is not None:
@@ -246,12 +277,22 @@ def conclude(
     notes: RunNotes, task: str, conductor: Conductor, answer: str, *, team: Team, clock: Clock
 ) -> WorkflowResult:
     """Write down how far the run has come, and tell it."""
-    results, waiting = in_order(conductor), tuple(conductor.waiting.values())
+    results, waiting = in_order(conductor), conductor.waiting.values()
+    approvals = tuple(one for one in waiting if isinstance(one, ApprovalRequest))
+    questions = tuple(one for one in waiting if isinstance(one, Question))
     state = AgentState.WAITING
     if conductor.is_done:
-        state = AgentState.FINISHED if any(result.success for result in results) else AgentState.STOPPED
-    asked = [{"call_id": one.call_id} for one in waiting]
-    notes.write("end", state=state.value, text=answer, reason="", approvals=asked, seconds=clock.total)
+        is_good = conductor.stopped is None and any(result.success for result in results)
+        state = AgentState.FINISHED if is_good else AgentState.STOPPED
+    notes.write(
+        "end",
+        state=state.value,
+        text=answer,
+        reason=conductor.stopped or "",
+        approvals=[{"call_id": one.call_id} for one in approvals],
+        questions=[asdict(one) for one in questions],
+        seconds=clock.total,
+    )
     return WorkflowResult(
         run_id=notes.run_id,
         question=task,
@@ -259,22 +300,23 @@ def conclude(
         answer=answer,
         plan=conductor.plan,
         results=tuple(results),
-        approvals=waiting,
-        errors=errors_of(conductor.plan, results),
+        approvals=approvals,
+        questions=questions,
+        errors=errors_of(conductor.plan, results, conductor.stopped),
         usage=team.usage,
         timings=clock.laps,
     )
 
 
-def errors_of(plan: Plan, results: list[StepResult]) -> tuple[str, ...]:
-    """What was wrong with the plan, and what is doubtful about results."""
+def errors_of(plan: Plan, results: list[StepResult], stopped: str | None) -> tuple[str, ...]:
+    """What was wrong with the plan, what is doubtful about results, and why it was not done to its end."""
     doubts = (
         f"Step {result.step_id}: {issue}"
         for result in results
         if result.verification is not None and not result.skipped
         for issue in result.verification.issues
     )
-    return (*plan.problems, *doubts)
+    return (*plan.problems, *doubts, *([f"The run was stopped: {stopped}."] if stopped else ()))
 
 
 def ended(
@@ -288,18 +330,37 @@ def ended(
         answer=end["text"],
         plan=plan,
         results=tuple(results),
-        errors=() if plan is None else errors_of(plan, results),
+        errors=() if plan is None else errors_of(plan, results, end.get("reason") or None),
     )
 
 
-def words_for(waiting: list[str], approvals: Mapping[str, Approval | bool] | bool | None) -> dict[str, Approval]:
-    """What people have said about each step that waits."""
-    found = {}
-    for step_id in waiting:
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run has used in its earlier lives."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+
+def spent_in(entries: Sequence[Mapping[str, Any]]) -> Spent:
+    calls = sum(
+        one["tool_type"] not in (NO_TOOL, ASK_USER) and not one["skipped"]
+        for one in (entry["result"] for entry in entries if entry["kind"] == "step")
+    )
+    return Spent(calls, sum(float(entry.get("seconds", 0)) for entry in entries if entry["kind"] == "end"))
+
+
+def words_for(waits: Mapping[str, Any], answer: Answers, approvals: Approvals) -> dict[str, Word]:
+    """What people have said about each step that waits: `approvals` and `questions` have their `call_id`s."""
+    found: dict[str, Word] = {}
+    for step_id in (str(one["call_id"]) for one in waits.get("approvals", ())):
         word = approvals if isinstance(approvals, bool) or approvals is None else approvals.get(step_id)
         if word is not None:
             found[step_id] = Approval(allowed=word) if isinstance(word, bool) else word
-    return found
+    questions = [str(one["call_id"]) for one in waits.get("questions", ())]
+    if isinstance(answer, str):
+        answer = {step_id: answer for step_id in questions[:1]}
+    return found | {step_id: text for step_id, text in (answer or {}).items() if step_id in questions}
 
 
 def nobody(event: WorkflowEvent) -> None:

@@ -1,0 +1,77 @@
+"""Where LangGraph keeps the checkpoints of runs: beside the records, in the same kind of store."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ferrule.store.location import Location
+
+BUSY_SECONDS = 20
+"""How long to wait while another process writes."""
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_checkpoints(location: Location) -> AsyncIterator[Any]:
+    """A saver of LangGraph."""
+    if location.kind == "postgresql":
+        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+        url = str(location.database).replace("postgresql+psycopg://", "postgresql://", 1)
+        async with AsyncPostgresSaver.from_conn_string(url) as saver:
+            await saver.setup()
+            yield saver
+    elif location.kind == "sqlite":
+        path = Path(str(location.database))
+        connection = await asyncio.to_thread(_connect, path.with_name(f"{path.stem}-graph.db"))
+        with closing(connection), ThreadPoolExecutor(1, "ferrule-checkpoints") as thread:
+            yield _sqlite_saver(connection, thread)
+    else:
+        from langgraph.checkpoint.memory import InMemorySaver
+
+        yield InMemorySaver()
+
+
+def _sqlite_saver(connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> Any:
+    """LangGraph's saver for SQLite in a thread, with one transaction for each step of the graph.
+
+    Its own async saver makes two, and goes to its thread and back three or four times for each: that is more than
+    the graph itself costs.
+    """
+    from langgraph.checkpoint.base import WRITES_IDX_MAP
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    class Saver(SqliteSaver):
+        async def aget_tuple(self, config: Any) -> Any:
+            return await _within(thread, self.get_tuple, config)
+
+        async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+            return await _within(thread, self.put, config, checkpoint, metadata, new_versions)
+
+        async def aput_writes(
+            self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+        ) -> None:
+            # What a node gives is in the checkpoint that follows at once: no two of ours run side by side, one of
+            # which could be done before the other. What people are asked, and say, stands in no checkpoint.
+            if any(channel in WRITES_IDX_MAP for channel, _ in writes):
+                await _within(thread, self.put_writes, config, writes, task_id, task_path)
+
+    return Saver(connection)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")  # as the records: a crash of the process loses nothing
+    return connection
+
+
+async def _within(thread: ThreadPoolExecutor, work: Callable[..., T], *given: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(thread, work, *given)

@@ -1,0 +1,226 @@
+"""Plans that meet people, bad results and limits: the same on both workflows."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from ferrule import UnifiedToolLibrary, tool
+from ferrule.agent import AgentState, RunLimits
+from ferrule.errors import ModelRefused
+from ferrule.messages import Usage
+from ferrule.models.model import ModelReply
+from ferrule.testing import ScriptedModel
+from ferrule.workflow.workflow import PlanMade
+
+
+def plan(*steps: dict[str, Any]) -> str:
+    return json.dumps({"steps": list(steps)})
+
+
+def step(number: int, tool_type: str = "none", needs: list[int] | None = None, **parameters: Any) -> dict[str, Any]:
+    said = {"id": number, "description": f"step {number}", "tool_type": tool_type, "dependencies": needs or []}
+    return {**said, "parameters": parameters}
+
+
+@tool(read_only=True)
+async def add(a: float, b: float) -> float:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(read_only=True)
+async def broken(item: str) -> str:
+    """Never works."""
+    raise RuntimeError("it is broken")
+
+
+@tool(read_only=True)
+async def shout(text: str) -> str:
+    """Say it loudly."""
+    return text.upper()
+
+
+# People
+
+
+async def test_a_step_asks_the_user_and_goes_on_with_the_answer(workflow):
+    steps = [
+        step(1, "ask_user", question="Which colour?", options=["red", "blue"]),
+        step(2, "shout", [1], text="in ${1}"),
+        step(3, "add", a=1, b=1),
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(add, shout)
+        model = ScriptedModel([plan(*steps), "A loud colour."])
+        async with workflow(library, model) as flow:
+            paused = await flow.run("Paint it")
+            assert paused.state is AgentState.WAITING and [r.step_id for r in paused.results] == [3]
+            [asked] = paused.questions
+            assert (asked.call_id, asked.text, asked.options) == ("1", "Which colour?", ("red", "blue"))
+            again = await flow.resume(paused.run_id)
+            assert again.questions == paused.questions
+            done = await flow.resume(paused.run_id, "blue")
+        assert {r.step_id: r.result for r in done.results} == {1: "blue", 2: "IN BLUE", 3: "2"}
+        assert done.state is AgentState.FINISHED and done.answer == "A loud colour."
+        assert "ask_user" in str(model.requests[0].messages[0]["content"])
+
+
+async def test_of_two_questions_one_answer_is_for_the_first_and_a_map_for_both(workflow):
+    steps = [step(1, "ask_user", question="Who?"), step(2, "ask_user", question="Why?")]
+    async with UnifiedToolLibrary() as library:
+        async with workflow(library, ScriptedModel([plan(*steps), "Both."])) as flow:
+            paused = await flow.run("Ask")
+            assert [q.text for q in paused.questions] == ["Who?", "Why?"]
+            one = await flow.resume(paused.run_id, "me")
+            assert [q.call_id for q in one.questions] == ["2"] and one.state is AgentState.WAITING
+            done = await flow.resume(paused.run_id, {"2": "because", "7": "nobody asked"})
+        assert [r.output for r in done.results] == ["me", "because"] and done.answer == "Both."
+
+
+async def test_a_question_may_hold_what_was_found_out_before(workflow):
+    steps = [step(1, "add", a=1, b=2), step(2, "ask_user", [1], question="Is ${1} enough?")]
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        async with workflow(library, ScriptedModel([plan(*steps)])) as flow:
+            paused = await flow.run("Ask")
+        assert [q.text for q in paused.questions] == ["Is 3 enough?"]
+
+
+# Bad results
+
+
+async def test_after_a_failure_the_rest_is_planned_anew(workflow):
+    first = [step(1, "add", a=1, b=2), step(2, "broken", item="x"), step(3, "shout", [2], text="${2}")]
+    other = [step(4, "shout", [1], text="got ${1}")]
+    seen: list[Any] = []
+    async with UnifiedToolLibrary() as library:
+        library.register(add, broken, shout)
+        model = ScriptedModel([plan(*first), ModelRefused("no"), plan(*other), "Three."])
+        async with workflow(library, model) as flow:
+            done = await flow.run("Go", on_event=seen.append)
+        assert {r.step_id: r.success for r in done.results} == {1: True, 2: False, 4: True}
+        assert done.results[-1].output == "GOT 3" and done.answer == "Three."
+        told = str(model.requests[2].messages[-1]["content"])
+        assert "[2] step 2: failed" in told and "it is broken" in told and "[3] step 3" in told and "from 3 on" in told
+        plans = [event.plan for event in seen if isinstance(event, PlanMade)]
+        assert [[s.id for s in one.steps] for one in plans] == [[1, 2, 3], [1, 2, 4]]
+        assert done.plan.revised_for == (2,)
+
+
+async def test_a_new_plan_gets_ids_of_its_own_and_cannot_build_on_what_failed(workflow):
+    other = [step(1, "add", [], a=5, b=5), step(9, "shout", [2], text="on")]
+    first = plan(step(1, "add", a=1, b=2), step(2, "broken", [1], item="x"))
+    async with UnifiedToolLibrary() as library:
+        library.register(add, broken, shout)
+        model = ScriptedModel([first, ModelRefused("no"), plan(*other), "ok"])
+        async with workflow(library, model) as flow:
+            done = await flow.run("Go")
+        assert {r.step_id: r.output for r in done.results if r.success} == {1: 3, 3: 10, 9: "ON"}
+        assert any("depends on step 2, which is not there" in problem for problem in done.plan.problems)
+
+
+async def test_plans_are_not_changed_for_ever(workflow):
+    def another_try(request: Any) -> str:
+        asked = "cannot be relied on" in str(request.messages[-1]["content"])
+        return plan(step(len(tried) + 2, "broken", item=f"try {len(tried)}")) if asked else ""
+
+    tried: list[str] = []
+
+    @tool(read_only=True)
+    async def broken(item: str) -> str:
+        """Never works."""
+        tried.append(item)
+        raise RuntimeError("still broken")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(broken)
+        turns = [plan(step(1, "broken", item="first")), *[another_try] * 20]
+        async with workflow(library, ScriptedModel(turns)) as flow:
+            done = await flow.run("Go")
+        assert tried == ["first", "try 1", "try 2"]
+        assert done.state is AgentState.STOPPED and len(done.results) == 3
+
+
+async def test_what_may_have_happened_and_what_is_not_allowed_is_not_planned_round(workflow):
+    @tool(timeout=0.05)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        await asyncio.sleep(5)
+        return "paid"
+
+    @tool(destructive=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        return "deleted"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(pay, delete)
+        model = ScriptedModel([plan(step(1, "pay", amount=5), step(2, "delete", path="a"))])
+        async with workflow(library, model) as flow:
+            paused = await flow.run("Pay")
+            done = await flow.resume(paused.run_id, approvals=False)
+        assert [r.error_type for r in done.results] == ["unknown_outcome", "permission_denied"]
+        assert len(model.requests) == 1
+
+
+async def test_a_run_that_waits_knows_its_new_plan(workflow):
+    first = [step(1, "broken", item="x"), step(2, "shout", [1], text="never")]
+    other = [step(3, "ask_user", question="What then?"), step(4, "shout", [3], text="${3}")]
+    async with UnifiedToolLibrary() as library:
+        library.register(broken, shout)
+        script = [plan(*first), ModelRefused("no"), plan(*other), "Done."]
+        async with workflow(library, ScriptedModel(script)) as flow:
+            paused = await flow.run("Go")
+            done = await flow.resume(paused.run_id, "tea")
+        assert {r.step_id: r.result for r in done.results if r.success} == {3: "tea", 4: "TEA"}
+
+
+# Limits
+
+
+async def test_a_plan_makes_no_more_calls_than_it_may(workflow):
+    steps = [step(1, "add", a=1, b=1), step(2, "add", [1], a=2, b=2), step(3, "add", [2], a=3, b=3)]
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        model = ScriptedModel([plan(*steps)])
+        async with workflow(library, model, limits=RunLimits(calls=2)) as flow:
+            done = await flow.run("Go")
+        assert [(r.success, r.skipped) for r in done.results] == [(True, False), (True, False), (False, True)]
+        assert done.state is AgentState.STOPPED and done.answer == "4" and len(model.requests) == 1
+        assert "The run was stopped: it made 2 calls, and 2 is the most." in done.errors
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_when_the_time_is_up_what_runs_is_ended(workflow, read_only):
+    ended: list[str] = []
+
+    @tool(read_only=read_only)
+    async def sleep() -> str:
+        """Sleep."""
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("sleep")
+        return "slept"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(add, sleep)
+        model = ScriptedModel([plan(step(1, "add", a=1, b=1), step(2, "sleep"), step(3, "add", [2], a=1, b=1))])
+        async with workflow(library, model, limits=RunLimits(seconds=0.3)) as flow:
+            done = await flow.run("Go")
+        results = {r.step_id: r for r in done.results}
+        assert ended == ["sleep"] and results[3].skipped and done.answer == "2"
+        assert results[2].error_type == ("stopped" if read_only else "unknown_outcome")
+        assert done.state is AgentState.STOPPED and "0.3 is the most" in done.errors[-1]
+
+
+async def test_a_plan_uses_no_more_tokens_than_it_may(workflow):
+    dear = ModelReply(text=plan(step(1, "add", a=1, b=1)), usage=Usage(requests=1, input_tokens=900, output_tokens=200))
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        async with workflow(library, ScriptedModel([dear]), limits=RunLimits(tokens=1000)) as flow:
+            done = await flow.run("Go")
+        assert done.state is AgentState.STOPPED and done.results[0].skipped
+        assert "1100 tokens" in (done.results[0].error or "")
