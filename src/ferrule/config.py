@@ -132,10 +132,10 @@ class FerruleConfig:
             on_elicit=on_elicit,
         )
         if self.engine_config.builtin_tools:
-            engine.register(*self.box_tools())
+            engine.register(*self.box_tools(engine))
         return engine
 
-    def box_tools(self) -> list[Tool]:
+    def box_tools(self, engine: ToolEngine) -> list[Tool]:
         """The tools in the box that the project sets up, or could."""
         said = self.engine_config
         protected = [
@@ -148,7 +148,9 @@ class FerruleConfig:
             self.tools,
             root=self.root,
             protected=[*protected, *(entry.source for entry in said.openapi)],
-            guard=self.address_guard,
+            guard=engine.address_guard,
+            store=engine.store,
+            ask=engine.on_elicit,
         )
 
     @property

@@ -6,8 +6,8 @@ import pytest
 
 from ferrule import ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.errors import ModelRefused
+from ferrule.memory import conversation as memory_module
 from ferrule.orchestrator import ConversationMemory, Orchestrator
-from ferrule.orchestrator import memory as memory_module
 from ferrule.testing import ScriptedModel
 
 HISTORY = {"name": "get_conversation_history", "arguments": {"query": "questions"}}

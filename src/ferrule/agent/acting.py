@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from ferrule.agent.answer import AgentStep, Approval, ApprovalRequest, Question
 from ferrule.agent.approval import ApprovalPolicy, Person, strictest
-from ferrule.agent.control import ASK_USER, FINISH_TASK
 from ferrule.agent.events import CallEnded, CallStarted, OnEvent
 from ferrule.agent.meaning import Meaning, Meant
 from ferrule.agent.run import Run
@@ -25,6 +24,7 @@ from ferrule.errors import KNOWN_FAILURE, PERMISSION_DENIED, VALIDATION_ERROR, K
 from ferrule.messages import ToolCall
 from ferrule.spec import Tool, ToolType
 from ferrule.subagent import ToolSubAgent
+from ferrule.tools.conversation import ASK_USER, FINISH_TASK
 
 logger = logging.getLogger("ferrule.agent")
 

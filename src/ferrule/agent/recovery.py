@@ -6,7 +6,6 @@ from typing import Final
 
 from ferrule.agent.acting import Acting, text_for_model
 from ferrule.agent.answer import AgentStep
-from ferrule.agent.control import CONTROL
 from ferrule.agent.meaning import Meant
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import Offer
@@ -17,6 +16,7 @@ from ferrule.memory import RunMemory
 from ferrule.messages import ToolCall
 from ferrule.registry import ToolRegistry
 from ferrule.store import ToolCallRecord
+from ferrule.tools.conversation import CONTROL
 
 UNKNOWN = (
     "This call was interrupted while it ran; whether it did what it was to do is not known. It was not made again. "

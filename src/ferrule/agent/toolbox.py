@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ferrule.agent.control import control_tools
 from ferrule.content import encode_json
 from ferrule.describe.meta_tools import meta_tools
 from ferrule.describe.schemas import NamedAction, actions_by_name, openai_schema
@@ -15,6 +14,7 @@ from ferrule.library import UnifiedToolLibrary
 from ferrule.messages import Schema
 from ferrule.parsing import KnownTools
 from ferrule.spec import Tool, ToolCapability
+from ferrule.tools.conversation import CONTROL, control_tools
 
 RELEVANT: Final = 10
 """Where not all tools can be shown: how many beside the core ones."""
@@ -74,9 +74,10 @@ class Toolbox:
     def _choose(self, task: str) -> tuple[Offer, bool]:
         """What to offer for a task, and whether that is the same for every task."""
         own = {**self._control, **self._meta}
+        hidden = {*own, *CONTROL}  # to steer a run is nothing that a plan does
         snapshot = self._library.engine.registry.snapshot()
         known = {tool_id: tool for tool_id in snapshot.by_id if (tool := snapshot.get(tool_id)) is not None}
-        usable = {tool_id: tool for tool_id, tool in known.items() if self.may_use(tool_id) and tool_id not in own}
+        usable = {tool_id: tool for tool_id, tool in known.items() if self.may_use(tool_id) and tool_id not in hidden}
         actions = actions_by_name((*usable.values(), *self._control.values()))
         by_id = {**usable, **own}
         schemas = [openai_schema(action) for action in actions]

@@ -98,7 +98,9 @@ class ToolEngine:
         self.events = EventBus()
         self.cache = ResultCache()
         self._running: dict[str, RunningCall] = {}
-        self._mcp = McpExecutor(on_elicit=None if on_elicit is None else asking(on_elicit, self._running))
+        self.on_elicit = None if on_elicit is None else asking(on_elicit, self._running)
+        """Asks the user, while the clocks of the tool's calls stand still; None where nobody can be asked."""
+        self._mcp = McpExecutor(on_elicit=self.on_elicit)
         self._tag_table = self.config.tag_table
         self.address_guard = address_guard or AddressGuard()
         """Which addresses tools may reach."""

@@ -1,6 +1,6 @@
 """The door for questions."""
 
-from ferrule.orchestrator.memory import ConversationMemory, HistorySnapshot, Turn
+from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
 from ferrule.orchestrator.orchestrator import Orchestrator
 from ferrule.orchestrator.result import OrchestratorResult
 

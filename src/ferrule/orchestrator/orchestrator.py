@@ -19,20 +19,20 @@ from ferrule.agent import AgentState, Approval, ApprovalPolicy, Person, RunLimit
 from ferrule.agent.prompts import language_of
 from ferrule.errors import SetupError
 from ferrule.library import UnifiedToolLibrary
+from ferrule.memory.conversation import DEFAULT, ConversationMemory
 from ferrule.messages import Usage
 from ferrule.models.choose import choose_model
 from ferrule.models.closing import close_model
 from ferrule.models.model import Model
 from ferrule.orchestrator.flights import Flights, Tell, patient
-from ferrule.orchestrator.history_tool import HISTORY_TOOL, history_tool
-from ferrule.orchestrator.memory import DEFAULT, ConversationMemory
 from ferrule.orchestrator.replies import reply_about_history, reply_about_tools, reply_to_greeting
 from ferrule.orchestrator.request_cache import RequestCache
 from ferrule.orchestrator.result import OrchestratorResult
 from ferrule.orchestrator.runs import Asked, Runs, WorkflowKind
-from ferrule.orchestrator.small_talk import SmallTalk, small_talk_in
+from ferrule.orchestrator.small_talk import ABOUT_HISTORY, SmallTalk, small_talk_in
 from ferrule.orchestrator.strategy import check_strategy
 from ferrule.store import ToolCallSummary
+from ferrule.tools.conversation import HISTORY_TOOL, history_tool
 
 logger = logging.getLogger("ferrule.orchestrator")
 
@@ -129,7 +129,8 @@ class Orchestrator:
         began = time.perf_counter()
         small_talk = small_talk_in(task)
         snapshot = self.memory.create_snapshot(conversation_id or DEFAULT)
-        turn = self.memory.ask(snapshot.conversation_id, task, small_talk)
+        is_question = small_talk is not SmallTalk.GREETING and small_talk not in ABOUT_HISTORY
+        turn = self.memory.ask(snapshot.conversation_id, task, is_question=is_question)
         asked = Asked(
             task=task, context=context or {}, strategy=strategy or self._strategy, snapshot=snapshot, turn=turn
         )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from ferrule.describe.sentences import first_sentence, within
-from ferrule.orchestrator.history_tool import HISTORY_TOOL
-from ferrule.orchestrator.memory import Turn
+from ferrule.memory.conversation import Turn
 from ferrule.orchestrator.small_talk import SmallTalk
 from ferrule.registry import RegistrySnapshot
 from ferrule.spec import ToolSpec
+from ferrule.tools.conversation import HISTORY_TOOL
 
 DESCRIBED: Final = 15
 """Up to so many tools are told with what they do; of more, only the names."""

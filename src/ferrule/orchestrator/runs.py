@@ -15,18 +15,13 @@ from ferrule.agent.run import alone
 from ferrule.content import as_text
 from ferrule.errors import SetupError
 from ferrule.library import UnifiedToolLibrary
+from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
 from ferrule.models.model import Model
 from ferrule.names import did_you_mean
 from ferrule.orchestrator.about import is_about_history
 from ferrule.orchestrator.direct import answer_directly
 from ferrule.orchestrator.flights import Tell
-from ferrule.orchestrator.memory import (
-    ConversationMemory,
-    HistorySnapshot,
-    Turn,
-    history_as_messages,
-    history_in_words,
-)
+from ferrule.orchestrator.history import history_as_messages, history_in_words
 from ferrule.orchestrator.outcomes import outcome_of_plan, outcome_of_run
 from ferrule.orchestrator.result import OrchestratorResult
 from ferrule.orchestrator.strategy import choose_strategy

@@ -23,7 +23,7 @@ from ferrule.messages import Usage, system_message, user_message
 from ferrule.models.model import Model, ModelRequest, can_think
 from ferrule.models.offline.steps import is_remark, parts_of, speaks_of_result
 from ferrule.names import did_you_mean
-from ferrule.orchestrator.history_tool import HISTORY_TOOL
+from ferrule.tools.conversation import HISTORY_TOOL
 from ferrule.workflow.planning import json_values_in
 
 Strategy: TypeAlias = Literal["plan", "loop", "direct"]

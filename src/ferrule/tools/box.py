@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.spec import Tool
+from ferrule.store import ToolKnowledgeStore
 from ferrule.tools.browser.box import BrowserConfig, browser_tools
+from ferrule.tools.conversation import conversation_tools
 from ferrule.tools.files import PROTECTED, workspace_tools
 
 NO_WORKSPACE: Final = 'a folder to work in: set [tools] workspace = "." in ferrule.toml'
@@ -36,12 +39,18 @@ def box_tools(
     protected: Sequence[str] = PROTECTED,
     guard: AddressGuard | None = None,
     environ: Mapping[str, str] = os.environ,
+    store: ToolKnowledgeStore | None = None,
+    ask: OnElicit | None = None,
 ) -> list[Tool]:
-    """All tools that can be set up, ready or not. Relative paths start at `root`."""
+    """All tools that can be set up, ready or not. Relative paths start at `root`.
+
+    `store` has the conversations, and `ask` asks the person who is there.
+    """
     config, root, guard = config or BoxConfig(), root or Path(), guard or AddressGuard()
     tools = [
         *_file_tools(config.workspace, root, protected),
         *browser_tools(config.browser_navigator, guard=guard, environ=environ),
+        *conversation_tools(store or ToolKnowledgeStore(), ask),
     ]
     return [replace(tool, source="builtin") for tool in tools]
 

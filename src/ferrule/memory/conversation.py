@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from ferrule.describe.sentences import within
-from ferrule.messages import Message, assistant_message, user_message
-from ferrule.orchestrator.small_talk import ABOUT_HISTORY, SmallTalk
 from ferrule.store import ToolKnowledgeStore
 
 CONVERSATIONS: Final = "conversation:"
@@ -24,11 +21,6 @@ DEFAULT: Final = "default"
 """The conversation of those who name none."""
 KEPT: Final = 100
 """Of a longer conversation the oldest turns are forgotten."""
-TOLD: Final = 10
-"""So many turns are told to a model."""
-_LONGEST: Final = 1_000
-_NO_QUESTIONS: Final = frozenset({SmallTalk.GREETING.value, *(kind.value for kind in ABOUT_HISTORY)})
-_HEADING: Final = {"en": "What was said before:", "zh": "之前的对话："}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +31,10 @@ class Turn:
     answer: str = ""
     state: str = "running"
     """`finished`, `waiting`, `stopped`; `failed` or `cancelled` if it came to nothing; `running` until then."""
-    kind: str = ""
-    """Which small talk it was, if it was."""
+    is_question: bool = True
+    """Greetings, and questions after questions, are none."""
     run_id: str = ""
     at: float = 0.0
-
-    @property
-    def is_question(self) -> bool:
-        """Greetings, and questions after questions, are none."""
-        return self.kind not in _NO_QUESTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +49,16 @@ class HistorySnapshot:
         """The turns until then, the oldest first; one that had no answer yet has none here for ever."""
         notes = await self._store.notes(CONVERSATIONS + self.conversation_id)
         await self._forget_oldest(notes)
-        found: dict[str, Turn] = {}
+        asked: dict[str, Mapping[str, Any]] = {}
+        answered: dict[str, Mapping[str, Any]] = {}
         for key, said in notes.items():
             if key >= self.moment:
                 break
             if said["kind"] == "question":
-                found[key] = Turn(question=said["text"], kind=said["small_talk"], at=said["at"])
-            elif said["turn"] in found:
-                found[said["turn"]] = replace(
-                    found[said["turn"]], answer=said["text"], state=said["state"], run_id=said["run_id"]
-                )
-        return tuple(found.values())
+                asked[key] = said
+            else:
+                answered[said["turn"]] = said
+        return tuple(_turn(said, answered.get(key)) for key, said in asked.items())
 
     async def questions(self) -> list[str]:
         return [turn.question for turn in await self.turns() if turn.is_question]
@@ -95,9 +81,9 @@ class ConversationMemory:
         """The conversation as it is now."""
         return HistorySnapshot(conversation_id=conversation_id, moment=self._moment(), _store=self._store)
 
-    def ask(self, conversation_id: str, question: str, kind: SmallTalk | None = None) -> str:
-        """Write a question down; returns the key of its turn."""
-        said = {"text": question, "small_talk": kind.value if kind is not None else "", "at": time.time()}
+    def ask(self, conversation_id: str, question: str, *, is_question: bool = True) -> str:
+        """Write down what was said; returns the key of its turn."""
+        said = {"text": question, "is_question": is_question, "at": time.time()}
         return self._write(conversation_id, "question", said)
 
     def answer(self, conversation_id: str, turn: str, text: str, *, state: str, run_id: str = "") -> None:
@@ -130,22 +116,9 @@ class ConversationMemory:
         return f"{self._last:020}-{self._writer}"
 
 
-def history_in_words(turns: Sequence[Turn], language: str) -> str:
-    """The last turns for a prompt; empty when there are none."""
-    told = [line for turn in turns[-TOLD:] for line in _lines(turn)]
-    return "\n".join([_HEADING[language], *told]) if told else ""
-
-
-def history_as_messages(turns: Sequence[Turn]) -> list[Message]:
-    """The last turns that have answers, as a conversation with a model."""
-    answered = [turn for turn in turns if turn.answer][-TOLD:]
-    return [
-        message
-        for turn in answered
-        for message in (user_message(turn.question), assistant_message(within(turn.answer, _LONGEST)))
-    ]
-
-
-def _lines(turn: Turn) -> list[str]:
-    said = [f"user: {within(turn.question, _LONGEST)}"]
-    return [*said, f"assistant: {within(turn.answer, _LONGEST)}"] if turn.answer else said
+def _turn(asked: Mapping[str, Any], answered: Mapping[str, Any] | None) -> Turn:
+    question, is_question, at = asked["text"], asked["is_question"], asked["at"]
+    if answered is None:
+        return Turn(question=question, is_question=is_question, at=at)
+    answer, state, run_id = answered["text"], answered["state"], answered["run_id"]
+    return Turn(question=question, answer=answer, state=state, is_question=is_question, run_id=run_id, at=at)
