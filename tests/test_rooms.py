@@ -38,6 +38,7 @@ ROOMS = [
     "orchestrator",
     "testing",
     "adapters",
+    "server",
     "cli",
 ]
 PACKAGE = Path(ferrule.__file__).parent

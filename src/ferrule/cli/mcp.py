@@ -1,8 +1,9 @@
-"""The commands for MCP servers: `ferrule mcp add|list|test|import`."""
+"""The commands for MCP servers, and to be one: `ferrule mcp add|list|test|import|serve`."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ import typer
 
 from ferrule.cli import show
 from ferrule.cli.arguments import read_pairs
-from ferrule.cli.session import USAGE, fail, run
+from ferrule.cli.session import USAGE, Session, fail, run
 from ferrule.cli.terminal import complain, say
 from ferrule.errors import CallError, FerruleError, LoadError, SetupError
 from ferrule.executors.mcp.config import McpServerConfig, read_server
@@ -75,6 +76,29 @@ def add_server(
         show.as_json({"name": name, "file": str(file), "server": entry})
     else:
         say(f"added {name} to {file}\nTry it with: ferrule mcp test {shlex.quote(name)}")
+
+
+@mcp_app.command("serve")
+def serve(
+    context: typer.Context,
+    tools: Annotated[
+        list[str] | None, typer.Option("--tool", "-t", help="Offer only this tool; may be repeated.")
+    ] = None,
+) -> None:
+    """Be an MCP server: offer the project's tools to the client that starts this, on standard input and output."""
+    from ferrule.library import UnifiedToolLibrary
+    from ferrule.server.mcp import McpFace
+    from ferrule.server.mcp_asking import ask_the_client
+
+    session: Session = context.obj
+
+    async def story() -> None:
+        async with UnifiedToolLibrary(engine=session.engine(on_elicit=ask_the_client, watch=True)) as library:
+            if sys.stdin.isatty():
+                complain("ferrule: waiting for an MCP client on standard input. Ctrl-C stops.")
+            await McpFace(library, tools=tools).serve_stdio()
+
+    run(story())
 
 
 @mcp_app.command("list")

@@ -79,17 +79,19 @@ class Session:
         bare = dataclasses.replace(config, engine_config=without_files(config.engine_config))
         return bare.engine(leave_records_to_others=True).store
 
-    def engine(self, on_elicit: OnElicit | None = None) -> ToolEngine:
+    def engine(self, on_elicit: OnElicit | None = None, *, watch: bool = False) -> ToolEngine:
+        """The project's engine. Only one that stays must `watch` files: a command is over before one could change."""
         config = self.config()
-        # A command is over before a file could change.
-        settled = dataclasses.replace(config.engine_config, auto_reload=False, watch_for_changes=False)
+        settled = config.engine_config
+        if not watch:
+            settled = dataclasses.replace(settled, auto_reload=False, watch_for_changes=False)
         if config.path is None:
             named = self.tools_directory()
             settled = dataclasses.replace(without_files(settled), tools_directory=str(named or NOWHERE))
             if named is None and Path("tools").is_dir():
                 complain("ferrule: ./tools is not loaded: there is no ferrule.toml. Make one if it is yours.")
         settled_config = dataclasses.replace(config, engine_config=settled)
-        return settled_config.engine(leave_records_to_others=True, on_elicit=on_elicit)
+        return settled_config.engine(leave_records_to_others=not watch, on_elicit=on_elicit)
 
 
 def without_files(config: ToolEngineConfig) -> ToolEngineConfig:
