@@ -180,6 +180,10 @@ def test_long_text_is_cut_where_a_sentence_ends():
     assert cut_text("no sentence ends in this text", 20) == "no sentence ends in"
 
 
+def test_a_long_row_of_dots_is_cut_without_looking_at_each_of_them_again():
+    assert cut_text("." * 400_000 + "a" * 1_000, 400_500).endswith("a")
+
+
 @given(st.text(), st.integers(0, 50))
 def test_cut_text_never_has_more_bytes_than_allowed(text, most):
     shown = cut_text(text, most)

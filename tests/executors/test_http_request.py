@@ -15,18 +15,27 @@ from ferrule.errors import (
     CallError,
     ExecutionFailed,
     PermissionDenied,
+    Refuse,
     Retry,
+    SetupError,
     TimedOut,
     Transient,
     TransportFault,
 )
+from ferrule.executors.http import patience
 from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.http.guarded_client import failure_of
+from ferrule.executors.http.header_secrets import HttpRequestConfig
 from ferrule.executors.http.request import HttpRequestExecutor
 from tests.executors.invocations import invocation
 from tests.executors.local_server import Answer, Request, local_server
 
 OPEN = AddressGuard(allow_private=True)
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch):
+    monkeypatch.setattr(patience, "FIRST_DELAY", 0.001)
 
 
 async def request(guard: AddressGuard = OPEN, *, max_response: int = 100_000, **params: Any) -> Output:
@@ -307,7 +316,7 @@ async def test_tls_asks_for_the_name_at_the_checked_address():
         await request(guard, url=f"https://secure.example:{server.sockets[0].getsockname()[1]}/")
     server.close()
     await server.wait_closed()
-    assert asked == ["secure.example"]
+    assert set(asked) == {"secure.example"}
 
 
 async def test_a_name_that_leads_inside_on_the_second_look_up_is_refused_then():
@@ -453,3 +462,99 @@ def _always(*addresses: str) -> Any:
         return addresses
 
     return resolve
+
+
+async def test_a_busy_server_is_asked_again_as_soon_as_it_allows():
+    answers = iter([(503, {"Retry-After": "0"}, b""), (429, {}, b""), (200, {}, b"")])
+    async with local_server(lambda _: next(answers)) as server:
+        output = await request(url=server.url)
+    assert output.data["status_code"] == 200 and len(server.requests) == 3
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_a_busy_server_is_the_result_in_the_end(method):
+    async with local_server(says(b"busy", "text/plain", 503)) as server:
+        output = await request(url=server.url, method=method)
+    assert (output.data["status_code"], output.data["body"]) == (503, "busy") and len(server.requests) == 3
+
+
+async def test_what_may_have_happened_is_not_sent_again():
+    async with local_server(says(b"", None, 503)) as server:
+        await request(url=server.url, method="POST", body={"a": 1})
+    assert len(server.requests) == 1
+
+
+async def test_a_server_that_wants_us_to_wait_longer_than_there_is_time_is_not_waited_for():
+    async with local_server(lambda _: (429, {"Retry-After": "60"}, b"")) as server:
+        output = await request(url=server.url, timeout=5)
+    assert output.data["status_code"] == 429 and len(server.requests) == 1
+
+
+async def test_a_request_that_broke_off_may_have_been_read():
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    with pytest.raises(Transient) as failed:
+        await request(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", method="POST")
+    server.close()
+    await server.wait_closed()
+    assert failed.value.details["outcome"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("7", 7.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("-1", None), ("٣", None), ("", None)],
+)
+def test_a_server_says_how_long_to_wait(said, seconds):
+    assert patience.retry_after({"retry-after": said}) == seconds
+
+
+SECRET = "secret-0123456789"
+
+
+async def request_with_secret(secrets: dict[str, list[str]], **params: Any) -> Output:
+    config = HttpRequestConfig(secrets=secrets)
+    executor = HttpRequestExecutor(OPEN, config, environ={"API_TOKEN": SECRET})
+    try:
+        return await executor.execute(invocation({"headers": {"Authorization": "Bearer ${API_TOKEN}"}, **params}))
+    finally:
+        await executor.aclose()
+
+
+async def test_a_header_may_name_a_secret_which_comes_back_nowhere():
+    async with local_server(lambda r: (200, {"Echo": SECRET}, r.headers["authorization"].encode())) as server:
+        output = await request_with_secret({"API_TOKEN": [server.url]}, url=f"{server.url}/x")
+    assert server.requests[0].headers["authorization"] == f"Bearer {SECRET}"
+    assert output.data["body"] == "Bearer [redacted]" and SECRET not in str(output)
+
+
+@pytest.mark.parametrize("places", [{}, {"API_TOKEN": ["api.example.com"]}, {"OTHER": ["http://127.0.0.1"]}])
+async def test_a_secret_is_sent_nowhere_else_than_it_may(places):
+    async with local_server(says(b"{}")) as server:
+        with pytest.raises(Retry, match=r"'API_TOKEN', which may not be sent there.*secrets = \{ API_TOKEN = \["):
+            await request_with_secret(places, url=server.url)
+    assert server.requests == []
+
+
+async def test_a_secret_does_not_follow_a_redirect():
+    async with local_server(says(b"{}")) as other, local_server(redirects(go=f"{other.url}/x")) as server:
+        await request_with_secret({"API_TOKEN": [server.url]}, url=f"{server.url}/go")
+        with pytest.raises(Retry, match="goes on to other hosts"):
+            headers = {"User-Agent": "${API_TOKEN}"}
+            await request_with_secret({"API_TOKEN": [server.url]}, url=f"{server.url}/go", headers=headers)
+    assert SECRET not in str(other.requests) and len(server.requests) == 1
+
+
+async def test_a_secret_that_is_not_set_is_named():
+    with pytest.raises(Refuse, match="'NOT_SET' is not set"):
+        await request_with_secret(
+            {"NOT_SET": ["api.example.com"]}, url="https://api.example.com/", headers={"X": "${NOT_SET}"}
+        )
+
+
+@pytest.mark.parametrize("place", ["*", "", "https://user@a.example", "ftp://a.example", "a b"])
+def test_a_place_for_a_secret_must_be_one(place):
+    with pytest.raises(SetupError, match="write a host such as"):
+        HttpRequestConfig(secrets={"API_TOKEN": [place]})

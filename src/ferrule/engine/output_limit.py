@@ -15,7 +15,8 @@ logger = logging.getLogger("ferrule.engine")
 
 MAX_ERROR = 10_000
 
-_SENTENCE_END = re.compile(r"[。！？；…]+[”’」』）]*|[.!?]+[\"')\]]*(?=\s|\Z)|\n")
+# Each run of marks is looked at from its beginning only: from each of its places it would take hours.
+_SENTENCE_END = re.compile(r"[。！？；…]+[”’」』）]*|(?<![.!?])[.!?]+[\"')\]]*(?=\s|\Z)|\n")
 _SHORT = frozenset({int, float, bool, type(None)})
 
 

@@ -25,6 +25,12 @@ def choose_model(spec: str | None = None, environ: Mapping[str, str] | None = No
     `offline`. Models of the network come with a time-out and further attempts (`PatientModel`).
     """
     environ = os.environ if environ is None else environ
+    kind, model = read_spec(spec, environ)
+    return _KINDS[kind](model, environ)
+
+
+def read_spec(spec: str | None, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """The kind of model that is meant and the name behind the colon, without making it."""
     named = environ.get("FERRULE_MODEL", "").strip()
     if spec is None:
         spec = named if named.partition(":")[0] in _KINDS else _by_environment(environ)
@@ -36,7 +42,7 @@ def choose_model(spec: str | None = None, environ: Mapping[str, str] | None = No
         )
     if colon and not model:
         raise SetupError(f"{spec!r} names no model behind the colon. Write 'openai:gpt-5.4-mini', for example.")
-    return _KINDS[kind](model or None, environ)
+    return kind, model or None
 
 
 def _by_environment(environ: Mapping[str, str]) -> str:

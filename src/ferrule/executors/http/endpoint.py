@@ -15,6 +15,7 @@ from ferrule.errors import CallError, ExecutionFailed, Retry, Transient, Transpo
 from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.http.endpoint_request import fill_endpoint
 from ferrule.executors.http.guarded_client import MAX_RESPONSE, GuardedClient, Response, shown_url
+from ferrule.executors.http.patience import retry_after
 from ferrule.executors.http.response_body import beginning_of_body, read_body
 
 _UNREACHABLE = frozenset({502, 503, 504})
@@ -77,8 +78,8 @@ def failure_of_status(tool_id: str, response: Response) -> CallError:
         f": {said}" if said else "."
     )
     details: dict[str, Any] = {"status_code": response.status_code}
-    if (wait := response.headers.get("retry-after", "")).isdecimal():
-        details["retry_after"] = float(wait)
+    if (wait := retry_after(response.headers)) is not None:
+        details["retry_after"] = wait
     if response.status_code in _UNREACHABLE:
         return TransportFault(message, **details)
     if response.status_code >= 500 or response.status_code in _PASSING:

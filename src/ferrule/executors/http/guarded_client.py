@@ -13,7 +13,7 @@ import base64
 import re
 import ssl
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -69,8 +69,8 @@ _DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-A
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _OWN_HEADERS = frozenset({"connection", "content-length", "host", "transfer-encoding"})
-# What may follow a redirect to another host. Everything else could be a secret meant for the first one.
-_TRAVELLING_HEADERS = frozenset({"accept", "accept-encoding", "accept-language", "content-type", "user-agent"})
+TRAVELLING_HEADERS = frozenset({"accept", "accept-encoding", "accept-language", "content-type", "user-agent"})
+"""What may follow a redirect to another host. Everything else could be a secret meant for the first one."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -104,18 +104,20 @@ class GuardedClient:
         content: bytes | None = None,
         timeout: float | None = None,
         only_once: bool = False,
+        on_redirect: Callable[[str], Awaitable[None]] | None = None,
     ) -> Response:
         """Send a request and read its response to the end.
 
         `what` names the request in messages, where nothing secret may stand; `timeout` is for everything together.
         `only_once`: twice would do harm, so a failure after it was sent says that its outcome is not known.
+        `on_redirect` is told where a redirect leads, and raises where that must not be followed.
         """
         import httpx
 
         journey = _Journey()
         try:
             async with asyncio.timeout(timeout):
-                return await self._follow(_request(method, url, headers, content), what, journey)
+                return await self._follow(_request(method, url, headers, content), what, journey, on_redirect)
         except TimeoutError:
             raise TimedOut(f"{what} took longer than {timeout} seconds.") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict, httpx.StreamError) as error:
@@ -131,7 +133,13 @@ class GuardedClient:
         if transport is not None:
             await transport.aclose()
 
-    async def _follow(self, request: httpx.Request, what: str, journey: _Journey) -> Response:
+    async def _follow(
+        self,
+        request: httpx.Request,
+        what: str,
+        journey: _Journey,
+        on_redirect: Callable[[str], Awaitable[None]] | None,
+    ) -> Response:
         for _ in range(MAX_REDIRECTS + 1):
             _check(request.url)
             response = await self._transport().handle_async_request(request)
@@ -142,6 +150,8 @@ class GuardedClient:
             finally:
                 await response.aclose()
             request = _redirected(request, response)
+            if on_redirect is not None:
+                await on_redirect(str(request.url))
         raise ExecutionFailed(f"{what} was redirected more than {MAX_REDIRECTS} times. Use the address it leads to.")
 
     async def _read(self, response: httpx.Response, url: httpx.URL) -> Response:
@@ -226,7 +236,7 @@ def _redirected(request: httpx.Request, response: httpx.Response) -> httpx.Reque
     dropped = _OWN_HEADERS | ({"content-type"} if becomes_get else set())
     kept = {name: value for name, value in request.headers.items() if name not in dropped}
     if not _is_same_place(request.url, url):
-        kept = {name: value for name, value in kept.items() if name in _TRAVELLING_HEADERS}
+        kept = {name: value for name, value in kept.items() if name in TRAVELLING_HEADERS}
     method, content = ("GET", None) if becomes_get else (request.method, request.content or None)
     return _stripped_request(method, url, httpx.Headers(kept), content)
 
