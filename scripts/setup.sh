@@ -50,6 +50,12 @@ if [ "${1:-}" = "--with-services" ] && ! command -v chromium >/dev/null 2>&1 &&
     install_packages chromium || echo "Chromium could not be installed: the browser tests will be skipped." >&2
 fi
 
+# The tests of python_executor run scripts behind bubblewrap's walls.
+if [ "${1:-}" = "--with-services" ] && [ "$(uname)" = Linux ] && ! command -v bwrap >/dev/null 2>&1 && can_install; then
+    echo "Installing bubblewrap for the tests …"
+    install_packages bubblewrap || echo "bubblewrap could not be installed: its tests will be skipped." >&2
+fi
+
 # The tests of MCP talk to public servers too.
 if [ "${1:-}" = "--with-services" ]; then
     scripts/public_servers.sh || echo "The public MCP servers could not be installed: their tests will be skipped." >&2

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from ferrule.content import Content, Output, as_text
 from ferrule.errors import SetupError
@@ -59,6 +59,8 @@ class ToolExecutionContext:
     """A person has agreed to this very call: a tool that would raise `NeedsApproval` goes on."""
     memory: CallMemory | None = field(default=None, repr=False, compare=False)
     """What the run has lived through; asked before each call, told after it."""
+    policy: CallPolicy | None = field(default=None, repr=False, compare=False)
+    """What the caller lets be called; asked by tools in which a model says what is called, such as a script's."""
 
     @classmethod
     def for_conversation(cls, agent_id: str, conversation_id: str, **kwargs: Any) -> ToolExecutionContext:
@@ -117,6 +119,13 @@ class CallMemory(Protocol):
         self, tool: Tool, capability: ToolCapability, params: dict[str, Any], result: ToolExecutionResult, /
     ) -> None:
         """Take note of what came of a call; may add to the result's metadata."""
+
+
+class CallPolicy(Protocol):
+    """What a caller lets be called."""
+
+    def verdict(self, tool: Tool, capability: ToolCapability, /) -> Literal["allow", "ask", "deny"]:
+        """Whether a call may be made; `ask` means that a person must agree first."""
 
 
 class CallTool(Protocol):

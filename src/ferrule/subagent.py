@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
-from ferrule.call import DEFAULT_TIMEOUT, CallMemory, ToolExecutionContext, ToolExecutionResult
+from ferrule.call import DEFAULT_TIMEOUT, CallMemory, CallPolicy, ToolExecutionContext, ToolExecutionResult
 from ferrule.engine import ToolEngine
 from ferrule.store import ToolCallSummary
 from ferrule.store.record import percent
@@ -59,8 +59,12 @@ class ToolSubAgent:
         tools: Collection[str] | None = None,
         door: Door | None = None,
         memory: CallMemory | None = None,
+        policy: CallPolicy | None = None,
     ) -> None:
-        """`door` is what its calls go through, if not the engine itself: a hub, say. `memory` is asked before each."""
+        """`door` is what its calls go through, if not the engine itself: a hub, say. `memory` is asked before each.
+
+        `policy` is handed on to tools in which a model says what is called.
+        """
         self.agent_id = agent_id
         self.parent_agent_id = parent_agent_id
         self.conversation_id = conversation_id or f"{agent_id}-{uuid4().hex[:12]}"
@@ -69,7 +73,7 @@ class ToolSubAgent:
         self.history: list[SubAgentCall] = []
         self._engine = tool_engine
         self._door: Door = door or tool_engine
-        self.memory = memory
+        self.memory, self._policy = memory, policy
         self._on_result = on_result_callback
         self._variables: dict[str, Any] = {}
 
@@ -147,6 +151,7 @@ class ToolSubAgent:
             variables=self._variables,
             allowed_tools=self.tools,
             memory=self.memory,
+            policy=self._policy,
         )
 
     async def _remember(self, tool_name: str, action: str | None, params: Any, result: ToolExecutionResult) -> None:

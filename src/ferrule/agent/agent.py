@@ -289,6 +289,7 @@ class Agent:
             tools=self._toolbox.allowed_names(),
             door=_Door(self.library, self._toolbox),
             memory=memory,
+            policy=self.approval,
         )
         used: set[Tool] = set()
 

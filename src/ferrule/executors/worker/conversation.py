@@ -37,7 +37,9 @@ from ferrule.schema import FunctionSignature
 
 logger = logging.getLogger("ferrule.executors")
 
-_CONTEXT_FIELDS = [f.name for f in fields(ToolExecutionContext) if f.name not in ("variables", "memory")]
+_STAYS_HERE = ("variables", "memory", "policy")
+"""Of a context: variables are sent one by one, the others not at all."""
+_CONTEXT_FIELDS = [f.name for f in fields(ToolExecutionContext) if f.name not in _STAYS_HERE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ def _ready_arguments(function: RemoteFunction, invocation: Invocation) -> ReadyA
     context = invocation.context
     if function.signature.context_parameter is not None:
         sendable = {name: context.variables[name] for name in _sendable_variables(invocation)}
-        context = replace(context, variables=sendable, memory=None)
+        context = replace(context, variables=sendable, memory=None, policy=None)
     return ReadyArguments(*function.signature.bind(invocation.params, context))
 
 
