@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import ferrule.tools
+from ferrule import ToolEngine
 from ferrule.sources import DirectorySource
-from ferrule.sources.function import tool_of
 from ferrule.spec import Effects, JsonSchema, Tool, ToolCapability, ToolParameter, parameters_of
-from ferrule.tools.browser import BrowserNavigator
-from ferrule.tools.files import workspace_tools
+from ferrule.tools.box import box_tools
 
 PAGE = Path(__file__).parents[1] / "docs/tools-in-the-box.md"
 
@@ -19,38 +18,49 @@ INTRODUCTION = """\
 # Tools in the box
 
 What comes with Ferrule, each with its parameters and a call of it. This page is written from the tools themselves
-(`make docs`). `ferrule tools show NAME` tells the same, and `[engine] builtin_tools = false` does without them."""
+(`make docs`). `ferrule tools list` says which of them are ready in a project and what the others need,
+`ferrule tools show NAME` tells what stands here, and `[engine] builtin_tools = false` does without them."""
 
-READY = """\
-These are there in every engine, without a file of yours."""
-
-FILES = """\
-These work on one folder: see [Files](files.md) for what they may do there.
-
-```python
-from pathlib import Path
-from ferrule import UnifiedToolLibrary
-from ferrule.tools.files import workspace_tools
-
-Path("notes").mkdir()
-async with UnifiedToolLibrary() as library:
-    library.register(*workspace_tools("notes"))
-    await library.execute_tool("file_processor", "write", {"path": "milk.txt", "content": "Buy milk."})
-    found = await library.execute_tool("search_files", parameters={"query": "milk"})
-    assert found.output["matches"] == [{"path": "milk.txt", "line": 1, "text": "Buy milk."}]
-```"""
-
-BROWSER = """\
-It needs Playwright and a Chromium: see [The browser](browser.md)."""
+SECTIONS: dict[str, tuple[str, list[str]]] = {
+    "Ready": (
+        "These are there in every engine, without a file of yours.",
+        ["calculator", "echo", "get_time", "http_request"],
+    ),
+    "Files": (
+        'They work on one folder: `[tools] workspace = "."` in `ferrule.toml`. See [Files](files.md) for what they may '
+        'do there. In a program: `library.register(*workspace_tools("notes"))`.',
+        ["file_processor", "list_workspace_files", "search_files"],
+    ),
+    "Data": (
+        "Tables in the files of the workspace, and databases: see [Data](data.md).",
+        ["data_analyzer", "database_query"],
+    ),
+    "The web": (
+        "Searching needs a provider, calling an API its address: see [The web](web.md).",
+        ["search_web", "advanced_web_search", "web_scraper", "api_caller"],
+    ),
+    "A browser": ("It needs Playwright and a Chromium: see [The browser](browser.md).", ["browser_navigator"]),
+    "Code": ("See [Python scripts](python-executor.md).", ["python_executor"]),
+    "Models": ("See [Models as tools](ai-tools.md).", ["ask_model", "summarize"]),
+    "People": (
+        "Messages need a channel: see [Notifications](notify.md). An [agent](agent.md) answers `ask_user` and "
+        "`finish_task` itself: its run waits, or ends.",
+        ["notify", "ask_user", "finish_task", "get_conversation_history"],
+    ),
+}
 
 
 def page() -> str:
     loaded = DirectorySource(Path(ferrule.tools.__file__).parent).load()
     if loaded.errors:
         sys.exit("\n".join(map(str, loaded.errors)))
-    parts = [INTRODUCTION, "## Ready", READY, *map(tool_text, loaded.tools)]
-    parts += ["## For a workspace", FILES, *map(tool_text, workspace_tools("."))]
-    parts += ["## In a browser", BROWSER, tool_text(tool_of(BrowserNavigator))]
+    tools = {tool.id: tool for tool in (*loaded.tools, *box_tools(engine=ToolEngine(), environ={}))}
+    told = [name for _, names in SECTIONS.values() for name in names]
+    if sorted(told) != sorted(tools):
+        sys.exit(f"The page and the box differ in {set(told) ^ set(tools)}: mend SECTIONS in {__file__}")
+    parts = [INTRODUCTION]
+    for title, (words, names) in SECTIONS.items():
+        parts += [f"## {title}", words, *(tool_text(tools[name]) for name in names)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,6 +5,7 @@ import pytest
 from ferrule.config import FerruleConfig
 from ferrule.engine import ToolEngineConfig
 from ferrule.errors import SetupError
+from tests.executors.local_server import Request, local_server
 
 
 def read(folder: Path, text: str, **environ: str) -> FerruleConfig:
@@ -121,3 +122,22 @@ def test_a_workspace_that_is_not_there_is_told(tmp_path: Path):
 def test_a_tool_that_is_not_in_the_box_is_an_error(tmp_path: Path):
     with pytest.raises(SetupError, match=r"there is no 'browser_navigato' in \[tools\]. Did you mean 'browser_navig"):
         read(tmp_path, "[tools.browser_navigato]\n")
+
+
+async def test_secrets_are_sent_where_the_project_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SHOP_TOKEN", "token-0123456789")
+    seen: list[str] = []
+
+    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+        seen.append(request.headers.get("authorization", ""))
+        return 200, {}, b"ok"
+
+    async with local_server(answer) as server:
+        said = f'[tools.http_request]\nsecrets = {{SHOP_TOKEN = ["{server.url}"]}}\n'
+        said += "[http]\nallow_private_addresses = true\n"
+        async with read(tmp_path, said).engine() as engine:
+            headers = {"Authorization": "Bearer ${SHOP_TOKEN}"}
+            done = await engine.execute("http_request", {"url": f"{server.url}/items", "headers": headers})
+            elsewhere = await engine.execute("http_request", {"url": "https://example.com/", "headers": headers})
+    assert done.is_success and seen == ["Bearer token-0123456789"]
+    assert not elsewhere.is_success and "may not be sent there" in (elsewhere.error or "")

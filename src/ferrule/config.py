@@ -23,6 +23,7 @@ from ferrule.concurrency import ConcurrencyConfig
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import LoadError, SetupError
 from ferrule.executors.http.address_guard import AddressGuard
+from ferrule.executors.http.request import HttpRequestExecutor
 from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.names import did_you_mean
 from ferrule.sources.openapi_source import OpenApiEntry
@@ -133,25 +134,24 @@ class FerruleConfig:
         )
         if self.engine_config.builtin_tools:
             engine.register(*self.box_tools(engine))
+        if self.tools.http_request.secrets:
+            engine.register_executor("http_request", HttpRequestExecutor(engine.address_guard, self.tools.http_request))
         return engine
 
     def box_tools(self, engine: ToolEngine) -> list[Tool]:
         """The tools in the box that the project sets up, or could."""
         said = self.engine_config
-        protected = [
+        deciding = [
             FILE_NAME,
             said.tools_directory,
             *said.skills_directories,
             *([said.mcp_file] if said.mcp_file else []),
         ]
-        return box_tools(
-            self.tools,
-            root=self.root,
-            protected=[*protected, *(entry.source for entry in said.openapi)],
-            guard=engine.address_guard,
-            store=engine.store,
-            ask=engine.on_elicit,
-        )
+        protected = [*deciding, *(entry.source for entry in said.openapi)]
+        tools = self.tools
+        if tools.ask_model.model is None:
+            tools = dataclasses.replace(tools, ask_model=dataclasses.replace(tools.ask_model, model=self.agent.model))
+        return box_tools(tools, engine=engine, root=self.root, protected=protected)
 
     @property
     def address_guard(self) -> AddressGuard:

@@ -250,3 +250,18 @@ def test_a_plan_lives_at_a_terminal(shop: Path):
     terminal = Terminal(shop, "ask", "--strategy", "plan", "what is 6*7 and what is 5+5?")
     terminal.wait_for("what is 5+5?: 10")
     assert terminal.end() == 0
+
+
+def test_a_tool_that_asks_the_user_asks_at_the_terminal(tmp_path: Path):
+    terminal = Terminal(tmp_path, "call", "ask_user", "question=Which colour?", 'options:=["red","blue"]')
+    terminal.wait_for("one of red, blue")
+    terminal.type("green\n")
+    terminal.wait_for("one of")
+    terminal.type("blue\n")
+    terminal.wait_for('"answer": "blue"')
+    assert terminal.end() == 0
+
+
+def test_where_nobody_can_be_asked_the_tool_says_so(tmp_path: Path):
+    done = ferrule("call", "ask_user", "question=Which colour?", cwd=tmp_path)
+    assert done.returncode == 6 and "Nobody can be asked here" in done.stderr

@@ -78,6 +78,17 @@ async def test_a_body_is_sent_as_json_with_the_given_headers():
     assert json.loads(sent.body) == {"name": "猫"}
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [([1, 2], "application/json"), ('{"a": 1}', "application/json"), ("a=1", "text/plain; charset=utf-8")],
+)
+async def test_a_body_says_what_it_is(body, kind):
+    async with local_server(says(b"{}")) as server:
+        output = await request(url=server.url, method="POST", body=body)
+    assert server.requests[0].headers["content-type"] == kind and output.data["untrusted"] is True
+    assert server.requests[0].body == (body.encode() if isinstance(body, str) else b"[1,2]")
+
+
 async def test_a_form_is_sent_as_a_form():
     async with local_server(says(b"{}")) as server:
         headers = {"content-type": "application/x-www-form-urlencoded"}

@@ -98,7 +98,7 @@ class Job:
         result.metadata = {**result.metadata, **facts, **self._notes()}
         return result
 
-    def combined(self, endings: Sequence[Ending], text: str, synthesis: str) -> ToolExecutionResult:
+    def combined(self, endings: Sequence[Ending], output: dict[str, Any], synthesis: str) -> ToolExecutionResult:
         """The result of several candidates."""
         results = [ending.result for ending in endings]
         facts = _meta([ending.candidate.source for ending in endings], synthesized=True)
@@ -106,7 +106,7 @@ class Job:
         return ToolExecutionResult(
             is_success=True,
             tool_name=self.wanted,
-            output={"result": text},
+            output=output,
             execution_time=max(result.execution_time for result in results),
             executed_at=min(result.executed_at for result in results),
             metadata={**facts, **called, **self._notes()},

@@ -19,6 +19,7 @@ from ferrule.hub.candidate import CandidateIndex, ToolCandidate
 from ferrule.hub.config import HubConfig
 from ferrule.hub.extra_calls import ExtraCalls
 from ferrule.hub.fitting import Fitting
+from ferrule.hub.lists import merged_lists
 from ferrule.hub.pace import Pace
 from ferrule.hub.race import gather, race
 from ferrule.hub.strategy import Strategy, strategy_for
@@ -149,8 +150,11 @@ class ToolHub:
         if len(answers) < 2:
             return self._succeed(job, answers[0]) if answers else None
         self._remember(job, answers[0])
+        lists = merged_lists([answer.result.output for answer in answers])
+        if lists is not None:
+            return job.combined(answers, lists, "lists")
         text, synthesis = await synthesize(job, answers, self.model, self.config.synthesis_timeout)
-        return job.combined(answers, text, synthesis)
+        return job.combined(answers, {"result": text}, synthesis)
 
     async def _one_by_one(self, job: Job, attempts: list[Attempt]) -> ToolExecutionResult:
         for position, attempt in enumerate(attempts):

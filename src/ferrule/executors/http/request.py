@@ -9,19 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
-from urllib.parse import urlencode
 
 from ferrule.call import Invocation
-from ferrule.content import Audio, Image, Output, Resource, as_text, describe_part, encode_json
+from ferrule.content import Audio, Image, Output, Resource, as_text, describe_part
 from ferrule.errors import TransportFault
 from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.http.guarded_client import MAX_RESPONSE, GuardedClient, shown_url
 from ferrule.executors.http.header_secrets import HttpRequestConfig, fill_headers
 from ferrule.executors.http.patience import IDEMPOTENT, TRIES, fault_of_host, seconds_for, send_patiently
+from ferrule.executors.http.request_body import encode_body
 from ferrule.executors.http.response_body import read_body
-
-_FORM = "application/x-www-form-urlencoded"
 
 
 class HttpRequestExecutor:
@@ -44,7 +41,7 @@ class HttpRequestExecutor:
         said = {str(name): as_text(value) for name, value in (params.get("headers") or {}).items()}
         headers, secrets = fill_headers(said, url, self._config.secrets, self._environ)
         what, may_repeat = f"{method} {shown_url(url)}", method in IDEMPOTENT
-        content = _encode_body(params.get("body"), headers)
+        content = encode_body(params.get("body"), headers)
         send = partial(
             self._client.send, method, url, what=what, content=content, headers=headers, only_once=not may_repeat
         )
@@ -61,23 +58,10 @@ class HttpRequestExecutor:
             "headers": response.headers,
             "body": describe_part(parts[0]) if parts else body,
             "url": response.url,
+            "untrusted": True,
         }
         return Output(data=secrets.hide(data), parts=secrets.hide(parts))
 
     async def aclose(self) -> None:
         """Close idle connections."""
         await self._client.aclose()
-
-
-def _encode_body(body: Any, headers: dict[str, str]) -> bytes | None:
-    """The bytes to send; says in the headers what they are unless the caller did."""
-    if body is None:
-        return None
-    if isinstance(body, str):
-        return body.encode()
-    said = next((value for name, value in headers.items() if name.lower() == "content-type"), None)
-    if said is None:
-        headers["Content-Type"] = "application/json"
-    elif said.startswith(_FORM) and isinstance(body, dict):
-        return urlencode(body, doseq=True).encode()
-    return encode_json(body)

@@ -1,0 +1,418 @@
+"""Databases asked and changed in SQL; each test on SQLite and on Postgres where both can do it."""
+
+import asyncio
+import datetime
+import json
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import ToolEngine, UnifiedToolLibrary
+from ferrule.agent import Agent
+from ferrule.call import ToolExecutionContext
+from ferrule.errors import ExecutionFailed, Refuse, Retry, SetupError, TimedOut, Transient
+from ferrule.testing import ScriptedModel
+from ferrule.tools.database_query import DatabaseConfig, DatabaseQueryConfig, database_query_tools
+from ferrule.tools.database_query.placeholders import is_question, values_for, with_percent_signs
+from tests.tools.database_query.conftest import databases
+
+
+def tools(root=".", environ=None, **configs):
+    return database_query_tools(DatabaseQueryConfig(databases=configs), root=root, environ=environ or {})
+
+
+# Through the doors
+
+
+async def test_a_database_is_asked_and_shown_through_the_engine(shop_file):
+    async with ToolEngine() as engine:
+        engine.register(*tools(shop_file.parent, main=DatabaseConfig(url="sqlite:///shop.db")))
+        asked = {"sql": "SELECT name, price FROM products WHERE price > :least", "parameters": {"least": 1}}
+        found = await engine.execute("database_query__query", asked)
+        shown = await engine.execute("database_query", {"table": "orders"}, action="schema")
+    assert found.output == {"columns": [{"name": "name"}, {"name": "price"}], "rows": [["Tea", 3.5]], "row_count": 1}
+    assert shown.output["foreign_keys"][0]["references"] == "products"
+
+
+async def test_an_agent_asks_before_it_changes_a_database(shop_file):
+    ask = {"name": "database_query__query", "arguments": {"sql": "SELECT count(*) FROM orders"}}
+    change = {"name": "database_query__execute", "arguments": {"sql": "DELETE FROM orders"}}
+    async with UnifiedToolLibrary() as library:
+        library.register(*tools(main=DatabaseConfig(url=f"sqlite:///{shop_file}", read_only=False)))
+        answer = await Agent(library, ScriptedModel([ask, change, "Done."])).run("Delete the orders.")
+    assert not answer.is_finished and answer.steps[0].is_success
+    assert sqlite3.connect(shop_file).execute("SELECT count(*) FROM orders").fetchone() == (3,)
+
+
+def test_what_can_be_changed_decides_which_actions_there_are():
+    (reading,) = tools(main=DatabaseConfig(url="sqlite:///a.db"))
+    (writing,) = tools(
+        main=DatabaseConfig(url="sqlite:///a.db"), x=DatabaseConfig(url="sqlite:///b.db", read_only=False)
+    )
+    assert [each.name for each in reading.spec.capabilities] == ["query", "schema"]
+    assert [each.name for each in writing.spec.capabilities] == ["query", "schema", "execute"]
+    effects = {each.name: writing.spec.effects_of(each) for each in writing.spec.capabilities}
+    assert effects["execute"].destructive and not effects["execute"].repeatable
+    assert effects["query"].read_only and effects["schema"].read_only
+
+
+def test_models_are_told_which_databases_there_are_and_no_addresses():
+    (made,) = tools(
+        environ={"PASSWORD": "hunter2hunter2"},
+        main=DatabaseConfig(url="postgresql://me:${PASSWORD}@db.example/shop", description="orders since 2020"),
+        logs=DatabaseConfig(url="sqlite:///logs.db", read_only=False, timeout=50),
+    )
+    assert "Databases: main (postgresql): orders since 2020; logs (sqlite, can be changed)." in made.spec.description
+    assert "hunter2" not in repr(made) + repr(made.spec) and "db.example" not in repr(made.spec)
+    assert made.spec.limits.timeout == 55.0 and made.needs == ""
+
+
+# What it needs
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://me:${NOT_SET}@db/shop", "'NOT_SET' is not set"),
+        ("sqlite://", "a database in memory is empty"),
+        ("sqlite:///:memory:", "a database in memory is empty"),
+        ("oracle://me@db/shop", "oracle cannot be held to reading"),
+    ],
+)
+def test_a_database_that_cannot_be_used_says_what_it_needs(url, said):
+    (made,) = tools(main=DatabaseConfig(url=url))
+    assert said in made.needs and "'main'" in made.needs
+    (both,) = tools(main=DatabaseConfig(url=url), other=DatabaseConfig(url="sqlite:///a.db"))
+    assert both.needs == ""
+    with pytest.raises(Refuse, match="the database 'main' cannot be used"):
+        databases(main=DatabaseConfig(url=url)).query("SELECT 1")
+
+
+def test_without_a_database_the_tool_says_how_to_name_one():
+    (made,) = database_query_tools()
+    assert "[tools.database_query.databases.main]" in made.needs
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"url": "shop.db"}, {"url": "sqlite:///a", "max_rows": 0}, {"url": "a://", "timeout": 0}]
+)
+def test_a_section_that_makes_no_sense_is_an_error_of_the_setup(said):
+    with pytest.raises(SetupError):
+        DatabaseConfig(**said)
+
+
+def test_a_database_that_nobody_can_hold_to_reading_is_not_queried():
+    (made,) = tools(main=DatabaseConfig(url="oracle://me@db/shop", read_only=False))
+    assert made.needs == ""
+    with pytest.raises(Refuse, match="oracle cannot be held to reading: ask the database 'main' with execute"):
+        databases(main=DatabaseConfig(url="oracle://me@db/shop", read_only=False)).query("SELECT 1 FROM dual")
+    with pytest.raises(Refuse, match="knows no klingon"):
+        databases(main=DatabaseConfig(url="klingon://x", read_only=False)).execute("SELECT 1")
+
+
+# Asking
+
+
+def test_rows_come_with_their_columns(shop):
+    told = shop.query("SELECT id, name, price FROM products ORDER BY id", database="main")
+    assert [each["name"] for each in told["columns"]] == ["id", "name", "price"]
+    assert told["rows"] == [[1, "Tea", 3.5], [2, "Salt", 0.75], [3, "茶叶", None]]
+
+
+def test_values_are_bound_and_never_become_sql(shop):
+    sql = "SELECT count(*) FROM products WHERE name = :name OR name = ':name'"
+    assert shop.query(sql, {"name": "Tea", "unused": 1}, "main")["rows"] == [[1]]
+    assert shop.query(sql, {"name": "x' OR '1'='1"}, "main")["rows"] == [[0]]
+    assert shop.query(sql, {"name": "'; DROP TABLE products; --"}, "main")["rows"] == [[0]]
+    told = shop.query("SELECT name FROM products WHERE name LIKE '%a%' AND id >= :id -- 100% :done", {"id": 2}, "main")
+    assert told["rows"] == [["Salt"]]
+
+
+def test_a_value_that_is_missing_is_asked_for(shop):
+    with pytest.raises(Retry, match="give a value in parameters for :id, :name"):
+        shop.query("SELECT 1 FROM products WHERE id = :id AND name = :name", {"nam": 1}, "main")
+
+
+def test_more_rows_than_may_be_are_left_out_and_told(shop_file):
+    shop = databases(main=DatabaseConfig(url=f"sqlite:///{shop_file}", max_rows=2))
+    told = shop.query("SELECT id FROM products ORDER BY id", limit=50)
+    assert told["rows"] == [[1], [2]] and "only the first 2 rows" in told["left_out"]
+    assert "left_out" not in shop.query("SELECT id FROM products LIMIT 2")
+
+
+def test_long_values_are_cut(shop):
+    sql = "SELECT replace('xxxxxxxxxx', 'x', :piece) AS t"
+    (row,) = shop.query(sql, {"piece": "长" * 2_000}, "main")["rows"]
+    assert row[0].endswith("… (20,000 characters)") and len(row[0]) < 5_100
+
+
+def test_mistakes_are_told_so_that_they_can_be_mended(shop):
+    for sql, said in (
+        ("SELECT nme FROM products", "nme.*Look at the tables with schema"),
+        ("SELECT * FROM product", "product.*Look at the tables with schema"),
+        ("SELECT FROM WHERE", "syntax error"),
+        ("SELECT 1; SELECT 2", "several statements"),
+    ):
+        with pytest.raises(Retry, match=said):
+            shop.query(sql, database="main")
+    with pytest.raises(Retry, match="there is no database 'mian'. Did you mean 'main'"):
+        shop.query("SELECT 1", database="mian")
+    with pytest.raises(Retry, match="say which database. The databases are: 'main', 'open'"):
+        shop.query("SELECT 1")
+
+
+def test_the_only_database_need_not_be_named(shop_file):
+    only = databases(shop=DatabaseConfig(url=f"sqlite:///{shop_file}"))
+    assert only.query("SELECT 1")["rows"] == [[1]] and only.schema()["database"] == "shop"
+
+
+def test_sqlite_values_become_json(shop_file):
+    only = databases(shop=DatabaseConfig(url=f"sqlite:///{shop_file}"))
+    sql = "SELECT x'00ff', 1.5, 9223372036854775807, NULL, CAST(x'ff41' AS TEXT), 1e999, json_array(1, 'a')"
+    assert only.query(sql)["rows"] == [["AP8=", 1.5, 2**63 - 1, None, "\ufffdA", "inf", '[1,"a"]']]
+    found = only.query("SELECT name FROM products WHERE id IN (SELECT value FROM json_each(:ids))", {"ids": [1, 3]})
+    assert found["rows"] == [["Tea"], ["茶叶"]]
+    with pytest.raises(Retry, match="too large"):
+        only.query("SELECT :n", {"n": 2**80})
+
+
+def test_postgres_values_become_json(shop_server):
+    only = databases(shop=DatabaseConfig(url=shop_server.replace("ferrule@", "reader@")))
+    sql = (
+        "SELECT 1.50::numeric, 12345678901234567890.5::numeric, 'NaN'::numeric, '\\x00ff'::bytea, ARRAY[[1,2],[3,NULL]],"
+        " '{\"a\": [1]}'::jsonb, '2024-01-01 08:00+08'::timestamptz AT TIME ZONE 'UTC', '12:30'::time,"
+        " interval '1 day', '[1,5)'::int4range, '10.0.0.0/8'::cidr, '00000000-0000-0000-0000-000000000001'::uuid,"
+        " ROW(1, 'x'), true, 'infinity'::float8"
+    )
+    (row,) = only.query(sql)["rows"]
+    assert row[:6] == [1.5, "12345678901234567890.5", "NaN", "AP8=", [[1, 2], [3, None]], {"a": [1]}]
+    assert row[6:12] == [
+        "2024-01-01T00:00:00",
+        "12:30:00",
+        "1 day, 0:00:00",
+        "[1, 5)",
+        "10.0.0.0/8",
+        "00000000-0000-0000-0000-000000000001",
+    ]
+    assert row[13:] == [True, "inf"]
+
+
+def test_postgres_takes_lists_and_objects_as_values(shop_server):
+    only = databases(shop=DatabaseConfig(url=shop_server.replace("ferrule@", "reader@")))
+    found = only.query("SELECT name FROM products WHERE id = ANY(:ids) ORDER BY 1", {"ids": [1, 2]})
+    assert found["rows"] == [["Salt"], ["Tea"]] and found["columns"] == [{"name": "name", "type": "text"}]
+    assert only.query("SELECT :o::jsonb ->> 'a'", {"o": {"a": "b"}})["rows"] == [["b"]]
+    sliced = only.query("SELECT (ARRAY[1,2,3])[:2], $q$ :no $q$, E'it\\'s :no', '%' || :yes", {"yes": "y"})
+    assert sliced["rows"] == [[[1, 2], " :no ", "it's :no", "%y"]]
+
+
+# Schemas
+
+
+def test_the_tables_of_a_database_are_told_with_their_columns(shop):
+    told = shop.schema(database="main")
+    tables = {each["name"]: each for each in told["tables"]}
+    assert set(tables) == {"products", "orders", "cheap"} and tables["cheap"]["kind"] == "view"
+    assert tables["products"]["columns"] == ["id INTEGER", "name TEXT", "price NUMERIC(10, 2)"]
+
+
+def test_a_table_is_told_with_its_keys_and_indexes(shop):
+    told = shop.schema("Orders", database="main")
+    assert told["primary_key"] == ["id"] and told["indexes"] == [{"columns": ["product"], "unique": False}]
+    (key,) = told["foreign_keys"]
+    assert key == {"columns": ["product"], "references": "products", "referenced_columns": ["id"]}
+    assert told["columns"][2]["default"] == "1"
+    with pytest.raises(Retry, match="there is no table 'order'. Did you mean 'orders'"):
+        shop.schema("order", database="main")
+
+
+def test_tables_of_other_schemas_have_their_names_before_them(shop_server):
+    import psycopg
+
+    with psycopg.connect(shop_server, autocommit=True) as connection:
+        connection.execute(
+            "CREATE SCHEMA attic; CREATE TABLE attic.old (a timestamptz); GRANT USAGE ON SCHEMA attic TO reader"
+        )
+    only = databases(shop=DatabaseConfig(url=shop_server.replace("ferrule@", "reader@")))
+    try:
+        assert "attic.old" in [each["name"] for each in only.schema()["tables"]]
+        assert only.schema("attic.old")["columns"][0]["type"] == "TIMESTAMP WITH TIME ZONE"
+    finally:
+        with psycopg.connect(shop_server, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA attic CASCADE")
+
+
+def test_of_many_tables_only_the_names_are_told(tmp_path):
+    with sqlite3.connect(tmp_path / "many.db") as connection:
+        for number in range(40):
+            connection.execute(f'CREATE TABLE "t{number}""; --" (a)')
+    connection.close()
+    only = databases(many=DatabaseConfig(url=f"sqlite:///{tmp_path}/many.db"))
+    told = only.schema()
+    assert len(told["tables"]) == 40 and "columns" not in told["tables"][0] and "name a table" in told["columns"]
+    assert only.schema('t7"; --')["columns"][0]["name"] == "a"
+
+
+# Changing
+
+
+def test_what_is_executed_is_kept_and_counted(shop):
+    changed = shop.execute("UPDATE products SET price = :price WHERE id = :id", {"price": 4, "id": 1}, database="open")
+    try:
+        assert changed == {"database": "open", "changed": 1}
+        assert shop.query("SELECT price FROM products WHERE id = 1", database="main")["rows"] == [[4]]
+        inserted = shop.execute("INSERT INTO orders VALUES (9, 2, 7) RETURNING id, pieces", database="open")
+        assert (inserted["changed"], inserted["rows"]) == (1, [[9, 7]])
+    finally:
+        shop.execute("UPDATE products SET price = 3.5 WHERE id = 1", database="open")
+        shop.execute("DELETE FROM orders WHERE id = 9", database="open")
+
+
+def test_a_change_that_fails_leaves_nothing(shop):
+    with pytest.raises(Retry, match=r"(?i)unique"):
+        shop.execute("INSERT INTO orders VALUES (8, 1, 1), (1, 1, 1)", database="open")
+    assert shop.query("SELECT count(*) FROM orders", database="main")["rows"] == [[3]]
+
+
+def test_a_database_that_is_only_read_is_not_changed(shop):
+    with pytest.raises(Refuse, match="the database 'main' is read-only"):
+        shop.execute("DELETE FROM orders", database="main")
+    with pytest.raises(Refuse, match="only queries are allowed"):
+        shop.query("DELETE FROM orders", database="open")
+
+
+# Time
+
+
+ENDLESS = "WITH RECURSIVE x(a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM x) SELECT count(*) FROM x"
+
+
+def test_a_query_without_end_is_stopped_in_the_database(shop_file, shop_server):
+    for url in (f"sqlite:///{shop_file}", shop_server.replace("ferrule@", "reader@")):
+        only = databases(shop=DatabaseConfig(url=url, timeout=0.4))
+        with pytest.raises(TimedOut, match=r"longer than 0\.4 seconds, and was stopped in the database"):
+            only.query(ENDLESS)
+
+
+def test_a_caller_may_give_a_query_less_time(shop_file):
+    only = databases(shop=DatabaseConfig(url=f"sqlite:///{shop_file}", timeout=50))
+    with pytest.raises(TimedOut, match=r"longer than 0\.45 seconds"):
+        only.query(ENDLESS, context=ToolExecutionContext(timeout=0.5))
+
+
+def test_a_query_with_endless_rows_is_cut_and_ends(shop):
+    told = shop.query(ENDLESS.replace("count(*)", "a"), database="main", limit=5)
+    assert told["rows"] == [[1], [2], [3], [4], [5]]
+
+
+async def test_a_query_that_is_cancelled_ends_on_the_server(shop_server):
+    import psycopg
+
+    url = shop_server.replace("ferrule@", "reader@")
+    async with ToolEngine() as engine:
+        engine.register(*tools(main=DatabaseConfig(url=url, timeout=40)))
+        call = asyncio.create_task(engine.execute("database_query__query", {"sql": "SELECT pg_sleep(39), 'mine'"}))
+        with psycopg.connect(shop_server, autocommit=True) as watcher:
+            await until(lambda: running(watcher) == 1)
+            call.cancel()
+            await asyncio.wait([call])
+            await until(lambda: running(watcher) == 0)
+
+
+def running(watcher):
+    asked = (
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active' AND query LIKE '%FETCH%'"
+    )
+    return watcher.execute(asked).fetchone()[0]
+
+
+async def until(it_is_so):
+    async with asyncio.timeout(10):
+        while not it_is_so():
+            await asyncio.sleep(0.05)
+
+
+# What goes wrong outside
+
+
+def test_a_file_that_is_not_there_or_is_no_database_is_told(tmp_path):
+    (tmp_path / "text.db").write_text("This is not a database, it is a text. " * 50)
+    for name in ("none.db", "text.db", "no/such/folder/a.db"):
+        only = databases(shop=DatabaseConfig(url=f"sqlite:///{tmp_path}/{name}"))
+        with pytest.raises(ExecutionFailed, match="the database 'shop' cannot be opened|file is not a database"):
+            only.query("SELECT * FROM products")
+        with pytest.raises(ExecutionFailed):
+            only.schema()
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_writable_database_is_made_on_first_use(tmp_path):
+    only = databases(shop=DatabaseConfig(url=f"sqlite:///{tmp_path}/new.db", read_only=False))
+    only.execute("CREATE TABLE a (b)")
+    assert only.execute("INSERT INTO a VALUES (1), (2)")["changed"] == 2
+    assert only.query("SELECT sum(b) FROM a")["rows"] == [[3]]
+
+
+def test_a_server_that_does_not_answer_is_told_without_the_password():
+    environ = {"DB_PASSWORD": "p@ss/word:1"}
+    (made,) = tools(environ=environ, main=DatabaseConfig(url="postgresql://me:${DB_PASSWORD}@127.0.0.1:1/shop"))
+    reader = made.target.function("query")
+    with pytest.raises(Transient, match="the database 'main' cannot be reached") as failure:
+        reader("SELECT 1")
+    assert "p@ss" not in str(failure.value) and "p%40ss" not in str(failure.value)
+
+
+def test_a_password_is_taken_as_it_is_and_hidden_in_every_form():
+    from ferrule.tools.database_query.address import Address
+
+    said = DatabaseConfig(url="postgresql://${USER_NAME}:${DB_PASSWORD}@db/shop?application_name=a%20b")
+    address = Address.of(
+        "main", said, __import__("pathlib").Path(), {"USER_NAME": "me", "DB_PASSWORD": "p@ss/wo:rd#%1"}
+    )
+    assert (address.url().username, address.url().password, address.url().host) == ("me", "p@ss/wo:rd#%1", "db")
+    hidden = address.secrets().hide("it was p@ss/wo:rd#%1 or p%40ss%2Fwo%3Ard%23%251")
+    assert hidden == "it was [redacted] or [redacted]" and "p@ss" not in repr(address) + repr(said)
+
+
+def test_a_whole_address_may_come_from_a_variable(shop_file):
+    environ = {"DATABASE_URL": f"sqlite:///{shop_file}"}
+    (made,) = tools(environ=environ, main=DatabaseConfig(url="${DATABASE_URL}"))
+    assert made.needs == "" and made.target.function("query")("SELECT 1")["rows"] == [[1]]
+
+
+async def test_records_hold_no_password(shop_server, tmp_path):
+    url = shop_server.replace("ferrule@/", "reader:${DB_PASSWORD}@/").replace("host=", "password=${DB_PASSWORD}&host=")
+    async with ToolEngine(store=f"sqlite:///{tmp_path}/calls.db") as engine:
+        engine.register(*tools(environ={"DB_PASSWORD": "hunter2hunter2"}, main=DatabaseConfig(url=url)))
+        for sql in ("SELECT 1", "SELECT nothing", "DROP TABLE x"):
+            result = await engine.execute("database_query__query", {"sql": sql})
+            assert "hunter2" not in json.dumps(result.to_dict())
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or b"hunter2" not in file.read_bytes()
+
+
+# SQL as text
+
+
+@given(st.text(), st.text(alphabet="abc:%'\"$-/*\\ \n"))
+def test_texts_and_comments_are_passed_over(first, second):
+    quoted = "'" + (first + second).replace("'", "''") + "'"
+    named = '"' + (first + second).replace('"', '""') + '"'
+    sql = f"SELECT {quoted}, {named}, :v /* :no {second.replace('*', '')} */ -- :no %"
+    assert with_percent_signs(sql) % {"v": "1"} == sql.replace(":v /*", "1 /*")
+    assert values_for(sql, {"v": 5, "no": 6}) == {"v": 5}
+
+
+def test_a_question_is_known_by_its_first_word():
+    assert is_question(" /* DROP */ (SELECT 1)") and is_question("-- x\nwith a as (select 1) select 1")
+    for sql in ("DROP TABLE a -- SELECT", "/* SELECT */ DELETE FROM a", "", "'SELECT'", "BEGIN; SELECT 1", "selected"):
+        assert not is_question(sql)
+
+
+def test_dates_are_texts_that_a_model_can_give_back(shop_server):
+    only = databases(shop=DatabaseConfig(url=shop_server.replace("ferrule@", "reader@")))
+    told = only.query("SELECT DATE '2024-02-28' + 1 AS day")["rows"][0][0]
+    assert datetime.date.fromisoformat(told) == datetime.date(2024, 2, 29)
+    assert only.query("SELECT count(*) FROM products WHERE :day::date > '2024-01-01'", {"day": told})["rows"] == [[3]]
