@@ -90,6 +90,8 @@ def _needs(found: Sequence[Tool]) -> None:
     together: dict[str, list[str]] = {}
     for tool in found:
         together.setdefault(tool.needs, []).append(tool.id)
+    if together and sys.stderr.isatty():
+        complain("")
     for needs, names in together.items():
         verb = "needs" if len(names) == 1 else "need"
         complain(f"{', '.join(names)} {verb} {needs}")
