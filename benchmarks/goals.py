@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.contestants import CALL, IMPORT, LIMIT, LOOP, RECORD, REGISTRY, REPLAY, STUBBORN, SYNC
+from benchmarks.contestants import (
+    CALL,
+    DOOR,
+    IMPORT,
+    LIMIT,
+    LOOP,
+    PLAN,
+    RECORD,
+    REGISTRY,
+    REPLAY,
+    STUBBORN,
+    SYNC,
+    TOGETHER,
+)
 
 FULL_ENGINE = ("ferrule", "ToolEngine.execute, SQLite store, one subscriber")
 LIVE_RUN = ("pydantic-ai", "ToolManager.handle_call in a live run")
@@ -22,6 +35,18 @@ AGENT = ("ferrule", "Agent.run, SQLite store")
 STUBBORN_AGENT = ("ferrule", "Agent.run")
 REMEMBERING = ("ferrule", "with RunMemory")
 FORGETFUL = ("ferrule", "without")
+ORCHESTRATED = ("ferrule", "Orchestrator.process_task, SQLite checkpoints")
+SIMPLE = ("ferrule", "SimpleWorkflow.run, SQLite store")
+GRAPH = ("ferrule", "GraphWorkflow.run, SQLite checkpoints")
+CREATE_AGENT = ("langchain", "create_agent, SQLite checkpointer")
+GATHERED = ("floor", "asyncio.gather")
+HELLO = ("ferrule", "Hello!")
+AT_THE_DOOR = (
+    HELLO,
+    ("ferrule", "What can you do?"),
+    ("ferrule", "What did I ask? in a long conversation"),
+    ("ferrule", "a question that was answered before"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,5 +190,37 @@ REPORTS = {
         compared_to=FORGETFUL,
         compared_as="without",
         goals=(Goal(row=REMEMBERING, figure="false_blocks", most=0, said="no false block"),),
+    ),
+    PLAN: Report(
+        title="One step of a plan of ten: a model that answers at once, one call of a trivial tool",
+        columns=(
+            Column(figure="cpu", title="CPU µs, of the whole run", scale=1e6),
+            Column(figure="cpu_more", title="CPU µs, one more step", scale=1e6),
+            Column(figure="wall", title="wall µs, of the whole run", scale=1e6),
+            Column(figure="wall_more", title="wall µs, one more step", scale=1e6),
+        ),
+        compared_to=CREATE_AGENT,
+        goals=(
+            Goal(row=ORCHESTRATED, figure="cpu", most=1, times=CREATE_AGENT, said="≤ create_agent (CPU)"),
+            Goal(row=ORCHESTRATED, figure="wall", most=1, times=CREATE_AGENT, said="≤ create_agent (wall)"),
+            Goal(row=SIMPLE, figure="cpu", most=0.3e-3, said="≤ 300 µs"),
+        ),
+    ),
+    TOGETHER: Report(
+        title="Ten steps of 200 ms at once, planning aside",
+        columns=(_WALL_MS, _CPU_MS, Column(figure="most_at_once", title="most at once", is_count=True)),
+        compared_to=GATHERED,
+        goals=tuple(Goal(row=row, figure="wall", most=0.35, said="< 350 ms") for row in (GRAPH, SIMPLE)),
+    ),
+    DOOR: Report(
+        title="Questions that need no work",
+        columns=(
+            _WALL_US,
+            _CPU_US,
+            Column(figure="wall_many", title="wall µs, 1,000 further tools", scale=1e6),
+        ),
+        compared_to=HELLO,
+        compared_as="Hello!",
+        goals=tuple(Goal(row=row, figure="wall", most=2e-3, said="< 2 ms") for row in AT_THE_DOOR),
     ),
 }

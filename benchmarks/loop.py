@@ -31,16 +31,16 @@ async def measure_loop(make: Callable[..., Awaitable[dict[str, Loop]]], effort: 
         few, many = await make(stack, []), await make(stack, further)
         for label, loop in few.items():
             for each in (loop, many[label]):  # what is made once per agent is no turn
-                await _cost(each, 2, effort.seconds / 4)
+                await cost_of_run(each, 2, effort.seconds / 4)
             measured[label] = [await _sample(loop, many[label], effort) for _ in range(effort.samples)]
     return measured
 
 
 async def _sample(loop: Loop, many: Loop, effort: Effort) -> Sample:
-    nothing = await _cost(loop, 0, effort.seconds)
-    runs = {turns: await _cost(loop, turns, effort.seconds) for turns in LENGTHS}
-    nothing_many = await _cost(many, 0, effort.seconds)
-    with_many = await _cost(many, MANY, effort.seconds)
+    nothing = await cost_of_run(loop, 0, effort.seconds)
+    runs = {turns: await cost_of_run(loop, turns, effort.seconds) for turns in LENGTHS}
+    nothing_many = await cost_of_run(many, 0, effort.seconds)
+    with_many = await cost_of_run(many, MANY, effort.seconds)
     sample: Sample = {}
     for figure in ("cpu", "wall"):
         for turns, run in runs.items():
@@ -56,7 +56,7 @@ def _per_turn(run: float, nothing: float, turns: int) -> float:
     return max(1e-9, run - nothing) / turns
 
 
-async def _cost(loop: Loop, turns: int, seconds: float) -> dict[str, float]:
+async def cost_of_run(loop: Loop, turns: int, seconds: float) -> dict[str, float]:
     """Of one run, from as many as fit into the time."""
     await _run(loop, turns)
     gc.collect()

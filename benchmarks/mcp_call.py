@@ -18,10 +18,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from benchmarks.effort import Effort, Ways
-from benchmarks.measure import _sample, _warm_up
 from benchmarks.processes import ROOT, Failure, run
 from benchmarks.rounds import Results, Row
 from benchmarks.samples import ANSWER, ARGUMENTS
+from benchmarks.timing import sample_of, warm_up
 from benchmarks.ways import Way
 
 SERVER = [str(Path(__file__).with_name("mcp_server.py"))]
@@ -64,14 +64,14 @@ async def measure_rounds(rounds: int, effort: Effort) -> list[Ways]:
             answer = await way.do()
             if ANSWER not in str(answer):
                 raise AssertionError(f"{row!r} gave {answer!r}")
-            times[row] = await _warm_up(way, effort.seconds)
+            times[row] = await warm_up(way, effort.seconds)
         for number in range(rounds):
             turn = number % len(ways)
             rows = [*ways][turn:] + [*ways][:turn]
             samples: Ways = {row: [] for row in ways}
             for _ in range(effort.samples):  # in turns here too: what is close in time can be compared
                 for row in rows:
-                    samples[row].append(await _sample(ways[row], times[row]))
+                    samples[row].append(await sample_of(ways[row], times[row]))
             measured.append(samples)
     return measured
 

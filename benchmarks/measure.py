@@ -22,11 +22,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import CALL, LIMIT, LOOP, REGISTRY, REPLAY, STUBBORN, SYNC
+from benchmarks.contestants import CALL, DOOR, LIMIT, LOOP, PLAN, REGISTRY, REPLAY, STUBBORN, SYNC, TOGETHER
+from benchmarks.door import measure_door
 from benchmarks.effort import Effort, Sample, Ways
 from benchmarks.loop import measure_loop
+from benchmarks.plan import measure_plan
 from benchmarks.samples import ANSWER, SLEEPERS, make_functions
 from benchmarks.stubborn import measure_stubborn
+from benchmarks.timing import sample_of, warm_up
+from benchmarks.together import measure_together
 from benchmarks.ways import Registry, Way
 
 
@@ -38,6 +42,12 @@ def measure(module: str, benchmark: str, effort: Effort) -> Ways:
         return asyncio.run(measure_loop(contestant.loop, effort, sync=contestant.registry().sync))
     if benchmark == STUBBORN:
         return asyncio.run(measure_stubborn(contestant.stubborn, effort, sync=contestant.registry().sync))
+    if benchmark == PLAN:
+        return asyncio.run(measure_plan(contestant.plan, effort))
+    if benchmark == TOGETHER:
+        return asyncio.run(measure_together(contestant.together, effort))
+    if benchmark == DOOR:
+        return asyncio.run(measure_door(contestant.door, effort))
     if benchmark == REPLAY:
         replayed: Ways = asyncio.run(contestant.replay(effort))
         return replayed
@@ -55,35 +65,14 @@ async def _measure_ways(make: Callable[..., Awaitable[dict[str, Way]]], benchmar
             if benchmark == LIMIT:
                 measured[label] = [await _sample_batch(way, effort.calls) for _ in range(effort.samples)]
             else:
-                times = await _warm_up(way, effort.seconds)
-                measured[label] = [await _sample(way, times) for _ in range(effort.samples)]
+                times = await warm_up(way, effort.seconds)
+                measured[label] = [await sample_of(way, times) for _ in range(effort.samples)]
     return measured
-
-
-async def _warm_up(way: Way, seconds: float) -> int:
-    """Returns how many operations such a time is enough for."""
-    done, until = 0, time.perf_counter() + seconds / 2
-    while time.perf_counter() < until:
-        await way.do()
-        done += 1
-    return max(1, done * 2)
-
-
-async def _sample(way: Way, times: int) -> Sample:
-    gc.collect()
-    wall, own, cpu = time.perf_counter(), time.thread_time(), time.process_time()
-    for _ in range(times):
-        await way.do()
-    wall, own = time.perf_counter() - wall, time.thread_time() - own
-    if way.settle is not None:
-        await way.settle()
-    cpu = time.process_time() - cpu
-    return {"wall": wall / times, "own": own / times, "cpu": cpu / times}
 
 
 async def _sample_batch(way: Way, calls: int) -> Sample:
     SLEEPERS.total = SLEEPERS.most = 0
-    sample = await _sample(way, 1)
+    sample = await sample_of(way, 1)
     if SLEEPERS.total != calls:
         raise AssertionError(f"{SLEEPERS.total} of {calls} calls were made")
     return {**sample, "most_at_once": SLEEPERS.most}

@@ -15,6 +15,7 @@ from typing import Any
 ARGUMENTS = {"a": 123456, "b": 654321}
 ANSWER = "777777"
 NAP_SECONDS = 0.010
+REST_SECONDS = 0.200
 MOST_AT_ONCE = 100
 
 
@@ -80,6 +81,18 @@ def nap_sync(a: int, b: int) -> int:
     """
     with SLEEPERS:
         time.sleep(NAP_SECONDS)
+    return a + b
+
+
+async def rest(a: int, b: int) -> int:
+    """Sleep for 200 milliseconds, then add two numbers.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    with SLEEPERS:
+        await asyncio.sleep(REST_SECONDS)
     return a + b
 
 

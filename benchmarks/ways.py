@@ -37,5 +37,8 @@ class Loop:
     """As in `Way`."""
 
 
+Together: TypeAlias = Callable[[int], Awaitable[float]]
+"""Lets so many calls of a tool that rests be made at once; gives the seconds that went into planning them."""
+
 Insist: TypeAlias = Callable[[], Awaitable[Any]]
 """Runs an agent, as it comes, whose model asks for one failing call again and again; gives its answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, STUBBORN, REPLAY = BENCHMARKS = (
+CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, STUBBORN, REPLAY, PLAN, TOGETHER, DOOR = BENCHMARKS = (
     "call",
     "limit",
     "registry",
@@ -14,6 +14,9 @@ CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, STUBBORN, REPLAY = BENCHMARKS
     "loop",
     "stubborn",
     "replay",
+    "plan",
+    "together",
+    "door",
 )
 
 
@@ -42,7 +45,7 @@ CONTESTANTS = (
     Contestant(
         name="floor",
         module="floor",
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, TOGETHER),
         imports=("import asyncio", "import pydantic; pydantic.BaseModel"),
     ),
     Contestant(
@@ -76,8 +79,8 @@ CONTESTANTS = (
     Contestant(
         name="langchain",
         module="langchain",
-        distributions=("langchain", "langgraph"),
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, STUBBORN),
+        distributions=("langchain", "langgraph", "langgraph-checkpoint-sqlite"),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, STUBBORN, PLAN, TOGETHER),
         imports=("from langchain.agents import create_agent", "from langgraph.prebuilt import ToolNode"),
     ),
     Contestant(

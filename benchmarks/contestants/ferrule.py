@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.answering import door, plan, together
 from benchmarks.minds import DONE, Stubborn
 from benchmarks.replay import replay
 from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, add_sync, nap, read_count, step
@@ -27,7 +28,19 @@ from ferrule.messages import ToolCall
 from ferrule.models.model import ModelReply
 from ferrule.testing import ScriptedModel
 
-__all__ = ["call", "limit", "loop", "record", "registry", "replay", "stubborn", "sync"]
+__all__ = [
+    "call",
+    "door",
+    "limit",
+    "loop",
+    "plan",
+    "record",
+    "registry",
+    "replay",
+    "stubborn",
+    "sync",
+    "together",
+]
 
 FULL = "ToolEngine.execute, SQLite store, one subscriber"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.minds import DONE, Script
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, add_sync, nap, step
-from benchmarks.ways import Loop, Registry, Way
+from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, add_sync, nap, rest, step
+from benchmarks.ways import Loop, Registry, Together, Way
 
 _SCHEMA = {
     "type": "object",
@@ -52,6 +52,14 @@ async def limit(stack: AsyncExitStack, calls: int) -> dict[str, Way]:
         return await asyncio.gather(*(one() for _ in range(calls)))
 
     return {f"asyncio.gather, Semaphore({MOST_AT_ONCE})": Way(do=gather)}
+
+
+async def together(stack: AsyncExitStack) -> dict[str, Together]:
+    async def gather(calls: int) -> float:
+        await asyncio.gather(*(rest(**ARGUMENTS) for _ in range(calls)))
+        return 0.0
+
+    return {"asyncio.gather": gather}
 
 
 def registry() -> Registry:

@@ -1,7 +1,9 @@
 # mypy: ignore-errors
-"""LangChain and LangGraph: the tool node of a graph, and batches of a tool."""
+"""LangChain and LangGraph: the tool node of a graph, batches of a tool, and agents."""
 
+import tempfile
 from itertools import count
+from pathlib import Path
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import ToolErrorMiddleware, ToolRetryMiddleware
@@ -9,11 +11,13 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.prebuilt import ToolNode, create_react_agent
 from langgraph.runtime import Runtime
 
 from benchmarks.minds import DONE, Script
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, nap, read_count, step
+from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, nap, read_count, rest, step
 from benchmarks.ways import Loop, Registry, Way
 
 _ids = count(1)
@@ -57,13 +61,44 @@ async def loop(stack, further):
     }
 
 
-def _loop(make, tools):
+async def plan(stack):
+    tools = [_tool(step)]
+    return {
+        "create_agent, SQLite checkpointer": _loop(create_agent, tools, checkpointer=await _saver(stack)),
+        "create_agent, checkpoints in memory": _loop(create_agent, tools, checkpointer=InMemorySaver()),
+        "create_agent, no checkpointer": _loop(create_agent, tools),
+    }
+
+
+async def together(stack):
+    script = Script("rest")
+    agent = create_agent(_InOneTurn(mind=script), [_tool(rest)], checkpointer=await _saver(stack))
+
+    async def one_turn(calls):
+        script.begin(calls)
+        await _run(agent, _thread({}))
+        return 0.0
+
+    return {"create_agent, all calls in one turn, SQLite checkpointer": one_turn}
+
+
+async def _saver(stack):
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ferrule-bench-")))
+    return await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(str(folder / "checkpoints.db")))
+
+
+def _thread(config):
+    """A run has its own."""
+    return {**config, "configurable": {"thread_id": f"t{next(_ids)}"}}
+
+
+def _loop(make, tools, **options):
     script = Script()
-    agent = make(_Minded(mind=script), tools)
+    agent = make(_Minded(mind=script), tools, **options)
 
     async def run(turns):
         script.begin(turns)
-        return await _run(agent, {"recursion_limit": 4 * turns + 10})
+        return await _run(agent, _thread({"recursion_limit": 4 * turns + 10}))
 
     return Loop(run=run)
 
@@ -110,6 +145,14 @@ class _Minded(BaseChatModel):
         return self._generate(messages)
 
 
+class _InOneTurn(_Minded):
+    """A model that asks at once for all that its mind wishes."""
+
+    def _generate(self, messages, stop=None, run_manager=None, **options):
+        calls = [_call(self.mind.new_id(), *wish) for wish in iter(self.mind.wish, None)]
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("" if calls else DONE, tool_calls=calls))])
+
+
 def _tool(function):
     return StructuredTool.from_function(coroutine=function)
 
@@ -119,4 +162,8 @@ async def _ask(node, name, arguments):
 
 
 def _asking(id, name, arguments):
-    return AIMessage("", tool_calls=[{"name": name, "args": dict(arguments), "id": id, "type": "tool_call"}])
+    return AIMessage("", tool_calls=[_call(id, name, arguments)])
+
+
+def _call(id, name, arguments):
+    return {"name": name, "args": dict(arguments), "id": id, "type": "tool_call"}

@@ -353,3 +353,45 @@ async def test_a_plan_is_held_to_the_tools_it_may_use(workflow):
             done = await flow.run("Go")
         assert "shop" not in str(model.requests[0].messages[0]["content"])
         assert done.plan.steps[0].tool_type == "none" and done.results[1].output == 2
+
+
+async def test_what_was_running_when_a_run_was_cancelled_is_not_done_again(workflow):
+    done: list[int] = []
+
+    @tool
+    async def append(n: int) -> str:
+        """Append a number."""
+        done.append(n)
+        await asyncio.sleep(30)
+        return "appended"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(append)
+        async with workflow(library, ScriptedModel([plan(step(1, "append", parameters={"n": 1}))])) as flow:
+            running = asyncio.create_task(flow.run("Go", run_id="it"))
+            while not done:
+                await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.wait({running})
+            resumed = await flow.resume("it")
+        assert done == [1] and resumed.results[0].error_type == "unknown_outcome"
+
+
+async def test_a_call_that_failed_before_a_crash_is_not_made_again_if_it_may_change_something(workflow):
+    tried: list[int] = []
+
+    @tool
+    async def pay(n: int) -> str:
+        """Pay."""
+        tried.append(n)
+        raise RuntimeError("no money")
+
+    async with UnifiedToolLibrary() as library:
+        library.register(pay)
+        script = [plan(step(1, "pay", parameters={"n": 1})), RuntimeError("a crash")]
+        async with workflow(library, ScriptedModel(script)) as flow:
+            with pytest.raises(RuntimeError, match="a crash"):
+                await flow.run("Go", run_id="it")
+        async with workflow(library, ScriptedModel([NOTHING_ELSE])) as flow:
+            resumed = await flow.resume("it")
+        assert tried == [1] and "no money" in (resumed.results[0].error or "")

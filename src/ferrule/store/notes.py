@@ -95,7 +95,9 @@ def find_notes(database: Database, book: str) -> dict[str, Any]:
 
     query = sa.text("SELECT key, CAST(value AS TEXT) FROM notes WHERE book = :book ORDER BY key")
     with database.read() as connection:
-        return {key: json.loads(value) for key, value in connection.execute(query, {"book": book})}
+        found = connection.execute(query, {"book": book}).all()
+    values = json.loads(f"[{','.join([value for _, value in found])}]")  # one by one takes twice as long
+    return dict(zip([key for key, _ in found], values, strict=True))
 
 
 def find_books(database: Database, prefix: str) -> dict[str, float]:

@@ -63,6 +63,9 @@ def _sqlite_saver(connection: sqlite3.Connection, thread: ThreadPoolExecutor) ->
             if any(channel in WRITES_IDX_MAP for channel, _ in writes):
                 await _within(thread, self.put_writes, config, writes, task_id, task_path)
 
+        async def adelete_thread(self, thread_id: str) -> None:
+            await _within(thread, self.delete_thread, thread_id)
+
     return Saver(connection)
 
 

@@ -218,7 +218,10 @@ class GraphWorkflow:
             if life.conductor is not None:
                 await life.conductor.stop()
         answer = state.get("final_answer", "")
-        return conclude(notes, task, life.conduct(state), answer, team=life.team, clock=life.clock)
+        done = conclude(notes, task, life.conduct(state), answer, team=life.team, clock=life.clock)
+        if done.state is not AgentState.WAITING:
+            await graph.checkpointer.adelete_thread(notes.run_id)  # each has all results in it, and none is read again
+        return done
 
     def _still_waiting(self, run_id: str, task: str, plan: Plan | None, state: Any) -> WorkflowResult:
         results = [StepResult.from_dict(one) for one in state.values.get("step_results", {}).values()]

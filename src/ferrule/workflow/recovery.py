@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 
 from ferrule.call import ToolExecutionResult
 from ferrule.engine import ToolEngine
-from ferrule.errors import ToolNotFound
+from ferrule.errors import (
+    CANCELLED,
+    EXECUTOR_NOT_FOUND,
+    KNOWN_FAILURE,
+    PERMISSION_DENIED,
+    REJECTED,
+    TIMEOUT,
+    TOOL_NOT_FOUND,
+    VALIDATION_ERROR,
+    ToolNotFound,
+)
 from ferrule.library import UnifiedToolLibrary
 from ferrule.store import ToolCallRecord
 from ferrule.workflow.execution import UNKNOWN_OUTCOME, call_id_of, failed, succeeded
@@ -15,6 +25,9 @@ from ferrule.workflow.results import Attempt, StepResult
 
 UNKNOWN = (
     "This call was interrupted while it ran; whether it did what it was to do is not known. It was not made again."
+)
+_NEVER_RAN = frozenset(
+    {VALIDATION_ERROR, TOOL_NOT_FOUND, EXECUTOR_NOT_FOUND, REJECTED, PERMISSION_DENIED, KNOWN_FAILURE}
 )
 _MOST = 10_000
 
@@ -50,9 +63,12 @@ class Records:
         if record.is_success:
             result = ToolExecutionResult(is_success=True, tool_name=tool.id, output=record.result or {})
             return succeeded(step, result, tool, [_attempt(record)])
-        if record.status in ("interrupted", "running") and not tool.spec.effects_of(capability).repeatable:
-            return failed(step, UNKNOWN, UNKNOWN_OUTCOME, [_attempt(record)])
-        return None
+        if tool.spec.effects_of(capability).repeatable or record.error_type in _NEVER_RAN:
+            return None
+        is_known = record.status == "failed" and record.error_type not in (TIMEOUT, CANCELLED)
+        if is_known and record.metadata.get("outcome") != "unknown":
+            return failed(step, record.error or "It failed.", record.error_type, [_attempt(record)])
+        return failed(step, UNKNOWN, UNKNOWN_OUTCOME, [_attempt(record)])
 
 
 def _attempt(record: ToolCallRecord) -> Attempt:

@@ -32,9 +32,9 @@ class Verification:
     issues: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepResult:
-    """What came of one step."""
+    """What came of one step. Not frozen, as three are made for each step; yet nobody changes one."""
 
     step_id: StepId
     description: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import date, time
+from functools import lru_cache
 from typing import Any, Final
 
 from ferrule.content import as_text
@@ -67,20 +68,26 @@ class VerificationAgent:
 
     def _check_consistency(self, result: StepResult, context: StepContext) -> Iterable[tuple[str, str]]:
         """Results of the same subject should not have nothing in common."""
-        subject, said = set(terms_of(result.description)), set(terms_of(result.result))
+        subject = _terms(result.description)
         for other in context.results.values():
             if not other.success or str(other.step_id) == str(result.step_id) or other.tool_type == "none":
                 continue
-            if jaccard(subject, set(terms_of(other.description))) < SAME_SUBJECT:
+            if jaccard(subject, _terms(other.description)) < SAME_SUBJECT:
                 continue
-            if jaccard(said, set(terms_of(other.result))) < AGREE:
+            if jaccard(_terms(result.result), _terms(other.result)) < AGREE:
                 yield (
                     "consistency",
                     f"It has little in common with the result of step {other.step_id} on the same subject.",
                 )
 
 
-def jaccard(one: set[str], other: set[str]) -> float:
+@lru_cache(maxsize=1_000)
+def _terms(text: str) -> frozenset[str]:
+    """Of descriptions and results, which are held against each later one."""
+    return frozenset(terms_of(text))
+
+
+def jaccard(one: Set[str], other: Set[str]) -> float:
     """How much two sets of words have in common: 0 nothing, 1 everything."""
     return len(one & other) / len(one | other) if one or other else 1.0
 
