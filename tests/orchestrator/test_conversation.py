@@ -152,3 +152,16 @@ async def test_of_a_very_long_conversation_the_oldest_turns_are_forgotten(monkey
             "18?",
             "19?",
         ]
+
+
+async def test_small_talk_does_not_crowd_out_what_was_asked(monkeypatch):
+    monkeypatch.setattr(memory_module, "KEPT", 5)
+    async with UnifiedToolLibrary() as library:
+        memory = ConversationMemory(library.engine.store)
+        memory.answer("c", memory.ask("c", "What is tea?"), "A drink.", state="finished")
+        for _ in range(40):
+            await memory.create_snapshot("c").turns()
+            memory.answer("c", memory.ask("c", "what did I ask?", is_question=False), "tea", state="finished")
+        turns = await memory.create_snapshot("c").turns()
+        assert [(turn.question, turn.answer) for turn in turns if turn.is_question] == [("What is tea?", "A drink.")]
+        assert len(turns) < 20
