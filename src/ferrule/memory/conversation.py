@@ -66,11 +66,10 @@ class HistorySnapshot:
     async def _forget_oldest(self, notes: Mapping[str, Any]) -> None:
         if len(notes) > 3 * KEPT:
             # Small talk goes before questions do, however new it is; but not that of this very moment.
-            idle = {key for key, said in notes.items() if said["kind"] == "question" and not said["is_question"]}
-            early = list(notes)[:-KEPT]
-            gone = [key for key in early if key in idle or notes[key].get("turn") in idle]
-            left = [key for key in notes if key not in set(gone)]
-            await self._store.forget_notes(CONVERSATIONS + self.conversation_id, [*gone, *left[: -2 * KEPT]])
+            real = {key for key, said in notes.items() if said["kind"] == "question" and said["is_question"]}
+            idle = {key for key in list(notes)[:-KEPT] if notes[key].get("turn", key) not in real}
+            left = [key for key in notes if key not in idle]
+            await self._store.forget_notes(CONVERSATIONS + self.conversation_id, [*idle, *left[: -2 * KEPT]])
 
 
 class ConversationMemory:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from ferrule.errors import ExecutionFailed, Refuse, Retry
-from ferrule.tools.data_analyzer.data_file import DataFile
 from tests.tools.data_analyzer.making import analyzer_in, parquet, workbook
 
 CHINESE = "编号,名称\n1,苹果\n2,梨子\n"
@@ -29,17 +28,17 @@ def test_the_encoding_of_a_csv_file_is_found_out(tmp_path, encoding):
 
 def test_an_encoding_that_cannot_be_found_out_can_be_said(tmp_path):
     (tmp_path / "a.csv").write_bytes("名,數\n蘋果,1\n".encode("big5"))
-    assert rows_of(tmp_path, DataFile(path="a.csv", encoding="big5")) == [["蘋果", 1]]
+    assert rows_of(tmp_path, {"path": "a.csv", "encoding": "big5"}) == [["蘋果", 1]]
     with pytest.raises(Retry, match="'klingon' is not known"):
-        rows_of(tmp_path, DataFile(path="a.csv", encoding="klingon"))
+        rows_of(tmp_path, {"path": "a.csv", "encoding": "klingon"})
 
 
 def test_a_delimiter_and_a_missing_header_can_be_said(tmp_path):
     (tmp_path / "a.txt").write_text("x~y\n1~2\n")
-    assert rows_of(tmp_path, DataFile(path="a.txt", delimiter="~", header=False)) == [["x", "y"], ["1", "2"]]
+    assert rows_of(tmp_path, {"path": "a.txt", "delimiter": "~", "header": False}) == [["x", "y"], ["1", "2"]]
     for wrong in ("\n", "abcdef", "'); DROP"):
         with pytest.raises(Retry, match="cannot be a delimiter"):
-            rows_of(tmp_path, DataFile(path="a.txt", delimiter=wrong))
+            rows_of(tmp_path, {"path": "a.txt", "delimiter": wrong})
 
 
 def test_tabs_separate_the_columns_of_a_tsv_file(tmp_path):
@@ -67,9 +66,9 @@ def test_the_sheets_of_a_workbook_are_tables(tmp_path):
     told = analyzer_in(tmp_path).describe("book.xlsx")
     assert (told["sheet"], told["sheets"], told["rows"]) == ("销售", ["销售", "Other"], 2)
     assert rows_of(tmp_path, "book.xlsx") == [["苹果", 3.0], ["梨", 4.5]]
-    assert rows_of(tmp_path, DataFile(path="book.xlsx", sheet="Other")) == [[True]]
+    assert rows_of(tmp_path, {"path": "book.xlsx", "sheet": "Other"}) == [[True]]
     with pytest.raises(Retry, match=r"has no sheet 'Othr'. Did you mean 'Other'"):
-        rows_of(tmp_path, DataFile(path="book.xlsx", sheet="Othr"))
+        rows_of(tmp_path, {"path": "book.xlsx", "sheet": "Othr"})
 
 
 def test_a_column_of_a_workbook_has_the_type_that_fits_all_its_cells(tmp_path):
@@ -96,7 +95,7 @@ def test_a_workbook_without_names_of_columns_gets_some(tmp_path):
     assert names_in(tmp_path, "a.xlsx") == ["column1", "column2"]
     assert names_in(tmp_path, "b.xlsx") == ["A", "a_1", "column3", "x'y"]
     assert analyzer_in(tmp_path).describe("c.xlsx")["rows"] == 0
-    assert rows_of(tmp_path, DataFile(path="a.xlsx", header=True)) == [[3, 4]]
+    assert rows_of(tmp_path, {"path": "a.xlsx", "header": True}) == [[3, 4]]
 
 
 def test_a_csv_file_that_goes_on_otherwise_than_it_began_is_read_with_more_care(tmp_path):
@@ -113,6 +112,13 @@ def test_a_csv_file_with_lines_that_do_not_fit_is_read_as_text_and_that_is_said(
     assert told["rows"] == [[30_002, 30_001]] and "all columns are text" in told["note"]
     with pytest.raises(Retry, match="all columns are text"):
         analyzer_in(tmp_path).query("SELECT sum(a) FROM 'ragged.csv'")
+
+
+def test_json_lines_that_go_on_otherwise_than_they_began_are_read_with_more_care(tmp_path):
+    lines = "".join(f'{{"a": {i}}}\n' for i in range(30_000))
+    (tmp_path / "late.jsonl").write_text(lines + '{"a": "unknown"}\n{"a": {"deep": [1]}, "new": true}\n')
+    told = analyzer_in(tmp_path).query("SELECT count(*), count(a) FROM 'late.jsonl'")
+    assert told["rows"] == [[30_002, 30_002]]
 
 
 def test_other_files_are_no_tables(tmp_path):
@@ -142,3 +148,19 @@ def test_an_empty_file_is_told_by_its_name(tmp_path, name):
     (tmp_path / name).touch()
     with pytest.raises(ExecutionFailed, match=f"'{name}' cannot be read"):
         analyzer_in(tmp_path).describe(name)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"path": "a.csv", "shete": "x"}, "has no 'shete'. Did you mean 'sheet'"),
+        ({"path": 5}, "must be a str"),
+        ({"sheet": "x"}, "needs a path"),
+        ({"path": "a.csv", "header": "yes"}, "must be a bool"),
+        ({"path": "a.csv", "sheet": "x"}, "has no sheets"),
+    ],
+)
+def test_what_is_said_of_a_file_must_make_sense(tmp_path, said, told):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises(Retry, match=told):
+        rows_of(tmp_path, said)

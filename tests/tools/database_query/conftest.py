@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,4 @@ def shop(request):
 
 def databases(**configs):
     """The tool's own object, to be called without an engine."""
-    from pathlib import Path
-
     return DatabaseWriter({name: Address.of(name, said, Path(), os.environ) for name, said in configs.items()})

@@ -4,10 +4,13 @@ import asyncio
 import datetime
 import json
 import sqlite3
+from pathlib import Path
 
 import pytest
+import sqlalchemy
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.dialects import mysql
 
 from ferrule import ToolEngine, UnifiedToolLibrary
 from ferrule.agent import Agent
@@ -15,7 +18,8 @@ from ferrule.call import ToolExecutionContext
 from ferrule.errors import ExecutionFailed, Refuse, Retry, SetupError, TimedOut, Transient
 from ferrule.testing import ScriptedModel
 from ferrule.tools.database_query import DatabaseConfig, DatabaseQueryConfig, database_query_tools
-from ferrule.tools.database_query.placeholders import is_question, values_for, with_percent_signs
+from ferrule.tools.database_query.address import Address
+from ferrule.tools.database_query.placeholders import for_sqlalchemy, is_question, values_for, with_percent_signs
 from tests.tools.database_query.conftest import databases
 
 
@@ -43,7 +47,8 @@ async def test_an_agent_asks_before_it_changes_a_database(shop_file):
         library.register(*tools(main=DatabaseConfig(url=f"sqlite:///{shop_file}", read_only=False)))
         answer = await Agent(library, ScriptedModel([ask, change, "Done."])).run("Delete the orders.")
     assert not answer.is_finished and answer.steps[0].is_success
-    assert sqlite3.connect(shop_file).execute("SELECT count(*) FROM orders").fetchone() == (3,)
+    only = databases(main=DatabaseConfig(url=f"sqlite:///{shop_file}"))
+    assert only.query("SELECT count(*) FROM orders")["rows"] == [[3]]
 
 
 def test_what_can_be_changed_decides_which_actions_there_are():
@@ -181,9 +186,10 @@ def test_sqlite_values_become_json(shop_file):
 def test_postgres_values_become_json(shop_server):
     only = databases(shop=DatabaseConfig(url=shop_server.replace("ferrule@", "reader@")))
     sql = (
-        "SELECT 1.50::numeric, 12345678901234567890.5::numeric, 'NaN'::numeric, '\\x00ff'::bytea, ARRAY[[1,2],[3,NULL]],"
-        " '{\"a\": [1]}'::jsonb, '2024-01-01 08:00+08'::timestamptz AT TIME ZONE 'UTC', '12:30'::time,"
-        " interval '1 day', '[1,5)'::int4range, '10.0.0.0/8'::cidr, '00000000-0000-0000-0000-000000000001'::uuid,"
+        "SELECT 1.50::numeric, 12345678901234567890.5::numeric, 'NaN'::numeric, '\\x00ff'::bytea,"
+        " ARRAY[[1,2],[3,NULL]], '{\"a\": [1]}'::jsonb, '2024-01-01 08:00+08'::timestamptz AT TIME ZONE 'UTC',"
+        " '12:30'::time, interval '1 day', '[1,5)'::int4range, '10.0.0.0/8'::cidr,"
+        " '00000000-0000-0000-0000-000000000001'::uuid,"
         " ROW(1, 'x'), true, 'infinity'::float8"
     )
     (row,) = only.query(sql)["rows"]
@@ -365,12 +371,8 @@ def test_a_server_that_does_not_answer_is_told_without_the_password():
 
 
 def test_a_password_is_taken_as_it_is_and_hidden_in_every_form():
-    from ferrule.tools.database_query.address import Address
-
     said = DatabaseConfig(url="postgresql://${USER_NAME}:${DB_PASSWORD}@db/shop?application_name=a%20b")
-    address = Address.of(
-        "main", said, __import__("pathlib").Path(), {"USER_NAME": "me", "DB_PASSWORD": "p@ss/wo:rd#%1"}
-    )
+    address = Address.of("main", said, Path(), {"USER_NAME": "me", "DB_PASSWORD": "p@ss/wo:rd#%1"})
     assert (address.url().username, address.url().password, address.url().host) == ("me", "p@ss/wo:rd#%1", "db")
     hidden = address.secrets().hide("it was p@ss/wo:rd#%1 or p%40ss%2Fwo%3Ard%23%251")
     assert hidden == "it was [redacted] or [redacted]" and "p@ss" not in repr(address) + repr(said)
@@ -402,6 +404,8 @@ def test_texts_and_comments_are_passed_over(first, second):
     named = '"' + (first + second).replace('"', '""') + '"'
     sql = f"SELECT {quoted}, {named}, :v /* :no {second.replace('*', '')} */ -- :no %"
     assert with_percent_signs(sql) % {"v": "1"} == sql.replace(":v /*", "1 /*")
+    as_mysql = str(sqlalchemy.text(for_sqlalchemy(sql)).compile(dialect=mysql.dialect(paramstyle="pyformat")))
+    assert as_mysql % {"v": "1"} == sql.replace(":v /*", "1 /*")
     assert values_for(sql, {"v": 5, "no": 6}) == {"v": 5}
 
 

@@ -206,14 +206,18 @@ def test_a_change_that_takes_too_long_is_taken_back(shop_file):
     assert count_of_orders(shop) == [[3]]
 
 
+LONG_ROWS = "SELECT repeat('x', 30000000) || n FROM generate_series(1, 5) n"
+
+
 async def test_a_value_that_no_memory_holds_costs_only_its_call(shop_server):
     config = DatabaseQueryConfig(databases={"main": DatabaseConfig(url=shop_server.replace("ferrule@", "reader@"))})
-    wide = "SELECT repeat('x', 250000000) || n FROM generate_series(1, 20) n"
     async with ToolEngine() as engine:
         engine.register(*database_query_tools(config))
-        result = await engine.execute("database_query__query", {"sql": wide})
+        result = await engine.execute("database_query__query", {"sql": "SELECT repeat('x', 600000000)"})
+        long = await engine.execute("database_query__query", {"sql": LONG_ROWS})
         again = await engine.execute("database_query__query", {"sql": "SELECT 1"})
-    assert not result.is_success and again.output["rows"] == [[1]]
+    assert "more memory than it may use" in str(result.error) and again.output["rows"] == [[1]]
+    assert long.output["row_count"] == 5 and "… (30,000,00" in long.output["rows"][4][0]
 
 
 def test_a_database_that_others_hold_is_told_to_be_busy(shop_file):

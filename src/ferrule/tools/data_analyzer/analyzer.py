@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ferrule.content import Image, Output, describe_part
 from ferrule.errors import Retry
@@ -31,6 +31,8 @@ _DRAWN: Final = "what is drawn"
 """The name of the table that a query becomes."""
 
 T = TypeVar("T")
+File: TypeAlias = str | dict[str, Any]
+"""A path, or what a `DataFile` says."""
 
 
 @tool(
@@ -58,7 +60,7 @@ class DataAnalyzer:
         idempotent=True,
         examples=[{"file": "data/sales.csv"}, {"file": {"path": "book.xlsx", "sheet": "2024"}}],
     )
-    def describe(self, file: str | DataFile) -> dict[str, Any]:
+    def describe(self, file: File) -> dict[str, Any]:
         """Tell what is in a data file: its rows and columns, their types, examples. 查看数据文件的列、类型和样例。
 
         Args:
@@ -81,7 +83,7 @@ class DataAnalyzer:
     def query(
         self,
         sql: str,
-        tables: dict[str, str | DataFile] | None = None,
+        tables: dict[str, File] | None = None,
         files: list[str] | None = None,
         limit: int = 100,
     ) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class DataAnalyzer:
     )
     def summarise(
         self,
-        file: str | DataFile,
+        file: File,
         columns: list[str] | None = None,
         group_by: list[str] | None = None,
         limit: int = 50,
@@ -148,9 +150,9 @@ class DataAnalyzer:
         kind: ChartKind,
         x: str,
         y: str | list[str] | None = None,
-        file: str | DataFile | None = None,
+        file: File | None = None,
         sql: str | None = None,
-        tables: dict[str, str | DataFile] | None = None,
+        tables: dict[str, File] | None = None,
         aggregate: Aggregate | None = None,
         title: str = "",
         save_as: str | None = None,
@@ -239,13 +241,13 @@ def _form(parts: Parts) -> str:
     return PurePosixPath(parts[-1]).suffix.lower().removeprefix(".")
 
 
-def _one_table(file: str | DataFile) -> tuple[str, dict[str, DataFile]]:
+def _one_table(file: File) -> tuple[str, dict[str, DataFile]]:
     wanted = _data_file(file)
     name = _table_name(wanted.path)
     return name, {name: wanted}
 
 
-def _all_tables(tables: Mapping[str, str | DataFile] | None, files: Sequence[str] | None) -> dict[str, DataFile]:
+def _all_tables(tables: Mapping[str, File] | None, files: Sequence[str] | None) -> dict[str, DataFile]:
     wanted = {name: _data_file(file) for name, file in (tables or {}).items()}
     for path in files or ():
         name = _table_name(path)
@@ -257,8 +259,8 @@ def _all_tables(tables: Mapping[str, str | DataFile] | None, files: Sequence[str
     return wanted
 
 
-def _data_file(file: str | DataFile) -> DataFile:
-    return DataFile(path=file) if isinstance(file, str) else file
+def _data_file(file: File) -> DataFile:
+    return DataFile(path=file) if isinstance(file, str) else DataFile.of(file)
 
 
 def _table_name(path: str) -> str:

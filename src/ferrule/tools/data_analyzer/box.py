@@ -11,8 +11,8 @@ from ferrule.sources.function import tool_of
 from ferrule.spec import Tool
 from ferrule.tools.data_analyzer.analyzer import DataAnalyzer
 from ferrule.tools.data_analyzer.config import DataAnalyzerConfig
-from ferrule.tools.data_analyzer.sent_object import SentObject
 from ferrule.tools.files.workspace import PROTECTED, Workspace
+from ferrule.tools.sent_object import SentObject
 
 
 def data_analyzer_tools(

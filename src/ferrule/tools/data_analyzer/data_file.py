@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from ferrule.errors import Refuse, Retry
+from ferrule.names import did_you_mean
 from ferrule.tools.data_analyzer.sql_text import quoted_text
 from ferrule.tools.data_analyzer.workbook import sheet_as_csv
 from ferrule.tools.files.contents import as_text, kind_of_content
@@ -66,6 +67,22 @@ class DataFile:
     delimiter: str | None = None
     header: bool | None = None
     """Whether the first line has the names of the columns; None: that is found out."""
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> DataFile:
+        """As a caller says it."""
+        for name, value in said.items():
+            kind = _SAID_AS.get(name)
+            if kind is None:
+                raise Retry(f"a file has no {name!r}.{did_you_mean(name, _SAID_AS)} Say {', '.join(_SAID_AS)}.")
+            if value is not None and not isinstance(value, kind):
+                raise Retry(f"{name!r} of a file must be a {kind.__name__}, not {value!r}.")
+        if not said.get("path"):
+            raise Retry("a file needs a path: {'path': 'data/sales.csv'}.")
+        return cls(**said)
+
+
+_SAID_AS: Final = {"path": str, "sheet": str, "encoding": str, "delimiter": str, "header": bool}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ferrule.errors import CallError, ExecutionFailed, MissingExtra, Retry
 from ferrule.tools.data_analyzer.config import DataAnalyzerConfig
 from ferrule.tools.data_analyzer.data_file import Care, DataFile, OpenTable, opened_table
-from ferrule.tools.data_analyzer.failures import UnlikeItsBeginning, told_failures
+from ferrule.tools.data_analyzer.failures import UnlikeItsBeginning, told_failures, too_much
 from ferrule.tools.data_analyzer.memory_limit import limited_memory
 from ferrule.tools.data_analyzer.rows import Column
 from ferrule.tools.data_analyzer.scratch import scratch_folder
@@ -110,6 +110,8 @@ def new_database(workspace: Workspace, config: DataAnalyzerConfig, care: Care) -
         database = Database(connection, workspace, scratch, config, care)
         try:
             yield database
+        except MemoryError:  # where it is not DuckDB that reads: in a workbook, say
+            raise too_much() from None
         finally:
             database.close()
 

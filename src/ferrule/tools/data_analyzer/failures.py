@@ -46,7 +46,7 @@ def told_failures(files: Mapping[str, str] = MappingProxyType({}), tables: Colle
     except duckdb.Error as error:
         raise _failure(error, files, tables) from None
     except MemoryError:
-        raise _too_much() from None
+        raise too_much() from None
 
 
 def _failure(error: Exception, files: Mapping[str, str], tables: Collection[str]) -> CallError:
@@ -57,7 +57,7 @@ def _failure(error: Exception, files: Mapping[str, str], tables: Collection[str]
     if name == "InterruptException":
         return TimedOut("the query took too long, and was stopped. Ask for less: fewer rows, columns or joins.")
     if name == "OutOfMemoryException":
-        return _too_much()
+        return too_much()
     if swapped:
         return Transient(f"{swapped[0]!r} was put in another's place while it was read. Ask again.")
     if name == "PermissionException":
@@ -70,7 +70,8 @@ def _failure(error: Exception, files: Mapping[str, str], tables: Collection[str]
     return Retry(_short(text)) if name in _MENDABLE else ExecutionFailed(_short(text))
 
 
-def _too_much() -> CallError:
+def too_much() -> CallError:
+    """What a call is told that ran into its bounds."""
     return Retry(
         "the query needs more memory or disk than it may use. Ask for less: fewer rows or columns, a WHERE, a GROUP BY."
     )

@@ -10,10 +10,10 @@ from typing import Final
 
 from ferrule.sources.function import tool_of
 from ferrule.spec import Tool
-from ferrule.tools.data_analyzer.sent_object import SentObject
 from ferrule.tools.database_query.address import Address
 from ferrule.tools.database_query.config import DatabaseQueryConfig
 from ferrule.tools.database_query.querying import DatabaseReader, DatabaseWriter
+from ferrule.tools.sent_object import SentObject
 
 NO_DATABASE: Final = (
     'a database: write [tools.database_query.databases.main] and below it url = "sqlite:///shop.db" in ferrule.toml'

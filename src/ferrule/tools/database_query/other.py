@@ -11,6 +11,7 @@ from typing import Any, Final
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
 from ferrule.tools.data_analyzer.rows import Column
 from ferrule.tools.database_query.address import ENFORCED, Address
+from ferrule.tools.database_query.placeholders import for_sqlalchemy
 from ferrule.tools.database_query.session import AT_ONCE, Answer, Clock
 
 _REACHING_FILES: Final = re.compile(r"\bGRANT\b.*\b(ALL PRIVILEGES|FILE|SUPER)\b.*\bON \*\.\*", re.IGNORECASE)
@@ -29,7 +30,7 @@ class OtherSession:
 
         with told(self._clock):
             if parameters:
-                result = self._connection.execute(text(sql), _bound(parameters))
+                result = self._connection.execute(text(for_sqlalchemy(sql)), _bound(parameters))
             else:
                 # As it is written: a colon in it is a colon.
                 result = self._connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
@@ -77,7 +78,6 @@ def open_other(address: Address, clock: Clock, *, writes: bool) -> Iterator[Othe
         with told(clock):
             if address.kind in ENFORCED:
                 _prepare(connection, address, clock, writes=writes)
-            connection.execution_options(stream_results=True)
         yield OtherSession(connection, clock, writes=writes)
         if writes:
             with told(clock):
@@ -121,6 +121,7 @@ def _prepare(connection: Any, address: Address, clock: Clock, *, writes: bool) -
     else:
         connection.exec_driver_sql(f"SET SESSION max_execution_time = {int(clock.seconds * 1000)}")
     if not writes:
+        connection.exec_driver_sql(f"SET SESSION sql_select_limit = {address.config.max_rows + 1}")
         connection.exec_driver_sql("SET SESSION TRANSACTION READ ONLY")
         connection.exec_driver_sql("START TRANSACTION READ ONLY")
 

@@ -22,6 +22,7 @@ from ferrule.tools.database_query.placeholders import pieces, with_percent_signs
 from ferrule.tools.database_query.session import AT_ONCE, TOO_LARGE, Answer, Clock
 
 _CURSOR: Final = "ferrule_rows"
+_AT_ONCE_BYTES: Final = 20_000_000
 _LOOK_EVERY: Final = "500"
 """Milliseconds after which the server looks whether we are still there (from version 14 on)."""
 _CONNECTING: Final = 10
@@ -65,19 +66,19 @@ class PostgresSession:
             # As binary, else it would go by the protocol that takes several statements at once.
             text, values = _bound(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {sql}", parameters)
             self._raw.execute(text, values, binary=True)
-        first = self._fetch()
+        first = self._fetch(1)
         return Answer(columns=_columns(first), rows=self._rows(first))
 
-    def _fetch(self) -> Any:
+    def _fetch(self, count: int) -> Any:
         if self._clock.is_over():
             raise self._clock.time_out()
         with told(self._clock):
-            return self._raw.execute(f"FETCH FORWARD {AT_ONCE} FROM {_CURSOR}")
+            return self._raw.execute(f"FETCH FORWARD {count} FROM {_CURSOR}")
 
     def _rows(self, fetched: Any) -> Iterator[tuple[Any, ...]]:
         while rows := fetched.fetchall():
             yield from rows
-            fetched = self._fetch()
+            fetched = self._fetch(_how_many(rows))
 
     def _change(self, sql: str, parameters: Mapping[str, Any]) -> Answer:
         with told(self._clock):
@@ -86,6 +87,12 @@ class PostgresSession:
             rows = cursor.fetchall() if cursor.description else []
         changed = cursor.rowcount if cursor.rowcount >= 0 else None
         return Answer(columns=_columns(cursor), rows=iter(rows), changed=changed)
+
+
+def _how_many(rows: list[tuple[Any, ...]]) -> int:
+    """Rows to fetch next, if they are as long as the longest of these."""
+    longest = max(sum(len(value) for value in row if isinstance(value, (str, bytes))) for row in rows)
+    return max(1, min(AT_ONCE, _AT_ONCE_BYTES // (longest + 1)))
 
 
 @contextmanager

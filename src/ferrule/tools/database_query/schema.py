@@ -86,7 +86,12 @@ def _split(inspector: Any, name: str) -> tuple[str | None, str]:
 
 
 def _brief(inspector: Any, schema: str | None, table: str) -> list[str]:
-    columns = inspector.get_columns(table, schema=schema)
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        columns = inspector.get_columns(table, schema=schema)
+    except DBAPIError:  # MySQL shows a view only to those with a right of its own
+        return ["(not to be seen by this user)"]
     brief = [f"{each['name']} {_type(each, inspector.dialect)}" for each in columns[:_MOST_COLUMNS]]
     return [*brief, "…"] if len(columns) > _MOST_COLUMNS else brief
 

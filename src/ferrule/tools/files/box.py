@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ferrule.executors.function.reference import OnObject
 from ferrule.sources.function import tool_of
@@ -14,6 +13,7 @@ from ferrule.tools.files.listing import list_workspace_files
 from ferrule.tools.files.processor import FileProcessor
 from ferrule.tools.files.search import search_files
 from ferrule.tools.files.workspace import PROTECTED, Workspace
+from ferrule.tools.sent_object import SentObject
 
 
 def workspace_tools(path: str | Path, *, protected: Sequence[str] = PROTECTED) -> list[Tool]:
@@ -24,24 +24,7 @@ def workspace_tools(path: str | Path, *, protected: Sequence[str] = PROTECTED) -
     workspace = Workspace.at(path, tuple(protected))
     processor = FileProcessor(workspace)
     return [
-        tool_of(_sent_with(list_workspace_files, workspace)),
-        tool_of(_sent_with(search_files, workspace)),
-        replace(tool_of(processor), target=_SentObject(processor)),
+        tool_of(OnObject(list_workspace_files, workspace, made_from=None)),
+        tool_of(OnObject(search_files, workspace, made_from=None)),
+        replace(tool_of(processor), target=SentObject(processor)),
     ]
-
-
-class _SentObject:
-    """Finds the methods of an object that a worker process gets a copy of: it keeps nothing from call to call."""
-
-    def __init__(self, thing: Any) -> None:
-        self._thing = thing
-        self._found: dict[str, Callable[..., Any]] = {}
-
-    def function(self, action: str, /) -> Callable[..., Any]:
-        if action not in self._found:
-            self._found[action] = _sent_with(getattr(type(self._thing), action), self._thing)
-        return self._found[action]
-
-
-def _sent_with(function: Callable[..., Any], thing: Any) -> OnObject:
-    return OnObject(function, thing, made_from=None)
