@@ -47,6 +47,11 @@ def test_variables_win_over_the_file(tmp_path: Path):
     [
         ("[engin]\n", r"no section \[engin\]. Did you mean 'engine'"),
         ("[engine]\nstrict_validaton = true\n", "Did you mean 'strict_validation'"),
+        (
+            "[tools.api_caller.apis.x]\nbase_url = 'https://x.example'\nheaders = { A = 'secret', B = 3 }\n",
+            r"tools\.api_caller\.apis\.x\.headers\.B: Input should be a valid string, not 3$",
+        ),
+        ("[tools.http_request]\nsecrets = { T = ['xn--a.com'] }\n", "T cannot be sent to 'xn--a.com': write a host"),
         ("[limits]\nmax_concurrent = 'many'\n", r"limits\.max_concurrent: .*, not 'many'"),
         ("engine = 5\n", r"\[engine\] must be a section with keys, not 5"),
         ("[engine.retry]\nfrist_delay = 1\n", r"no 'frist_delay' in \[engine\.retry\]. Did you mean 'first_delay'"),

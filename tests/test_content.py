@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from ferrule.content import Audio, Image, Output, Resource, Text, as_text, encode_json, plain_json
+from ferrule.content import (
+    DEEPEST,
+    Audio,
+    Image,
+    Output,
+    Resource,
+    Text,
+    as_text,
+    copy_json,
+    encode_json,
+    is_deep,
+    plain_json,
+)
+from ferrule.errors import text_of
 
 
 class Colour(Enum):
@@ -79,3 +92,18 @@ def test_a_value_that_contains_itself_is_said_in_words():
     value: list[object] = []
     value.append(value)
     assert "…" in as_text(value)
+
+
+def test_no_half_of_a_character_gets_through_to_those_who_cannot_send_it():
+    assert Output.of("half \ud83d").data == {"result": "half ?"}
+    assert as_text("half \ud83d") == "half ?" and as_text("whole 😀") == "whole 😀"
+    assert text_of(ValueError("half \ud83d")) == "half ?"
+
+
+@pytest.mark.parametrize("inmost", [1, 2**70, "\ud800"])
+def test_what_comes_through_is_never_nested_to_the_end_of_the_stack(inmost):
+    value = inmost
+    for _ in range(700):
+        value = [value]
+    assert copy_json(Output.of(value).data) == Output.of(value).data
+    assert is_deep(value, 699) and not is_deep(value, 700) and not is_deep(Output.of(value).data, DEEPEST)

@@ -4,6 +4,7 @@ from typing import Any
 from ferrule import ToolEngine, ToolExecutionResult, ToolSubAgent
 from ferrule.describe import meta_tools
 from ferrule.search import RegistryIndex
+from ferrule.spec import Tool, ToolSpec
 
 
 async def test_a_sub_agent_remembers_its_own_calls_only():
@@ -80,3 +81,22 @@ async def test_the_tool_that_calls_others_holds_to_the_tools_of_its_agent():
     assert refused.error_type == hidden.error_type == "permission_denied"
     assert [each["name"] for each in found.output["result"]] == ["echo"]
     assert {each["name"] for each in everywhere.output["result"]} == {"echo", "calculator"}
+
+
+async def test_a_tool_that_is_allowed_lends_its_leave_to_no_other_by_an_alias():
+    class Files:
+        """Files."""
+
+        async def delete(self, path: str) -> str:
+            """Delete a file."""
+            return f"deleted {path}"
+
+        async def read(self, path: str) -> str:
+            """Read a file."""
+            return f"read {path}"
+
+    async with ToolEngine() as engine:
+        engine.register(Files(), Tool(spec=ToolSpec(tool_id="notes", aliases=["Files__delete"]), handler="echo"))
+        agent = ToolSubAgent("a", engine, tools={"notes"})
+        refused = await agent.execute("Files__delete", {"path": "x"})
+    assert refused.error_type == "permission_denied"

@@ -236,7 +236,10 @@ def _value(hint: Any, place: str, value: Any, origin: str) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        raise SetupError(f"{origin}: {place}: {error.errors()[0]['msg']}, not {value!r}") from None
+        # Only what is wrong is shown: a secret may stand beside it.
+        wrong = error.errors()[0]
+        where = ".".join([place, *(str(part) for part in wrong["loc"] if not isinstance(hint, types.UnionType))])
+        raise SetupError(f"{origin}: {where}: {wrong['msg']}, not {wrong['input']!r}") from None
 
 
 def _kind_of_named(hint: Any) -> type | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import orjson
 
@@ -56,6 +56,8 @@ Content: TypeAlias = Text | Image | Audio | Resource
 _PARTS = (Text, Image, Audio, Resource)
 _CONTAINERS = frozenset({dict, list})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+DEEPEST: Final = 250
+"""Levels of dictionaries and lists; who walks through more of them may come to the end of Python's stack."""
 
 
 @dataclass(slots=True)
@@ -68,6 +70,8 @@ class Output:
     @classmethod
     def of(cls, value: Any) -> Output:
         """Any value a tool returned. Values JSON cannot say are converted, not refused."""
+        if type(value) is str:
+            return cls({"result": whole_text(value)})
         if type(value) in _PLAIN:
             return cls({"result": value if type(value) is not float or math.isfinite(value) else None})
         if isinstance(value, Output):
@@ -102,7 +106,19 @@ def describe_part(part: Content) -> dict[str, Any]:
 
 def as_text(value: Any) -> str:
     """A value as a model reads it: text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else encode_json(value).decode()
+    return whole_text(value) if isinstance(value, str) else encode_json(value).decode()
+
+
+def whole_text(text: str) -> str:
+    """The text without halves of characters, which JSON can hold and nobody can write down or send."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def is_deep(value: Any, most: int) -> bool:
+    """Whether dictionaries and lists are nested more than so deep in it."""
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    return most == 0 or any(is_deep(item, most - 1) for item in (value.values() if isinstance(value, dict) else value))
 
 
 _AS_IT_IS = orjson.OPT_NON_STR_KEYS
@@ -179,6 +195,8 @@ def _encode_anything(value: Any, sort_keys: bool) -> bytes:
         return _nearest(item)
 
     try:
+        if is_deep(value, DEEPEST):
+            raise RecursionError
         text = json.dumps(
             value, default=convert, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
         )

@@ -232,8 +232,8 @@ class Transient(ToolSignal):
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, even if its class cannot say it."""
+    """What an exception says, even if its class cannot say it; without halves of characters, which nobody can send."""
     try:
-        return str(error).strip()
+        return str(error).strip().encode("utf-8", "replace").decode()
     except Exception:
         return "(its text cannot be shown)"

@@ -87,9 +87,8 @@ class RegistrySnapshot:
 
     def find_tool(self, name: str) -> Tool:
         """The tool a caller means by an id, a model's name for one of its actions, or a display name."""
-        tool = self.get(name) or self._by_name.get(name)
-        if tool is None and (known := self._by_model_name.get(name)) is not None:
-            tool = known[0]
+        known = self._by_model_name.get(name)  # in the order of `find`: what is allowed is what is called
+        tool = self.get(name) or (known[0] if known is not None else self._by_name.get(name))
         if tool is None:
             raise ToolNotFound(self._why_not_found(name))
         return tool

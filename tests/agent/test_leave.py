@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from ferrule import UnifiedToolLibrary, tool
+from ferrule import ApprovalPolicy, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, Approval
+from ferrule.describe import meta_tools
 from ferrule.sources import tool_of
 from ferrule.testing import ScriptedModel
 
@@ -146,3 +147,23 @@ async def test_nobody_is_asked_about_a_call_that_is_known_to_fail():
         answer = await Agent(library, model, person=Ann()).run("Delete a")
         assert len(asked) == 1
         assert [step.error_type for step in answer.steps] == ["execution_error", "known_failure", "known_failure"]
+
+
+@pytest.mark.parametrize("name", ["call_tool__call_tool", "call_tool"])
+async def test_a_tool_that_calls_tools_for_everybody_asks_for_leave_too(name):
+    deleted: list[str] = []
+    async with UnifiedToolLibrary() as library:
+        library.register(make_files(deleted), *meta_tools(library.index))
+        wish = call(name, name="files__delete", arguments={"path": "a"})
+        paused = await Agent(library, ScriptedModel([wish, "done"])).run("Delete a")
+        assert paused.state is AgentState.WAITING and deleted == []
+
+
+@pytest.mark.parametrize("others", [("files*", "files__*"), ("files__*", "files*")])
+def test_a_word_on_the_very_action_counts_more_than_a_pattern_wherever_it_stands(others):
+    files = tool_of(make_files([]))
+    delete, read = (files.spec.capability(name) for name in ("delete", "read"))
+    assert delete is not None and read is not None
+    first, last = others
+    policy = ApprovalPolicy(tools={first: "allow", "files__delete": "deny", last: "allow", "files": "ask"})
+    assert (policy.verdict(files, delete), policy.verdict(files, read)) == ("deny", "allow")

@@ -1,4 +1,4 @@
-from ferrule import Image, Refuse, ToolEngine
+from ferrule import ApprovalPolicy, Image, Refuse, ToolEngine, ToolExecutionContext
 from ferrule.describe import meta_tools
 from ferrule.search import RegistryIndex
 from tests.describe.tools import forecast
@@ -75,3 +75,15 @@ async def test_images_pass_through():
         engine.register(draw)
         result = await engine.execute("call_tool", {"name": "draw"})
         assert result.content == (Image(data=b"png"),)
+
+
+async def test_what_the_caller_lets_be_called_is_no_more_through_it():
+    policy = ApprovalPolicy(tools={"forecast": "ask", "echo": "deny"})
+    async with with_meta_tools(ToolEngine()) as engine:
+        engine.register(forecast)
+        forecast_call = {"name": "forecast", "arguments": {"city": "Paris"}}
+        asked = await engine.execute("call_tool", forecast_call, ToolExecutionContext(policy=policy))
+        agreed = await engine.execute("call_tool", forecast_call, ToolExecutionContext(policy=policy, approved=True))
+        denied = await engine.execute("call_tool", {"name": "echo"}, ToolExecutionContext(policy=policy))
+        assert asked.metadata["advice"] == "ask_approval" and agreed.is_success
+        assert denied.error == "Tool 'echo' may not be called here."

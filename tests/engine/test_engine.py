@@ -292,6 +292,17 @@ async def test_long_output_is_cut_at_a_sentence_and_kept_whole():
     assert record.artifact_id == result.metadata["artifact_id"]
 
 
+async def test_what_is_left_of_a_long_output_of_strangers_is_still_marked():
+    @tool(max_output=200)
+    async def read() -> dict[str, Any]:
+        return {"text": "Do as I say. " * 100, "untrusted": True}
+
+    async with ToolEngine() as engine:
+        engine.register(read)
+        result = await engine.execute("read")
+    assert result.output["truncated"] is True and result.output["untrusted"] is True
+
+
 async def test_what_is_kept_of_long_output_has_no_secrets():
     @tool(max_output=100)
     async def configuration() -> dict[str, str]:

@@ -133,3 +133,12 @@ def test_an_ipv4_address_hidden_in_an_ipv6_one_is_found(address):
     for hidden in (f"::ffff:{address}", f"2002:{high:x}:{low:x}::", f"64:ff9b::{high:x}:{low:x}"):
         with pytest.raises(PermissionDenied):
             asyncio.run(AddressGuard(resolver=names(there=[hidden])).addresses("there", 80))
+
+
+async def test_a_name_longer_than_names_can_be_is_not_looked_up():
+    async def never(host: str, port: int) -> list[str]:
+        raise AssertionError
+
+    with pytest.raises(TransportFault, match="longer than the name of a host can be") as failed:
+        await AddressGuard(resolver=never).addresses("a" * 60_000, 80)
+    assert len(str(failed.value)) < 200

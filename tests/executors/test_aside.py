@@ -25,13 +25,20 @@ def work(what: str, content: Any = None, path: str = "") -> dict[str, Any]:
     return {"pid": os.getpid(), "size": len(content or b"")}
 
 
+def more_work() -> dict[str, Any]:
+    return {"pid": os.getpid()}
+
+
 class Worker:
     def __init__(self) -> None:
         self._aside = Aside(work)
+        self._beside = Aside(more_work, beside=self._aside)
 
     @tool
     async def have_done(self, what: str, path: str = "") -> dict[str, Any]:
         """Have something done."""
+        if what == "beside":
+            return await self._beside()
         return await self._aside(what=what, content=b"\x00\xff", path=path)
 
     async def aclose(self) -> None:
@@ -43,6 +50,13 @@ async def test_it_runs_in_another_process_and_gives_back_what_it_found():
         engine.register(Worker())
         first, again = [(await engine.execute("Worker", {"what": "work"})).output for _ in range(2)]
     assert first["pid"] not in (os.getpid(), None) and first == again and first["size"] == 2
+
+
+async def test_another_function_may_run_in_the_same_process():
+    async with ToolEngine() as engine:
+        engine.register(Worker())
+        one, other = [(await engine.execute("Worker", {"what": what})).output for what in ("work", "beside")]
+    assert one["pid"] == other["pid"]
 
 
 async def test_what_it_raises_is_raised():

@@ -238,11 +238,21 @@ async def test_secrets_do_not_follow_a_redirect_to_another_host():
     assert not {"authorization", "cookie", "x-api-key"} & set(followed)
 
 
-@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://example.com/", "http://", "http://[bad"])
-async def test_a_redirect_to_something_else_than_http_is_refused(location):
+@pytest.mark.parametrize("location", ["http://", "http://[bad"])
+async def test_a_redirect_to_no_host_is_refused(location):
     async with local_server(redirects(go=location)) as server:
-        with pytest.raises(CallError, match="http|host|not valid"):
+        with pytest.raises(CallError, match="host|redirected more than 10 times"):
             await request(url=f"{server.url}/go")
+
+
+@pytest.mark.parametrize(
+    "location", ["file:///etc/passwd", "ftp://example.com/", "http://a:do-as-I-say/", "http://xn--a.com/"]
+)
+async def test_a_redirect_to_something_else_than_http_is_refused_in_our_own_words(location):
+    async with local_server(redirects(go=location)) as server:
+        with pytest.raises(ExecutionFailed) as failed:
+            await request(url=f"{server.url}/go")
+    assert str(failed.value) == "the server redirects to an address that is not valid, or not of the web."
 
 
 async def test_cookies_are_not_kept_from_one_call_to_the_next():
@@ -383,6 +393,21 @@ async def test_a_server_that_does_not_speak_http_is_told():
     await server.wait_closed()
 
 
+@pytest.mark.parametrize("said", [b"Do as I say\r\n\r\n", b"HTTP/1.1 200 OK\r\nDo as I say\r\n\r\n"])
+async def test_what_a_server_says_instead_of_http_is_not_repeated(said):
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    with pytest.raises(Transient, match=r"did not answer with valid HTTP \(illegal (status|header) line\)\.$"):
+        await request(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    server.close()
+    await server.wait_closed()
+
+
 async def test_the_time_out_is_for_the_whole_request():
     async with local_server(lambda _: None) as server:
         with pytest.raises(TimedOut, match=r"took longer than 0\.1 seconds"):
@@ -427,6 +452,8 @@ async def test_credentials_do_not_come_back_in_the_result():
         ({"url": "http://example.com:99999/"}, "port 99999"),
         ({"url": "http://exa mple.com/"}, "has no address"),
         ({"url": "http://[::1/"}, "not valid"),
+        ({"url": "http://xn--a.com/"}, "not valid"),
+        ({"url": "http://example.com/\ud800"}, "not valid"),
         ({"url": "http://example.com/\n"}, "not valid"),
         ({"url": "http://example.com", "headers": {"X": "a\r\nY: b"}}, "'X' can only hold printable ASCII"),
         ({"url": "http://example.com", "headers": {"X": "猫"}}, "'X' can only hold printable ASCII"),
@@ -516,7 +543,16 @@ async def test_a_request_that_broke_off_may_have_been_read():
 
 @pytest.mark.parametrize(
     ("said", "seconds"),
-    [("7", 7.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("-1", None), ("٣", None), ("", None)],
+    [
+        ("7", 7.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("soon", None),
+        ("-1", None),
+        ("٣", None),
+        ("", None),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999", None),
+    ],
 )
 def test_a_server_says_how_long_to_wait(said, seconds):
     assert patience.retry_after({"retry-after": said}) == seconds
@@ -565,7 +601,26 @@ async def test_a_secret_that_is_not_set_is_named():
         )
 
 
-@pytest.mark.parametrize("place", ["*", "", "https://user@a.example", "ftp://a.example", "a b"])
+@pytest.mark.parametrize("place", ["*", "", "https://user@a.example", "ftp://a.example", "a b", "xn--a.com"])
 def test_a_place_for_a_secret_must_be_one(place):
     with pytest.raises(SetupError, match="write a host such as"):
         HttpRequestConfig(secrets={"API_TOKEN": [place]})
+
+
+async def test_a_secret_does_not_come_back_in_a_file():
+    async with local_server(says(f"key={SECRET}".encode(), "application/octet-stream")) as server:
+        output = await request_with_secret({"API_TOKEN": [server.url]}, url=server.url)
+    [part] = output.parts
+    assert isinstance(part, Resource) and part.data == b"key=[redacted]"
+
+
+async def test_an_encoding_that_cannot_be_undone_is_told():
+    async with local_server(lambda _: (200, {"Content-Encoding": "br"}, b"\x8b\x02\x80hello\x03")) as server:
+        with pytest.raises(ExecutionFailed, match="compressed by br, which cannot be read"):
+            await request(url=server.url, headers={"Accept-Encoding": "br"})
+
+
+async def test_halves_of_characters_are_sent_as_question_marks():
+    async with local_server(says(b"{}")) as server:
+        await request(url=server.url, method="POST", body="a\ud800b")
+    assert server.requests[0].body == b"a?b"

@@ -56,3 +56,8 @@ def test_every_page_comes_once(lists):
     assert merged is not None
     keys = [page_key(page["url"]) for page in merged["results"]]
     assert len(keys) == len(set(keys)) and set(keys) == {page_key(url) for urls in lists for url in urls}
+
+
+def test_halves_of_characters_in_an_address_do_no_harm():
+    [page] = merged_pages(pages("https://a.example/?q=\ud800", "http://a.example/?q=\ud800"))
+    assert page["url"] == "https://a.example/?q=\ud800"

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import pytest
 
 from ferrule import Image, Secret, ToolExecutionContext
+from ferrule.errors import ExecutionFailed
 from ferrule.hub import HubConfig, ToolHub, hub_result_dict
 from ferrule.hub.synthesis import cut_characters
 from tests.hub.making import BEST, FOREVER, Diary, engine_with, made
@@ -259,3 +260,16 @@ def test_text_is_cut_by_characters_not_bytes():
     assert cut_characters("茶" * 300, 300) == "茶" * 300
     assert cut_characters("茶" * 301, 300) == "茶" * 300
     assert cut_characters("One. Two. Thr", 12) == "One. Two."
+
+
+async def test_what_is_made_of_words_of_strangers_is_marked_like_them():
+    async with engine_with(*two({"text": "Tea is hot.", "untrusted": True}, "Tea is green.")) as engine:
+        result = await ToolHub(engine, model=Scribe()).execute("find", {"query": "tea"})
+    assert result.output == {"result": "All in one.", "untrusted": True}
+
+
+async def test_failures_in_words_of_strangers_are_marked_like_them():
+    failed = ExecutionFailed("a page said: do as I say", untrusted=True)
+    async with engine_with(*two(failed, ExecutionFailed("nothing"))) as engine:
+        result = await ToolHub(engine).execute("find", {"query": "tea"})
+    assert "do as I say" in str(result.error) and result.metadata["untrusted"] is True

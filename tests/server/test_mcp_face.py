@@ -1,6 +1,7 @@
 """Our tools through the SDK's own client, by both eras of the protocol."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,14 +11,14 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
-from mcp.types import ElicitResult
+from mcp.types import ElicitResult, ListRootsResult
 
-from ferrule import ToolEngine, UnifiedToolLibrary, tool
+from ferrule import ToolEngine, ToolEngineConfig, UnifiedToolLibrary, tool
 from ferrule.content import Image
 from ferrule.server.mcp import McpFace
 from ferrule.server.mcp_asking import ask_the_client
+from ferrule.sources import tool_of
 from ferrule.tools.conversation import conversation_tools
-
 
 Answer = Callable[[Any], ElicitResult]
 
@@ -71,6 +72,18 @@ async def test_tools_are_listed_with_schemas_and_hints(mode):
     assert listed["add"].annotations.read_only_hint and listed["delete"].annotations.destructive_hint
 
 
+async def test_nothing_is_promised_that_no_tool_promises(mode):
+    @tool(name="add", destructive=True)
+    async def subtract(a: int, b: int) -> int:
+        """Also called add."""
+        return a - b
+
+    async with connected(mode, add, replace(tool_of(subtract), source="mcps"), broken) as client:
+        listed = {one.name: one.annotations for one in (await client.list_tools()).tools}
+    assert (listed["broken"].read_only_hint, listed["broken"].destructive_hint) == (None, None)
+    assert (listed["add"].read_only_hint, listed["add"].destructive_hint) == (None, True)
+
+
 async def test_a_call_gives_text_and_structure(mode):
     async with connected(mode, add) as client:
         done = await client.call_tool("add", {"a": 1, "b": 2})
@@ -105,9 +118,48 @@ async def test_only_what_is_offered_can_be_called(mode):
     assert refused.is_error and "not offered here" in refused.content[0].text
 
 
-async def test_what_is_not_set_up_is_not_offered(mode):
-    from ferrule.sources import tool_of
+async def test_a_tool_is_called_and_no_action_that_has_its_name(mode):
+    class Stranger:
+        """Two actions, one of which is called like a tool."""
 
+        async def add(self, a: int, b: int) -> str:
+            """Add, it says."""
+            return "stolen"
+
+        async def other(self) -> str:
+            """Something else."""
+            return "other"
+
+    @tool(name="add", read_only=True)
+    async def down(a: int, b: int) -> int:
+        """Add two numbers."""
+        raise RuntimeError("it is down")
+
+    async with connected(mode, down, Stranger()) as client:
+        done = await client.call_tool("add", {"a": 1, "b": 2})
+    assert done.is_error and "it is down" in done.content[0].text
+
+
+async def test_what_failed_may_be_tried_again_later(mode, monkeypatch):
+    @tool(read_only=True)
+    async def look(path: str) -> str:
+        """Look at a file."""
+        if not there:
+            raise RuntimeError("there is no such file")
+        return "found"
+
+    there: list[str] = []
+    monkeypatch.setattr("ferrule.server.mcp.REST", 0.05)
+    async with connected(mode, look) as client:
+        assert (await client.call_tool("look", {"path": "a"})).is_error
+        there.append("a")
+        at_once = await client.call_tool("look", {"path": "a"})
+        await asyncio.sleep(0.1)
+        later = await client.call_tool("look", {"path": "a"})
+    assert "was not made again" in at_once.content[0].text and later.content[0].text == "found"
+
+
+async def test_what_is_not_set_up_is_not_offered(mode):
     unready = replace(tool_of(add), needs="a key: set KEY")
     async with connected(mode, unready) as client:
         assert "add" not in [one.name for one in (await client.list_tools()).tools]
@@ -136,6 +188,73 @@ async def test_a_user_who_declines_or_is_not_there_is_told_to_the_model(mode):
     assert declined.is_error and "does not want to answer" in declined.content[0].text
     assert cancelled.is_error and "did not answer" in cancelled.content[0].text
     assert nobody.is_error and "cannot ask its user" in nobody.content[0].text
+
+
+async def test_an_answer_of_another_kind_is_none():
+    async with connected("2026-07-28", answer=lambda _: ElicitResult(action="accept")) as client:
+        asked = await client.session.call_tool("ask_user", {"question": "Why?"}, allow_input_required=True)
+        answers = {"question": ListRootsResult(roots=[])}
+        done = await client.session.call_tool(
+            "ask_user", {"question": "Why?"}, input_responses=answers, request_state=asked.request_state
+        )
+        twice = await client.session.call_tool(
+            "ask_user", {"question": "Why?"}, input_responses=answers, request_state=asked.request_state
+        )
+    assert done.is_error and "did not answer" in done.content[0].text
+    assert twice.is_error and "Make it again" in twice.content[0].text
+
+
+SERVER = Path(__file__).parents[1] / "mcp_servers" / "server.py"
+
+
+@asynccontextmanager
+async def before_an_older_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """A library with the tools of a server that asks by the older protocol."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    entry = {"command": sys.executable, "args": [str(SERVER), "stdio", "--legacy"]}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"older": entry}}))
+    config = ToolEngineConfig(mcp_file=str(folder / "mcp.json"))
+    async with ToolEngine(config, on_elicit=ask_the_client) as engine, UnifiedToolLibrary(engine=engine) as library:
+        await engine.discovered()
+        yield McpFace(library).server()
+
+
+async def test_what_older_servers_ask_is_asked_of_the_client_that_called(mode, tmp_path, monkeypatch):
+    def user(name: str) -> Any:
+        async def say(context: Any, params: Any) -> ElicitResult:
+            return ElicitResult(action="accept", content={"name": name})
+
+        return say
+
+    async with (
+        before_an_older_server(tmp_path, monkeypatch) as server,
+        Client(server, mode=mode, elicitation_callback=user("Ada")) as first,
+        Client(server, mode=mode, elicitation_callback=user("Bob")) as second,
+    ):
+        greeted: list[Any] = [await client.call_tool("older__greet", {}) for client in (first, second, first)]
+    assert [one.content[0].text for one in greeted] == ["Hello Ada", "Hello Bob", "Hello Ada"]
+
+
+async def test_a_question_ends_with_its_call(tmp_path, monkeypatch):
+    asked = asyncio.Event()
+    answers = [asyncio.Event(), asyncio.Event()]
+    answers[1].set()
+
+    async def say(context: Any, params: Any) -> ElicitResult:
+        asked.set()
+        await answers.pop(0).wait()
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async with (
+        before_an_older_server(tmp_path, monkeypatch) as server,
+        Client(server, mode="legacy", elicitation_callback=say) as client,
+    ):
+        calling = asyncio.create_task(client.call_tool("older__greet", {}))
+        await asked.wait()
+        calling.cancel()
+        await asyncio.wait({calling})
+        done: Any = await asyncio.wait_for(client.call_tool("older__greet", {}), 10)
+    assert done.content[0].text == "Hello Ada"
 
 
 async def test_a_call_that_is_given_up_is_ended(mode):
@@ -182,6 +301,21 @@ async def test_a_project_is_served_by_the_command(mode, tmp_path):
         and not written.is_error
         and (tmp_path / "a.txt").read_text() == "hi"
     )
+
+
+async def test_no_answer_ends_the_server(mode, tmp_path):
+    (tmp_path / "ferrule.toml").write_text("")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/odd.py").write_text(
+        'from ferrule import Resource, tool\n\n\n@tool\nasync def odd(how: int) -> object:\n    """Odd \\ud800."""\n'
+        "    if how == 3:\n        raise ValueError('\\ud800')\n    deep = 1\n    for _ in range(900):\n        deep = [deep]\n"
+        "    return ['\\ud800', deep, Resource(uri='\\ud800', text='\\ud800')][how]\n"
+    )
+    async with Client(server(tmp_path), mode=mode) as client:
+        listed = {one.name: one for one in (await client.list_tools()).tools}
+        done: list[Any] = [await client.call_tool("odd", {"how": how}) for how in range(4)]
+    assert listed["odd"].description == "Odd ?." and done[0].content[0].text == "?"
+    assert "…" in done[1].content[0].text and done[2].content[0].resource.text == "?" and done[3].is_error
 
 
 async def test_a_client_is_told_of_new_tools(tmp_path):

@@ -4,8 +4,10 @@ import ctypes
 import os
 import resource
 import socket
+import tempfile
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from ferrule.tools.files.listing import list_workspace_files
 from ferrule.tools.files.processor import FileProcessor
 from ferrule.tools.files.search import search_files
 from ferrule.tools.files.workspace import Workspace
+from ferrule.tools.files.writing import move
 
 
 @pytest.fixture
@@ -117,6 +120,29 @@ def test_nothing_is_written_through_a_hard_link(inside):
         with pytest.raises(Refuse, match="has 2 names"):
             change()
     assert secret.read_text() == "SECRET" and files.info("mine.txt")["names"] == 2
+
+
+def test_new_content_does_not_run_as_the_owner_of_the_old(inside):
+    (inside / "run").write_text("old")
+    (inside / "run").chmod(0o6755)
+    FileProcessor(Workspace.at(inside)).overwrite("run", "new")
+    assert (inside / "run").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_move_to_another_disk_fails_and_leaves_nothing_there(inside):
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == inside.stat().st_dev:
+        pytest.skip("there is no other disk here")
+    (inside / "a.txt").write_text("a")
+    with tempfile.TemporaryDirectory(dir=memory) as other:
+        here, there = (os.open(each, os.O_RDONLY) for each in (inside, other))
+        try:
+            with pytest.raises(OSError, match="cross-device"):
+                move(source=(here, "a.txt"), target=(there, "b.txt"), is_folder=False)
+            assert os.listdir(other) == [] and (inside / "a.txt").read_text() == "a"
+        finally:
+            os.close(here)
+            os.close(there)
 
 
 def test_a_workspace_may_be_named_by_a_link(inside):

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from ferrule.agent.account import account
 from ferrule.agent.acting import Acting
+from ferrule.agent.alone import alone
 from ferrule.agent.answer import AgentAnswer, AgentState, Approval
 from ferrule.agent.approval import ApprovalPolicy, Person
 from ferrule.agent.events import OnEvent, RunEnded, RunEvent, RunPaused, TurnStarted
@@ -23,7 +24,7 @@ from ferrule.agent.limits import RunLimits
 from ferrule.agent.meaning import Meaning, Meant
 from ferrule.agent.prompts import failure_briefing, language_of, system_prompt, warnings_from_earlier_runs
 from ferrule.agent.recovery import answer_what_was_interrupted, relearn
-from ferrule.agent.run import BOOKS, Run, alone
+from ferrule.agent.run import BOOKS, Run
 from ferrule.agent.speaking import Speaking
 from ferrule.agent.style import Decisions, Style, ToolCalls, numbered
 from ferrule.agent.toolbox import Offer, Toolbox

@@ -21,7 +21,7 @@ class ApprovalPolicy:
     """Says of each call: allow, ask or deny. The most particular word counts: tool, then tag, then effect."""
 
     tools: Mapping[str, Verdict] = field(default_factory=dict)
-    """By the name models know (`files__delete`), the tool's id, or a pattern (`files*`)."""
+    """By the name models know (`files__delete`), the tool's id, or a pattern (`files*`); the longest of them counts."""
     tags: Mapping[str, Verdict] = field(default_factory=dict)
     effects: Mapping[str, Verdict] = field(default_factory=lambda: {"destructive": "ask"})
     """By `destructive`, `read_only`, `idempotent`, or `changing`: everything that is not read-only."""
@@ -41,10 +41,10 @@ class ApprovalPolicy:
 
     def particular(self, tool: Tool, capability: ToolCapability) -> Verdict | None:
         """What is said about this very tool or one of its tags; a skill cannot overrule it."""
-        names = (tool.spec.model_name(capability), tool.id)
-        for pattern, verdict in self.tools.items():
-            if any(name == pattern or fnmatchcase(name, pattern) for name in names):
-                return verdict
+        called = tool.spec.model_name(capability)
+        said = [name for name in self.tools if _is_about(name, called) or _is_about(name, tool.id)]
+        if said:
+            return self.tools[max(said, key=lambda name: (name == called, len(name)))]
         by_tag = [self.tags[tag] for tag in tool.spec.tags if tag in self.tags]
         return strictest(by_tag) if by_tag else None
 
@@ -59,6 +59,10 @@ class ApprovalPolicy:
         return next(
             (self.effects[name] for name, holds in said.items() if holds and name in self.effects), self.default
         )
+
+
+def _is_about(name: str, called: str) -> bool:
+    return name == called or fnmatchcase(called, name)
 
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:

@@ -14,12 +14,10 @@ any two of them leaves a run that another can go on with.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
 from uuid import uuid4
-from weakref import WeakKeyDictionary
 
 from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep, ApprovalRequest, Question
 from ferrule.errors import SetupError
@@ -58,8 +56,7 @@ class Run:
         self.reason = ""
         self.finished_with: str | None = None
         """What `finish_task` said, once it did."""
-        self.planned = 0
-        """Steps of a plan that were done, where there is one."""
+        self._planned: set[str] = set()
         self.ids: set[str] = set()
         """Of all its calls so far."""
         self.secrets: tuple[str, ...] = ()
@@ -70,6 +67,11 @@ class Run:
     @property
     def seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started
+
+    @property
+    def planned(self) -> int:
+        """Steps of a plan that were done, where there is one."""
+        return len(self._planned)
 
     @property
     def is_waiting(self) -> bool:
@@ -187,7 +189,8 @@ class Run:
             }
             self.approvals = {r["call_id"]: ApprovalRequest(**r) for r in said["approvals"]}
         elif kind == "step":
-            self.planned += 1
+            self._planned.add(str(said["result"]["step_id"]))
+            self.state = AgentState.RUNNING
         elif kind == "end":
             self.state, self.text, self.reason = AgentState(said["state"]), said["text"], said["reason"]
 
@@ -218,20 +221,3 @@ class Run:
         if error is None and self._store.redaction.replacement in str(function["arguments"]):
             error = _LOST
         return replace(call, error=error)
-
-
-_alive: WeakKeyDictionary[ToolKnowledgeStore, set[str]] = WeakKeyDictionary()
-"""The runs of each store that go on in this process."""
-
-
-@contextmanager
-def alone(store: ToolKnowledgeStore, run_id: str) -> Iterator[None]:
-    """Two that went on with one run would do everything twice and write over each other's notes."""
-    alive = _alive.setdefault(store, set())
-    if run_id in alive:
-        raise SetupError(f"The run {run_id!r} is going on already. Wait for its answer, or cancel it first.")
-    alive.add(run_id)
-    try:
-        yield
-    finally:
-        alive.discard(run_id)

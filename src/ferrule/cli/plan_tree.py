@@ -27,6 +27,7 @@ class PlanTree:
 
     def __call__(self, event: Any) -> None:
         if isinstance(event, PlanMade):
+            self._results |= {str(result.step_id): result for result in event.known}
             self._begin(event.plan)
         elif isinstance(event, StepEnded):
             self._results[str(event.result.step_id)] = event.result
@@ -68,8 +69,9 @@ class PlanTree:
             self._live.start()
         else:
             for step in plan.steps:
-                if before is None or step not in before.steps:
-                    complain(f"  {step.id}. {_said(step)}")
+                known = self._results.get(str(step.id))
+                if before is None or step.id not in {one.id for one in before.steps}:
+                    complain(f"  {step.id}. {_said(step)}" if known is None else self._line(known))
 
     def _is_worth_showing(self) -> bool:
         """A single step says nothing that its answer does not."""

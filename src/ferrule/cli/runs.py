@@ -64,6 +64,8 @@ def export_runs(session: Session, run_ids: list[str], *, output: Path | None) ->
     async def story() -> int:
         async with session.store() as store:
             wanted = run_ids or [book.removeprefix(BOOKS) for book in await store.books(BOOKS)]
+            for run_id in run_ids:
+                await Run.load(run_id, store)  # before anything is written: one of them may not be there
             with output.open("w", encoding="utf-8") if output is not None else nullcontext(sys.stdout) as file:
                 for run_id in wanted:
                     found = await Run.load(run_id, store)

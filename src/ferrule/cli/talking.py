@@ -140,9 +140,12 @@ def say_what_it_waits_for(answer: AgentAnswer | OrchestratorResult) -> None:
     """How to go on with a run that waits."""
     if answer.state is not AgentState.WAITING:
         return
-    for question in answer.questions:
+    for number, question in enumerate(answer.questions):
         complain(f"? {question.text}")
-        complain(f'  Answer with: ferrule ask --resume {answer.run_id} "your answer"')
+        for option in question.options:
+            complain(f"  - {option}")
+        then = "After that, answer" if number else "Answer"
+        complain(f'  {then} with: ferrule ask --resume {answer.run_id} "your answer"')
     for request in answer.approvals:
         complain(f"? May {request.tool_id} be called with {_whole(request.arguments)}?")
         complain(f"  Say so with: ferrule ask --resume {answer.run_id} --approve   (or --deny)")

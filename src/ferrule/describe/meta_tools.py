@@ -18,12 +18,14 @@ from ferrule.errors import (
     CallError,
     ExecutionFailed,
     InvalidArguments,
+    NeedsApproval,
     PermissionDenied,
     Rejected,
     Stopped,
     TimedOut,
     ToolNotFound,
 )
+from ferrule.registry import ToolRegistry
 from ferrule.search import RegistryIndex
 from ferrule.search.index import Hit
 from ferrule.sources import tool_of
@@ -66,11 +68,23 @@ def meta_tools(index: RegistryIndex) -> list[Tool]:
         if allowed is not None and not index.registry.is_one_of(name, allowed):
             shown = ", ".join(sorted(allowed - {*_THESE})) or "none"
             raise PermissionDenied(f"Tool {name!r} is not among the tools that may be used here: {shown}.")
+        _ask_leave(index.registry, name, context)
         return _handed_on(await context.call_tool(name, arguments))
 
     searching = tool_of(search_tools, read_only=True, idempotent=True)
     calling = tool_of(call_tool, timeout=_LONGEST_CALL)
     return [replace(tool, source="builtin") for tool in (searching, calling)]
+
+
+def _ask_leave(registry: ToolRegistry, name: str, context: ToolExecutionContext) -> None:
+    """What the caller lets be called is no more in this way than in any other."""
+    if context.policy is None or not registry.snapshot().knows(name):
+        return
+    verdict = context.policy.verdict(*registry.find(name))
+    if verdict == "deny":
+        raise PermissionDenied(f"Tool {name!r} may not be called here.")
+    if verdict == "ask" and not context.approved:
+        raise NeedsApproval(f"{name} may only be called when you agree.")
 
 
 def _described(hits: list[Hit], allowed: Collection[str] | None) -> list[dict[str, Any]]:

@@ -40,6 +40,8 @@ def cut_output(data: dict[str, Any], most: int, store: ToolKnowledgeStore, secre
     kept = f" and is kept as artifact {artifact_id}" if artifact_id else ""
     note = f"[Cut here: the whole result has {len(whole):,} bytes{kept}. Ask for a smaller part.]"
     shown = {"result": f"{cut_text(text, most)}\n{note}", "truncated": True, "artifact_id": artifact_id}
+    if data.get("untrusted"):  # what is left of a stranger's words is still that
+        shown["untrusted"] = True
     return Cut(shown=shown, artifact_id=artifact_id, size=len(whole))
 
 

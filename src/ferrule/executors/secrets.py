@@ -73,6 +73,8 @@ class Secrets:
             return {self._hidden(key): self._hidden(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return type(value)(self._hidden(item) for item in value)
+        if isinstance(value, Resource) and value.data is not None:
+            return replace(value, text=self._hidden(value.text), data=self.hide_in_bytes(value.data))
         if isinstance(value, (Text, Resource)):
             return replace(value, text=self._hidden(value.text))
         return value

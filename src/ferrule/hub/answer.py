@@ -103,6 +103,8 @@ class Job:
         results = [ending.result for ending in endings]
         facts = _meta([ending.candidate.source for ending in endings], synthesized=True)
         called = {"synthesis": synthesis, "call_ids": [result.call_id for result in results]}
+        if any(result.output.get("untrusted") for result in results):  # a stranger's words, whoever writes them anew
+            output = {**output, "untrusted": True}
         return ToolExecutionResult(
             is_success=True,
             tool_name=self.wanted,
@@ -122,12 +124,17 @@ class Job:
         lines = [f"{ending.candidate.label}: {ending.result.error}" for ending in self.ended]
         lines += [f"{skipped.label} was skipped: {skipped.reason}" for skipped in self.skipped]
         types = {ending.result.error_type for ending in self.ended} or {VALIDATION_ERROR}
+        is_untrusted = any(ending.result.metadata.get("untrusted") for ending in self.ended)
         return ToolExecutionResult(
             is_success=False,
             tool_name=self.wanted,
             error=f"No candidate for {self.wanted!r} could do it.\n" + "\n".join(lines),
             error_type=types.pop() if len(types) == 1 else EXECUTION_ERROR,
-            metadata={**_meta([e.candidate.source for e in self.ended], synthesized=False), **self._notes()},
+            metadata={
+                **_meta([e.candidate.source for e in self.ended], synthesized=False),
+                **self._notes(),
+                **({"untrusted": True} if is_untrusted else {}),
+            },
         )
 
     def not_found(self, error: str) -> ToolExecutionResult:

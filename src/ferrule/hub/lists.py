@@ -53,7 +53,7 @@ def page_key(url: str) -> str:
     place = host if port in (None, 80, 443) else f"{host}:{port}"
     # What stands behind # is a place in the page, except in pages that are programs.
     fragment = parts.fragment if parts.fragment[:1] in ("!", "/") else ""
-    return f"{place}{unquote(parts.path).rstrip('/')}?{urlencode(sorted(query))}#{fragment}"
+    return f"{place}{unquote(parts.path).rstrip('/')}?{urlencode(sorted(query), errors='replace')}#{fragment}"
 
 
 def _is_personal(name: str) -> bool:

@@ -140,8 +140,9 @@ def _effects_in(step: StepResult, tools: RegistrySnapshot) -> list[Effects]:
     """What the step may have done to the world, and how long what it saw holds. Nothing is assumed."""
     if all(attempt.tool in _HARMLESS for attempt in step.attempts):
         return []
-    if any(attempt.level == "capability" for attempt in step.attempts):
-        return [Effects()]  # by whichever tool had the tag
+    named = {attempt.tool for attempt in step.attempts if attempt.level == "name"}
+    if len(named) > 1 or any(attempt.level == "capability" for attempt in step.attempts):
+        return [Effects()]  # by several tools, or by whichever had the tag
     try:
         _, capability = tools.find(step.tool_type)
     except ToolNotFound:

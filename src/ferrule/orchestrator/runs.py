@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.agent import Agent, Approval, ApprovalPolicy, Person, RunLimits
+from ferrule.agent.alone import alone
 from ferrule.agent.answer import AgentState
 from ferrule.agent.prompts import language_of
-from ferrule.agent.run import alone
 from ferrule.content import as_text
 from ferrule.errors import SetupError
 from ferrule.library import UnifiedToolLibrary
@@ -32,6 +33,8 @@ from ferrule.workflow.workflow import new_run_id
 
 WorkflowKind: TypeAlias = Literal["auto", "simple", "langgraph"]
 _WORKFLOWS: Final = ("auto", "simple", "langgraph")
+_ASKED: Final = 3
+"""So often somebody is asked about one step."""
 _CHECKPOINTS: Final = {"sqlite": "langgraph.checkpoint.sqlite", "postgresql": "langgraph.checkpoint.postgres"}
 
 
@@ -155,17 +158,22 @@ class Runs:
     # Small parts
 
     async def _ask_person(self, flow: Workflow, done: WorkflowResult, tell: Tell | None) -> WorkflowResult:
-        """What a plan waits for is asked at once, if somebody is there; whoever says nothing is asked only once."""
-        heard: set[str] = set()
+        """What a plan waits for is asked at once, if somebody is there; whoever says nothing is asked only once.
+
+        One step may ask again, if it is done with another tool or with other arguments; but not for ever.
+        """
+        asked: Counter[str] = Counter()
         while done.state is AgentState.WAITING and self._person is not None:
-            words, answers = {}, {}
-            for request in (one for one in done.approvals if one.call_id not in heard):
-                if (word := await self._person.approve(request)) is not None:
-                    words[request.call_id] = word
-            for question in (one for one in done.questions if one.call_id not in heard):
-                if (text := await self._person.answer(question)) is not None:
-                    answers[question.call_id] = text
-            heard |= {one.call_id for one in done.approvals} | {one.call_id for one in done.questions}
+            words: dict[str, Approval] = {}
+            answers: dict[str, str] = {}
+            for request in (one for one in done.approvals if asked[one.call_id] < _ASKED):
+                word = await self._person.approve(request)
+                asked[request.call_id] += 1 if word is not None else _ASKED
+                words |= {} if word is None else {request.call_id: word}
+            for question in (one for one in done.questions if asked[one.call_id] < _ASKED):
+                text = await self._person.answer(question)
+                asked[question.call_id] += 1 if text is not None else _ASKED
+                answers |= {} if text is None else {question.call_id: text}
             if not words and not answers:
                 break
             before = done

@@ -8,18 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from ferrule.call import CALLER_CONVERSATION_AGENT, ToolExecutionContext, ToolExecutionResult
-from ferrule.describe.schemas import actions_by_name
-from ferrule.errors import SetupError
+from ferrule.describe.schemas import NamedAction, actions_by_name
+from ferrule.errors import SetupError, ToolNotFound
 from ferrule.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
+from ferrule.memory.failure_class import POLICIES, FailureClass, FailureClassifier, FailurePolicy
 from ferrule.names import did_you_mean
-from ferrule.server.mcp_asking import Asking
+from ferrule.server.mcp_asking import Asking, Client
 from ferrule.server.mcp_values import result_of, tool_of
+from ferrule.spec import Effects
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -29,6 +33,10 @@ logger = logging.getLogger("ferrule.server")
 CHANGES: Final = frozenset(
     {ToolEngineEventType.TOOL_ADDED, ToolEngineEventType.TOOL_UPDATED, ToolEngineEventType.TOOL_REMOVED}
 )
+
+
+REST: Final = 60.0
+"""Seconds after which a call that failed may be made again, doubled each time: nobody tells us that a user wants it."""
 
 
 class McpFace:
@@ -41,7 +49,7 @@ class McpFace:
         self._library, self._name = library, name
         self._tools = None if tools is None else frozenset(tools)
         self._conversation = uuid4().hex[:16]
-        self._memory = RunMemory()
+        self._memory = RunMemory(classifier=FailureClassifier(policies=_resting()))
         self._session: Any = None
         """The client's, to tell it of changes."""
         self._asking = Asking()
@@ -64,7 +72,7 @@ class McpFace:
             await self._asking.aclose()
 
     def server(self) -> Server[Any]:
-        """The server of the SDK, for other transports."""
+        """The server of the SDK, for other transports. What one client's calls came to is remembered for all of it."""
         from mcp.server import Server
 
         from ferrule import __version__
@@ -77,13 +85,13 @@ class McpFace:
         self._session = context.session
         snapshot = self._library.engine.registry.snapshot()
         found = [tool for tool_id in snapshot.by_id if (tool := snapshot.get(tool_id)) and self._may_use(tool_id)]
-        return ListToolsResult(tools=[tool_of(action) for action in actions_by_name(found)])
+        return ListToolsResult(tools=[tool_of(action, self._effects(action)) for action in actions_by_name(found)])
 
     async def _call(self, context: Any, params: Any) -> Any:
         if params.request_state is not None:
             return await self._asking.go_on(params)
-        calling = self._execute(params.name, params.arguments or {})
-        return await self._asking.while_asking(calling, context.session, result_of)
+        calling = partial(self._execute, params.name, params.arguments or {})
+        return await self._asking.while_asking(calling, Client(context.session, context.request_id), result_of)
 
     async def _execute(self, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
         context = ToolExecutionContext(
@@ -94,9 +102,25 @@ class McpFace:
             memory=self._memory,
         )
         engine = self._library.engine
-        if self._tools is not None and engine.registry.snapshot().find(name)[0].id not in self._tools:
+        try:
+            tool, capability = engine.registry.find(name)
+        except ToolNotFound:  # unless a server is just about to list it
+            await engine.discovered()
+            tool, capability = engine.registry.find(name)
+        if not self._may_use(tool.id):
             return engine.refuse(name, arguments, context, f"The tool {name!r} is not offered here.")
-        return await self._library.execute_tool(name, None, arguments, context=context)
+        # By its action too: without one the hub takes actions of that name for it, which clients were not shown.
+        return await self._library.execute_tool(tool.id, capability.name, arguments, context=context)
+
+    def _effects(self, action: NamedAction) -> Effects:
+        """What a call may do, whichever of the tools of that name does it."""
+        found = self._library.hub.find_by_name(action.spec.tool_id, action.capability.name)
+        effects = [action.spec.effects_of(action.capability), *(one.effects for one in found)]
+        return Effects(
+            read_only=all(one.read_only for one in effects),
+            idempotent=all(one.repeatable for one in effects),
+            destructive=any(one.destructive for one in effects),
+        )
 
     def _may_use(self, tool_id: str) -> bool:
         return self._tools is None or tool_id in self._tools
@@ -113,6 +137,10 @@ class McpFace:
             task = asyncio.ensure_future(_tell(self._session))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
+
+
+def _resting() -> dict[FailureClass, FailurePolicy]:
+    return {kind: replace(policy, rest=policy.rest or REST) for kind, policy in POLICIES.items()}
 
 
 async def _tell(session: Any) -> None:

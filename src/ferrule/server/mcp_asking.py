@@ -10,10 +10,11 @@ import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ferrule.call import ToolExecutionResult
+from ferrule.content import plain_json, whole_text
 from ferrule.errors import CallError, FerruleError, Stopped
 from ferrule.executors.mcp.elicitation import Elicitation
 
@@ -21,19 +22,46 @@ PATIENCE: Final = 600.0
 """Seconds a call stands still for its client to come back."""
 MOST_STANDING: Final = 100
 _KEY: Final = "question"
+_NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 Shown = Callable[[ToolExecutionResult | FerruleError], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who made a call, and by which request."""
+
+    session: Any
+    request_id: Any
+
+    @property
+    def can_be_asked(self) -> bool:
+        capabilities = self.session.client_capabilities
+        return capabilities is not None and capabilities.elicitation is not None
+
+    async def ask(self, question: Elicitation) -> Any:
+        """Over the way that the request came, which is the only one that is surely open."""
+        if question.url is not None:
+            token = secrets.token_urlsafe(12)
+            return await self.session.elicit_url(question.message, question.url, token, self.request_id)
+        return await self.session.elicit_form(question.message, question.schema or _NO_FIELDS, self.request_id)
 
 
 @dataclass(slots=True, eq=False)
 class _Standing:
     """A call that asks, and how far the asking is."""
 
-    session: Any
+    client: Client
     shown: Shown
     task: asyncio.Task[ToolExecutionResult]
     asked: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
     said: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
+
+    async def ask(self, question: Elicitation) -> Any:
+        if self.client.session.can_send_request:
+            return await self.client.ask(question)
+        self.asked.put_nowait(question)
+        return await self.said.get()
 
 
 _call: ContextVar[_Standing | None] = ContextVar("ferrule_mcp_call", default=None)
@@ -42,14 +70,18 @@ _call: ContextVar[_Standing | None] = ContextVar("ferrule_mcp_call", default=Non
 async def ask_the_client(question: Elicitation) -> dict[str, Any] | None:
     """Asks the user of the client whose call is running; None where nobody can be asked."""
     call = _call.get()
-    if call is None or not _can_be_asked(call.session):
+    if call is None or not call.client.can_be_asked:
         raise CallError("The client of this call cannot ask its user. Go on with what is known.")
-    if call.session.can_send_request:
-        answer = await _send(call.session, question)
-    else:
-        call.asked.put_nowait(question)
-        answer = await call.said.get()
-    if answer is None or answer.action == "cancel":
+    question = replace(question, message=whole_text(question.message), schema=plain_json(question.schema))
+    asking = asyncio.ensure_future(call.ask(question))
+    try:
+        await asyncio.wait({asking, call.task}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asking.cancel()  # nobody waits for the answer to a call that has ended
+    if not asking.done():
+        raise Stopped("The call that asked has ended.")
+    answer = asking.result()
+    if getattr(answer, "action", "cancel") == "cancel":  # also where the client brought nothing, or something else
         raise Stopped("The user did not answer.")
     return dict(answer.content or {}) if answer.action == "accept" else None
 
@@ -60,17 +92,16 @@ class Asking:
     def __init__(self) -> None:
         self._standing: dict[str, _Standing] = {}
 
-    async def while_asking(self, calling: Coroutine[Any, Any, ToolExecutionResult], session: Any, shown: Shown) -> Any:
+    async def while_asking(
+        self, make: Callable[[], Coroutine[Any, Any, ToolExecutionResult]], client: Client, shown: Shown
+    ) -> Any:
         """Make a call; gives its result, or the question it asks."""
-        ready = asyncio.Event()
 
         async def run() -> ToolExecutionResult:
-            await ready.wait()
             _call.set(call)
-            return await calling
+            return await make()
 
-        call = _Standing(session=session, shown=shown, task=asyncio.create_task(run()))
-        ready.set()
+        call = _Standing(client=client, shown=shown, task=asyncio.create_task(run()))
         return await self._next(call)
 
     async def go_on(self, params: Any) -> Any:
@@ -121,17 +152,6 @@ class Asking:
             call.task.cancel()
 
 
-def _can_be_asked(session: Any) -> bool:
-    capabilities = session.client_capabilities
-    return capabilities is not None and capabilities.elicitation is not None
-
-
-async def _send(session: Any, question: Elicitation) -> Any:
-    if question.url is not None:
-        return await session.elicit_url(question.message, question.url, secrets.token_urlsafe(12))
-    return await session.elicit_form(question.message, question.schema or {"type": "object", "properties": {}})
-
-
 def _request(question: Elicitation) -> Any:
     from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams
 
@@ -141,5 +161,5 @@ def _request(question: Elicitation) -> Any:
                 message=question.message, url=question.url, elicitation_id=secrets.token_urlsafe(12)
             )
         )
-    schema = question.schema or {"type": "object", "properties": {}}
+    schema = question.schema or _NO_FIELDS
     return ElicitRequest(params=ElicitRequestFormParams(message=question.message, requested_schema=schema))

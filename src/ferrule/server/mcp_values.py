@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.call import ToolExecutionResult
-from ferrule.content import Audio, Content, Image, Resource, Text, as_text
+from ferrule.content import Audio, Content, Image, Resource, Text, as_text, is_deep, plain_json, whole_text
 from ferrule.describe.schemas import NamedAction
 from ferrule.errors import FerruleError
+from ferrule.spec import Effects
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, ContentBlock
     from mcp.types import Tool as McpTool
 
+DEEPEST: Final = 100
+"""What is nested deeper is told as text alone: the SDK refuses to write it."""
 
-def tool_of(action: NamedAction) -> McpTool:
+
+def tool_of(action: NamedAction, effects: Effects) -> McpTool:
     from mcp.types import Tool as McpTool
     from mcp.types import ToolAnnotations
 
-    effects = action.spec.effects_of(action.capability)
     return McpTool(
         name=action.name,
-        title=action.spec.name if action.spec.name != action.spec.tool_id else None,
-        description=action.description,
-        input_schema=action.capability.schema,
+        title=whole_text(action.spec.name) if action.spec.name != action.spec.tool_id else None,
+        description=whole_text(action.description),
+        input_schema=plain_json(action.capability.schema),
+        # Only what it promises: MCP takes silence for the worst, and so should who knows no better.
         annotations=ToolAnnotations(
-            read_only_hint=effects.read_only,
-            destructive_hint=effects.destructive,
-            idempotent_hint=effects.repeatable,
+            read_only_hint=effects.read_only or None,
+            destructive_hint=effects.destructive or None,
+            idempotent_hint=effects.repeatable or None,
         ),
     )
 
@@ -37,14 +41,14 @@ def result_of(result: ToolExecutionResult | FerruleError) -> CallToolResult:
     """What came of a call. A failure is for the model to read, not an error of the protocol."""
     from mcp.types import CallToolResult, TextContent
 
-    if isinstance(result, FerruleError):
-        return CallToolResult(content=[TextContent(type="text", text=str(result))], is_error=True)
-    if not result.is_success:
-        return CallToolResult(content=[TextContent(type="text", text=result.error or "It failed.")], is_error=True)
+    if isinstance(result, FerruleError) or not result.is_success:
+        said = str(result) if isinstance(result, FerruleError) else result.error or "It failed."
+        return CallToolResult(content=[TextContent(type="text", text=whole_text(said))], is_error=True)
     listed = set(result.output) == {"content"} and bool(result.content)
     seen = [_block(part) for part in result.content if listed or not isinstance(part, Text)]
-    text = [] if listed else [TextContent(type="text", text=result.text)]
-    return CallToolResult(content=[*text, *seen], structured_content=None if listed else result.output)
+    text = [] if listed else [TextContent(type="text", text=whole_text(result.text))]
+    structured = None if listed or is_deep(result.output, DEEPEST) else plain_json(result.output)
+    return CallToolResult(content=[*text, *seen], structured_content=structured)
 
 
 def _block(part: Content) -> ContentBlock:
@@ -60,20 +64,21 @@ def _block(part: Content) -> ContentBlock:
 
     match part:
         case Text():
-            return TextContent(type="text", text=part.text)
+            return TextContent(type="text", text=whole_text(part.text))
         case Image():
             return ImageContent(type="image", data=_base64(part.data), mime_type=part.mime_type)
         case Audio():
             return AudioContent(type="audio", data=_base64(part.data), mime_type=part.mime_type)
         case Resource(text=str() as text):
-            held: Any = TextResourceContents(uri=part.uri, text=text, mime_type=part.mime_type)
+            held: Any = TextResourceContents(uri=whole_text(part.uri), text=whole_text(text), mime_type=part.mime_type)
             return EmbeddedResource(type="resource", resource=held)
         case Resource(data=bytes() as data):
-            held = BlobResourceContents(uri=part.uri, blob=_base64(data), mime_type=part.mime_type)
+            held = BlobResourceContents(uri=whole_text(part.uri), blob=_base64(data), mime_type=part.mime_type)
             return EmbeddedResource(type="resource", resource=held)
         case Resource():
-            return ResourceLink(type="resource_link", name=part.uri, uri=part.uri, mime_type=part.mime_type)
-    return TextContent(type="text", text=as_text(part))
+            uri = whole_text(part.uri)
+            return ResourceLink(type="resource_link", name=uri, uri=uri, mime_type=part.mime_type)
+    return TextContent(type="text", text=whole_text(as_text(part)))
 
 
 def _base64(data: bytes) -> str:

@@ -25,6 +25,11 @@ class Budget:
         return self._limits.reached(turns=0, calls=self.calls, seconds=self._seconds, usage=self._usage())
 
     @property
+    def may_think(self) -> bool:
+        """Whether the model may be asked once more: that makes no call."""
+        return self._limits.reached(turns=0, calls=0, seconds=self._seconds, usage=self._usage()) is None
+
+    @property
     def seconds_left(self) -> float | None:
         return None if self._limits.seconds is None else max(0.0, self._limits.seconds - self._seconds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,27 +20,46 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def open_checkpoints(location: Location) -> AsyncIterator[Any]:
-    """A saver of LangGraph."""
+async def open_checkpoints(location: Location, clean: Callable[[Any], Any]) -> AsyncIterator[Any]:
+    """A saver of LangGraph. What it writes down is made `clean` before."""
+    serializer = _serializer(clean)
     if location.kind == "postgresql":
         from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
         url = str(location.database).replace("postgresql+psycopg://", "postgresql://", 1)
-        async with AsyncPostgresSaver.from_conn_string(url) as saver:
+        async with AsyncPostgresSaver.from_conn_string(url, serde=serializer) as saver:
             await saver.setup()
             yield saver
     elif location.kind == "sqlite":
         path = Path(str(location.database))
         connection = await asyncio.to_thread(_connect, path.with_name(f"{path.stem}-graph.db"))
         with closing(connection), ThreadPoolExecutor(1, "ferrule-checkpoints") as thread:
-            yield _sqlite_saver(connection, thread)
+            yield _sqlite_saver(connection, thread, serializer)
     else:
         from langgraph.checkpoint.memory import InMemorySaver
 
-        yield InMemorySaver()
+        yield InMemorySaver(serde=serializer)
 
 
-def _sqlite_saver(connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> Any:
+def _serializer(clean: Callable[[Any], Any]) -> Any:
+    """LangGraph's own, and JSON for what it cannot write: numbers of more than 64 bits."""
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    class Serializer(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            obj = clean(obj)
+            try:
+                return super().dumps_typed(obj)
+            except TypeError:
+                return "plain-json", json.dumps(obj).encode()
+
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            return json.loads(data[1]) if data[0] == "plain-json" else super().loads_typed(data)
+
+    return Serializer()
+
+
+def _sqlite_saver(connection: sqlite3.Connection, thread: ThreadPoolExecutor, serializer: Any) -> Any:
     """LangGraph's saver for SQLite in a thread, with one transaction for each step of the graph.
 
     Its own async saver makes two, and goes to its thread and back three or four times for each: that is more than
@@ -66,7 +86,7 @@ def _sqlite_saver(connection: sqlite3.Connection, thread: ThreadPoolExecutor) ->
         async def adelete_thread(self, thread_id: str) -> None:
             await _within(thread, self.delete_thread, thread_id)
 
-    return Saver(connection)
+    return Saver(connection, serde=serializer)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

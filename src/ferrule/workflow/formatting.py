@@ -28,9 +28,19 @@ def _words(output: Any, kind: str) -> str:
         found = _found(output)
         if found is not None:
             return "\n".join(_hit(hit) for hit in found[:HITS])
+    if kind == "history" and isinstance(output, list):
+        return "\n".join(_turn(turn) for turn in output)
+    if kind == "time" and isinstance(output, Mapping) and isinstance(output.get("text"), str):
+        return str(output["text"])
     if isinstance(output, Mapping) and len(output) == 1:
         output = next(iter(output.values()))
     return as_text(output).strip()
+
+
+def _turn(turn: Any) -> str:
+    if not isinstance(turn, Mapping) or "question" not in turn:
+        return f"- {as_text(turn)}"
+    return f"- {turn['question']}" + (f" → {turn['answer']}" if turn.get("answer") else "")
 
 
 def _found(output: Any) -> list[Any] | None:

@@ -14,21 +14,22 @@ interrupted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
-from ferrule.agent.answer import AgentState, Approval, ApprovalRequest, Question
+from ferrule.agent.answer import AgentState
 from ferrule.agent.approval import ApprovalPolicy
 from ferrule.agent.limits import RunLimits
+from ferrule.content import encode_json
 from ferrule.errors import MissingExtra
 from ferrule.library import UnifiedToolLibrary
 from ferrule.models.model import Model
 from ferrule.workflow.budget import Budget
 from ferrule.workflow.checkpoints import open_checkpoints
 from ferrule.workflow.conductor import Conductor
-from ferrule.workflow.execution import Request, Word
+from ferrule.workflow.execution import Word
 from ferrule.workflow.notes import RunNotes
 from ferrule.workflow.plan import Plan
 from ferrule.workflow.recovery import Records
@@ -42,11 +43,14 @@ from ferrule.workflow.workflow import (
     Spent,
     StepEnded,
     Team,
+    WaitingPlans,
     WorkflowResult,
     conclude,
     ended,
     new_run_id,
     nobody,
+    plan_in,
+    results_in,
     spent_in,
     words_for,
 )
@@ -84,6 +88,10 @@ class _Life:
     known_plan: Plan | None
     tell: OnWorkflowEvent
     clock: Clock
+    words: Mapping[str, Word] = field(default_factory=dict)
+    """What people have said to what the run asked them."""
+    whole_plan: Plan | None = None
+    """The plan with its secrets, if the run has waited in this process."""
     conductor: Conductor | None = None
     kept_plan: Plan | None = None
     """The plan as the last checkpoint has it."""
@@ -92,7 +100,7 @@ class _Life:
         """The conductor of the run; after a restart, made from the checkpoint."""
         if self.conductor is None:
             results = {key: StepResult.from_dict(one) for key, one in state.get("step_results", {}).items()}
-            self.kept_plan = Plan.from_dict(state["task_plan"])
+            self.kept_plan = self.whole_plan or Plan.from_dict(state["task_plan"])
             self.conductor = self.team.conduct(
                 self.kept_plan,
                 StepContext(
@@ -105,6 +113,8 @@ class _Life:
                 budget=self.budget,
                 records=self.records,
             )
+            self.conductor.take_words(self.words)
+            self.tell(PlanMade(self.kept_plan, tuple(results.values())))
         return self.conductor
 
     def changed_plan(self) -> PlanState:
@@ -134,6 +144,7 @@ class GraphWorkflow:
             raise MissingExtra("langgraph", "langgraph") from None
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
         self._limits = limits
+        self._waiting, self._alive = WaitingPlans(), set[RunNotes]()
         self._stack = AsyncExitStack()
         self._graph: Any = None
         self._opening = asyncio.Lock()
@@ -156,7 +167,7 @@ class GraphWorkflow:
         history = str((context or {}).get("history", ""))
         notes.write("begin", task=task, strategy="plan", workflow="langgraph", history=history)
         begin = PlanState(question=task, history=history)
-        return await self._go_on(notes, task, begin, Records(), None, on_event, Spent())
+        return await self._go_on(notes, task, begin, Records(), None, on_event, Spent(), {})
 
     async def resume(
         self,
@@ -167,28 +178,20 @@ class GraphWorkflow:
         on_event: OnWorkflowEvent | None = None,
     ) -> WorkflowResult:
         """Go on with a run that waits, or that a crash interrupted; what was done is not done again."""
-        from langgraph.types import Command
-
         notes = RunNotes(self._library, run_id)
         entries = await notes.read()
         begin, end = entries[0], entries[-1] if entries[-1]["kind"] == "end" else None
-        plan = next((Plan.from_dict(e["plan"]) for e in reversed(entries) if e["kind"] == "plan"), None)
+        plan = plan_in(entries)
         if end is not None and end["state"] != AgentState.WAITING:
-            results = [StepResult.from_dict(e["result"]) for e in entries if e["kind"] == "step"]
-            return ended(run_id, begin["task"], plan, results, end)
+            return ended(run_id, begin["task"], plan, results_in(entries), end)
         records = await Records.of_run(self._library.engine, run_id)
         graph = await self._open()
         state = await graph.aget_state(_config(run_id))
-        if not state.next:  # killed before the first checkpoint
-            again: Any = PlanState(question=begin["task"], history=begin.get("history", ""))
-        elif state.interrupts:
-            words = words_for(state.interrupts[0].value, answer, approvals)
-            if not words:
-                return self._still_waiting(run_id, begin["task"], plan, state)
-            again = Command(resume={key: _plain(word) for key, word in words.items()})
-        else:
-            again = None
-        return await self._go_on(notes, begin["task"], again, records, plan, on_event, spent_in(entries))
+        # Killed before the first checkpoint, it begins anew; else it goes on where it was.
+        again = None if state.values else PlanState(question=begin["task"], history=begin.get("history", ""))
+        # By hand and not as LangGraph's `resume`, which is lost if something else has to be done first.
+        words = words_for(end or {}, answer, approvals)
+        return await self._go_on(notes, begin["task"], again, records, plan, on_event, spent_in(entries), words)
 
     async def _go_on(
         self,
@@ -199,50 +202,55 @@ class GraphWorkflow:
         plan: Plan | None,
         on_event: OnWorkflowEvent | None,
         spent: Spent,
+        words: Mapping[str, Word],
     ) -> WorkflowResult:
         team = await Team.of(self._library, self._model, task, self._policy, self._tools)
         life = _Life(
             library=self._library,
             team=team,
-            budget=Budget(self._limits, lambda: team.usage, calls=spent.calls, seconds=spent.seconds),
+            budget=spent.budget(self._limits, team),
             notes=notes,
             records=records,
             known_plan=plan,
             tell=on_event or nobody,
             clock=Clock(),
+            words=words,
+            whole_plan=self._waiting.take(notes.run_id),
         )
         graph = await self._open()
+        self._alive.add(notes)
         try:
             state = await graph.ainvoke(begin, _config(notes.run_id), context=life)
         finally:
+            self._alive.discard(notes)
             if life.conductor is not None:
                 await life.conductor.stop()
+        if "final_answer" not in state:
+            life.clock.lap("execution")  # else it is told when there is an answer
         answer = state.get("final_answer", "")
         done = conclude(notes, task, life.conduct(state), answer, team=life.team, clock=life.clock)
-        if done.state is not AgentState.WAITING:
+        if done.state is AgentState.WAITING:
+            self._waiting.keep(notes.run_id, life.conduct(state).plan)
+        else:
             await graph.checkpointer.adelete_thread(notes.run_id)  # each has all results in it, and none is read again
         return done
-
-    def _still_waiting(self, run_id: str, task: str, plan: Plan | None, state: Any) -> WorkflowResult:
-        results = [StepResult.from_dict(one) for one in state.values.get("step_results", {}).values()]
-        asked = state.interrupts[0].value
-        return WorkflowResult(
-            run_id=run_id,
-            question=task,
-            state=AgentState.WAITING,
-            plan=plan,
-            results=tuple(results),
-            approvals=tuple(ApprovalRequest(**one) for one in asked["approvals"]),
-            questions=tuple(Question(**{**one, "options": tuple(one["options"])}) for one in asked["questions"]),
-        )
 
     async def _open(self) -> Any:
         async with self._opening:
             if self._graph is not None:
                 return self._graph
-            checkpointer = await self._stack.enter_async_context(open_checkpoints(self._library.engine.store.location))
+            checkpointer = await self._stack.enter_async_context(
+                open_checkpoints(self._library.engine.store.location, self._without_secrets)
+            )
             self._graph = build_graph().compile(checkpointer=checkpointer)
         return self._graph
+
+    def _without_secrets(self, value: Any) -> Any:
+        """What may be in a checkpoint: as much as may be in notes."""
+        redaction = self._library.engine.store.redaction
+        for notes in self._alive:
+            value = notes.without_secrets(value)
+        return redaction.clean(value) if redaction.suspects(encode_json(value).decode()) else value
 
 
 def build_graph() -> Any:
@@ -271,7 +279,6 @@ async def _planning(state: PlanState, runtime: Any) -> PlanState:
         plan = await life.team.planning.decompose_task(state["question"], history=state.get("history", ""))
         life.notes.write("plan", plan=plan.to_dict())  # before anything is done: what is done belongs to this plan
     life.clock.lap("planning")
-    life.tell(PlanMade(plan))
     return PlanState(task_plan=plan.to_dict(), step_results={}, fresh=[], current_step=0, errors=list(plan.problems))
 
 
@@ -294,9 +301,7 @@ async def _execution(state: PlanState, runtime: Any) -> PlanState:
     conductor = life.conduct(state)
     fresh = await conductor.advance()
     if conductor.is_stuck and not fresh:
-        said = interrupt(_asked(conductor.waiting.values()))
-        conductor.take_words({key: word if isinstance(word, str) else Approval(**word) for key, word in said.items()})
-        fresh = await conductor.advance()
+        interrupt(list(conductor.waiting))
     return PlanState(fresh=[result.to_dict() for result in fresh]) | life.changed_plan()
 
 
@@ -340,17 +345,3 @@ async def _synthesis(state: PlanState, runtime: Any) -> PlanState:
 
 def _config(run_id: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": run_id}, "recursion_limit": STEPS_OF_GRAPH}
-
-
-def _asked(requests: Iterable[Request]) -> dict[str, list[dict[str, Any]]]:
-    """What people are asked, as plain values."""
-    asked: dict[str, list[dict[str, Any]]] = {"approvals": [], "questions": []}
-    for one in requests:
-        asked["approvals" if isinstance(one, ApprovalRequest) else "questions"].append(asdict(one))
-    return asked
-
-
-def _plain(word: Word) -> dict[str, Any] | str:
-    if isinstance(word, str):
-        return word
-    return {"allowed": word.allowed, "arguments": word.arguments, "reason": word.reason}

@@ -6,19 +6,35 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferrule.agent.run import BOOKS
-from ferrule.errors import SetupError
+from ferrule.errors import SetupError, ToolNotFound
 from ferrule.library import UnifiedToolLibrary
+from ferrule.redaction.rule import MOST_SECRETS
+from ferrule.workflow.references import steps_referred_to
 
 
 class RunNotes:
-    """The book of one run."""
+    """The book of one run. What steps hand to tools as secrets is not in it."""
 
     def __init__(self, library: UnifiedToolLibrary, run_id: str) -> None:
         self.run_id, self._store, self._number = run_id, library.engine.store, 0
+        self._registry = library.engine.registry
+        self._secrets: dict[str, None] = {}
 
     def write(self, kind: str, **said: Any) -> None:
+        if "plan" in said:
+            said["plan"] = {
+                **said["plan"],
+                "steps": [self._step_without_secrets(step) for step in said["plan"]["steps"]],
+            }
         self._number += 1
-        self._store.note(BOOKS + self.run_id, f"{self._number:08}", {"kind": kind, **said})
+        self._store.note(BOOKS + self.run_id, f"{self._number:08}", {"kind": kind, **self.without_secrets(said)})
+
+    def without_secrets(self, said: Any) -> Any:
+        """As it may be written down elsewhere too. What looks like a secret is taken out of notes by the store."""
+        secrets = tuple(self._secrets)
+        for at in range(0, len(secrets), MOST_SECRETS):
+            said = self._store.redaction.clean(said, secrets[at : at + MOST_SECRETS])
+        return said
 
     async def read(self) -> list[Mapping[str, Any]]:
         entries = await self._store.notes(BOOKS + self.run_id)
@@ -28,3 +44,17 @@ class RunNotes:
             )
         self._number = int(max(entries))
         return list(entries.values())
+
+    def _step_without_secrets(self, step: dict[str, Any]) -> dict[str, Any]:
+        """The step as it may be written down. Its secrets are in nothing that is written later either."""
+        try:
+            declared = self._registry.find(step["tool_type"])[1].secret_names
+        except ToolNotFound:
+            return step
+        given = step["parameters"].items()
+        secret = {name: value for name, value in given if name in declared and not steps_referred_to(value)}
+        if not secret:
+            return step
+        redaction = self._store.redaction
+        self._secrets |= dict.fromkeys(redaction.secrets_of(secret, declared))
+        return {**step, "parameters": {**step["parameters"], **dict.fromkeys(secret, redaction.replacement)}}

@@ -5,12 +5,13 @@ Models write plans as JSON, seldom without a mistake. What can be mended without
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from ferrule.names import near_names
-from ferrule.workflow.references import steps_referred_to
+from ferrule.workflow.references import steps_referred_to, with_other_ids
 
 NO_TOOL: Final = "none"
 ASK_USER: Final = "ask_user"
@@ -121,27 +122,41 @@ def single_step(question: str, tool_type: str = NO_TOOL, **parameters: Any) -> P
 
 
 def plan_of(
-    said: Any, tools: Collection[str], *, after: Sequence[PlanStep] = (), lost: Collection[StepId] = ()
+    said: Any,
+    tools: Collection[str],
+    *,
+    after: Sequence[PlanStep] = (),
+    lost: Collection[StepId] = (),
+    once: Sequence[PlanStep] = (),
 ) -> Plan | None:
     """The plan a model wrote, mended; None when there is no step in it. `tools` are the names it may use.
 
-    It goes on `after` steps that were begun already; of those, the `lost` ones have no result to build on.
+    It goes on `after` steps that were begun already; of those, the `lost` ones have no result to build on, and what
+    the ones for `once` do is not done again.
     """
     steps, problems = _steps_in(said)
     if not steps:
         return None
     gone = {str(one) for one in lost}
-    steps = _with_unique_ids(steps, problems, taken=[step.id for step in after])
     steps = [_with_known_tool(step, tools, problems) for step in steps]
+    steps = _with_unique_ids(steps, problems, taken=[step.id for step in after], once=once)
     steps = _with_known_dependencies(steps, problems, known=[step.id for step in after if str(step.id) not in gone])
     steps = [*after, *_without_circles(steps, problems)]
-    time = said.get("total_estimated_time", 0) if isinstance(said, Mapping) else 0
     return Plan(
         steps=tuple(steps),
         parallel_groups=groups_of(steps),
-        total_estimated_time=float(time) if isinstance(time, (int, float)) and time > 0 else 0.0,
+        total_estimated_time=_seconds_in(said),
         problems=tuple(problems),
     )
+
+
+def _seconds_in(said: Any) -> float:
+    time = said.get("total_estimated_time") if isinstance(said, Mapping) else None
+    try:
+        seconds = float(time) if isinstance(time, (int, float)) else 0.0
+    except OverflowError:
+        return 0.0
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
 
 
 def groups_of(steps: Sequence[PlanStep]) -> tuple[tuple[StepId, ...], ...]:
@@ -190,18 +205,39 @@ def _step_of(said: Mapping[str, Any], number: int) -> PlanStep:
     )
 
 
-def _with_unique_ids(steps: Sequence[PlanStep], problems: list[str], taken: Collection[StepId] = ()) -> list[PlanStep]:
+def _with_unique_ids(
+    steps: Sequence[PlanStep], problems: list[str], *, taken: Collection[StepId], once: Sequence[PlanStep]
+) -> list[PlanStep]:
+    """Steps that follow others have ids of their own; what they say of each other goes with them."""
     seen = {str(one) for one in taken}
     said = {str(step.id) for step in steps}
-    found = []
-    for step in steps:
+    found: list[PlanStep] = []
+    renamed: dict[str, StepId] = {}
+    for written in steps:
+        step = _with_other_ids(written, renamed) if renamed else written
+        same = next((one for one in once if _do_the_same(one, step)), None)
+        if same is not None:
+            problems.append(f"Step {step.id} would do again what step {same.id} does; it was left out.")
+            renamed.setdefault(str(step.id), same.id)
+            continue
         if str(step.id) in seen:
             fresh = next(n for n in range(1, len(steps) + len(seen) + 2) if str(n) not in seen | said)
             problems.append(f"Two steps have the id {step.id}; the second is now {fresh}.")
+            if str(step.id) not in {str(one.id) for one in found}:  # else what is said of it is said of the first
+                renamed.setdefault(str(step.id), fresh)
             step = replace(step, id=fresh)
         seen.add(str(step.id))
         found.append(step)
     return found
+
+
+def _with_other_ids(step: PlanStep, ids: Mapping[str, StepId]) -> PlanStep:
+    needed = tuple(ids.get(str(one), one) for one in step.dependencies)
+    return replace(step, dependencies=needed, parameters=with_other_ids(step.parameters, ids))
+
+
+def _do_the_same(one: PlanStep, other: PlanStep) -> bool:
+    return (one.tool_type, one.parameters) == (other.tool_type, other.parameters)
 
 
 def _with_known_tool(step: PlanStep, tools: Collection[str], problems: list[str]) -> PlanStep:

@@ -29,7 +29,8 @@ UNKNOWN = (
 _NEVER_RAN = frozenset(
     {VALIDATION_ERROR, TOOL_NOT_FOUND, EXECUTOR_NOT_FOUND, REJECTED, PERMISSION_DENIED, KNOWN_FAILURE}
 )
-_MOST = 10_000
+MOST_CALLS = 10_000
+"""Of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Records:
     @classmethod
     async def of_run(cls, engine: ToolEngine, run_id: str) -> Records:
         found: dict[str, ToolCallRecord] = {}
-        for record in await engine.query_call_records(conversation_id=run_id, limit=_MOST):
+        for record in await engine.query_call_records(conversation_id=run_id, limit=MOST_CALLS):
             call_id = str(record.metadata.get("tool_call_id"))
             if call_id not in found or record.is_success:
                 found[call_id] = record

@@ -47,6 +47,24 @@ def steps_referred_to(value: Any) -> list[str]:
     return list(found)
 
 
+def with_other_ids(value: Any, ids: Mapping[str, Any]) -> Any:
+    """The value with its references to some steps turned to others: `ids` says to which."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda match: _with_other_id(match, ids), value)
+    if isinstance(value, Mapping):
+        return {name: with_other_ids(inner, ids) for name, inner in value.items()}
+    return [with_other_ids(inner, ids) for inner in value] if isinstance(value, list) else value
+
+
+def _with_other_id(match: re.Match[str], ids: Mapping[str, Any]) -> str:
+    parsed = _step_in(match, ids)
+    if parsed is None or parsed["id"] not in ids:
+        return match.group()
+    start, end = parsed.span("id")
+    changed = f"{parsed.string[:start]}{ids[parsed['id']]}{parsed.string[end:]}"
+    return match.group().replace(parsed.string, changed, 1)
+
+
 def _resolve_text(text: str, results: Mapping[str, Any], step: Any) -> Any:
     whole = _REFERENCE.fullmatch(text.strip())
     if whole is not None and _step_in(whole, results) is not None:

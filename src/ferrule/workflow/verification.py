@@ -17,7 +17,9 @@ from ferrule.search.words import terms_of
 from ferrule.workflow.results import StepContext, StepResult, Verification
 
 SAME_SUBJECT: Final = 0.5
-"""Two steps speak of the same thing if their words are as similar as this."""
+"""Two steps speak of the same thing if their words are as similar as this, and only one says more than the other: of
+the time in Oslo and the time in Rome, each has a word that the other has not.
+"""
 AGREE: Final = 0.2
 """Two results of one subject should share at least so much."""
 _COST: Final = {"empty": 0.8, "error": 0.7, "type": 0.6, "range": 0.6, "date": 0.6, "consistency": 0.3}
@@ -28,6 +30,7 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NO_NUMBER = re.compile(r"(?:\{\W*\w+\W*:)?\s*[\"']?(nan|[-+]?inf(?:inity)?)[\"']?\s*\}?", re.IGNORECASE)
 _PERCENT = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)\s*[%％]")
 _DATE = re.compile(r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})\b|(\d{4})年(\d{1,2})月(\d{1,2})日")
 _TIME = re.compile(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\b")
@@ -39,6 +42,7 @@ _NEVER_NEGATIVE = re.compile(
     r"|多少个|人口|年龄|长度|距离|价格|数量",
     re.IGNORECASE,
 )
+_CHANGE = re.compile(r"\b(change|changes|changed|difference|delta|growth|balance)\b|变化|差|增长", re.IGNORECASE)
 _NUMERIC: Final = ("number", "integer", "float", "int", "数字", "数值")
 
 
@@ -72,7 +76,7 @@ class VerificationAgent:
         for other in context.results.values():
             if not other.success or str(other.step_id) == str(result.step_id) or other.tool_type == "none":
                 continue
-            if jaccard(subject, _terms(other.description)) < SAME_SUBJECT:
+            if not _is_one_subject(subject, _terms(other.description)):
                 continue
             if jaccard(_terms(result.result), _terms(other.result)) < AGREE:
                 yield (
@@ -85,6 +89,10 @@ class VerificationAgent:
 def _terms(text: str) -> frozenset[str]:
     """Of descriptions and results, which are held against each later one."""
     return frozenset(terms_of(text))
+
+
+def _is_one_subject(one: Set[str], other: Set[str]) -> bool:
+    return (one <= other or other <= one) and jaccard(one, other) >= SAME_SUBJECT
 
 
 def jaccard(one: Set[str], other: Set[str]) -> float:
@@ -108,10 +116,11 @@ def _check_type(result: StepResult, expected: str) -> Iterable[tuple[str, str]]:
 
 
 def _check_numbers(result: StepResult, text: str) -> Iterable[tuple[str, str]]:
-    if re.search(r"\b(nan|-?infinity|-?inf)\b", text, re.IGNORECASE):
+    if _NO_NUMBER.fullmatch(text.strip()):
         yield "range", "The result is not a finite number."
     numbers = [float(found.replace(",", "")) for found in _NUMBER.findall(result.result)[:20]]
-    if _NEVER_NEGATIVE.search(result.description) and len(numbers) == 1 and numbers[0] < 0:
+    is_change = _CHANGE.search(result.description)
+    if not is_change and _NEVER_NEGATIVE.search(result.description) and len(numbers) == 1 and numbers[0] < 0:
         yield "range", f"{numbers[0]:g} cannot be: what was asked for is never less than nothing."
     if _SHARES.search(result.description):
         for found in _PERCENT.findall(result.result)[:20]:

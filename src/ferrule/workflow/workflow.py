@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from ferrule.agent.answer import AgentState, Approval, ApprovalRequest, Question
@@ -33,6 +34,8 @@ class PlanMade:
     """There is a plan, or another one."""
 
     plan: Plan
+    known: tuple[StepResult, ...] = ()
+    """What its steps have come to already, in a run that is gone on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Team:
     async def answer(self, task: str, conductor: Conductor) -> str:
         """Out of what was found out; where a limit was reached, without asking the model once more."""
         results = in_order(conductor)
-        return await self.coordination.synthesize(task, conductor.plan, results, think=conductor.stopped is None)
+        return await self.coordination.synthesize(task, conductor.plan, results, think=conductor.may_think)
 
     @property
     def usage(self) -> Usage:
@@ -158,6 +161,7 @@ class SimpleWorkflow:
         """`tools` are the only ones a plan may use; of `limits`, turns say nothing about plans."""
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
         self._limits = limits
+        self._waiting = WaitingPlans()
 
     async def run(
         self,
@@ -185,13 +189,12 @@ class SimpleWorkflow:
         notes = RunNotes(self._library, run_id)
         entries = await notes.read()
         begin = entries[0]
-        plan = next((Plan.from_dict(e["plan"]) for e in reversed(entries) if e["kind"] == "plan"), None)
-        results = [StepResult.from_dict(e["result"]) for e in entries if e["kind"] == "step"]
+        plan, known = plan_in(entries), results_in(entries)
         if entries[-1]["kind"] == "end" and entries[-1]["state"] != AgentState.WAITING:
-            return ended(run_id, begin["task"], plan, results, entries[-1])
+            return ended(run_id, begin["task"], plan, known, entries[-1])
+        plan = self._waiting.take(run_id) or plan
         records = await Records.of_run(self._library.engine, run_id)
         words = words_for(entries[-1] if entries[-1]["kind"] == "end" else {}, answer, approvals)
-        known = {str(result.step_id): result for result in results}
         spent = spent_in(entries)
         return await self._go_on(
             notes, begin["task"], begin.get("history", ""), plan, known, records, words, on_event, spent
@@ -210,17 +213,19 @@ class SimpleWorkflow:
         spent: Spent,
     ) -> WorkflowResult:
         team, tell = await Team.of(self._library, self._model, task, self._policy, self._tools), on_event or nobody
-        budget = Budget(self._limits, lambda: team.usage, calls=spent.calls, seconds=spent.seconds)
+        budget = spent.budget(self._limits, team)
         clock = Clock()
         if plan is None:
             plan = await team.planning.decompose_task(task, history=history)
             notes.write("plan", plan=plan.to_dict())
         clock.lap("planning")
-        tell(PlanMade(plan))
+        tell(PlanMade(plan, tuple(known.values())))
         context = StepContext(question=task, run_id=notes.run_id, results=known, history=history)
         conductor = team.conduct(plan, context, library=self._library, budget=budget, records=records)
         conductor.take_words(words)
         await self._conduct(conductor, notes, tell)
+        if not conductor.is_done:
+            self._waiting.keep(notes.run_id, conductor.plan)
         clock.lap("execution")
         answer = await team.answer(task, conductor) if conductor.is_done else ""
         clock.lap("synthesis")
@@ -234,9 +239,12 @@ class SimpleWorkflow:
                     await conductor.revise()
                     notes.write("plan", plan=conductor.plan.to_dict())
                     tell(PlanMade(conductor.plan))
-                if conductor.is_done or conductor.is_stuck:
+                if conductor.is_done:
                     return
-                for result in await conductor.advance():
+                found = await conductor.advance()
+                if not found and conductor.is_stuck:
+                    return
+                for result in found:
                     verified = await conductor.verify(result)
                     if verified is not None:
                         notes.write("step", result=verified.to_dict())
@@ -244,6 +252,23 @@ class SimpleWorkflow:
                         tell(StepEnded(verified))
         finally:
             await conductor.stop()
+
+
+class WaitingPlans:
+    """Plans of runs that wait, with their secrets: as they are written down they have none."""
+
+    MOST: Final = 1_000
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[str, Plan] = OrderedDict()
+
+    def keep(self, run_id: str, plan: Plan) -> None:
+        self._plans[run_id] = plan
+        if len(self._plans) > self.MOST:
+            self._plans.popitem(last=False)
+
+    def take(self, run_id: str) -> Plan | None:
+        return self._plans.pop(run_id, None)
 
 
 class Clock:
@@ -289,9 +314,10 @@ def conclude(
         state=state.value,
         text=answer,
         reason=conductor.stopped or "",
-        approvals=[{"call_id": one.call_id} for one in approvals],
+        approvals=[asdict(one) for one in approvals],
         questions=[asdict(one) for one in questions],
         seconds=clock.total,
+        used=asdict(team.usage),
     )
     return WorkflowResult(
         run_id=notes.run_id,
@@ -319,10 +345,23 @@ def errors_of(plan: Plan, results: list[StepResult], stopped: str | None) -> tup
     return (*plan.problems, *doubts, *([f"The run was stopped: {stopped}."] if stopped else ()))
 
 
+def plan_in(entries: Sequence[Mapping[str, Any]]) -> Plan | None:
+    """The plan as it was last written down."""
+    return next((Plan.from_dict(entry["plan"]) for entry in reversed(entries) if entry["kind"] == "plan"), None)
+
+
+def results_in(entries: Sequence[Mapping[str, Any]]) -> dict[str, StepResult]:
+    """By the ids of the steps. One whose checkpoint was lost in a crash is written down twice."""
+    found = (StepResult.from_dict(entry["result"]) for entry in entries if entry["kind"] == "step")
+    return {str(result.step_id): result for result in found}
+
+
 def ended(
-    run_id: str, task: str, plan: Plan | None, results: list[StepResult], end: Mapping[str, Any]
+    run_id: str, task: str, plan: Plan | None, known: Mapping[str, StepResult], end: Mapping[str, Any]
 ) -> WorkflowResult:
     """A run that is over, as it was."""
+    order = () if plan is None else plan.steps
+    results = [known[str(step.id)] for step in order if str(step.id) in known]
     return WorkflowResult(
         run_id=run_id,
         question=task,
@@ -340,23 +379,30 @@ class Spent:
 
     calls: int = 0
     seconds: float = 0.0
+    usage: Usage = Usage()
+
+    def budget(self, limits: RunLimits | None, team: Team) -> Budget:
+        """What is left of the limits for the team that goes on."""
+        return Budget(limits, lambda: self.usage + team.usage, calls=self.calls, seconds=self.seconds)
 
 
 def spent_in(entries: Sequence[Mapping[str, Any]]) -> Spent:
-    calls = sum(
-        one["tool_type"] not in (NO_TOOL, ASK_USER) and not one["skipped"]
-        for one in (entry["result"] for entry in entries if entry["kind"] == "step")
-    )
-    return Spent(calls, sum(float(entry.get("seconds", 0)) for entry in entries if entry["kind"] == "end"))
+    calls = sum(one.tool_type not in (NO_TOOL, ASK_USER) and not one.skipped for one in results_in(entries).values())
+    ends = [entry for entry in entries if entry["kind"] == "end"]
+    used = sum((Usage(**entry.get("used", {})) for entry in ends), start=Usage())
+    return Spent(calls, sum(float(entry.get("seconds", 0)) for entry in ends), used)
 
 
 def words_for(waits: Mapping[str, Any], answer: Answers, approvals: Approvals) -> dict[str, Word]:
     """What people have said about each step that waits: `approvals` and `questions` have their `call_id`s."""
     found: dict[str, Word] = {}
-    for step_id in (str(one["call_id"]) for one in waits.get("approvals", ())):
+    for request in waits.get("approvals", ()):
+        step_id = str(request["call_id"])
         word = approvals if isinstance(approvals, bool) or approvals is None else approvals.get(step_id)
         if word is not None:
-            found[step_id] = Approval(allowed=word) if isinstance(word, bool) else word
+            word = Approval(allowed=word) if isinstance(word, bool) else word
+            # What was shown is what was agreed to: a model that is asked again may say something else.
+            found[step_id] = replace(word, arguments=request["arguments"]) if word.arguments is None else word
     questions = [str(one["call_id"]) for one in waits.get("questions", ())]
     if isinstance(answer, str):
         answer = {step_id: answer for step_id in questions[:1]}

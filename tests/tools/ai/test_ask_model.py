@@ -260,3 +260,15 @@ async def test_the_real_small_model_answers():
         result = await engine.execute("ask_model", {"prompt": "What is the capital of France?"})
     assert result.output["answer"] and result.output["model"].startswith("local:")
     assert 0 < result.output["usage"]["output_tokens"] <= 12
+
+
+@pytest.mark.parametrize("tool", ["ask_model", "summarize"])
+async def test_a_key_that_a_server_repeats_does_not_show(tool, caplog):
+    key = "sk-0123456789abcdef"
+    async with model_server(failure(401, f"I do not know Bearer {key}.")) as server, ToolEngine() as engine:
+        environ = {"OPENAI_BASE_URL": server.openai, "OPENAI_API_KEY": key, "FERRULE_MODEL": "tiny"}
+        engine.register(*ai_tools(environ=environ))
+        said = {"ask_model": {"prompt": "Hi."}, "summarize": {"text": "One thing. Another thing."}}
+        result = await engine.execute(tool, said[tool])
+    assert "I do not know Bearer [redacted]" in str(result.to_dict())
+    assert key not in str(result.to_dict()) and key not in caplog.text

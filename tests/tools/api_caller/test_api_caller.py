@@ -118,6 +118,8 @@ async def test_variables_that_are_not_set_are_named():
         ({"base_url": "https://a.example", "methods": ["FETCH"]}, "methods cannot contain 'FETCH'"),
         ({"base_url": "https://a.example", "methods": []}, "methods is empty"),
         ({"base_url": "https://a.example", "timeout": 0}, "must be more than 0"),
+        ({"base_url": "https://a.example", "headers": {"X Key": "1"}}, "headers: 'X Key' cannot be the name of a"),
+        ({"base_url": "https://a.example", "headers": {"Host": "b"}}, "'Host' is set by the client itself"),
     ],
 )
 def test_an_api_that_cannot_be_is_refused(config, message):

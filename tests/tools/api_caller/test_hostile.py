@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ferrule.errors import Retry
 from ferrule.executors.http import patience
+from ferrule.tools.api_caller import ApiCallerConfig, ApiConfig, api_tools
 from ferrule.tools.api_caller.paths import address_below
 from tests.executors.local_server import local_server
 from tests.tools.api_caller.calling import ALL, TOKEN, api, says
@@ -59,6 +60,11 @@ def test_a_path_is_joined_below_the_base(path, address):
         ".. /other",
         "x\r\nHost: evil.example",
         "x\x00",
+        "..%00/other",
+        "..%2500/other",
+        "x%0d%0aHost:%20evil.example",
+        "．．/other",
+        "‥/other",
         "x" * 5_000,
     ],
 )
@@ -148,3 +154,60 @@ async def test_one_api_that_is_down_does_not_count_against_the_others(monkeypatc
         [tool] = it.library.engine.registry.candidates("api_caller")
         assert it.library.engine.circuit_state(tool) == "closed"
     assert len(it.requests) == 30
+
+
+async def test_nothing_is_deleted_by_not_saying_how():
+    async with api(says({}), methods=["POST", "DELETE"], ask_before=[]) as it:
+        result = await it.call()
+    assert result.error_type == "validation_error" and "method" in str(result.error) and it.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("users/7?_method=DELETE", {}),
+        ("users/7", {"query": {"_HttpMethod": "DELETE"}}),
+        ("users/7", {"body": {"_method": "DELETE"}}),
+        ("users/7", {"body": '{"_method": "DELETE"}'}),
+        ("users/7", {"body": "a=1&_method=delete"}),
+    ],
+)
+async def test_a_request_cannot_pass_for_one_of_another_method(path, more):
+    async with api(says({}), methods=["GET", "POST"]) as it:
+        result = await it.call(path, method="POST", **more)
+    assert "would make this a request of another method" in str(result.error) and it.requests == []
+
+
+async def test_the_query_of_the_configuration_cannot_be_said_in_other_letters():
+    async with api(says({}), query={"key": "${SHOP_TOKEN}"}) as it:
+        await it.call("users?KEY=mine", query={"Key": "mine"})
+    assert it.requests[0].path == f"/v1/users?key={TOKEN}"
+
+
+@pytest.mark.parametrize("before", ["user:pass-word-1@", "not an address "])
+async def test_an_address_of_the_environment_with_a_password_is_refused_unseen(before):
+    async with api(lambda request: (200, {}, str(request.headers).encode())) as it:
+        base = it.server.url.replace("http://", f"http://{before}")
+        it.library.engine.unregister("api_caller")
+        apis = ApiCallerConfig(apis={"shop": ApiConfig(base_url="${SHOP_URL}/v1")})
+        it.library.register(*api_tools(apis, environ={"SHOP_URL": base}))
+        result = await it.call()
+    assert "without a password or a query: a person must change it" in str(result.error)
+    assert before not in str(result.to_dict()) and it.requests == []
+
+
+async def test_an_address_of_the_environment_may_change_from_call_to_call():
+    async with api(says({})) as it, local_server(says({"moved": True})) as other:
+        it.library.engine.unregister("api_caller")
+        environ = {"SHOP_URL": it.server.url}
+        apis = ApiCallerConfig(apis={"shop": ApiConfig(base_url="${SHOP_URL}")})
+        it.library.register(*api_tools(apis, environ=environ))
+        assert (await it.call()).output["body"] == {}
+        environ["SHOP_URL"] = other.url.replace("127.0.0.1", "localhost")
+        assert (await it.call()).output["body"] == {"moved": True}
+
+
+async def test_halves_of_characters_do_no_harm():
+    async with api(says({})) as it:
+        assert (await it.call("a\ud800", query={"q": "\ud800"})).is_success
+    assert it.requests[0].path == "/v1/a%3F?q=%3F"

@@ -49,6 +49,12 @@ def test_each_kind_of_chart_is_drawn(tmp_path, kind):
     assert png_of(drawn).startswith(PNG) and "notes" not in drawn.data
 
 
+@pytest.mark.parametrize("value", ["'inf'::DOUBLE", "1.7e308", "-1", "0"])
+def test_a_pie_of_numbers_that_make_no_whole_is_not_drawn(tmp_path, value):
+    with pytest.raises(Retry, match="a pie needs numbers above 0"):
+        analyzer_in(tmp_path).chart("pie", "x", "y", sql=f"SELECT x, {value} AS y FROM range(2) t(x)")
+
+
 def test_an_svg_is_kept_and_a_png_is_shown(tmp_path):
     drawn = analyzer_in(tmp_path).chart("line", "a", ["a", "b"], sql="SELECT 1 AS a, 2 AS b", save_as="c.svg")
     assert png_of(drawn).startswith(PNG)

@@ -98,6 +98,21 @@ def test_a_workbook_without_names_of_columns_gets_some(tmp_path):
     assert rows_of(tmp_path, {"path": "a.xlsx", "header": True}) == [[3, 4]]
 
 
+def test_years_over_the_columns_of_a_workbook_are_their_names(tmp_path):
+    (tmp_path / "a.xlsx").write_bytes(workbook(S=[["region", 2023, 2024], ["North", 1, 2000], ["South", 3, 4]]))
+    (tmp_path / "born.xlsx").write_bytes(workbook(S=[["Ada", 1915], ["Bo", 2001]]))
+    assert names_in(tmp_path, "a.xlsx") == ["region", "2023", "2024"]
+    assert analyzer_in(tmp_path).query("SELECT sum(\"2023\") FROM 'a.xlsx'")["rows"] == [[4]]
+    assert rows_of(tmp_path, "born.xlsx") == [["Ada", 1915], ["Bo", 2001]]
+
+
+def test_a_workbook_with_names_of_columns_and_nothing_else_has_no_rows(tmp_path):
+    (tmp_path / "a.xlsx").write_bytes(workbook(S=[["name", "price"]]))
+    (tmp_path / "a.csv").write_text("name,price\n")
+    for file in ("a.xlsx", "a.csv"):
+        assert names_in(tmp_path, file) == ["name", "price"] and rows_of(tmp_path, file) == []
+
+
 def test_a_csv_file_that_goes_on_otherwise_than_it_began_is_read_with_more_care(tmp_path):
     lines = "".join(f"{i},{i}\n" for i in range(30_000))
     (tmp_path / "late.csv").write_text(f"a,b\n{lines}unknown,1\n")

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from ferrule import ToolEngine
-from ferrule.errors import CallError, Refuse, Retry, TimedOut
+from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, TimedOut
 from ferrule.tools.data_analyzer import DataAnalyzerConfig, data_analyzer_tools
 from ferrule.tools.data_analyzer.data_file import Care, DataFile
 from ferrule.tools.data_analyzer.database import new_database
@@ -76,6 +76,11 @@ OUTSIDE = [
     "SELECT write_log('x')",
     "SELECT getvariable('x')",
     "SELECT finalize('x'::BLOB)",
+    "SELECT json_serialize_plan('SELECT getvariable(''x'')', optimize := true)",
+    "SELECT json_serialize_plan('FROM duckdb_settings()')",
+    "SELECT * FROM json_each(JSON_Serialize_Plan('FROM t'))",
+    "SELECT json_deserialize_sql(json_serialize_sql('SELECT 1'))",
+    "SELECT current_setting('temp_directory')",
     "FROM '/etc/passwd'",
     "FROM '/etc/passwd.csv'",
     "FROM '../secret.csv'",
@@ -141,6 +146,19 @@ def test_variables_of_the_program_are_no_tables(tmp_path):
     with pytest.raises(Retry, match="no table 'stolen'"):
         analyzer_in(tmp_path).query("SELECT * FROM stolen")
     assert stolen
+
+
+def test_files_whose_names_are_one_to_duckdb_are_not_mixed_up(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,small\n")
+    (tmp_path / "X.csv").write_text("a,b\n1,LARGE\n")
+    with pytest.raises((Retry, ExecutionFailed), match=r"one name to DuckDB|does not exist"):
+        analyzer_in(tmp_path).query("SELECT p.b, q.b FROM 'x.csv' p JOIN 'X.csv' q USING (a)")
+
+
+def test_a_file_without_quotes_is_told_to_need_them(tmp_path):
+    (tmp_path / "t.csv").write_text(SALES)
+    with pytest.raises(Refuse, match="A file stands in quotes"):
+        analyzer_in(tmp_path).query("SELECT * FROM t.csv")
 
 
 def test_functions_that_only_compute_are_allowed(tmp_path):

@@ -19,7 +19,13 @@ from ferrule.errors import ExecutionFailed, Refuse, Retry, SetupError, TimedOut,
 from ferrule.testing import ScriptedModel
 from ferrule.tools.database_query import DatabaseConfig, DatabaseQueryConfig, database_query_tools
 from ferrule.tools.database_query.address import Address
-from ferrule.tools.database_query.placeholders import for_sqlalchemy, is_question, values_for, with_percent_signs
+from ferrule.tools.database_query.placeholders import (
+    for_sqlalchemy,
+    is_question,
+    pieces,
+    values_for,
+    with_percent_signs,
+)
 from tests.tools.database_query.conftest import databases
 
 
@@ -197,12 +203,29 @@ def test_postgres_values_become_json(shop_server):
     assert row[6:12] == [
         "2024-01-01T00:00:00",
         "12:30:00",
-        "1 day, 0:00:00",
+        "1 day",
         "[1, 5)",
         "10.0.0.0/8",
         "00000000-0000-0000-0000-000000000001",
     ]
     assert row[13:] == [True, "inf"]
+
+
+def test_moments_that_python_has_none_for_are_told_as_postgres_writes_them(shop_server):
+    only = databases(shop=DatabaseConfig(url=shop_server.replace("ferrule@", "reader@")))
+    sql = (
+        "SELECT 'infinity'::timestamptz, '-infinity'::date, '0044-03-15 BC'::date, '12000-01-01'::timestamp,"
+        " '24:00'::time, interval '1 month 3 days', ARRAY['infinity'::date]"
+    )
+    told = ["infinity", "-infinity", "0044-03-15 BC", "12000-01-01 00:00:00", "24:00:00", "1 mon 3 days", ["infinity"]]
+    assert only.query(sql)["rows"] == [told]
+
+
+@pytest.mark.parametrize("value", [[1, "x"], "a\0b", "\ud800", [{"a": 1}]])
+def test_a_value_that_postgres_cannot_take_is_for_the_caller_to_mend(shop_server, value):
+    only = databases(shop=DatabaseConfig(url=shop_server.replace("ferrule@", "reader@")))
+    with pytest.raises(Retry):
+        only.query("SELECT :value", {"value": value})
 
 
 def test_postgres_takes_lists_and_objects_as_values(shop_server):
@@ -384,6 +407,17 @@ def test_a_whole_address_may_come_from_a_variable(shop_file):
     assert made.needs == "" and made.target.function("query")("SELECT 1")["rows"] == [[1]]
 
 
+@pytest.mark.parametrize(
+    "url", ["reader:hunter2@host/shop", "hunter2", "postgresql//u:hunter2@h/shop", "postgresql://u:x@hunter2:y@h/shop"]
+)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_address_that_is_none_is_not_shown(url, read_only):
+    (made,) = tools(environ={"DATABASE_URL": url}, main=DatabaseConfig(url="${DATABASE_URL}", read_only=read_only))
+    with pytest.raises(Refuse, match="the database 'main' cannot be used: its url") as refusal:
+        made.target.function("query")("SELECT 1")
+    assert "hunter2" not in f"{refusal.value} {made.needs} {made.spec.description}"
+
+
 async def test_records_hold_no_password(shop_server, tmp_path):
     url = shop_server.replace("ferrule@/", "reader:${DB_PASSWORD}@/").replace("host=", "password=${DB_PASSWORD}&host=")
     async with ToolEngine(store=f"sqlite:///{tmp_path}/calls.db") as engine:
@@ -409,9 +443,20 @@ def test_texts_and_comments_are_passed_over(first, second):
     assert values_for(sql, {"v": 5, "no": 6}) == {"v": 5}
 
 
+@pytest.mark.parametrize("rest", ["\n", "\n-- ", "-- ", "\n''", "\n'", "$", "$a", "/*", "'\\"])
+def test_texts_that_seem_never_to_end_are_read_at_once(rest):
+    sql = f"SELECT E'a'{rest * 20_000} x"
+    assert "".join(piece[0] for piece in pieces(sql)) == sql
+
+
 def test_a_question_is_known_by_its_first_word():
     assert is_question(" /* DROP */ (SELECT 1)") and is_question("-- x\nwith a as (select 1) select 1")
     for sql in ("DROP TABLE a -- SELECT", "/* SELECT */ DELETE FROM a", "", "'SELECT'", "BEGIN; SELECT 1", "selected"):
+        assert not is_question(sql)
+
+
+def test_what_mysql_runs_though_it_looks_like_a_comment_is_no_question():
+    for sql in ("/*!50000 KILL ( */ SELECT 5 /*! ) */", "SELECT 1 /*M! INTO OUTFILE 'x' */"):
         assert not is_question(sql)
 
 

@@ -58,6 +58,12 @@ IN_POSTGRES = [
     "SELECT \"pg_read_file\" /* x */ ('/etc/passwd')",
     "SELECT PG_CATALOG.pg_read_binary_file('/etc/passwd')",
     "SELECT pg_ls_dir('/')",
+    "SELECT ('/etc/passwd'::text).pg_read_file",
+    "SELECT (ARRAY['/etc/passwd'])[1] . \"pg_read_file\"",
+    "SELECT /* /* */ ' */ pg_read_file('/etc/passwd') -- '",
+    "SELECT 1 AS a$$, pg_read_file('/etc/passwd') AS b",
+    "SELECT E'a' \n --\n 'b\\' ', pg_read_file('/etc/passwd') --'",
+    "SELECT 1 --\r, pg_read_file('/etc/passwd')",
     "SELECT lo_import('/etc/passwd')",
     "SELECT lo_export(1, '{folder}/stolen.db')",
     "SELECT lo_from_bytea(0, 'x')",
@@ -138,6 +144,12 @@ def test_postgres_stays_in_its_tables(shop_server, tmp_path, sql):
     assert count_of_orders(shop) == [[3]]
 
 
+def test_a_value_of_its_own_does_not_call_a_function_either(shop_server):
+    shop = databases(main=DatabaseConfig(url=shop_server, allow_superuser=True))
+    with pytest.raises(Refuse, match="'pg_advisory_lock' is not allowed"):
+        shop.query("SELECT :key.pg_advisory_lock", {"key": 1})
+
+
 def test_names_that_only_look_like_functions_are_left_alone(shop_server):
     shop = databases(main=DatabaseConfig(url=shop_server.replace("ferrule@", "reader@")))
     sql = (
@@ -196,6 +208,13 @@ def test_work_without_end_is_stopped(shop_file, shop_server, sql):
     for url in (f"sqlite:///{shop_file}", shop_server.replace("ferrule@", "reader@")):
         with pytest.raises(TimedOut):
             databases(main=DatabaseConfig(url=url, timeout=0.5)).query(sql)
+
+
+def test_few_steps_with_large_values_are_stopped_too(shop_file):
+    shop = databases(main=DatabaseConfig(url=f"sqlite:///{shop_file}", timeout=0.3))
+    large = "WITH RECURSIVE x(a, s) AS (SELECT 1, 0 UNION ALL SELECT a + 1, zeroblob(9000000) FROM x WHERE a < 900)"
+    with pytest.raises(TimedOut):
+        shop.query(f"{large} SELECT sum(length(hex(s))) FROM x")
 
 
 def test_a_change_that_takes_too_long_is_taken_back(shop_file):

@@ -147,7 +147,7 @@ async def test_a_refused_recipient_is_named_and_the_others_get_the_mail():
     server = MailServer(answers={"gone@example.com": "550 no such user"})
     async with mail_server(server):
         result = await notify(mail_channel(server, to=["gone@example.com", "ops@example.com"]))
-    assert result.output["refused"] == {"gone@example.com": "550 no such user"}
+    assert result.output["refused"] == {"gone@example.com": "550 no such user"} and result.output["untrusted"] is True
     assert server.envelopes[0].rcpt_tos == ["ops@example.com"]
 
 
@@ -166,7 +166,7 @@ async def test_a_refused_mail_was_not_sent(command, answer, may_pass):
     server = MailServer(answers={command: answer})
     async with mail_server(server):
         result = await notify(mail_channel(server))
-    assert f"refused: {answer}. Nothing was sent." in (result.error or "")
+    assert f"refused: {answer}. Nothing was sent." in (result.error or "") and result.metadata["untrusted"] is True
     assert result.metadata.get("transient", False) is may_pass and "outcome" not in result.metadata
 
 

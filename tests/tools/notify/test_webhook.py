@@ -144,6 +144,31 @@ async def test_address_and_headers_come_from_the_environment_and_never_show():
 
 
 @pytest.mark.parametrize(
+    ("address", "key"),
+    [
+        ("{place}/send?access_token=abcdef0123456789", "abcdef0123456789"),
+        ("{place}/services/T00000001/B00000001/XyZ0123456789", "XyZ0123456789"),
+        ("user:pass-word-1@{place}/x", "pass-word-1"),
+        ("user:pass-word-1@{place}/x", base64.b64encode(b"user:pass-word-1").decode()),
+    ],
+)
+async def test_a_key_in_an_address_does_not_show_when_it_comes_back_alone(address, key):
+    answer = json.dumps({"errcode": 300001, "errmsg": f"unknown key {key}"}).encode()
+    async with local_server(says(answer)) as server:
+        url = "http://" + address.format(place=server.url.removeprefix("http://"))
+        result = await notify(ChannelConfig(kind="webhook", url="${HOOK}", format="dingtalk"), environ={"HOOK": url})
+    assert "did not take the message: unknown key [redacted]" in (result.error or "")
+    assert key not in str(result.to_dict()) and result.metadata["untrusted"] is True
+
+
+async def test_a_key_does_not_show_where_an_error_is_cut():
+    key = "abcdef0123456789"
+    async with local_server(says(b"x" * 290 + key.encode(), 400)) as server:
+        result = await notify(ChannelConfig(kind="webhook", url=f"{server.url}/?key={key}"))
+    assert key[:5] not in (result.error or "") and result.metadata["untrusted"] is True
+
+
+@pytest.mark.parametrize(
     ("status", "may_pass", "in_doubt"),
     [(400, False, False), (401, False, False), (429, True, False), (503, True, False), (500, True, True)],
 )
@@ -229,6 +254,7 @@ async def test_a_header_that_cannot_be_sent_is_a_fault_of_the_configuration():
         ({"kind": "webhook", "url": "https://example.com", "format": "teams"}, "one of json, slack, discord, feishu"),
         ({"kind": "webhook", "url": "https://example.com", "secret": "x"}, "secret signs what goes to feishu and ding"),
         ({"kind": "webhook", "url": "https://example.com", "to": ["a@b.c"]}, "to is for kind = 'email'"),
+        ({"kind": "webhook", "url": "https://example.com", "headers": {"X Key": "1"}}, "headers: 'X Key' cannot be"),
     ],
 )
 def test_a_channel_that_cannot_work_is_refused(said, told):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,19 @@ async def test_no_network_is_reached(isolation):
         ):
             told = await failure(isolation, code)
             assert told.message == "PermissionError: [Errno 1] Operation not permitted"
+
+
+async def test_no_program_is_reached_that_waits_for_datagrams(isolation):
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waiting:
+        Path(folder).chmod(0o755)
+        waiting.bind(f"{folder}/log")
+        Path(f"{folder}/log").chmod(0o777)
+        waiting.setblocking(False)
+        for kind in ("SOCK_DGRAM", "SOCK_RAW"):
+            code = f"import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.{kind})\n"
+            await failure(isolation, f"{code}a.sendto(b'x', '{folder}/log')")
+        with pytest.raises(BlockingIOError):
+            waiting.recv(10)
 
 
 async def test_no_other_process_is_reached(isolation, asleep):
@@ -241,6 +255,14 @@ async def test_a_report_that_a_script_wrote_itself_breaks_nothing(isolation, rep
     assert (await failure(isolation, code)).how in ("broken", "raised")
 
 
+async def test_a_result_that_nobody_could_write_down_is_not_taken(isolation):
+    half = await run(isolation, "['half \\ud800', float('nan'), {'\\udfff': 1}]")
+    assert half.value == ["half ?", None, {"?": 1}]
+    assert "ValueError: ?" in (await failure(isolation, "raise ValueError('\\ud800')")).message
+    deep = await failure(isolation, "a = 1\nfor _ in range(300): a = [a]\na")
+    assert deep.how == "result" and "more than 100 deep" in deep.message
+
+
 async def test_a_huge_result_is_not_taken(isolation):
     told = await failure(isolation, "'x' * 5_000_000")
     assert told.how == "result" and "5,000,002 bytes" in told.message
@@ -377,3 +399,43 @@ said
             )
         )
     assert ended.report == b'{"result": [' + b", ".join([b'"PermissionError"'] * 7) + b"]}", ended
+
+
+async def test_as_the_same_user_a_script_slows_and_ends_nobody(limits, asleep):
+    code = f"""
+import fcntl, os, socket, struct, time
+def send_signal():
+    near, far = socket.socketpair()
+    fcntl.ioctl(near, 0x8901, struct.pack("i", {asleep.pid}))
+    fcntl.fcntl(near, fcntl.F_SETFL, os.O_ASYNC)
+    far.send(b"x")
+    time.sleep(0.2)
+said = []
+for attempt in (
+    lambda: os.setpriority(os.PRIO_PROCESS, {asleep.pid}, 19),
+    lambda: os.sched_setaffinity({asleep.pid}, [0]),
+    lambda: os.sched_setscheduler({asleep.pid}, os.SCHED_IDLE, os.sched_param(0)),
+    send_signal,
+):
+    try:
+        said.append(repr(attempt()))
+    except OSError as error:
+        said.append(type(error).__name__)
+said
+"""
+    alike = replace(limits, has_landlock=False)
+    with tempfile.TemporaryDirectory() as folder:
+        ended = await run_process(
+            Command(
+                arguments=alike.arguments(),
+                environment=alike.environment(folder),
+                stdin=alike.job(Script(code=code), folder, None),
+                seconds=5,
+                memory=300_000_000,
+                printed=1_000,
+                reported=10_000,
+                has_keeper=False,
+            )
+        )
+    assert ended.report == b'{"result": [' + b", ".join([b'"PermissionError"'] * 4) + b"]}", ended
+    assert asleep.poll() is None

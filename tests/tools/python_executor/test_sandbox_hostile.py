@@ -116,6 +116,12 @@ async def test_a_result_that_is_too_deep_is_not_taken(code):
     assert "nested more than 100 deep" in ((await run(code)).error or "")
 
 
+async def test_a_number_that_would_take_long_to_write_is_not_written():
+    code = "from decimal import Decimal, getcontext\ngetcontext().prec = 100_000\n[Decimal(1) / 3] * 2"
+    assert (await run(code)).output["result"] == ["a decimal of 42,160 bytes"] * 2
+    assert (await run("from decimal import Decimal\nDecimal('1.50')")).output == {"result": "1.50"}
+
+
 async def test_a_value_that_holds_itself_is_told_as_python_would():
     assert (await run("a = [1]\na.append(a)\na")).output == {"result": [1, "[...]"]}
     assert (await run("class A: pass\na = A()\na.a = a\na")).output == {"result": {"a": "..."}}

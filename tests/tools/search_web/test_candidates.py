@@ -1,6 +1,9 @@
 """Several providers are candidates of one name."""
 
+import pytest
+
 from ferrule import Agent, ToolEngine
+from ferrule.errors import SetupError
 from ferrule.testing import ScriptedModel
 from ferrule.tools.search_web import SearchConfig, search_tools
 from tests.tools.search_web.speaking import KEYS, asking, brave, never, page, says, searxng, tavily
@@ -82,3 +85,9 @@ async def test_the_same_search_is_not_paid_for_twice():
         for _ in range(3):
             assert (await it.search()).output["results"]
     assert len(it.requests) == 1
+
+
+def test_a_key_in_the_place_of_its_variable_is_refused_unseen():
+    with pytest.raises(SetupError, match="brave_key must be the name of an environment variable") as refused:
+        SearchConfig(brave_key="BSA-0123456789")
+    assert "BSA-0123456789" not in str(refused.value)

@@ -28,6 +28,20 @@ async def test_what_ddgs_finds_is_read(monkeypatch):
     assert parse_qs(server.requests[0].body.decode()) == {"q": ["tea"], "l": ["uk-en"], "df": ["w"]}
 
 
+@pytest.mark.parametrize("query", ["!ducky tea", "tea !w", "tea w!", "\\tea", "！g tea", "! tea \\ "])
+async def test_no_query_leads_to_another_site(monkeypatch, query):
+    async with local_server(lambda _: (200, {"Content-Type": "text/html"}, PAGE.encode())) as server:
+        monkeypatch.setattr(duckduckgo.Duckduckgo, "search_url", f"{server.url}/html/")
+        await asyncio.to_thread(ask, query, "wt-wt", None, 5)
+    [sent] = parse_qs(server.requests[0].body.decode())["q"]
+    assert "tea" in sent and not set(sent) & set("!！\\")
+
+
+def test_a_query_without_words_is_not_sent():
+    with pytest.raises(Retry, match="has no words"):
+        ask("!! \\", "wt-wt", None, 5)
+
+
 @pytest.mark.parametrize("status", [200, 202, 403])
 async def test_nothing_found_may_mean_that_it_answers_no_programs(monkeypatch, status):
     async with local_server(lambda _: (status, {"Content-Type": "text/html"}, b"<html><p>Hm</p></html>")) as server:

@@ -31,6 +31,13 @@ async def test_what_a_provider_says_about_an_error_is_told_without_the_key():
     async with asking(brave=answer) as it:
         result = await it.search()
     assert result.error == "brave answered with status 422: Unable to validate [redacted]"
+    assert result.metadata["untrusted"] is True
+
+
+async def test_a_key_does_not_show_where_an_error_is_cut():
+    async with asking(brave=says(b"x" * 190 + KEY.encode(), 500)) as it:
+        result = await it.search()
+    assert "xxx[redacted]" in str(result.error) and f"x{KEY[:5]}" not in str(result.to_dict())
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,7 @@ async def test_errors_of_tavily_are_told(status, detail, message):
     async with asking(tavily=answer) as it:
         result = await it.search()
     assert message in str(result.error) and len(it.requests) == 1
+    assert result.metadata.get("untrusted", False) is (detail in str(result.error))
 
 
 async def test_a_searxng_that_answers_no_programs_says_what_to_change():
@@ -59,6 +67,7 @@ async def test_engines_that_did_not_answer_searxng_are_named():
     async with asking(searxng=searxng(unresponsive_engines=silent)) as it:
         result = await it.search()
     assert "its engines did not answer: google (CAPTCHA), bing (timeout)" in str(result.error)
+    assert result.metadata["untrusted"] is True
 
 
 async def test_a_provider_that_wants_us_to_wait_is_waited_for():
@@ -80,7 +89,16 @@ async def test_a_provider_that_wants_us_to_wait_too_long_is_not_waited_for(heade
 
 @pytest.mark.parametrize(
     "body",
-    [b"<html>Please log in</html>", b"", b"[]", b'{"results": 7}', b'{"results": [1]}', b"\xff\xfe", b"[" * 100_000],
+    [
+        b"<html>Please log in</html>",
+        b"",
+        b"[]",
+        b'{"results": 7}',
+        b'{"results": [1]}',
+        b'{"results": [], "unresponsive_engines": [[]]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
 )
 async def test_what_is_no_answer_is_shown_as_what_it_is(body):
     async with asking(searxng=says(body)) as it:

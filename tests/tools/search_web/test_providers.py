@@ -44,7 +44,18 @@ async def test_brave_takes_every_filter():
 
 @pytest.mark.parametrize(
     ("language", "sent"),
-    [("ja", "jp"), ("pt-BR", "pt-br"), ("zh-TW", "zh-hant"), ("en-US", "en"), ("en_GB", "en-gb"), ("no", "nb")],
+    [
+        ("ja", "jp"),
+        ("pt-BR", "pt-br"),
+        ("zh", "zh-hans"),
+        ("zh-TW", "zh-hant"),
+        ("zh-Hant", "zh-hant"),
+        ("zh_Hans", "zh-hans"),
+        ("zh-Hant-HK", "zh-hant"),
+        ("en-US", "en"),
+        ("en_GB", "en-gb"),
+        ("no", "nb"),
+    ],
 )
 async def test_brave_has_names_of_its_own_for_some_languages(language, sent):
     async with asking(brave=brave(page())) as it:
@@ -126,3 +137,17 @@ async def test_filters_that_cannot_be_are_explained(params, message):
 async def test_a_query_too_long_for_brave_is_said():
     async with asking(brave=brave()) as it:
         assert "50 words at most" in str((await it.search(query="tea " * 60)).error)
+
+
+async def test_a_chinese_site_is_the_same_in_both_its_spellings():
+    urls = ["https://xn--fsqu00a.xn--fiqs8s/a", "https://例子.中国/b", "https://other.example/"]
+    async with asking(searxng=searxng(*(page(url=url) for url in urls))) as it:
+        wanted, unwanted = await it.search(site="例子.中国"), await it.search(exclude_sites=["xn--fsqu00a.xn--fiqs8s"])
+    assert [each["url"] for each in wanted.output["results"]] == urls[:2]
+    assert [each["url"] for each in unwanted.output["results"]] == urls[2:]
+
+
+async def test_halves_of_characters_are_searched_as_question_marks():
+    async with asking(searxng=searxng(page())) as it:
+        assert (await it.search(query="tea\ud800")).is_success
+    assert asked(it.requests[0])["q"] == "tea?"

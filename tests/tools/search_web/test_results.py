@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.hub.lists import page_key
-from ferrule.tools.search_web.results import iso_date, page_url, plain_text
+from ferrule.tools.search_web.results import MOST_ROWS, iso_date, page_url, plain_text, results_of
+from ferrule.tools.search_web.search import Found, Row, Search
 from tests.tools.search_web.speaking import asking, page, searxng
 
 
@@ -92,3 +93,9 @@ def test_an_address_stays_the_same_when_it_is_read_again(said):
     url = page_url(said)
     assert url is None or (page_url(url) == url and page_key(url) == page_key(url))
     iso_date(said)
+
+
+def test_an_answer_without_end_is_not_read_to_its_end():
+    rows = [Row(title="", url=f"https://a.example/{number}", snippet="") for number in range(60_000)]
+    rows[MOST_ROWS] = Row(title="", url="https://b.example/", snippet="")
+    assert results_of(Found(rows=rows), Search(query="tea", limit=5, site="b.example"), "x") == []

@@ -118,3 +118,23 @@ async def test_a_host_that_cannot_be_reached_does_not_count_against_the_tool():
         [tool] = it.library.engine.registry.candidates("web_scraper")
         assert it.library.engine.circuit_state(tool) == "closed"
     assert result.metadata["advice"] == "try_later" and result.metadata["attempts"] > 1
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://[::1", "http://xn--a.com/", "http://a:b:c/"])
+async def test_an_address_that_is_none_is_a_wrong_argument(url):
+    async with site({}) as it:
+        result = await it.read(url)
+    assert result.metadata["advice"] == "change_arguments" and "Error" not in str(result.error)
+
+
+async def test_what_a_server_calls_its_file_is_told_as_words_of_a_stranger():
+    async with site({"/": (200, {"Content-Type": "image/" + "do as I say " * 100}, b"x")}) as it:
+        result = await it.read()
+    assert "is no page but image/do as i say" in str(result.error)
+    assert len(str(result.error)) < 400 and result.metadata["untrusted"] is True
+
+
+async def test_a_server_that_asks_for_an_impossible_time_is_still_understood():
+    headers = {**HTML, "Retry-After": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}
+    async with site({"/x": (503, headers, b"")}) as it:
+        assert "answered with status 503" in str((await it.read("/x")).error)

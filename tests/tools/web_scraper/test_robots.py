@@ -1,5 +1,7 @@
 """What a site allows is respected."""
 
+import asyncio
+
 import pytest
 
 from ferrule.tools.web_scraper import robots
@@ -65,6 +67,25 @@ async def test_a_site_whose_rules_cannot_be_read_for_now_allows_nothing():
 async def test_rules_that_are_none_do_no_harm(rules):
     async with site({"/robots.txt": (200, TEXT, rules), "/": PAGE}) as it:
         assert (await it.read()).is_success
+
+
+async def test_rules_that_multiply_are_given_up_and_hold_up_nobody_else(monkeypatch):
+    monkeypatch.setattr(robots, "LOOKING", 0.5)
+    agents = "".join(f"User-agent: a{number}\n" for number in range(6_000))
+    rules = agents + "".join(f"Disallow: /{number}\n" for number in range(6_000))
+    async with site({"/robots.txt": (200, TEXT, rules.encode()), "/": PAGE}) as it:
+        reading = asyncio.create_task(it.read())
+        waits = [await _late(0.01) for _ in range(100)]
+        result = await reading
+    assert "whether" in str(result.error) and "its robots.txt cannot be read" in str(result.error)
+    assert max(waits) < 3 and it.asked("/") == 0
+
+
+async def _late(seconds: float) -> float:
+    """How much longer than it should a sleep takes."""
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(seconds)
+    return asyncio.get_running_loop().time() - began - seconds
 
 
 async def test_who_may_can_do_without():

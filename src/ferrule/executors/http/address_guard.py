@@ -35,6 +35,7 @@ _SPECIAL_V4 = (
 _GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")
 _DOCUMENTATION_V6 = IPv6Network("3fff::/20")
 _NAT64 = IPv6Network("64:ff9b::/96")
+_LONGEST_NAME = 253
 
 
 class Resolver(Protocol):
@@ -91,6 +92,8 @@ class AddressGuard:
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """The addresses to connect to for a host, each of them checked."""
+        if len(host) > _LONGEST_NAME:
+            raise TransportFault(f"{host[:50]!r}… is longer than the name of a host can be.", unknown_host=True)
         is_free = self.allow_private or self._is_allowed_name(host)
         if not is_free and _is_local_name(host):
             raise self._refusal(host, "is this machine")

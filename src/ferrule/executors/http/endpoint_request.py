@@ -55,7 +55,11 @@ def fill_endpoint(config: Mapping[str, Any], params: Mapping[str, Any], environ:
         method=method,
         url=_url(str(config["url"]), given, environ, query),
         headers=headers,
-        content=None if body is _ABSENT else body.encode() if isinstance(body, str) else encode_json(body),
+        content=None
+        if body is _ABSENT
+        else body.encode("utf-8", "replace")
+        if isinstance(body, str)
+        else encode_json(body),
         secrets=Secrets(templates, environ),
     )
 
@@ -84,7 +88,7 @@ def _url(template: str, given: Mapping[str, Any], environ: Mapping[str, str], qu
         text = as_text(given[name]) if name in given else ""
         if not text:
             missing.append(name)
-        return quote(text, safe="") or _NO_VALUE
+        return quote(text, safe="", errors="replace") or _NO_VALUE
 
     address, _, written_query = fill_template(template, environ, write).partition("#")[0].partition("?")
     if _NO_VALUE in address:
@@ -93,7 +97,7 @@ def _url(template: str, given: Mapping[str, Any], environ: Mapping[str, str], qu
     if any(part in (".", "..") for part in unquote(address).replace("\\", "/").split("/")):
         raise Retry("'.' and '..' cannot be part of the address: they would lead to another one.")
     entries = [entry for entry in written_query.split("&") if entry and _NO_VALUE not in entry]
-    entries += [urlencode({name: _query_value(value)}, doseq=True) for name, value in query.items()]
+    entries += [urlencode({name: _query_value(value)}, doseq=True, errors="replace") for name, value in query.items()]
     return f"{address}?{'&'.join(entries)}" if entries else address
 
 

@@ -30,6 +30,8 @@ MAX_RESPONSE = 5_000_000
 MAX_REDIRECTS = 10
 MAX_ENCODINGS = 2
 """Each is as much work as a whole response; nobody has a use for more than one."""
+_UNREADABLE = frozenset({"br", "zstd", "compress"})
+"""Encodings that nobody sends who was not asked to; of others, such as a character set by mistake, nothing is undone."""
 CONNECT_TIMEOUT = 10.0
 
 FAILURES: dict[str, tuple[type[CallError], str]] = {
@@ -141,7 +143,6 @@ class GuardedClient:
         on_redirect: Callable[[str], Awaitable[None]] | None,
     ) -> Response:
         for _ in range(MAX_REDIRECTS + 1):
-            _check(request.url)
             response = await self._transport().handle_async_request(request)
             journey.was_answered = True
             try:
@@ -196,6 +197,8 @@ def failure_of(error: Exception, what: str) -> CallError:
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
         kind, words = ExecutionFailed, "the server's certificate cannot be trusted"
     reason = str(error).strip()
+    if type(error).__name__ == "RemoteProtocolError":
+        reason = reason.partition(": ")[0]  # behind it stands what the server sent: words of a stranger, or a secret
     return kind(f"{what}: {words}" + (f" ({reason})." if reason else "."))
 
 
@@ -214,7 +217,8 @@ def shown_url(url: str) -> str:
 def _request(method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> httpx.Request:
     import httpx
 
-    target = httpx.URL(url)
+    target = _address(url)
+    _check(target)
     said = httpx.Headers({**_DEFAULT_HEADERS, **_authorization(target)})
     for name, value in headers.items():
         _check_header(name, value)
@@ -227,9 +231,11 @@ def _redirected(request: httpx.Request, response: httpx.Response) -> httpx.Reque
     import httpx
 
     try:
-        url = request.url.join(response.headers["location"])
-    except httpx.InvalidURL as error:
-        raise ExecutionFailed(f"the server redirects to an address that is not valid: {error}") from error
+        url = _address(request.url.join(response.headers["location"]))
+        _check(url)
+    except (httpx.InvalidURL, Retry) as error:
+        # Not in words of the server, which the address is; and no other arguments would help.
+        raise ExecutionFailed("the server redirects to an address that is not valid, or not of the web.") from error
     becomes_get = request.method != "HEAD" and (
         response.status_code in (302, 303) or (response.status_code == 301 and request.method == "POST")
     )
@@ -248,12 +254,19 @@ def _stripped_request(method: str, url: httpx.URL, headers: httpx.Headers, conte
     return httpx.Request(method, url.copy_with(userinfo=b""), headers=headers, content=content, extensions=timeouts)
 
 
-def _check_header(name: str, value: str) -> None:
-    # The value may be a secret: messages do not show it.
+def fault_of_header(name: str) -> str:
+    """Why a header of this name cannot be sent, in words; nothing if it can."""
     if not _HEADER_NAME.fullmatch(name):
-        raise Retry(f"{name!r} cannot be the name of a header: use letters, digits and dashes.")
+        return f"{name!r} cannot be the name of a header: use letters, digits and dashes"
     if name.lower() in _OWN_HEADERS:
-        raise Retry(f"the header {name!r} is set by the client itself: leave it out.")
+        return f"the header {name!r} is set by the client itself: leave it out"
+    return ""
+
+
+def _check_header(name: str, value: str) -> None:
+    if fault := fault_of_header(name):
+        raise Retry(f"{fault}.")
+    # The value may be a secret: messages do not show it.
     if not _HEADER_VALUE.fullmatch(value.strip()):
         raise Retry(f"the header {name!r} can only hold printable ASCII characters on one line.")
 
@@ -262,6 +275,17 @@ def _authorization(url: httpx.URL) -> dict[str, str]:
     if not url.userinfo:
         return {}
     return {"Authorization": "Basic " + base64.b64encode(unquote_to_bytes(url.userinfo)).decode()}
+
+
+def _address(url: httpx.URL | str) -> httpx.URL:
+    import httpx
+
+    try:
+        target = httpx.URL(url)
+        target.host  # noqa: B018  it is decoded only now, and may be no name at all
+    except UnicodeError as error:
+        raise httpx.InvalidURL(str(error)) from error
+    return target
 
 
 def _check(url: httpx.URL) -> None:
@@ -287,6 +311,8 @@ def _decoded(content: bytes, encodings: str, limit: int) -> bytes:
     if len(applied) > MAX_ENCODINGS:
         raise ExecutionFailed(f"the response says it is compressed more than {MAX_ENCODINGS} times, and is not read.")
     for encoding in reversed(applied):
+        if content and encoding in _UNREADABLE:
+            raise ExecutionFailed(f"the response is compressed by {encoding}, which cannot be read. Do not ask for it.")
         if content and encoding in ("gzip", "x-gzip", "deflate"):
             content = _unpacked(content, limit)
     return content

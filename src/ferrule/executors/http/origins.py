@@ -25,9 +25,10 @@ def origin_of(place: str) -> str | None:
 
     try:
         url = httpx.URL(place if "://" in place else f"https://{place}")
-    except httpx.InvalidURL:
+        host = url.host
+    except (httpx.InvalidURL, UnicodeError):
         return None
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo or any(sign in place for sign in "*${} "):
+    if url.scheme not in ("http", "https") or not host or url.userinfo or any(sign in place for sign in "*${} "):
         return None
     port = url.port or {"http": 80, "https": 443}[url.scheme]
-    return f"{url.scheme}://{url.host.rstrip('.')}:{port}"
+    return f"{url.scheme}://{host.rstrip('.')}:{port}"

@@ -63,7 +63,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return float(said[:9])
     try:
         at = parsedate_to_datetime(said)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 

@@ -19,9 +19,9 @@ def encode_body(body: Any, headers: dict[str, str]) -> bytes | None:
     if said is None:
         headers["Content-Type"] = "application/json" if _is_json(body) else "text/plain; charset=utf-8"
     if isinstance(body, str):
-        return body.encode()
+        return body.encode("utf-8", "replace")
     if said is not None and said.startswith(_FORM) and isinstance(body, dict):
-        return urlencode(body, doseq=True).encode()
+        return urlencode(body, doseq=True, errors="replace").encode()
     return encode_json(body)
 
 

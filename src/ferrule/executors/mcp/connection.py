@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ferrule.call import Invocation, Progress
 from ferrule.content import as_text
 from ferrule.errors import CallError, ExecutionFailed, InvalidArguments, MissingExtra, SetupError, TransportFault
-from ferrule.executors.mcp.elicitation import answering
+from ferrule.executors.mcp.elicitation import Elicitation, answering
 from ferrule.executors.mcp.failures import (
     REQUEST_TIMEOUT,
     UNKNOWN_HERE,
@@ -60,7 +60,8 @@ class Connection:
         self._owner = asyncio.create_task(self._own(), name=f"ferrule-mcp-{way.tool_id}", context=contextvars.Context())
         self._cause: BaseException | None = None
         self._numbers = count()
-        self._in_flight: set[int] = set()
+        self._in_flight: dict[int, contextvars.Context] = {}
+        """The contexts of the calls, by their numbers."""
         self._given_up = -1
         self.has_succeeded = False
 
@@ -103,7 +104,7 @@ class Connection:
     async def call(self, invocation: Invocation, *, repeatable: bool) -> CallToolResult:
         """Call an action; what goes wrong is raised in our words."""
         number = next(self._numbers)
-        self._in_flight.add(number)
+        self._in_flight[number] = contextvars.copy_context()
         try:
             with self._way.secrets.hidden_in_errors():
                 return await self._call(invocation, repeatable=repeatable)
@@ -111,7 +112,7 @@ class Connection:
             self._given_up = max(self._given_up, number)
             raise
         finally:
-            self._in_flight.discard(number)
+            del self._in_flight[number]
 
     async def _call(self, invocation: Invocation, *, repeatable: bool) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
@@ -194,11 +195,22 @@ class Connection:
             open_streams(way.kind, way.config, self._signals),
             mode=way.era,
             client_info=Implementation(name="ferrule", version=_version()),
-            elicitation_callback=answering(way.tool_id, way.on_elicit) if way.on_elicit is not None else None,
+            elicitation_callback=answering(way.tool_id, self._ask) if way.on_elicit is not None else None,
             logging_callback=self._log,
             message_handler=self._hear,
             cache=None,
         )
+
+    async def _ask(self, question: Elicitation) -> dict[str, Any] | None:
+        """Ask in the context of the call that asks. Older servers do not say which that is: only one can be."""
+        contexts = list(self._in_flight.values())
+        if Invocation.current.get() is not None or len(contexts) != 1:
+            return await self._ask_here(question)
+        return await asyncio.create_task(self._ask_here(question), context=contexts[0])
+
+    async def _ask_here(self, question: Elicitation) -> dict[str, Any] | None:
+        assert self._way.on_elicit is not None, "else the server is told that nobody can be asked"
+        return await self._way.on_elicit(question)
 
     async def _until_ended(self, client: Client) -> None:
         keepers = [asyncio.create_task(self._actions.keep(client)), asyncio.create_task(self._actions.listen(client))]

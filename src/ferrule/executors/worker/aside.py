@@ -22,9 +22,10 @@ from ferrule.schema import read_function
 class Aside:
     """Runs one function, at the top level of its module, in processes of its own, which `aclose` ends."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, beside: Aside | None = None) -> None:
+        """`beside` another one it runs in the same processes."""
         self._function = function
-        self._pool = WorkerPool(size=1, most=4)
+        self._pool: WorkerPool = WorkerPool(size=1, most=4) if beside is None else beside._pool
         self._known: RemoteFunction | None = None
 
     async def __call__(self, **params: Any) -> dict[str, Any]:

@@ -48,13 +48,14 @@ class ModelAsker:
                 f"The prompt has {length:,} characters; {self._config.max_prompt:,} is the most. Send less of it, or "
                 "summarize it first."
             )
-        chosen = self._chosen(model)
-        try:
-            reply = await ask(_asked_once(chosen), asked, system=role, max_tokens=self._config.max_tokens)
-        except ModelError as error:
-            raise failure_of(error) from error
-        except SetupError as error:  # its package is not there, or its weights
-            raise ExecutionFailed(f"The model {chosen.name!r} cannot be asked: {error}") from error
+        with self._models.secrets.hidden_in_errors():
+            chosen = self._chosen(model)
+            try:
+                reply = await ask(_asked_once(chosen), asked, system=role, max_tokens=self._config.max_tokens)
+            except ModelError as error:
+                raise failure_of(error) from error
+            except SetupError as error:  # its package is not there, or its weights
+                raise ExecutionFailed(f"The model {chosen.name!r} cannot be asked: {error}") from error
         said: dict[str, Any] = {"answer": reply.text.strip(), "model": chosen.name, "usage": told_usage(reply.usage)}
         return {**said, "cut": True} if reply.finish_reason == "length" else said
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Protocol
 
+from ferrule.executors.secrets import Secrets
 from ferrule.models import Model, close_model
 from ferrule.models.choose import read_spec
 
@@ -14,6 +15,7 @@ NO_MODEL: Final = (
     "a model: set OPENAI_API_KEY or ANTHROPIC_API_KEY; or OPENAI_BASE_URL and FERRULE_MODEL for a server of your own; "
     'or write model = "local" under [tools.ask_model] in ferrule.toml'
 )
+_KEYS: Final = ("${OPENAI_API_KEY}", "${ANTHROPIC_API_KEY}", "${ANTHROPIC_AUTH_TOKEN}")
 
 
 class ChooseModel(Protocol):
@@ -33,6 +35,11 @@ class Models:
         if word not in self._made:
             self._made[word] = self._choose(word, self._environ)
         return self._made[word]
+
+    @property
+    def secrets(self) -> Secrets:
+        """The keys of the environment: servers repeat them where they say that they do not know them."""
+        return Secrets(_KEYS, self._environ)
 
     async def aclose(self) -> None:
         """Close them all. Those that are asked for again are made anew."""

@@ -72,11 +72,15 @@ class Summarizer:
                     return await _extracted(text, wish, "")
                 written = await work.summary(model, text)
         except Exception as error:  # models are anybody's code, and there is a way without them
-            why = f"it took longer than {seconds:g} seconds." if limit.expired() else text_of(error) or repr(error)
+            why = f"it took longer than {seconds:g} seconds." if limit.expired() else self._told(error)
             logger.warning("error=<%s> | the model could not summarize, sentences are picked", why)
             return {**await _extracted(text, wish, why), **work.told()}
         said: dict[str, Any] = {"summary": written, "made_by": "model", "model": model.name, **work.told()}
         return {**said, **({"cut": True} if work.is_cut else {}), "untrusted": True}
+
+    def _told(self, error: Exception) -> str:
+        told: str = self._models.secrets.hide(text_of(error) or repr(error))
+        return told
 
     def _seconds(self, context: ToolExecutionContext | None) -> float:
         asked = context.timeout if context is not None else self._config.timeout

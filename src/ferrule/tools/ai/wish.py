@@ -61,6 +61,6 @@ class Wish:
 
 def marked(text: str, task: str) -> tuple[str, str]:
     """The system text and the prompt with which a model is asked to do something with a text."""
-    mark = f"text-{sha256(text.encode()).hexdigest()[:12]}"
+    mark = f"text-{sha256(text.encode()).hexdigest()[:32]}"
     # Once more after the text: what is read last is remembered best.
     return SYSTEM.format(mark=mark), f"{task}\n\n<{mark}>\n{text}\n</{mark}>\n\n{task}"

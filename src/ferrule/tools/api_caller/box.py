@@ -52,7 +52,10 @@ def _about(capability: ToolCapability, apis: Mapping[str, ApiConfig]) -> ToolCap
     schema: dict[str, Any] = copy_json(capability.schema)
     schema["properties"]["api"]["enum"] = list(apis)
     methods = sorted({method for api in apis.values() for method in api.methods})
-    schema["properties"]["method"] |= {"enum": methods, "default": "GET" if "GET" in methods else methods[0]}
+    schema["properties"]["method"]["enum"] = methods
+    if "GET" not in methods:  # nobody shall change anything by not saying how
+        del schema["properties"]["method"]["default"]
+        schema["required"] = [*schema["required"], "method"]
     name, api = next(iter(apis.items()))
     examples = [{"api": name, "path": "users/7"}] if "GET" in api.methods else []
     description = "\n".join([capability.description, "The APIs are:", *listed])

@@ -6,7 +6,8 @@ an API without ever seeing its key, and cannot take the key elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -18,6 +19,7 @@ from ferrule.errors import CallError, NeedsApproval, Refuse, Retry, TransportFau
 from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.http.endpoint import failure_of_status
 from ferrule.executors.http.guarded_client import GuardedClient, Response, shown_url
+from ferrule.executors.http.origins import is_base_address
 from ferrule.executors.http.patience import IDEMPOTENT, TRIES, fault_of_host, seconds_for, send_patiently
 from ferrule.executors.http.request_body import encode_body
 from ferrule.executors.http.response_body import read_body
@@ -31,6 +33,8 @@ from ferrule.tools.api_caller.paths import address_below
 
 _TOLD_HEADERS: Final = ("etag", "last-modified", "link", "location", "x-next-page", "x-total-count")
 """Headers that a caller may need to go on."""
+_METHOD_INSTEAD: Final = frozenset({"_method", "_httpmethod", "x-http-method-override"})
+"""By these names, in a query or a form, servers are told to take a request for one of another method."""
 
 
 class ApiCaller:
@@ -48,7 +52,7 @@ class ApiCaller:
         self._apis, self._guard, self._environ = apis, guard, environ
         self._tries = 1 if tried_by_engine else TRIES
         # One client per API: the connection one may make must not serve the redirect of another.
-        self._clients: dict[str, GuardedClient] = {}
+        self._clients: dict[tuple[str, str], GuardedClient] = {}
 
     @tool(
         category=ToolCategory.HTTP,
@@ -124,7 +128,8 @@ class ApiCaller:
         def fill(text: str) -> str:
             return expand_variables(text, self._environ)
 
-        address, written = address_below(fill(config.base_url), path)
+        address, written = address_below(self._base(api, config), path)
+        _refuse_method_instead(written, query, body)
         own = {name: fill(value) for name, value in config.query.items()}
         headers = {name: fill(value) for name, value in config.headers.items()}
         content = encode_body(body, headers)
@@ -144,13 +149,22 @@ class ApiCaller:
         except TransportFault as fault:
             raise fault_of_host(fault) from fault
 
+    def _base(self, api: str, config: ApiConfig) -> str:
+        base = expand_variables(config.base_url, self._environ)
+        if not is_base_address(base) or "?" in base or "#" in base:  # it is not shown: a password may stand in it
+            raise Refuse(
+                f"the variable in the base_url of the API {api!r} does not make it an address such as "
+                "https://api.example.com/v1, without a password or a query: a person must change it."
+            )
+        return base
+
     def _client(self, api: str, address: str, config: ApiConfig) -> GuardedClient:
-        if api not in self._clients:
+        host = urlsplit(address).hostname or ""
+        if (api, host) not in self._clients:
             # Whoever named the API chose its host, so that may be a private one.
-            host = urlsplit(address).hostname or ""
             guard = replace(self._guard, allowed_hosts=(*self._guard.allowed_hosts, host))
-            self._clients[api] = GuardedClient(guard, max_response=config.max_bytes)
-        return self._clients[api]
+            self._clients[api, host] = GuardedClient(guard, max_response=config.max_bytes)
+        return self._clients[api, host]
 
 
 def _with_query(address: str, written: str, query: Mapping[str, Any], own: Mapping[str, str]) -> str:
@@ -160,9 +174,26 @@ def _with_query(address: str, written: str, query: Mapping[str, Any], own: Mappi
         entries += [
             (name, as_text(each)) for each in (value if isinstance(value, list) else [value]) if each is not None
         ]
-    entries = [(name, value) for name, value in entries if name not in own]
-    said = urlencode([*entries, *own.items()])
+    fixed = {name.casefold() for name in own}  # some servers do not tell KEY from key
+    entries = [(name, value) for name, value in entries if name.casefold() not in fixed]
+    said = urlencode([*entries, *own.items()], errors="replace")
     return f"{address}?{said}" if said else address
+
+
+def _refuse_method_instead(written: str, query: Mapping[str, Any], body: Any) -> None:
+    for name in (*dict(parse_qsl(written)), *query, *_members(body)):
+        if name.strip().casefold() in _METHOD_INSTEAD:
+            raise Retry(f"{name!r} would make this a request of another method. Leave it out, and say it as method.")
+
+
+def _members(body: Any) -> Iterable[str]:
+    """The names in a body, whether it is an object or the text of one or of a form."""
+    if isinstance(body, str):
+        try:
+            body = json.loads(body)
+        except (ValueError, RecursionError):
+            return dict(parse_qsl(body))
+    return body if isinstance(body, dict) else ()
 
 
 def _failure(api: str, response: Response) -> CallError:

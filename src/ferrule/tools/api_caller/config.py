@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ferrule.errors import SetupError
+from ferrule.executors.http.guarded_client import fault_of_header
 from ferrule.executors.http.origins import is_base_address
 from ferrule.executors.variables import variables_in
 
@@ -47,6 +48,9 @@ class ApiConfig:
                 if method not in METHODS:
                     raise SetupError(f"{name} cannot contain {method!r}: use some of {', '.join(METHODS)}")
             object.__setattr__(self, name, said)
+        for name in self.headers:
+            if fault := fault_of_header(name):
+                raise SetupError(f"headers: {fault}")
         if not self.methods:
             raise SetupError('methods is empty: write methods = ["GET"]')
         if not self.timeout > 0 or self.max_bytes < 1:

@@ -1,12 +1,14 @@
 """Joining a path to the base of an API, so that it cannot lead anywhere else.
 
-Servers, and what stands before them, undo percent-encoding once or twice, take `\\` for `/`, and cut off what follows a
-`;` in a segment. A path that would lead up in any of these readings is refused, however it is written.
+Servers, and what stands before them, undo percent-encoding once or twice, take `\\` for `/` and wide letters for plain
+ones, and cut off what follows a `;` or a zero in a segment. A path that would lead up in any of these readings is
+refused, however it is written.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -25,7 +27,7 @@ def address_below(base_url: str, path: str) -> tuple[str, str]:
     if len(path) + len(query) > LONGEST:
         raise Retry(f"the path is longer than {LONGEST} characters.")
     _check(path)
-    encoded = quote(_BARE_PERCENT.sub("%25", path), safe="/%:@!$&'()*+,;=~")
+    encoded = quote(_BARE_PERCENT.sub("%25", path), safe="/%:@!$&'()*+,;=~", errors="replace")
     base = base_url.rstrip("/")
     address = f"{base}/{encoded.lstrip('/')}" if encoded.strip("/") else base_url
     wanted, got = urlsplit(base), urlsplit(address)
@@ -35,11 +37,11 @@ def address_below(base_url: str, path: str) -> tuple[str, str]:
 
 
 def _check(path: str) -> None:
-    if any(char < " " or char == "\x7f" for char in path):
-        raise Retry("the path has control characters in it.")
     said = path
     for _ in range(_MOST_ENCODINGS + 1):
-        plain = said.replace("\\", "/")
+        if any(char < " " or char == "\x7f" for char in said):
+            raise Retry("the path has control characters in it.")
+        plain = unicodedata.normalize("NFKC", said).replace("\\", "/")
         if plain.startswith("//") or _SCHEME.match(plain.lstrip("/ ")):
             raise _leads_elsewhere(path)
         if any(segment.partition(";")[0].strip() in (".", "..") for segment in plain.split("/")):

@@ -158,8 +158,8 @@ def _or_nan(value: Any) -> float:
 def _few_slices(points: Points) -> Points:
     (series,) = points.series
     slices = [(label, value) for label, value in zip(points.x, series.values, strict=True) if value == value]
-    if any(value < 0 for _, value in slices) or not any(value for _, value in slices):
-        raise Retry("a pie needs numbers above 0: draw a bar chart instead.")
+    if any(value < 0 for _, value in slices) or not 0 < sum(value for _, value in slices) < math.inf:
+        raise Retry("a pie needs numbers above 0, and none without end: draw a bar chart instead.")
     slices.sort(key=lambda one: -one[1])
     notes = list(points.notes)
     if len(slices) > _MOST_SLICES:

@@ -30,6 +30,7 @@ _NO_TABLE: Final = re.compile(r"Table with name (.+?) does not exist")
 _SETTINGS: Final = re.compile(r"\n*(Possible (solutions|fixes):|The search space used was:).*", re.DOTALL)
 """Advice for whoever can change settings."""
 _LONGEST_LINE: Final = 200
+_IN_QUOTES: Final = "A file stands in quotes: FROM 'data/sales.csv'."
 
 
 class UnlikeItsBeginning(ExecutionFailed):
@@ -61,12 +62,12 @@ def _failure(error: Exception, files: Mapping[str, str], tables: Collection[str]
     if swapped:
         return Transient(f"{swapped[0]!r} was put in another's place while it was read. Ask again.")
     if name == "PermissionException":
-        return Refuse(f"that is not allowed: {_short(text)}")
+        return Refuse(f"that is not allowed: {_short(text)}. {_IN_QUOTES}")
     if _OF_THE_FILE.search(text):
         return UnlikeItsBeginning(_short(text))
     if missing := _NO_TABLE.search(text):
         there = f"The tables here are: {', '.join(map(repr, tables))}. " if tables else ""
-        return Retry(f"there is no table {missing[1]!r}. {there}A file stands in quotes: FROM 'data/sales.csv'.")
+        return Retry(f"there is no table {missing[1]!r}. {there}{_IN_QUOTES}")
     return Retry(_short(text)) if name in _MENDABLE else ExecutionFailed(_short(text))
 
 

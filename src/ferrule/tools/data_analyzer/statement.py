@@ -21,9 +21,21 @@ TABLE_FUNCTIONS: Final = frozenset(
 )
 """All that may stand in FROM beside tables: what reads files, settings, memory or other SQL may not."""
 _NOT_FOR_DATA: Final = frozenset(
-    {"write_log", "getvariable", "finalize", "combine", "to_aggregate_state", "variant_bytes_to_variant"}
+    {
+        "write_log",
+        "getvariable",
+        "current_setting",
+        "finalize",
+        "combine",
+        "to_aggregate_state",
+        "variant_bytes_to_variant",
+        "json_serialize_sql",
+        "json_serialize_plan",
+        "json_deserialize_sql",
+    }
 )
-"""Functions that reach into the program, or take bytes for what they are said to be."""
+"""Functions that reach into the program, take bytes for what they are said to be, or read a text as SQL: to plan it
+opens what it names, and runs what is constant in it."""
 _LONGEST: Final = 50_000
 ONE_SELECT: Final = "Give one SELECT statement, which may begin with WITH or FROM."
 
@@ -98,8 +110,10 @@ def _files(nodes: list[dict[str, Any]]) -> list[str]:
     }
     found: dict[str, str] = {}
     for node in nodes:
-        if node.get("type") == "BASE_TABLE" and not node.get("schema_name"):
-            name = str(node.get("table_name", ""))
-            if name.casefold() not in named_in_query and PurePosixPath(name).suffix.lower() in KINDS:
-                found.setdefault(name.casefold(), name)
+        name = str(node.get("table_name", ""))
+        is_table = node.get("type") == "BASE_TABLE" and not node.get("schema_name")
+        if is_table and name.casefold() not in named_in_query and PurePosixPath(name).suffix.lower() in KINDS:
+            first = found.setdefault(name.casefold(), name)
+            if first != name:
+                raise Retry(f"{first!r} and {name!r} are one name to DuckDB: give the files other names in `tables`.")
     return list(found.values())

@@ -141,7 +141,7 @@ def _without_header(rows: list[list[Any]], header: bool | None) -> tuple[list[st
     if not rows:
         return ["column1"], []
     has_header = header if header is not None else _looks_like_header(rows)
-    said = [str(cell).strip() for cell in rows[0]] if has_header else []
+    said = [_plain(cell).strip() for cell in rows[0]] if has_header else []
     titles: list[str] = []
     for index in range(len(rows[0])):
         titles.append(_fresh(said[index] if said and said[index] else f"column{index + 1}", titles))
@@ -149,8 +149,21 @@ def _without_header(rows: list[list[Any]], header: bool | None) -> tuple[list[st
 
 
 def _looks_like_header(rows: list[list[Any]]) -> bool:
-    filled = [cell for cell in rows[0] if cell != _EMPTY]
-    return len(rows) > 1 and bool(filled) and all(isinstance(cell, str) for cell in filled)
+    """All are texts, or some are and the others are years over something else."""
+    filled = [index for index, cell in enumerate(rows[0]) if cell != _EMPTY]
+    texts = [index for index in filled if isinstance(rows[0][index], str)]
+    years = [index for index in filled if _is_year(rows[0][index])]
+    is_titled = bool(texts) and len(texts) + len(years) == len(filled)
+    return is_titled and not any(_stands_over_years(rows, index) for index in years)
+
+
+def _stands_over_years(rows: list[list[Any]], index: int) -> bool:
+    below = [row[index] for row in rows[1:] if row[index] != _EMPTY]
+    return bool(below) and all(map(_is_year, below))
+
+
+def _is_year(cell: Any) -> bool:
+    return isinstance(cell, float) and cell.is_integer() and 1900 <= cell <= 2100
 
 
 def _fresh(title: str, taken: list[str]) -> str:
@@ -186,10 +199,13 @@ def _as_csv(cell: Any, kind: str) -> str:
         return str(int(cell))
     if kind == "TIMESTAMP":
         return _moment(cell)
-    text = str(cell)
-    if kind == "VARCHAR" and isinstance(cell, float) and cell.is_integer():
-        text = str(int(cell))
+    text = _plain(cell) if kind == "VARCHAR" else str(cell)
     return '"' + text.replace('"', '""') + '"'
+
+
+def _plain(cell: Any) -> str:
+    """A year is 2024 and not 2024.0."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
 def _moment(cell: datetime.date) -> str:

@@ -22,6 +22,7 @@ ENFORCED: Final = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
 """The kinds of databases that can be held to reading."""
 _OTHER_NAMES: Final = {"postgres": "postgresql", "sqlite3": "sqlite"}
 _USER: Final = re.compile(r"(?<=://)[^/?#]*(?=@)")
+_KIND: Final = re.compile(r"([A-Za-z]\w*)(?:\+\w+)?://")
 _SHORTEST: Final = 4
 """Characters of a password that can be hidden: a shorter one would turn up anywhere."""
 
@@ -45,7 +46,10 @@ class Address:
     @property
     def kind(self) -> str:
         """`sqlite`, `postgresql` …"""
-        named = self._text().partition("://")[0].partition("+")[0].lower()
+        said = _KIND.match(self._text())
+        if said is None:  # it is not shown: all of it may be a password
+            raise SetupError('its url does not begin with a kind of database, as in "sqlite:///shop.db"')
+        named = said[1].lower()
         return _OTHER_NAMES.get(named, named)
 
     def problem(self) -> str:
@@ -74,7 +78,7 @@ class Address:
             raise Refuse(f"the database {self.name!r} cannot be used: {problem}.")
         try:
             url = make_url(self._text())
-        except ArgumentError:  # what it says may show the password
+        except (ArgumentError, ValueError):  # what it says may show the password
             raise Refuse(
                 f"the database {self.name!r} cannot be used: its url is not one that SQLAlchemy reads."
             ) from None

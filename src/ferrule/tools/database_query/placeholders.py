@@ -15,17 +15,18 @@ from ferrule.errors import Retry
 _PIECES: Final = re.compile(
     r"""
       (?P<apart>
-          [eE]'(?:[^'\\]|''|\\.)*'?        # with escapes
+          [eE]'(?:[^'\\]|''|\\.)*'?        # with escapes, which may go on in the next line
+          (?:[ \t\f\v]*+[\n\r](?:\s|--[^\n\r]*+)*+'(?:[^'\\]|''|\\.)*'?)*
         | '(?:[^']|'')*'?
         | "(?:[^"]|"")*"?
         | `(?:[^`]|``)*`?
-        | \$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|\Z)
-        | --[^\n]*
+        | \$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z)
+        | --[^\n\r]*
         | /\*.*?(?:\*/|\Z)
       )
     | (?P<cast>::)
     | (?<![\w:\[]):(?P<name>[A-Za-z_]\w*)
-    | (?P<code>\w+|.)
+    | (?P<code>\w[\w$]*|.)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -59,5 +60,8 @@ def values_for(sql: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_question(sql: str) -> bool:
     """Whether SQL begins as a query does."""
-    words = (piece[0] for piece in pieces(sql) if not piece["apart"] and not piece[0].isspace() and piece[0] != "(")
+    found = list(pieces(sql))
+    if any(piece[0].startswith(("/*!", "/*M!")) for piece in found):
+        return False  # no comment to MySQL, which runs what stands in it
+    words = (piece[0] for piece in found if not piece["apart"] and not piece[0].isspace() and piece[0] != "(")
     return next(words, "").upper() in _QUESTIONS

@@ -76,9 +76,14 @@ class PostgresSession:
             return self._raw.execute(f"FETCH FORWARD {count} FROM {_CURSOR}")
 
     def _rows(self, fetched: Any) -> Iterator[tuple[Any, ...]]:
-        while rows := fetched.fetchall():
+        while rows := self._all_of(fetched):
             yield from rows
             fetched = self._fetch(_how_many(rows))
+
+    def _all_of(self, fetched: Any) -> list[tuple[Any, ...]]:
+        with told(self._clock):
+            found: list[tuple[Any, ...]] = fetched.fetchall()
+            return found
 
     def _change(self, sql: str, parameters: Mapping[str, Any]) -> Answer:
         with told(self._clock):
@@ -122,6 +127,9 @@ def open_postgres(address: Address, clock: Clock, *, writes: bool) -> Iterator[P
 
 
 def _prepare(raw: Any, clock: Clock) -> None:
+    _read_every_moment(raw)
+    # Else a backslash in a text could end it for us and not for the server.
+    raw.execute("SELECT set_config('standard_conforming_strings', 'on', true)")
     milliseconds = str(max(1, int(clock.left() * 1000)))
     for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
         raw.execute("SELECT set_config(%s, %s, true)", [setting, milliseconds])
@@ -130,6 +138,33 @@ def _prepare(raw: Any, clock: Clock) -> None:
 
         with suppress(psycopg.Error), raw.transaction():  # some systems have no way to look
             raw.execute("SELECT set_config('client_connection_check_interval', %s, true)", [_LOOK_EVERY])
+
+
+def _read_every_moment(raw: Any) -> None:
+    """Moments that Python has none for, such as `infinity`, and stretches of time, whose months have no length, are
+    told as the server writes them."""
+    import psycopg
+    from psycopg.types import datetime, string
+
+    def or_as_written(kind: Any) -> Any:
+        class OrAsWritten(kind):  # type: ignore[misc]
+            def load(self, data: Any) -> Any:
+                try:
+                    return super().load(data)
+                except psycopg.DataError:
+                    return bytes(data).decode()
+
+        return OrAsWritten
+
+    for name, kind in (
+        ("date", datetime.DateLoader),
+        ("time", datetime.TimeLoader),
+        ("timetz", datetime.TimetzLoader),
+        ("timestamp", datetime.TimestampLoader),
+        ("timestamptz", datetime.TimestamptzLoader),
+    ):
+        raw.adapters.register_loader(name, or_as_written(kind))
+    raw.adapters.register_loader("interval", string.TextLoader)
 
 
 def _require_weak(raw: Any, address: Address) -> None:
@@ -150,7 +185,10 @@ def _require_inside(sql: str) -> None:
     """By name: a role that may only read is what really protects, and this tells sooner and better."""
     if _UNICODE.search(sql):
         raise Refuse('names are to be written as they are, without U&"…".')
-    found = list(pieces(sql))
+    written = list(pieces(sql))
+    if any(piece[0].startswith("/*") and "/*" in piece[0][2:] for piece in written):
+        raise Retry("there is a comment in a comment: leave out comments.")
+    found = [piece for piece in written if not piece[0].isspace() and not piece[0].startswith(("--", "/*"))]
     for index, piece in enumerate(found):
         name = piece[0].strip('"')
         if _REACHING_OUT.fullmatch(name) and _is_called(found, index):
@@ -158,12 +196,11 @@ def _require_inside(sql: str) -> None:
 
 
 def _is_called(found: list[re.Match[str]], index: int) -> bool:
-    """Whether a bracket follows, over spaces and comments."""
-    for piece in found[index + 1 :]:
-        if piece[0].isspace() or piece[0].startswith(("--", "/*")):
-            continue
-        return piece[0] == "("
-    return False
+    """As `name(…)`, or as `(…).name`, which is the same to Postgres; `table.name` is a column."""
+    if found[index + 1 : index + 2] and found[index + 1][0] == "(":
+        return True
+    of, dot = ([None, None, *found[:index]])[-2:]
+    return dot is not None and dot[0] == "." and of is not None and (of[0] in (")", "]") or bool(of["name"]))
 
 
 def _bound(sql: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
@@ -201,7 +238,7 @@ def told(clock: Clock) -> Iterator[None]:
 
     try:
         yield
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeEncodeError) as error:
         raise _failure(error, clock) from None
     except DBAPIError as error:
         raise _failure(error.orig, clock) from None
@@ -219,7 +256,7 @@ def _failure(error: Any, clock: Clock) -> CallError:
     if not state and "memory" in text:  # of ours; what the server says of its own has a state
         return Retry(TOO_LARGE)
     if not state or state.startswith(("08", "57P")):
-        kind = Retry if type(error).__name__ == "ProgrammingError" else Transient
+        kind = Retry if type(error).__name__ in ("ProgrammingError", "DataError", "UnicodeEncodeError") else Transient
         return kind(text or "the connection to the database was lost.")
     if "multiple commands" in text:
         return Retry("there are several statements in the SQL: give one.")

@@ -1,7 +1,7 @@
 """SQLite: a file that is opened for reading, and asks about everything a statement wants to do.
 
 The file is opened read-only, told to be, and each part of a statement is allowed or denied by name before it runs. A
-statement that takes too long is stopped by the handler that SQLite calls as it goes.
+statement that takes too long is stopped by the handler that SQLite calls as it goes, or from outside.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -133,7 +134,8 @@ def open_sqlite(address: Address, clock: Clock, *, writes: bool) -> Iterator[Sql
             raw.execute("BEGIN IMMEDIATE")
         raw.set_authorizer(_may_write if writes else _may_read)
         session = SqliteSession(raw, clock, writes=writes)
-        yield session
+        with _interrupted(raw, clock):
+            yield session
         raw.set_authorizer(None)
         if writes:
             with session.told():
@@ -154,6 +156,19 @@ def _prepare(raw: sqlite3.Connection, clock: Clock, *, writes: bool) -> None:
     raw.execute("PRAGMA foreign_keys = ON")
     if not writes:
         raw.execute("PRAGMA query_only = ON")
+
+
+@contextmanager
+def _interrupted(raw: sqlite3.Connection, clock: Clock) -> Iterator[None]:
+    """Stopped in the end: with large values even few steps take long, and the handler is not called in between."""
+    timer = threading.Timer(max(clock.left(), 0), raw.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _stopper(clock: Clock) -> Callable[[], int]:

@@ -123,7 +123,9 @@ class FileProcessor:
             found = self._workspace.require_file(folder, parts)
             _require_one_name(found, parts)
             data = encoded(content, encoding or self._encoding_of(parts))
-            with told(parts), new_file(folder, parts[-1], replaces=True, mode=stat.S_IMODE(found.st_mode)) as file:
+            # Not that it runs as its owner: the system takes that away too from a file that is written to.
+            mode = stat.S_IMODE(found.st_mode) & 0o777
+            with told(parts), new_file(folder, parts[-1], replaces=True, mode=mode) as file:
                 file.write(data)
         return {"path": shown(parts), "size": len(data), "size_before": found.st_size}
 

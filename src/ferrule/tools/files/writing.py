@@ -69,24 +69,34 @@ def _link(descriptor: int, temporary: str | None, folder: int, name: str) -> Non
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        os.close(os.open(name, _NEW, 0o666, dir_fd=folder))  # the name is ours from here on
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        _rename_to_new(source=(folder, temporary), target=(folder, name))
+
+
+def _rename_to_new(*, source: tuple[int, str], target: tuple[int, str]) -> None:
+    """To rename, where there are no links: an empty file makes the name ours, and is gone again if that fails."""
+    (here, old), (there, new) = source, target
+    os.close(os.open(new, _NEW, 0o666, dir_fd=there))
+    try:
+        os.rename(old, new, src_dir_fd=here, dst_dir_fd=there)
+    except OSError:
+        os.unlink(new, dir_fd=there)
+        raise
 
 
 def move(*, source: tuple[int, str], target: tuple[int, str], is_folder: bool) -> None:
     """Give a file or a folder another name. FileExistsError if that is taken; by an empty folder a folder's may be."""
     (here, old), (there, new) = source, target
-    if not is_folder:
-        try:
-            os.link(old, new, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            os.close(os.open(new, _NEW, 0o666, dir_fd=there))
-        else:
-            os.unlink(old, dir_fd=here)
-            return
-    os.rename(old, new, src_dir_fd=here, dst_dir_fd=there)
+    if is_folder:
+        os.rename(old, new, src_dir_fd=here, dst_dir_fd=there)
+        return
+    try:
+        os.link(old, new, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _rename_to_new(source=source, target=target)
+    else:
+        os.unlink(old, dir_fd=here)
 
 
 def _temporary_name() -> str:

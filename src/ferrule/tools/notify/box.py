@@ -29,6 +29,7 @@ OUTPUT: Final[dict[str, Any]] = {
         "channel": {"type": "string"},
         "path": {"type": "string", "description": "The file it was written to."},
         "refused": {"type": "object", "description": "Recipients the mail server does not take, and why."},
+        "untrusted": {"type": "boolean", "description": "There are words of the mail server in it."},
     },
 }
 AFTERWARDS: Final = 5.0

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from ferrule.errors import SetupError
+from ferrule.executors.http.guarded_client import fault_of_header
 from ferrule.names import did_you_mean
 from ferrule.tools.notify.addresses import check_address
 from ferrule.tools.notify.formats import FORMATS, SIGNED
@@ -76,6 +77,9 @@ class ChannelConfig:
         _require_known("format", self.format, tuple(FORMATS))
         if not self.url.startswith(("http://", "https://", "${")):
             raise SetupError("url must begin with http:// or https://, or be a variable such as ${SLACK_WEBHOOK}")
+        for name in self.headers:
+            if fault := fault_of_header(name):
+                raise SetupError(f"headers: {fault}")
         if self.secret and self.format not in SIGNED:
             raise SetupError(f"secret signs what goes to {' and '.join(SIGNED)}; format {self.format!r} has none")
 

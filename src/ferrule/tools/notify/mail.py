@@ -60,7 +60,7 @@ class Mail:
                     await smtp.quit(timeout=min(1.0, FAREWELL * seconds))
             finally:
                 smtp.close()
-        return {"refused": refused} if refused else {}
+        return {"refused": refused, "untrusted": True} if refused else {}
 
     def _smtp(self) -> SMTP:
         try:
@@ -135,7 +135,7 @@ class _Conversation:
         if len(refused) == len(recipients):
             kind = Transient if all(400 <= error.code < 500 for error in refused.values()) else ExecutionFailed
             told = "; ".join(f"{address}: {why}" for address, why in said.items())
-            raise kind(f"{self._what} takes no mail for {told}. Nothing was sent.")
+            raise kind(f"{self._what} takes no mail for {told}. Nothing was sent.", untrusted=True)
         return said
 
     async def hand_over(self, message: bytes) -> None:
@@ -145,9 +145,9 @@ class _Conversation:
         except _smtp_errors() as error:
             raise self._failure(error) from error
 
-    def ended(self, kind: type[CallError], why: str) -> CallError:
+    def ended(self, kind: type[CallError], why: str, **facts: Any) -> CallError:
         """A failure that leaves no doubt unless the text was being handed over."""
-        return in_doubt(kind(why)) if self._handing_over else kind(f"{why} Nothing was sent.")
+        return in_doubt(kind(why, **facts)) if self._handing_over else kind(f"{why} Nothing was sent.", **facts)
 
     def _failure(self, error: Exception) -> CallError:
         from aiosmtplib import SMTPAuthenticationError, SMTPResponseException
@@ -160,12 +160,14 @@ class _Conversation:
             )
         if isinstance(error, SMTPAuthenticationError):
             said = f"{error.code} {_short(error.message)}"
-            return ExecutionFailed(f"{self._what} does not take the username and password: {said}. Nothing was sent.")
+            told = f"{self._what} does not take the username and password: {said}. Nothing was sent."
+            return ExecutionFailed(told, untrusted=True)
         if isinstance(error, SMTPResponseException) and 400 <= error.code < 600:
             kind = Transient if error.code < 500 else ExecutionFailed
-            return kind(f"{self._what} refused: {error.code} {_short(error.message)}. Nothing was sent.")
+            told = f"{self._what} refused: {error.code} {_short(error.message)}. Nothing was sent."
+            return kind(told, untrusted=True)
         passes = Transient if isinstance(error, OSError) else ExecutionFailed
-        return self.ended(passes, f"{self._what} failed: {_short(_words(error))}.")
+        return self.ended(passes, f"{self._what} failed: {_short(_words(error))}.", untrusted=True)
 
 
 def _smtp_errors() -> tuple[type[Exception], ...]:

@@ -6,11 +6,13 @@ of its own: one that was kept open may be dead, which shows only when it is too 
 
 from __future__ import annotations
 
+import base64
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
 
 from ferrule.content import encode_json
 from ferrule.errors import CallError, ExecutionFailed, Retry, TimedOut, Transient, TransportFault
@@ -43,9 +45,11 @@ class Webhook:
         self._require_short(form, notice)
         url = expand_variables(self._config.url, self._environ)
         address, body = self._signed(url, form.body(notice))
-        with self._secrets(url).hidden_in_errors():
+        secrets = self._secrets(url)
+        with secrets.hidden_in_errors():
             response = await self._post(address, encode_json(body), seconds)
-            failure = self._failure(form, response)
+            # Here too: what is cut out of an answer might begin or end in the middle of a secret.
+            failure = self._failure(form, replace(response, content=secrets.hide_in_bytes(response.content)))
             if failure is not None:
                 raise failure
         return {}
@@ -85,9 +89,7 @@ class Webhook:
 
     def _secrets(self, url: str) -> Secrets:
         secrets = Secrets([self._config.url, self._config.secret, self._config.headers], self._environ)
-        # Whoever knows the address of a webhook can write to it: all but the host is secret.
-        path, _, query = url.partition("://")[2].partition("/")[2].partition("?")
-        secrets.add(part for part in (url, path, query) if len(part) >= SHORTEST)
+        secrets.add(part for part in _secret_parts(url) if len(part) >= SHORTEST)
         return secrets
 
     def _guarded(self, url: str) -> AddressGuard:
@@ -103,7 +105,8 @@ class Webhook:
 
     async def _refuse_redirect(self, url: str) -> None:
         # After most redirects what was posted is not posted again, and an answer to something else says nothing.
-        raise ExecutionFailed(f"{self._what} leads to {shown_url(url)}. Set that as its url in the configuration.")
+        told = f"{self._what} leads to {shown_url(url)}. Set that as its url in the configuration."
+        raise ExecutionFailed(told, untrusted=True)
 
     def _failure(self, form: Format, response: Response) -> CallError | None:
         """Why an answer does not mean that the message was taken."""
@@ -118,12 +121,13 @@ class Webhook:
     def _failure_of_status(self, response: Response) -> CallError:
         said = beginning_of_body(response, 300).rstrip(".")
         told = f"{self._what} answered with status {response.status_code}" + (f": {said}." if said else ".")
+        facts: dict[str, Any] = {"untrusted": True} if said else {}
         if response.status_code in _DOUBTFUL:
-            return in_doubt(Transient(told))
+            return in_doubt(Transient(told, **facts))
         if response.status_code in _PASSING:
             wait = retry_after(response.headers)
-            return Transient(told, **({} if wait is None else {"retry_after": wait}))
-        return ExecutionFailed(f"{told} Check the channel in the configuration. Nothing was sent.")
+            return Transient(told, **facts, **({} if wait is None else {"retry_after": wait}))
+        return ExecutionFailed(f"{told} Check the channel in the configuration. Nothing was sent.", **facts)
 
     def _failure_of_code(self, form: Format, response: Response) -> CallError | None:
         try:
@@ -131,11 +135,24 @@ class Webhook:
             code, words = answer[form.code], str(answer.get(form.words, ""))[:300]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             told = f"{self._what} gave an answer that is none of {self._config.format}: "
-            return in_doubt(ExecutionFailed(f"{told}{beginning_of_body(response, 200) or 'nothing'}."))
+            said = beginning_of_body(response, 200) or "nothing"
+            return in_doubt(ExecutionFailed(f"{told}{said}.", untrusted=True))
         if code == 0:
             return None
         kind = Transient if isinstance(code, int) and code in form.passing else ExecutionFailed
-        return kind(f"{self._what} did not take the message: {words} ({form.code} {code!r}). Nothing was sent.")
+        why = f"{words} ({form.code} {repr(code)[:100]})"
+        return kind(f"{self._what} did not take the message: {why}. Nothing was sent.", untrusted=True)
+
+
+def _secret_parts(url: str) -> Iterator[str]:
+    """Whoever knows the address of a webhook can write to it: all but the host is secret, and so is each key in it."""
+    place, _, rest = url.partition("://")[2].partition("/")
+    path, _, query = rest.partition("?")
+    yield from (url, path, query)
+    yield from (part for part in path.split("/") if any(map(str.isdigit, part)))  # the others are plain words
+    yield from (value for _, value in parse_qsl(query))
+    if user := unquote(place.rpartition("@")[0]):
+        yield from (user, user.partition(":")[2], base64.b64encode(user.encode()).decode())
 
 
 def _told(error: CallError) -> CallError:

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from ferrule.content import is_deep, plain_json
 from ferrule.executors.process_group import to_the_end
 from ferrule.tools.python_executor.bubblewrap import FOLDER
 from ferrule.tools.python_executor.config import PythonExecutorConfig
 from ferrule.tools.python_executor.isolation import Isolation, own_user
-from ferrule.tools.python_executor.plain_value import MOST
+from ferrule.tools.python_executor.plain_value import DEEPEST, MOST
 from ferrule.tools.python_executor.process import Command, Ended, run_process
 from ferrule.tools.python_executor.script import Failure, HowItFailed, Line, Ran, Script
 
@@ -78,6 +79,10 @@ def _ran(ended: Ended) -> Ran:
         message = "it is larger than what can be handed on." if ended.stopped == "result" else ""
         return Ran(printed=printed, failure=Failure(how=ended.stopped, message=message))
     report = _read(ended.report)
+    if is_deep(report, DEEPEST):
+        message = f"it is nested more than {DEEPEST} deep: make it flatter."
+        return Ran(printed=printed, failure=Failure(how="result", message=message))
+    report = plain_json(report)  # JSON has words for halves of characters, and Python's for what is no number
     match report:
         case {"result": value}:
             return Ran(value=value, printed=printed)

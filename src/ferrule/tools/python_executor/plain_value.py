@@ -20,6 +20,8 @@ MOST: Final = 1_000_000
 DEEPEST: Final = 100
 _LONGEST_INTEGER: Final = 13_000
 """Bits; Python writes no longer ones."""
+_LARGEST_DECIMAL: Final = 4_000
+"""Bytes; to write a longer one takes seconds, also if only its beginning is wanted."""
 _CONTAINER: Final = 10
 """What a list or a dictionary counts, so that not even empty ones are many."""
 _SHOWN: Final = 1_000
@@ -97,6 +99,8 @@ class _Taking:
             return repr(value)
         if isinstance(value, _DATES):
             text = value.isoformat()
+        elif isinstance(value, Decimal) and value.__sizeof__() > _LARGEST_DECIMAL:
+            text = f"a decimal of {value.__sizeof__():,} bytes"
         elif isinstance(value, _SHORT):
             text = str(value)[:_SHOWN]
         else:  # not its own words, which may have no end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ferrule.errors import SetupError
@@ -26,6 +27,9 @@ class SearchConfig:
     """Ask all providers for each search and merge what they find; else the first that answers is enough."""
 
     def __post_init__(self) -> None:
+        for name in ("brave_key", "tavily_key"):
+            if not re.fullmatch(r"\w*", getattr(self, name), re.ASCII):  # it is not shown: it may be the key itself
+                raise SetupError(f"{name} must be the name of an environment variable, such as BRAVE_API_KEY")
         for name in ("searxng", "brave_url", "tavily_url"):
             url = getattr(self, name)
             if url is not None and not is_base_address(url):

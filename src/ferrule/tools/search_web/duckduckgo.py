@@ -1,7 +1,8 @@
 """DuckDuckGo, through the package ddgs, which reads its pages.
 
-ddgs makes its own connections: the address guard does not see them. All that a caller decides is the query, and the
-hosts are those of the package. It waits in its own threads, so it runs in a process that can be ended.
+ddgs makes its own connections: the address guard does not see them. All that a caller decides is the query, without
+the signs by which a query leads to another site, so the hosts are those of the package. It waits in its own threads, so
+it runs in a process that can be ended.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ TIMEOUT: Final = 10
 """Seconds for one page."""
 ANYWHERE: Final = "wt-wt"
 
+_LEADS_ELSEWHERE: Final = str.maketrans("!！\\", "   ")
+"""`!w` and a leading backslash are answered with a redirect to another site, which ddgs follows unguarded."""
 _REGIONS: Final = {"GB": "uk"}
 _LANGUAGES: Final = {"JP": "jp", "KR": "kr", "TW": "tzh", "HK": "tzh"}
 
@@ -45,9 +48,12 @@ def ask(query: str, region: str, time_range: str | None, limit: int) -> dict[str
     from ddgs import DDGS
     from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 
+    words = " ".join(query.translate(_LEADS_ELSEWHERE).split())
+    if not words:
+        raise Retry("The query has no words. Say what to search for.")
     try:
         found = DDGS(timeout=TIMEOUT).text(
-            query,
+            words,
             region=region,
             timelimit=time_range and time_range[0],
             max_results=limit,

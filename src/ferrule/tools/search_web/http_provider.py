@@ -29,7 +29,7 @@ class Api(Protocol):
     def request(self, search: Search, /) -> Request: ...
 
     def rows(self, answer: dict[str, Any], /) -> Sequence[Row]:
-        """The results in an answer. What is not as it should be may raise TypeError, KeyError or ValueError."""
+        """The results in an answer. What is not as it should be may raise TypeError, LookupError or ValueError."""
 
     def failure(self, response: Response, answer: Any, /) -> CallError | None:
         """What a status of 400 or more means, where that is known better than by the number."""
@@ -55,6 +55,8 @@ class HttpProvider:
         request = self._api.request(search)
         with self._secrets.hidden_in_errors():
             response = await self._send(request)
+            # Here too: what is cut out of it might begin or end in the middle of the key.
+            response = replace(response, content=self._secrets.hide_in_bytes(response.content))
             answer = self._secrets.hide(_json(response))
             if response.status_code >= 400:
                 raise self._api.failure(response, answer) or self._failure(response, answer)
@@ -65,7 +67,7 @@ class HttpProvider:
 
     async def _send(self, request: Request) -> Response:
         is_get = request.body is None
-        query = f"?{urlencode(request.params)}" if request.params else ""
+        query = f"?{urlencode(request.params, errors='replace')}" if request.params else ""
         headers = {"Accept": "application/json", **request.headers}
         return await self._client.send(
             "GET" if is_get else "POST",
@@ -79,7 +81,7 @@ class HttpProvider:
         if isinstance(answer, dict):
             try:
                 return self._api.rows(answer)
-            except (TypeError, KeyError, ValueError, AttributeError):
+            except (TypeError, LookupError, ValueError, AttributeError):
                 pass
         said = beginning_of_body(response, 200)
         raise ExecutionFailed(
@@ -90,14 +92,15 @@ class HttpProvider:
         status = response.status_code
         said = said_in(answer) or beginning_of_body(response, 200)
         message = f"{self.name} answered with status {status}" + (f": {said}" if said else ".")
+        facts: dict[str, Any] = {"untrusted": True} if said else {}
         if status == 429:
             wait = retry_after(response.headers)
-            return Transient(message, **({} if wait is None else {"retry_after": wait}))
+            return Transient(message, **facts, **({} if wait is None else {"retry_after": wait}))
         if status in (401, 403):
-            return Refuse(f"{message} A person must look after the key or the address in the configuration.")
+            return Refuse(f"{message} A person must look after the key or the address in the configuration.", **facts)
         if status in _UNREACHABLE:
-            return TransportFault(message)
-        return Transient(message) if status >= 500 else ExecutionFailed(message)
+            return TransportFault(message, **facts)
+        return Transient(message, **facts) if status >= 500 else ExecutionFailed(message, **facts)
 
 
 def said_in(answer: Any) -> str:

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit, urlunsplit
 from ferrule.hub.lists import merged_pages
 from ferrule.tools.search_web.search import Found, Search
 
+MOST_ROWS: Final = 200
+"""Results of a provider that are looked at: all that stand in an answer could be tens of thousands."""
 LONGEST_TITLE: Final = 300
 LONGEST_SNIPPET: Final = 1_000
 LONGEST_URL: Final = 2_000
@@ -30,7 +32,7 @@ _JOINERS: Final = "\u200c\u200d"
 def results_of(found: Found, search: Search, provider: str) -> list[dict[str, Any]]:
     """At most as many as were asked for, of the sites that were."""
     pages = []
-    for row in found.rows:
+    for row in found.rows[:MOST_ROWS]:
         url = page_url(row.url)
         if url is None or not _is_wanted(url, search):
             continue
@@ -95,7 +97,16 @@ def _is_wanted(url: str, search: Search) -> bool:
 
 
 def _is_at(host: str, sites: Sequence[str]) -> bool:
-    return any(host == site or host.endswith(f".{site}") for site in sites)
+    host = _in_ascii(host)
+    return any(host == site or host.endswith(f".{site}") for site in map(_in_ascii, sites))
+
+
+def _in_ascii(host: str) -> str:
+    """The same for `例子.中国` and `xn--fsqu00a.xn--fiqs8s`."""
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError:
+        return host
 
 
 def _is_seen(char: str) -> bool:

@@ -30,8 +30,9 @@ class SearxNG:
     def rows(self, answer: dict[str, Any], /) -> Sequence[Row]:
         pages, silent = answer["results"], answer.get("unresponsive_engines") or []
         if not pages and silent and not answer.get("answers"):
-            engines = ", ".join(f"{engine[0]} ({engine[1]})" for engine in silent[:10])
-            raise ExecutionFailed(f"searxng found nothing, because its engines did not answer: {engines}")
+            engines = ", ".join(f"{engine[0]} ({engine[1]})"[:100] for engine in silent[:10])
+            told = f"searxng found nothing, because its engines did not answer: {engines}"
+            raise ExecutionFailed(told, untrusted=True)
         return [
             Row(title=p.get("title"), url=p.get("url"), snippet=p.get("content"), date=p.get("publishedDate"))
             for p in pages

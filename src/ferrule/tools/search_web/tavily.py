@@ -51,5 +51,6 @@ class Tavily:
         if response.status_code == 401:
             return Refuse(f"tavily does not know the key in {self._variable}. A person must set a valid one.")
         if response.status_code in _USED_UP:
-            return Refuse(f"tavily searches no more for now: {said_in(answer) or 'its limit is used up.'}")
+            told = f"tavily searches no more for now: {said_in(answer) or 'its limit is used up.'}"
+            return Refuse(told, untrusted=True)
         return None

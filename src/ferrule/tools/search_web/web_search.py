@@ -17,7 +17,9 @@ MOST: Final = 20
 KEPT: Final = 300.0
 """Seconds for which the same search has the same results: it may cost money."""
 
-_LANGUAGE: Final = re.compile(r"([A-Za-z]{2,3})(?:[-_][A-Za-z]{4})?(?:[-_]([A-Za-z]{2}))?")
+_LANGUAGE: Final = re.compile(r"([A-Za-z]{2,3})(?:[-_]([A-Za-z]{4}))?(?:[-_]([A-Za-z]{2}))?")
+_SCRIPTS: Final = {"zh-hans": "zh-CN", "zh-hant": "zh-TW"}
+"""What providers call a language that is written in two ways, where no country says which."""
 _REGION: Final = re.compile(r"[A-Za-z]{2}")
 
 
@@ -123,8 +125,10 @@ def _language(said: str | None) -> tuple[str | None, str | None]:
     match = _LANGUAGE.fullmatch(said.strip())
     if match is None:
         raise Retry(f"{said[:40]!r} is no language. Write it like en or zh-CN.")
-    language, region = match[1].lower(), (match[2] or "").upper()
-    return (f"{language}-{region}", region) if region else (language, None)
+    language, region = match[1].lower(), (match[3] or "").upper()
+    if region:
+        return f"{language}-{region}", region
+    return _SCRIPTS.get(f"{language}-{match[2]}".lower(), language), None
 
 
 def _region(said: str | None) -> str | None:

@@ -38,8 +38,8 @@ class WebScraper:
     def __init__(self, config: ScraperConfig | None = None, *, guard: AddressGuard | None = None) -> None:
         self._config = config or ScraperConfig()
         self._client = GuardedClient(guard or AddressGuard(), max_response=self._config.max_bytes)
-        self._robots = Robots(self._client, self._config.user_agent)
         self._read_page = Aside(read_page)
+        self._robots = Robots(self._client, self._config.user_agent, beside=self._read_page)
 
     @tool(
         category=ToolCategory.HTTP,
@@ -138,7 +138,8 @@ class WebScraper:
 
 
 def _media_type(response: Response) -> str:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    """What the server says it is: words of a stranger, so no more than a media type has."""
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()[:100]
 
 
 def _is_html(response: Response) -> bool:
@@ -151,7 +152,8 @@ def _is_html(response: Response) -> bool:
         return False
     raise Retry(
         f"{shown_url(response.url)} is no page but {said or 'a file'} of {len(response.content):,} bytes. Only pages "
-        "and texts can be read. Is there a page about it?"
+        "and texts can be read. Is there a page about it?",
+        untrusted=True,
     )
 
 
