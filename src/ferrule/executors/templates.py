@@ -13,7 +13,7 @@ def fill_text(text: str, params: Mapping[str, Any], environ: Mapping[str, str]) 
     """The text with its variables and parameters filled in; None when a parameter it names has no value."""
     if any(params.get(name) is None for name in placeholders_in(text)):
         return None
-    return fill_template(text, environ, lambda name: as_text(params[name]))
+    return fill_template(text, environ, lambda name: _said(params[name]))
 
 
 def whole_placeholder(text: str) -> str | None:
@@ -37,3 +37,8 @@ def texts_in(template: Any) -> Iterator[str]:
     elif isinstance(template, (list, tuple)):
         for part in template:
             yield from texts_in(part)
+
+
+def _said(value: Any) -> str:
+    """A value as it is put in. A text as it is: what it holds that nobody can send is for the executor to refuse."""
+    return value if isinstance(value, str) else as_text(value)

@@ -31,7 +31,7 @@ MAX_REDIRECTS = 10
 MAX_ENCODINGS = 2
 """Each is as much work as a whole response; nobody has a use for more than one."""
 _UNREADABLE = frozenset({"br", "zstd", "compress"})
-"""Encodings that nobody sends who was not asked to; of others, such as a character set by mistake, nothing is undone."""
+"""Nobody sends these who was not asked to. What else may stand there, a character set by mistake, is left as it is."""
 CONNECT_TIMEOUT = 10.0
 
 FAILURES: dict[str, tuple[type[CallError], str]] = {
