@@ -11,7 +11,7 @@ import base64
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import PurePath
@@ -116,9 +116,17 @@ def whole_text(text: str) -> str:
 
 def is_deep(value: Any, most: int) -> bool:
     """Whether dictionaries and lists are nested more than so deep in it."""
-    if not isinstance(value, (dict, list, tuple)):
-        return False
-    return most == 0 or any(is_deep(item, most - 1) for item in (value.values() if isinstance(value, dict) else value))
+    within: list[Iterator[Any]] = [iter((value,))]
+    while within:
+        for item in within[-1]:
+            if isinstance(item, (dict, list, tuple)):
+                if len(within) > most:
+                    return True
+                within.append(iter(item.values() if isinstance(item, dict) else item))
+                break
+        else:
+            within.pop()
+    return False
 
 
 _AS_IT_IS = orjson.OPT_NON_STR_KEYS

@@ -308,7 +308,8 @@ async def test_no_answer_ends_the_server(mode, tmp_path):
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/odd.py").write_text(
         'from ferrule import Resource, tool\n\n\n@tool\nasync def odd(how: int) -> object:\n    """Odd \\ud800."""\n'
-        "    if how == 3:\n        raise ValueError('\\ud800')\n    deep = 1\n    for _ in range(900):\n        deep = [deep]\n"
+        "    if how == 3:\n        raise ValueError('\\ud800')\n"
+        "    deep = 1\n    for _ in range(900):\n        deep = [deep]\n"
         "    return ['\\ud800', deep, Resource(uri='\\ud800', text='\\ud800')][how]\n"
     )
     async with Client(server(tmp_path), mode=mode) as client:

@@ -103,4 +103,7 @@ def _retry_after(error: Exception) -> float | None:
             continue
         return seconds if math.isfinite(seconds) and seconds >= 0 else None
     date = parsedate_tz(headers.get("retry-after", ""))
-    return None if date is None else max(0.0, mktime_tz(date) - time.time())
+    try:
+        return None if date is None else max(0.0, mktime_tz(date) - time.time())
+    except (OverflowError, ValueError):  # a year no calendar has
+        return None

@@ -118,7 +118,9 @@ class Runs:
             )
         flow = self._flow(begin["workflow"])
         if answer is not None and not _has_asked(entries[-1]):
-            raise SetupError(f"The run {run_id!r} has asked nothing that could be answered.")
+            raise SetupError(
+                f"The run {run_id!r} has asked nothing that could be answered. Go on with it without an answer."
+            )
         with alone(self._store, run_id):
             done = await flow.resume(run_id, answer, approvals=approvals, on_event=tell)
             done = await self._ask_person(flow, done, tell)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ferrule.errors import PERMISSION_DENIED
+from ferrule.errors import PERMISSION_DENIED, ToolNotFound
 from ferrule.library import UnifiedToolLibrary
 from ferrule.memory.alternatives import Alternative, alternative_tools
 from ferrule.spec import Effects
@@ -257,7 +257,10 @@ class Conductor:
         if step.tool_type == NO_TOOL:
             return False
         registry = self._library.engine.registry
-        tool, capability = registry.find(step.tool_type)
+        try:
+            tool, capability = registry.find(step.tool_type)
+        except ToolNotFound:  # it was taken out meanwhile
+            return False
         effects = tool.spec.effects_of(capability)
         if not effects.repeatable:
             return False

@@ -22,7 +22,6 @@ from typing import Any, Literal, TypedDict
 from ferrule.agent.answer import AgentState
 from ferrule.agent.approval import ApprovalPolicy
 from ferrule.agent.limits import RunLimits
-from ferrule.content import encode_json
 from ferrule.errors import MissingExtra
 from ferrule.library import UnifiedToolLibrary
 from ferrule.models.model import Model
@@ -43,7 +42,7 @@ from ferrule.workflow.workflow import (
     Spent,
     StepEnded,
     Team,
-    WaitingPlans,
+    WaitingRuns,
     WorkflowResult,
     conclude,
     ended,
@@ -90,8 +89,8 @@ class _Life:
     clock: Clock
     words: Mapping[str, Word] = field(default_factory=dict)
     """What people have said to what the run asked them."""
-    whole_plan: Plan | None = None
-    """The plan with its secrets, if the run has waited in this process."""
+    before: tuple[Plan, dict[str, StepResult]] | None = None
+    """The plan and the results with their secrets, if the run has waited in this process."""
     conductor: Conductor | None = None
     kept_plan: Plan | None = None
     """The plan as the last checkpoint has it."""
@@ -99,8 +98,9 @@ class _Life:
     def conduct(self, state: PlanState) -> Conductor:
         """The conductor of the run; after a restart, made from the checkpoint."""
         if self.conductor is None:
-            results = {key: StepResult.from_dict(one) for key, one in state.get("step_results", {}).items()}
-            self.kept_plan = self.whole_plan or Plan.from_dict(state["task_plan"])
+            said = state.get("step_results", {}).items() if self.before is None else ()
+            kept = {key: StepResult.from_dict(one) for key, one in said}
+            self.kept_plan, results = self.before or (Plan.from_dict(state["task_plan"]), kept)
             self.conductor = self.team.conduct(
                 self.kept_plan,
                 StepContext(
@@ -144,7 +144,7 @@ class GraphWorkflow:
             raise MissingExtra("langgraph", "langgraph") from None
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
         self._limits = limits
-        self._waiting, self._alive = WaitingPlans(), set[RunNotes]()
+        self._waiting, self._alive = WaitingRuns(), set[RunNotes]()
         self._stack = AsyncExitStack()
         self._graph: Any = None
         self._opening = asyncio.Lock()
@@ -215,8 +215,11 @@ class GraphWorkflow:
             tell=on_event or nobody,
             clock=Clock(),
             words=words,
-            whole_plan=self._waiting.take(notes.run_id),
+            before=self._waiting.take(notes.run_id),
         )
+        if life.before is not None:
+            notes.learn(life.before[0].to_dict())
+        notes.watch(begin)
         graph = await self._open()
         self._alive.add(notes)
         try:
@@ -230,7 +233,7 @@ class GraphWorkflow:
         answer = state.get("final_answer", "")
         done = conclude(notes, task, life.conduct(state), answer, team=life.team, clock=life.clock)
         if done.state is AgentState.WAITING:
-            self._waiting.keep(notes.run_id, life.conduct(state).plan)
+            self._waiting.keep(notes.run_id, life.conduct(state))
         else:
             await graph.checkpointer.adelete_thread(notes.run_id)  # each has all results in it, and none is read again
         return done
@@ -247,10 +250,10 @@ class GraphWorkflow:
 
     def _without_secrets(self, value: Any) -> Any:
         """What may be in a checkpoint: as much as may be in notes."""
-        redaction = self._library.engine.store.redaction
-        for notes in self._alive:
+        suspected = [notes for notes in self._alive if notes.may_hold_secrets]
+        for notes in suspected:
             value = notes.without_secrets(value)
-        return redaction.clean(value) if redaction.suspects(encode_json(value).decode()) else value
+        return self._library.engine.store.redaction.clean(value) if suspected else value
 
 
 def build_graph() -> Any:
@@ -279,6 +282,7 @@ async def _planning(state: PlanState, runtime: Any) -> PlanState:
         plan = await life.team.planning.decompose_task(state["question"], history=state.get("history", ""))
         life.notes.write("plan", plan=plan.to_dict())  # before anything is done: what is done belongs to this plan
     life.clock.lap("planning")
+    life.notes.watch(plan.to_dict())
     return PlanState(task_plan=plan.to_dict(), step_results={}, fresh=[], current_step=0, errors=list(plan.problems))
 
 
@@ -290,6 +294,7 @@ async def _planning_anew(state: PlanState, life: _Life) -> PlanState:
     else:
         await conductor.revise()
         life.notes.write("plan", plan=conductor.plan.to_dict())
+    life.notes.watch(conductor.plan.to_dict())
     life.tell(PlanMade(conductor.plan))
     return life.changed_plan()
 
@@ -302,7 +307,9 @@ async def _execution(state: PlanState, runtime: Any) -> PlanState:
     fresh = await conductor.advance()
     if conductor.is_stuck and not fresh:
         interrupt(list(conductor.waiting))
-    return PlanState(fresh=[result.to_dict() for result in fresh]) | life.changed_plan()
+    found = [result.to_dict() for result in fresh]
+    life.notes.watch(found)
+    return PlanState(fresh=found) | life.changed_plan()
 
 
 async def _should_verify(state: PlanState) -> Literal["verification", "execution", "synthesis"]:
@@ -340,6 +347,7 @@ async def _synthesis(state: PlanState, runtime: Any) -> PlanState:
     life.clock.lap("execution")
     answer = await life.team.answer(state["question"], conductor)
     life.clock.lap("synthesis")
+    life.notes.watch(answer)
     return PlanState(final_answer=answer)
 
 

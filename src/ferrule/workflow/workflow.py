@@ -161,7 +161,7 @@ class SimpleWorkflow:
         """`tools` are the only ones a plan may use; of `limits`, turns say nothing about plans."""
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
         self._limits = limits
-        self._waiting = WaitingPlans()
+        self._waiting = WaitingRuns()
 
     async def run(
         self,
@@ -192,7 +192,7 @@ class SimpleWorkflow:
         plan, known = plan_in(entries), results_in(entries)
         if entries[-1]["kind"] == "end" and entries[-1]["state"] != AgentState.WAITING:
             return ended(run_id, begin["task"], plan, known, entries[-1])
-        plan = self._waiting.take(run_id) or plan
+        plan, known = self._waiting.take(run_id) or (plan, known)
         records = await Records.of_run(self._library.engine, run_id)
         words = words_for(entries[-1] if entries[-1]["kind"] == "end" else {}, answer, approvals)
         spent = spent_in(entries)
@@ -218,6 +218,8 @@ class SimpleWorkflow:
         if plan is None:
             plan = await team.planning.decompose_task(task, history=history)
             notes.write("plan", plan=plan.to_dict())
+        else:
+            notes.learn(plan.to_dict())
         clock.lap("planning")
         tell(PlanMade(plan, tuple(known.values())))
         context = StepContext(question=task, run_id=notes.run_id, results=known, history=history)
@@ -225,7 +227,7 @@ class SimpleWorkflow:
         conductor.take_words(words)
         await self._conduct(conductor, notes, tell)
         if not conductor.is_done:
-            self._waiting.keep(notes.run_id, conductor.plan)
+            self._waiting.keep(notes.run_id, conductor)
         clock.lap("execution")
         answer = await team.answer(task, conductor) if conductor.is_done else ""
         clock.lap("synthesis")
@@ -254,21 +256,21 @@ class SimpleWorkflow:
             await conductor.stop()
 
 
-class WaitingPlans:
-    """Plans of runs that wait, with their secrets: as they are written down they have none."""
+class WaitingRuns:
+    """The plans and results of runs that wait, with the secrets in them: as they are written down they have none."""
 
     MOST: Final = 1_000
 
     def __init__(self) -> None:
-        self._plans: OrderedDict[str, Plan] = OrderedDict()
+        self._runs: OrderedDict[str, tuple[Plan, dict[str, StepResult]]] = OrderedDict()
 
-    def keep(self, run_id: str, plan: Plan) -> None:
-        self._plans[run_id] = plan
-        if len(self._plans) > self.MOST:
-            self._plans.popitem(last=False)
+    def keep(self, run_id: str, conductor: Conductor) -> None:
+        self._runs[run_id] = (conductor.plan, conductor.context.results)
+        if len(self._runs) > self.MOST:
+            self._runs.popitem(last=False)
 
-    def take(self, run_id: str) -> Plan | None:
-        return self._plans.pop(run_id, None)
+    def take(self, run_id: str) -> tuple[Plan, dict[str, StepResult]] | None:
+        return self._runs.pop(run_id, None)
 
 
 class Clock:

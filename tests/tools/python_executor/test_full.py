@@ -1,5 +1,6 @@
 """Scripts in a full Python."""
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from ferrule.agent import AgentState
 from ferrule.testing import ScriptedModel
 from ferrule.tools.python_executor import PythonExecutorConfig, python_executor_tools
 from ferrule.tools.python_executor.full import run_in_full_python
+from ferrule.tools.python_executor.isolation import Isolation, find_isolation
 from ferrule.tools.python_executor.script import Script
 
 
@@ -127,6 +129,18 @@ def test_a_bubblewrap_that_is_not_allowed_is_not_used(monkeypatch, tmp_path):
     assert "it said: bwrap: No permissions to create new namespace" in tool.needs
     (weaker,) = python_executor_tools(PythonExecutorConfig(full=True, interpreter="/usr/bin/python3"))
     assert weaker.needs or "without bubblewrap" in weaker.spec.description
+
+
+def test_an_interpreter_by_its_name_brings_nothing_along_from_where_we_stand(tmp_path, monkeypatch):
+    if shutil.which("python3", path="/usr/bin:/bin") is None:
+        pytest.skip("the system has no Python of its own")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    found = find_isolation(PythonExecutorConfig(full=True, interpreter="python3"))
+    assert isinstance(found, Isolation) and str(tmp_path / "lib") not in found.interpreter.places
+    (tool,) = python_executor_tools(PythonExecutorConfig(full=True, interpreter="/nothing"))
+    assert "/nothing" in tool.needs
 
 
 async def test_an_interpreter_that_is_none_is_said():

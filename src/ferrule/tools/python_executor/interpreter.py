@@ -32,7 +32,7 @@ class Interpreter:
     @cached_property
     def places(self) -> list[str]:
         """What it is made of outside of the system's folders. Other things may stand beside it: they are not its."""
-        prefixes = dict.fromkeys([*self._prefixes(), str(Path(self.path).resolve().parents[1])])
+        prefixes = dict.fromkeys([*self._prefixes(), *map(str, Path(self.path).resolve().parents[1:2])])
         found = [os.path.join(os.path.abspath(prefix), part) for prefix in prefixes for part in _PARTS]
         return [place for place in found if os.path.exists(place) and not _is_of_the_system(place)]
 

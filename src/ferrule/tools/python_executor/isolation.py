@@ -131,7 +131,9 @@ def own_user() -> int | None:
 
 def find_isolation(config: PythonExecutorConfig) -> Isolation | str:
     """The best way that works and that the configuration allows; or what is needed for one, in words."""
-    interpreter = Interpreter(path=config.interpreter or sys.executable)
+    # A name alone is looked for where it will run; else what stands around our folder would be taken for its parts.
+    found = shutil.which(config.interpreter or sys.executable, path=_ENVIRONMENT["PATH"])
+    interpreter = Interpreter(path=os.path.abspath(found) if found is not None else config.interpreter)
     if config.isolation != "limits":
         bubblewrap = shutil.which("bwrap")
         if bubblewrap is None:
