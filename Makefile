@@ -1,6 +1,8 @@
 # Everything works from a fresh clone with Python 3.11 or newer and make.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+# The files of tests are shared out among processes; the tests of one file stay together.
+TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help setup run test check format lint types bench docs requirements clean
 
@@ -16,14 +18,14 @@ run: setup ## see Ferrule work
 
 test: ## run all tests
 	@scripts/setup.sh --with-services
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(TOGETHER)
 
 check: ## format, lint, types, tests
 	@scripts/setup.sh --with-services
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(TOGETHER)
 
 format: setup ## format the code
 	@$(BIN)/ruff format .

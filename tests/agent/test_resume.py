@@ -11,9 +11,11 @@ import pytest
 
 from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, Approval, ApprovalPolicy, RunLimits
+from ferrule.agent.alone import alone
 from ferrule.messages import ToolCall
 from ferrule.models.model import ModelReply
 from ferrule.schema import Secret
+from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
 
 
@@ -140,6 +142,19 @@ async def test_a_run_that_goes_on_cannot_be_gone_on_with_by_another():
             await Agent(library, ScriptedModel(["x"])).resume("r")
         end.set()
         assert (await task).text == "ok" and made == [1]
+
+
+async def test_a_run_goes_on_in_one_process_at_a_time(tmp_path):
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    async with ToolKnowledgeStore(url) as store, ToolKnowledgeStore(url) as that_of_another_process:
+        with alone(store, "r"):
+            with alone(that_of_another_process, "s"):
+                pass
+            with pytest.raises(SetupError, match="'r' is going on in another process"):
+                alone(that_of_another_process, "r").__enter__()
+        with alone(that_of_another_process, "r"):
+            pass
+    assert list((tmp_path / "calls.db.runs").iterdir()) == []
 
 
 async def test_approvals_given_twice_at_once_make_one_call():

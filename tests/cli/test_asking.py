@@ -14,8 +14,14 @@ from typing import Any
 import pytest
 
 from ferrule import ToolEngineConfig, UnifiedToolLibrary
+from ferrule.agent import AgentState, Question
+from ferrule.cli.plan_tree import PlanTree
+from ferrule.cli.talking import say_what_it_waits_for
 from ferrule.errors import Stopped
 from ferrule.executors.mcp.elicitation import Elicitation
+from ferrule.orchestrator import OrchestratorResult
+from ferrule.workflow import Plan, PlanStep, StepResult
+from ferrule.workflow.workflow import PlanMade
 from tests.cli.test_cli import environment, ferrule
 from tests.cli.test_safety import project_with
 from tests.mcp_servers.making import SDK_SERVER
@@ -119,3 +125,28 @@ async def test_a_program_asks_in_its_own_way_and_the_call_waits_for_people(tmp_p
         turned_away = await library.engine.execute("server__greet")
     assert slow.text == "Hello Ada" and turned_away.text == "cancel"
     assert questions[0].message == "Who are you?" and questions[0].tool_id == "server"
+
+
+def test_what_a_run_waits_for_is_said_with_all_there_is_to_choose_from(capsys: pytest.CaptureFixture[str]):
+    asked = (Question(call_id="1", text="Which?", options=("red", "blue")), Question(call_id="2", text="Who?"))
+    waits = OrchestratorResult(
+        question="Paint", answer="", state=AgentState.WAITING, strategy="plan", run_id="r", questions=asked
+    )
+    say_what_it_waits_for(waits)
+    said = capsys.readouterr().err
+    assert "? Which?\n  - red\n  - blue\n  Answer with: ferrule ask --resume r" in said
+    assert "? Who?\n  After that, answer with:" in said
+
+
+def test_steps_that_were_done_before_are_shown_so(capsys: pytest.CaptureFixture[str]):
+    steps = (PlanStep(id=1, description="find"), PlanStep(id=2, description="say"))
+    known = StepResult(step_id=1, description="find", tool_type="none", success=True, result="found")
+    PlanTree()(PlanMade(Plan(steps=steps), (known,)))
+    assert capsys.readouterr().err == "✓ 1. find → found\n  2. say\n"
+
+
+def test_a_file_is_not_written_over_for_a_run_that_is_not_there(tmp_path: Path):
+    (tmp_path / "runs.jsonl").write_text("precious")
+    done = ferrule("runs", "export", "nope", "--output", "runs.jsonl", cwd=tmp_path)
+    assert done.returncode == 2 and "There is no run 'nope'" in done.stderr
+    assert (tmp_path / "runs.jsonl").read_text() == "precious"

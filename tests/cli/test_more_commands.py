@@ -31,7 +31,8 @@ def test_a_tool_that_misses_another_is_listed_with_the_reason(tmp_path: Path):
     assert listed.stderr == "ferrule: 报告 is unavailable: it needs 'ghost', which is not there.\n"
     shown = ferrule("tools", "show", "报告", cwd=project).stdout
     assert all(words in shown for words in ("data_processing, text", "ghost, echo", "unavailable: it needs 'ghost'"))
-    [said] = json.loads(ferrule("tools", "list", "--category", "data_processing", "--json", cwd=project).stdout)
+    listed = ferrule("tools", "list", "--category", "data_processing", "--source", "tools", "--json", cwd=project)
+    [said] = json.loads(listed.stdout)
     assert (said["priority"], said["dependencies"]) == (5, ["ghost", "echo"]) and "'ghost'" in said["unavailable"]
     assert ferrule("call", "报告", cwd=project).returncode == 3
     examined = ferrule("doctor", cwd=project)

@@ -181,3 +181,22 @@ def test_what_means_something_else_keeps_its_form(a, b):
         f'say "{a} {b} a"',
     }
     assert len({normalised(question) for question in questions}) == len(questions)
+
+
+async def test_an_answer_that_two_tools_were_asked_for_is_not_kept():
+    @tool(read_only=True, cacheable=True, tags=["weather"])
+    async def almanac(city: str) -> str:
+        """The weather of a city."""
+        return ""
+
+    @tool(read_only=True, cacheable=True, tags=["weather"])
+    async def station(city: str) -> str:
+        """The weather of a city."""
+        return "sunny"
+
+    steps = '{"steps": [{"id": 1, "description": "d", "tool_type": "almanac", "parameters": {"city": "Oslo"}}]}'
+    model = ScriptedModel([steps, steps])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="plan") as orchestrator:
+        library.register(almanac, station)
+        first = await orchestrator.process_task("Weather of Oslo?")
+        assert first.answer == "sunny" and not (await orchestrator.process_task("Weather of Oslo?")).cached

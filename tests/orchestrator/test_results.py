@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import SetupError, UnifiedToolLibrary, tool
+from ferrule import ApprovalPolicy, SetupError, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState, Approval, ApprovalRequest, Question, RunLimits
 from ferrule.agent.events import CallEnded, TextPiece
 from ferrule.orchestrator import Orchestrator
@@ -160,6 +160,27 @@ async def test_a_person_who_is_there_is_asked_at_once(workflow):
             states.append((done.state.value, done.steps[0].success if done.steps else None))
             assert person.asked == ["1"]
     assert states == [("finished", True), ("stopped", False), ("waiting", None)]
+
+
+async def test_a_person_is_asked_again_about_a_step_that_is_done_with_another_tool(workflow):
+    @tool(idempotent=True, tags=["clean", "disk"])
+    async def sweep(path: str) -> str:
+        """Clean the disk."""
+        return ""
+
+    @tool(idempotent=True, tags=["clean", "disk"])
+    async def scrub(path: str) -> str:
+        """Clean the disk."""
+        return "clean"
+
+    steps = {"id": 1, "description": "clean the disk", "tool_type": "sweep", "parameters": {"path": "a"}}
+    policy, person = ApprovalPolicy(tools={"sweep": "ask", "scrub": "ask"}), Somebody(Approval(allowed=True))
+    async with UnifiedToolLibrary() as library:
+        library.register(sweep, scrub)
+        model = ScriptedModel([plan(steps)])
+        async with Orchestrator(library, model, workflow=workflow, person=person, policy=policy) as orchestrator:
+            done = await orchestrator.process_task("Clean the disk", strategy="plan")
+        assert done.answer == "clean" and person.asked == ["1", "1"]
 
 
 async def test_what_cannot_be_gone_on_with_is_said():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ferrule.errors import InvalidArguments
 from ferrule.workflow.plan import Plan, plan_of, single_step
-from ferrule.workflow.references import resolve, steps_referred_to
+from ferrule.workflow.references import resolve, steps_referred_to, with_other_ids
 
 TOOLS = ["search_web", "calculate", "get_time"]
 RESULTS = {"1": {"items": [{"name": "tea", "price": 3}], "total": 1}, "2": "28 stars", "3": [1, 2, 3]}
@@ -144,3 +144,24 @@ def test_no_text_breaks_the_reader(text):
         resolve(text, RESULTS)
     except InvalidArguments:
         assert steps_referred_to(text) or "$" in text or "{" in text
+
+
+@pytest.mark.parametrize("said", ["1e999", "-1e999", "NaN", "1" + "0" * 400, "-5", "true", '"soon"', "null"])
+def test_a_time_that_is_none_is_no_time(said):
+    found = plan_of(json.loads(f'{{"steps": ["do it"], "total_estimated_time": {said}}}'), TOOLS)
+    assert found is not None and found.total_estimated_time in (0.0, 1.0)
+    assert Plan.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_references_can_be_turned_to_other_steps():
+    said = {"a": "${1}", "b": ["see {{ 1.items[0].name }} and ${steps.2.x}"], "c": "${HOME} ${11}", "d": 1}
+    changed = with_other_ids(said, {"1": 4, "2": "x"})
+    assert changed == {"a": "${4}", "b": ["see {{ 4.items[0].name }} and ${steps.x.x}"], "c": "${HOME} ${11}", "d": 1}
+
+
+def test_a_plan_that_follows_others_has_ids_of_its_own_and_repeats_nothing():
+    after = plan(step(1, "calculate", parameters={"n": 1}), step(2, "get_time")).steps
+    said = [step(1, "calculate", parameters={"n": 1}), step(2, "search_web", [1], parameters={"q": "${1} ${2}"})]
+    found = plan_of({"steps": said}, TOOLS, after=after, once=after[:1])
+    assert found is not None and [s.id for s in found.steps] == [1, 2, 3]
+    assert found[3].parameters == {"q": "${1} ${2}"} and found[3].dependencies == (1, 2)

@@ -35,6 +35,8 @@ async def verify(one: StepResult, expected: str = "", *others: StepResult) -> An
         ("the match ended 3:2 after 120:30 minutes", "score", ""),
         (0, "how many errors", "number"),
         ({"count": 0, "items": []}, "what is there", ""),
+        ("Avengers: Infinity War, with Nan", "which film", ""),
+        (-3, "age difference in years", "number"),
     ],
 )
 async def test_what_is_sound_is_believed(text, description, expected):
@@ -57,6 +59,7 @@ async def test_what_is_sound_is_believed(text, description, expected):
         ("-5", "how many stars", "number", "never less than nothing"),
         ("the probability is 140%", "probability of rain", "", "no share of a whole"),
         ("NaN", "the mean", "", "not a finite number"),
+        ({"result": "-Infinity"}, "the mean", "", "not a finite number"),
     ],
 )
 async def test_what_cannot_be_is_doubted(text, description, expected, issue):
@@ -82,6 +85,12 @@ async def test_results_of_one_subject_should_have_something_in_common():
     assert (await verify(result("bananas", "colour of fruit", 2), "", one)).issues == ()
 
 
+async def test_results_of_several_subjects_need_nothing_in_common():
+    said = {"Tokyo": "21:15, a Tuesday", "Paris": "14:17 and rain", "Lima": "eight in the morning"}
+    done = [result(text, f"Get the current time in {city}", n) for n, (city, text) in enumerate(said.items())]
+    assert (await verify(done[2], "", *done[:2])).issues == ()
+
+
 def test_jaccard_is_what_sets_have_in_common():
     assert (jaccard({"a", "b"}, {"b", "c"}), jaccard(set(), set()), jaccard({"a"}, set())) == (1 / 3, 1.0, 0.0)
 
@@ -99,6 +108,14 @@ def test_of_a_search_the_first_three_hits_are_told():
     hits = [{"title": f"T{n}", "snippet": f"about {n}", "url": f"https://e.test/{n}"} for n in range(5)]
     told = format_result({"results": hits}, name="search_web", tags=["search"])
     assert told.splitlines() == [f"- T{n}: about {n} (https://e.test/{n})" for n in range(3)]
+
+
+def test_times_and_history_are_put_into_words():
+    time = {"time": "2026-11-15T14:05:00+09:00", "zone": "Asia/Tokyo", "text": "It is 14:05 in Tokyo."}
+    assert format_result(time, name="get_time", tags=["time"]) == "It is 14:05 in Tokyo."
+    turns = [{"question": "Tea?", "answer": "Yes."}, {"question": "Cake?", "answer": ""}]
+    assert format_result(turns, name="get_conversation_history") == "- Tea? → Yes.\n- Cake?"
+    assert format_result(["Tea?"], name="get_conversation_history") == "- Tea?"
 
 
 async def test_of_many_tools_the_core_and_ten_others_are_shown_and_the_rest_counted():
