@@ -19,6 +19,9 @@ from ferrule.tools.conversation import CONTROL, control_tools
 RELEVANT: Final = 10
 """Where not all tools can be shown: how many beside the core ones."""
 
+KEPT: Final = 100
+"""Offers for tasks of which it may be asked again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
@@ -68,6 +71,8 @@ class Toolbox:
         found = self._made.get(task) or self._made.get("")
         if found is None:
             found, is_all = self._choose(task)
+            if len(self._made) >= KEPT:
+                self._made.clear()
             self._made["" if is_all else task] = found
         return found
 

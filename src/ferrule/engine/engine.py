@@ -27,6 +27,7 @@ from ferrule.call import (
     ToolExecutionContext,
     ToolExecutionResult,
     ToolExecutor,
+    ValidationResult,
 )
 from ferrule.concurrency import ConcurrencyConfig, Place, ToolConcurrencyController
 from ferrule.content import Output, copy_json, encode_json
@@ -179,6 +180,10 @@ class ToolEngine:
         if not secret_names and not redaction.suspects(encode_json(given).decode()):
             return given
         return redaction.clean_params(given, secret_names, redaction.secrets_of(given, secret_names))
+
+    def check(self, tool: Tool, params: Mapping[str, Any], action: str | None = None) -> ValidationResult:
+        """What is wrong with arguments, and what they would be called with; nothing is called."""
+        return self._preparation.of(tool, action).check.check(params)
 
     def register_executor(self, name: str, executor: ToolExecutor) -> None:
         """Let tools whose handler has this name be run by an executor of yours."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from ferrule.agent.limits import RunLimits
 from ferrule.messages import Usage
+
+_NOTHING: Final = Usage()
 
 
 class Budget:
@@ -22,16 +25,21 @@ class Budget:
     @property
     def reached(self) -> str | None:
         """Which limit the run has come to, in words; None when it may go on."""
-        return self._limits.reached(turns=0, calls=self.calls, seconds=self._seconds, usage=self._usage())
+        return self._reached(self.calls)
 
     @property
     def may_think(self) -> bool:
         """Whether the model may be asked once more: that makes no call."""
-        return self._limits.reached(turns=0, calls=0, seconds=self._seconds, usage=self._usage()) is None
+        return self._reached(0) is None
 
     @property
     def seconds_left(self) -> float | None:
         return None if self._limits.seconds is None else max(0.0, self._limits.seconds - self._seconds)
+
+    def _reached(self, calls: int) -> str | None:
+        counts = self._limits.tokens is not None or self._limits.cost is not None
+        usage = self._usage() if counts else _NOTHING
+        return self._limits.reached(turns=0, calls=calls, seconds=self._seconds, usage=usage)
 
     @property
     def _seconds(self) -> float:

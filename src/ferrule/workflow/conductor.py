@@ -119,15 +119,15 @@ class Conductor:
         """The result with what is to be said about it; None when the step is done once more, with another tool."""
         step = self.plan[result.step_id]
         if step.tool_type == ASK_USER and result.success:
-            return replace(result, verification=_IN_PERSON)
-        verification = await self._verification.verify_result(result, self.context, step.expected)
-        found = replace(result, verification=verification)
+            result.verification = _IN_PERSON
+            return result
+        result.verification = await self._verification.verify_result(result, self.context, step.expected)
         if (first := self._doubted.pop(str(step.id), None)) is not None:
-            return self._better(first, found)
-        if found.success and found.is_doubtful and self._try_another(step):
-            self._doubted[str(step.id)] = found
+            return self._better(first, result)
+        if result.success and result.is_doubtful and self._try_another(step):
+            self._doubted[str(step.id)] = result
             return None
-        return found
+        return result
 
     def settle(self, result: StepResult) -> None:
         """Take a result as that of its step."""

@@ -34,7 +34,6 @@ from ferrule.models.model import Model, ModelRequest, can_think
 from ferrule.registry import ToolRegistry
 from ferrule.spec import Tool, ToolCapability
 from ferrule.tags import extract_tags
-from ferrule.validation import ToolParameterValidator
 from ferrule.workflow.formatting import format_result
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, PlanStep
 from ferrule.workflow.references import resolve
@@ -88,7 +87,6 @@ class ExecutionAgent:
         self._library, self._model, self._name = library, model, name
         self._policy, self._memory = policy or ApprovalPolicy(), memory
         self._tools = None if tools is None else frozenset(tools)
-        self._validator = ToolParameterValidator()
         self.usage = Usage()
 
     def may_use(self, tool_id: str) -> bool:
@@ -97,10 +95,10 @@ class ExecutionAgent:
     def is_whole(self, step: PlanStep) -> bool:
         """Whether a step says all that its tool needs, so that nobody has to fill it in."""
         try:
-            _, capability = self._library.engine.registry.find(step.tool_type)
+            tool, capability = self._library.engine.registry.find(step.tool_type)
         except CallError:
             return False
-        return self._validator.check_of(capability).check(step.parameters).is_valid
+        return self._library.engine.check(tool, step.parameters, capability.name).is_valid
 
     async def execute_step(
         self, step: PlanStep, context: StepContext, *, attempt: int = 1, word: Word | None = None
@@ -114,7 +112,8 @@ class ExecutionAgent:
         else:
             leave = word if isinstance(word, Approval) else None
             result = await self._execute_with_tool(step, context, attempt, leave)
-        return replace(result, seconds=time.perf_counter() - started)
+        result.seconds = time.perf_counter() - started
+        return result
 
     # With a tool
 
@@ -177,12 +176,13 @@ class ExecutionAgent:
                 f"Step {step.id} was not done: it carried a secret, and secrets are not kept while a run waits or is "
                 "interrupted. Ask again, with the value itself."
             )
-        checked = self._validator.check_of(capability).check(params)
+        engine = self._library.engine
+        checked = engine.check(tool, params, capability.name)
         if checked.is_valid:
             return params
         problems = " ".join(str(error) for error in checked.errors)
         filled = await self._fill(step, tool, capability, context, params, problems)
-        if not self._validator.check_of(capability).check(filled).is_valid:
+        if not engine.check(tool, filled, capability.name).is_valid:
             raise InvalidArguments(f"Step {step.id} does not say what {step.tool_type!r} needs: {problems}")
         return filled
 

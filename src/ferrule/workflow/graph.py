@@ -31,6 +31,7 @@ from ferrule.workflow.conductor import Conductor
 from ferrule.workflow.execution import Word
 from ferrule.workflow.notes import RunNotes
 from ferrule.workflow.plan import Plan
+from ferrule.workflow.planning import planning_toolbox
 from ferrule.workflow.recovery import Records
 from ferrule.workflow.results import StepContext, StepResult
 from ferrule.workflow.workflow import (
@@ -143,7 +144,7 @@ class GraphWorkflow:
         except ImportError:
             raise MissingExtra("langgraph", "langgraph") from None
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
-        self._limits = limits
+        self._limits, self._toolbox = limits, planning_toolbox(library, tools)
         self._waiting, self._alive = WaitingRuns(), set[RunNotes]()
         self._stack = AsyncExitStack()
         self._graph: Any = None
@@ -204,7 +205,7 @@ class GraphWorkflow:
         spent: Spent,
         words: Mapping[str, Word],
     ) -> WorkflowResult:
-        team = await Team.of(self._library, self._model, task, self._policy, self._tools)
+        team = await Team.of(self._library, self._model, task, self._policy, self._tools, self._toolbox)
         life = _Life(
             library=self._library,
             team=team,

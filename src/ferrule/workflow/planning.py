@@ -82,6 +82,13 @@ _REVISED: Final = {**PLAN_SCHEMA, "properties": {**PLAN_SCHEMA["properties"], "s
 """A plan that may have nothing more to try."""
 
 
+def planning_toolbox(
+    library: UnifiedToolLibrary, tools: Collection[str] | None, core: Sequence[str] = CORE_TOOLS
+) -> Toolbox:
+    """What plans are made of."""
+    return Toolbox(library, tools=tools, core=core, budget_tokens=8_000, own=False)
+
+
 class PlanningAgent:
     """Breaks questions down into steps."""
 
@@ -92,10 +99,11 @@ class PlanningAgent:
         *,
         core_tools: Sequence[str] = CORE_TOOLS,
         tools: Collection[str] | None = None,
+        toolbox: Toolbox | None = None,
     ) -> None:
-        """`tools` are the only ones a plan may use."""
+        """`tools` are the only ones a plan may use; a `toolbox` may be shared by many runs."""
         self._library, self._model, self._core = library, model, tuple(core_tools)
-        self._toolbox = Toolbox(library, tools=tools, core=self._core, budget_tokens=8_000, own=False)
+        self._toolbox = toolbox or planning_toolbox(library, tools, self._core)
         self.usage = Usage()
 
     @property

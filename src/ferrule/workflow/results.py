@@ -34,7 +34,7 @@ class Verification:
 
 @dataclass(slots=True, kw_only=True)
 class StepResult:
-    """What came of one step. Not frozen, as three are made for each step; yet nobody changes one."""
+    """What came of one step. Once it is settled nobody changes it."""
 
     step_id: StepId
     description: str

@@ -12,6 +12,7 @@ from uuid import uuid4
 from ferrule.agent.answer import AgentState, Approval, ApprovalRequest, Question
 from ferrule.agent.approval import ApprovalPolicy
 from ferrule.agent.limits import RunLimits
+from ferrule.agent.toolbox import Toolbox
 from ferrule.library import UnifiedToolLibrary
 from ferrule.memory import ExecutionContext, RunMemory
 from ferrule.memory.counsel import Counsel
@@ -23,7 +24,7 @@ from ferrule.workflow.coordination import CoordinationAgent
 from ferrule.workflow.execution import ExecutionAgent, Word
 from ferrule.workflow.notes import RunNotes
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan
-from ferrule.workflow.planning import PlanningAgent
+from ferrule.workflow.planning import PlanningAgent, planning_toolbox
 from ferrule.workflow.recovery import Records
 from ferrule.workflow.results import StepContext, StepResult
 from ferrule.workflow.verification import VerificationAgent
@@ -111,12 +112,13 @@ class Team:
         question: str,
         policy: ApprovalPolicy | None,
         tools: Collection[str] | None,
+        toolbox: Toolbox,
     ) -> Team:
         await library.failures.load()
         lived = ExecutionContext(task_description=question)
         memory = RunMemory(adviser=Counsel(lived, library.engine.registry, library.failures), listener=library.failures)
         return cls(
-            planning=PlanningAgent(library, model, tools=tools),
+            planning=PlanningAgent(library, model, toolbox=toolbox),
             execution=ExecutionAgent(library, model, policy=policy, memory=memory, tools=tools),
             verification=VerificationAgent(),
             coordination=CoordinationAgent(model),
@@ -160,7 +162,7 @@ class SimpleWorkflow:
     ) -> None:
         """`tools` are the only ones a plan may use; of `limits`, turns say nothing about plans."""
         self._library, self._model, self._policy, self._tools = library, model, policy, tools
-        self._limits = limits
+        self._limits, self._toolbox = limits, planning_toolbox(library, tools)
         self._waiting = WaitingRuns()
 
     async def run(
@@ -212,7 +214,8 @@ class SimpleWorkflow:
         on_event: OnWorkflowEvent | None,
         spent: Spent,
     ) -> WorkflowResult:
-        team, tell = await Team.of(self._library, self._model, task, self._policy, self._tools), on_event or nobody
+        team = await Team.of(self._library, self._model, task, self._policy, self._tools, self._toolbox)
+        tell = on_event or nobody
         budget = spent.budget(self._limits, team)
         clock = Clock()
         if plan is None:
