@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.engine import ToolEngine, ToolEngineConfig
@@ -76,6 +76,15 @@ class AgentSection:
     calls: int | None = 100
     tokens: int | None = None
     seconds: float | None = None
+    cost: float | None = None
+    """The most a run may cost, by the prices below."""
+    input_price: float | None = None
+    output_price: float | None = None
+    """Of a million tokens, in whatever money."""
+    strategy: str | None = None
+    """`plan`, `loop`, `direct`, or `model` to let the model choose; none: the question decides."""
+    workflow: Literal["simple", "langgraph", "auto"] = "simple"
+    """What plans are done by: `langgraph` keeps checkpoints, and takes a second to load."""
     approval: ApprovalSection = field(default_factory=ApprovalSection)
 
 

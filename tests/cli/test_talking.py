@@ -265,3 +265,26 @@ def test_a_tool_that_asks_the_user_asks_at_the_terminal(tmp_path: Path):
 def test_where_nobody_can_be_asked_the_tool_says_so(tmp_path: Path):
     done = ferrule("call", "ask_user", "question=Which colour?", cwd=tmp_path)
     assert done.returncode == 6 and "Nobody can be asked here" in done.stderr
+
+
+def test_a_question_that_is_stopped_says_how_to_go_on(shop: Path):
+    terminal = Terminal(shop, "ask", "brew coffee for 2 cups")
+    terminal.wait_for("brew_coffee")
+    os.killpg(terminal.process.pid, signal.SIGINT)
+    terminal.wait_for("Stopped. Go on with: ferrule runs resume ")
+    assert terminal.end() == 130
+
+
+def test_a_tool_that_is_not_there_cannot_be_asked_for(tmp_path: Path):
+    done = ferrule("ask", "-t", "calculater", "what is 2+2?", cwd=tmp_path)
+    assert done.returncode == 2 and "Did you mean 'calculator'" in done.stderr
+
+
+def test_a_project_says_how_plans_are_done_and_what_answers_cost(tmp_path: Path):
+    (tmp_path / "ferrule.toml").write_text(
+        '[store]\nurl = "sqlite:///calls.db"\n[agent]\nworkflow = "langgraph"\nstrategy = "plan"\ninput_price = 1.0\n'
+    )
+    done = ferrule("ask", "--json", "what is 6*7 and what is 5+5?", cwd=tmp_path)
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["strategy"], said["cost"]) == (0, "plan", 0.0)
+    assert (tmp_path / "calls-graph.db").exists()

@@ -254,3 +254,13 @@ async def test_the_limits_of_an_orchestrator_hold_for_plans(workflow):
         ) as orchestrator:
             result = await orchestrator.process_task("Add twice")
     assert result.state is AgentState.STOPPED and "1 is the most" in result.errors[-1]
+
+
+async def test_several_questions_of_a_plan_are_answered_at_once(workflow):
+    asking = [ASK, {**ASK, "id": 2, "parameters": {"question": "Milk?"}}]
+    async with UnifiedToolLibrary() as library:
+        model = ScriptedModel([plan(*asking), "Tea with milk."])
+        async with Orchestrator(library, model, workflow=workflow, strategy="plan") as orchestrator:
+            paused = await orchestrator.process_task("What shall we drink?")
+            done = await orchestrator.resume(paused.run_id, {"1": "tea", "2": "yes"})
+    assert done.answer == "Tea with milk." and [step.output for step in done.steps] == ["tea", "yes"]

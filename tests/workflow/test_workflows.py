@@ -124,13 +124,13 @@ async def test_what_needs_a_failed_step_is_skipped_and_the_rest_still_done(workf
     no_thinking = ModelRefused("I will not")
     async with UnifiedToolLibrary() as library:
         library.register(add, broken)
-        async with workflow(library, ScriptedModel([plan(*steps), no_thinking, NOTHING_ELSE])) as flow:
+        async with workflow(library, ScriptedModel([plan(*steps), no_thinking, NOTHING_ELSE, "Only four."])) as flow:
             done = await flow.run("Go")
         results = {r.step_id: r for r in done.results}
         assert (results[2].skipped, results[3].skipped) == (True, True) and results[4].output == 4
         assert results[2].error == "It needs the result of step 1, which failed."
         assert results[3].error == "It needs the result of step 2, which was skipped."
-        assert [a.level for a in results[1].attempts] == ["name", "reasoning"] and done.answer == "4"
+        assert [a.level for a in results[1].attempts] == ["name", "reasoning"] and done.answer == "Only four."
 
 
 async def test_a_tool_that_fails_is_replaced_by_one_that_can_do_the_same(workflow):
@@ -184,13 +184,31 @@ async def test_a_model_that_writes_no_plan_is_asked_once_more_and_then_there_is_
         model = ScriptedModel(["Sure!", plan(step(1)), "thought"])
         async with workflow(library, model) as flow:
             done = await flow.run("Go")
-        assert done.answer == "thought" and "There is no plan in that" in str(model.requests[1].messages[-1]["content"])
+        assert done.answer == "thought" and "That is not a plan: no JSON" in str(
+            model.requests[1].messages[-1]["content"]
+        )
         model = ScriptedModel(["Sure!", "Really!", "one thought"])
         async with workflow(library, model) as flow:
             done = await flow.run("Go")
         assert done.answer == "one thought" and done.errors == (
             "There was no plan: no JSON object with steps was found.",
         )
+
+
+async def test_a_plan_that_is_not_as_it_should_be_is_asked_for_again_and_then_mended(workflow):
+    wrong = json.dumps(
+        {"steps": [{"id": [1], "description": "add", "tool_type": "add", "parameters": {"a": 1, "b": 2}}]}
+    )
+    async with UnifiedToolLibrary() as library:
+        library.register(add)
+        model = ScriptedModel([wrong, plan(step(1, "add", parameters={"a": 2, "b": 2}))])
+        async with workflow(library, model) as flow:
+            done = await flow.run("Go")
+        assert done.results[0].output == 4 and done.errors == ()
+        assert "steps[0].id" in str(model.requests[1].messages[-1]["content"])
+        async with workflow(library, ScriptedModel([wrong, wrong])) as flow:
+            done = await flow.run("Go")
+        assert done.results[0].output == 3 and "steps[0].id" in done.errors[0]
 
 
 async def test_a_result_that_cannot_be_believed_is_asked_of_another_tool(workflow):
@@ -348,7 +366,7 @@ async def test_a_plan_is_held_to_the_tools_it_may_use(workflow):
     async with UnifiedToolLibrary() as library:
         library.register(add, shop)
         steps = [step(1, "shop", parameters={"item": "tea"}), step(2, "add", parameters={"a": 1, "b": 1})]
-        model = ScriptedModel([plan(*steps), ModelRefused("no"), "done"])
+        model = ScriptedModel([plan(*steps), ModelRefused("no"), NOTHING_ELSE, "done"])
         async with workflow(library, model, tools=["add"]) as flow:
             done = await flow.run("Go")
         assert "shop" not in str(model.requests[0].messages[0]["content"])

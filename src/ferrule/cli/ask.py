@@ -11,13 +11,14 @@ import typer
 from ferrule.agent import AgentState
 from ferrule.cli import show
 from ferrule.cli.asking import ask_at_the_terminal, read_line
-from ferrule.cli.making import limits_of, model_of, policy_of
+from ferrule.cli.making import check_tools, limits_of, model_of, policy_of
 from ferrule.cli.plan_tree import PlanTree
 from ferrule.cli.session import USAGE, Session, fail, run
 from ferrule.cli.talking import PersonAtTheTerminal, Voice, say_what_it_waits_for
 from ferrule.library import UnifiedToolLibrary
 from ferrule.models import close_model
 from ferrule.orchestrator import Orchestrator, OrchestratorResult
+from ferrule.orchestrator.strategy import StrategyChosen
 
 WAITING, STOPPED = 8, 9
 
@@ -43,7 +44,11 @@ def answer_question(
     quiet = quiet or as_json
     voice, tree = Voice(quiet=quiet, stream=not as_json), PlanTree(quiet=quiet)
 
+    begun: list[str] = []
+
     def seen(event: Any) -> None:
+        if isinstance(event, StrategyChosen):
+            begun.append(event.run_id)
         tree(event)
         voice(event)
 
@@ -57,8 +62,8 @@ def answer_question(
                 Orchestrator(
                     library,
                     chosen,
-                    workflow="simple",  # a command is over before a graph of LangGraph is even loaded
-                    strategy=strategy,
+                    workflow=section.workflow,
+                    strategy=strategy or section.strategy,
                     policy=policy_of(section.approval),
                     person=PersonAtTheTerminal(read_line, yes=yes, hidden=tree.hidden),
                     limits=limits_of(section, turns),
@@ -66,6 +71,7 @@ def answer_question(
                     instructions=section.instructions,
                 ) as orchestrator,
             ):
+                check_tools(tools if tools is not None else section.tools, library)
                 if resume is not None:
                     return await orchestrator.resume(resume, question or None, approvals=approve, on_event=seen)
                 return await orchestrator.process_task(question or "", on_event=seen)
@@ -73,7 +79,7 @@ def answer_question(
             tree.finish()
             await close_model(chosen)
 
-    result = run(story())
+    result = run(story(), if_stopped=lambda: f" Go on with: ferrule runs resume {begun[-1]}" if begun else "")
     if as_json:
         show.as_json(result.to_dict())
     elif result.state is not AgentState.WAITING:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from ferrule.agent import Agent, ApprovalPolicy, Person, RunLimits
 from ferrule.agent.approval import Verdict
 from ferrule.config import AgentSection, ApprovalSection
+from ferrule.errors import SetupError
 from ferrule.library import UnifiedToolLibrary
+from ferrule.messages import Usage
 from ferrule.models import Model, choose_model
+from ferrule.names import did_you_mean
 
 
 def make_agent(
@@ -36,7 +40,30 @@ def make_agent(
 
 
 def limits_of(section: AgentSection, turns: int | None) -> RunLimits:
-    return RunLimits(turns=turns or section.turns, calls=section.calls, tokens=section.tokens, seconds=section.seconds)
+    return RunLimits(
+        turns=turns or section.turns,
+        calls=section.calls,
+        tokens=section.tokens,
+        seconds=section.seconds,
+        cost=section.cost,
+        price=price_of(section),
+    )
+
+
+def price_of(section: AgentSection) -> Callable[[Usage], float] | None:
+    """What a usage costs, where the project says what tokens do."""
+    into, out = section.input_price, section.output_price
+    if into is None and out is None:
+        return None
+    return lambda usage: (usage.input_tokens * (into or 0.0) + usage.output_tokens * (out or 0.0)) / 1_000_000
+
+
+def check_tools(tools: list[str] | None, library: UnifiedToolLibrary) -> None:
+    """SetupError for a tool that is not there."""
+    known = library.engine.registry.snapshot().by_id
+    for name in tools or ():
+        if name not in known:
+            raise SetupError(f"There is no tool {name!r}.{did_you_mean(name, known)} `ferrule tools list` shows all.")
 
 
 def model_of(section: AgentSection, named: str | None) -> Model:

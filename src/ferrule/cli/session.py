@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -99,12 +99,15 @@ def without_files(config: ToolEngineConfig) -> ToolEngineConfig:
     return dataclasses.replace(config, tools_directory=NOWHERE, skills_directories=(), mcp_file=None, openapi=())
 
 
-def run(story: Coroutine[Any, Any, T]) -> T:
-    """Run a command's story; what goes wrong becomes one line and an exit code."""
+def run(story: Coroutine[Any, Any, T], *, if_stopped: Callable[[], str] = str) -> T:
+    """Run a command's story; what goes wrong becomes one line and an exit code.
+
+    `if_stopped` says what can be done after Ctrl-C.
+    """
     try:
         return asyncio.run(_until_interrupted(story))
     except KeyboardInterrupt:
-        fail("Stopped.", code=130)
+        fail(f"Stopped.{if_stopped()}", code=130)
     except FerruleError as error:
         fail(str(error), code=USAGE)
 

@@ -144,14 +144,15 @@ class Orchestrator:
     async def resume(
         self,
         run_id: str,
-        answer: str | None = None,
+        answer: Mapping[str, str] | str | None = None,
         *,
         approvals: Mapping[str, Approval | bool] | bool | None = None,
         on_event: Tell | None = None,
     ) -> OrchestratorResult:
         """Go on with a run that waits, or that a crash interrupted: `answer` what it asked, or allow what it wants.
 
-        It is gone on with by what began it: the same workflow, or the agent.
+        It is gone on with by what began it: the same workflow, or the agent. Of several questions of a plan a single
+        text answers the first; a map of their ids and texts answers all.
         """
         began = time.perf_counter()
         self._have_history_tool()

@@ -89,9 +89,9 @@ class Runs:
         began = time.perf_counter()
         chosen = await choose_strategy(asked.task, asked.strategy, self._library, self._model)
         choosing = time.perf_counter() - began
-        if tell is not None:
-            tell(chosen)
         run_id = new_run_id()
+        if tell is not None:
+            tell(replace(chosen, run_id=run_id))
         self._memory.bind(run_id, asked.snapshot, asked.turn, strategy=chosen.strategy)
         turns = await asked.snapshot.turns() if is_about_history(asked.task) else ()
         ways = {"plan": self._plan, "loop": self._loop, "direct": self._direct}
@@ -103,7 +103,7 @@ class Runs:
     async def resume(
         self,
         run_id: str,
-        answer: str | None,
+        answer: Mapping[str, str] | str | None,
         approvals: Mapping[str, Approval | bool] | bool | None,
         tell: Tell | None,
     ) -> OrchestratorResult:
@@ -112,7 +112,8 @@ class Runs:
         begin = entries[0]
         if begin.get("workflow") is None:
             bound = await self._memory.bound_to(run_id) or {}
-            went_on = await self._agent.resume(run_id, answer, approvals=approvals, on_event=tell)
+            said = answer if isinstance(answer, str) or answer is None else "\n".join(answer.values())
+            went_on = await self._agent.resume(run_id, said, approvals=approvals, on_event=tell)
             return await outcome_of_run(
                 begin["task"], went_on, bound.get("strategy", "loop"), await self._summary(run_id)
             )

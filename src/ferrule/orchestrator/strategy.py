@@ -64,6 +64,8 @@ class StrategyChosen:
     strategy: Strategy
     reason: str
     usage: Usage = Usage()
+    run_id: str = ""
+    """Of the run that begins: whoever breaks it off can go on with it."""
 
 
 def check_strategy(name: str | None) -> None:

@@ -37,14 +37,14 @@ class CoordinationAgent:
         self.usage = Usage()
 
     async def synthesize(self, question: str, plan: Plan, results: Sequence[StepResult], *, think: bool = True) -> str:
-        """With a model that can think, and may, an answer out of all good results.
+        """With a model that can think, and may, an answer out of all results; that of a single step is the answer.
 
         Else the last good result that is not empty; and where the plan has several ends, the last of each.
         """
         good = [result for result in results if result.success and result.result.strip()]
         if not good:
             return account_of(question, results)
-        if think and len(good) > 1 and can_think(self._model):
+        if think and len(results) > 1 and can_think(self._model):
             written = await self._write(question, results)
             if written:
                 return written

@@ -14,7 +14,7 @@ from ferrule.errors import ModelError
 from ferrule.library import UnifiedToolLibrary
 from ferrule.messages import Message, Usage, assistant_message, system_message, user_message
 from ferrule.models.model import Model, ModelRequest, can_think
-from ferrule.workflow.plan import PLAN_SCHEMA, Plan, PlanStep, StepId, plan_of, single_step
+from ferrule.workflow.plan import PLAN_SCHEMA, Plan, PlanStep, StepId, faults_of, plan_of, single_step
 from ferrule.workflow.results import StepResult
 
 CORE_TOOLS: Final = ("search_web", "calculate", "calculator", "get_time", "get_conversation_history")
@@ -74,7 +74,7 @@ _NEVER: Final = {
     "en": " Do not try again what may have happened or is not allowed: {steps}.",
     "zh": "可能已经发生或不被允许的步骤不要再试：{steps}。",
 }
-_NO_PLAN: Final = "There is no plan in that: {problem} Write the JSON object with its steps again, and nothing else."
+_NO_PLAN: Final = "That is not a plan: {problem} Write the JSON object with its steps again, and nothing else."
 
 
 _STEPS: Final = PLAN_SCHEMA["properties"]["steps"]
@@ -112,9 +112,13 @@ class PlanningAgent:
         return can_think(self._model)
 
     async def decompose_task(self, question: str, *, history: str = "") -> Plan:
-        """The plan for a question. A model that writes none is asked once more; then the question is one step."""
+        """The plan for a question. A model that writes none, or a wrong one, is asked once more.
+
+        Then what can be mended is mended, or the question is one step.
+        """
         offer = self._toolbox.offer(question)
         messages = self._build_decomposition_prompt(question, offer, history)
+        mended: Plan | None = None
         problem = ""
         for _ in range(2):
             try:
@@ -123,9 +127,12 @@ class PlanningAgent:
                 problem = str(error)
                 break
             plan, problem = _parse_plan(text, offer)
-            if plan is not None:
+            if plan is not None and not problem:
                 return plan
+            mended = plan or mended
             messages = [*messages, assistant_message(text), user_message(_NO_PLAN.format(problem=problem))]
+        if mended is not None:
+            return replace(mended, problems=(f"The plan was not as it should be: {problem}", *mended.problems))
         plan = single_step(question)
         return Plan(steps=plan.steps, parallel_groups=plan.parallel_groups, problems=(f"There was no plan: {problem}",))
 
@@ -218,13 +225,13 @@ def _trouble(
 
 
 def _parse_plan(text: str, offer: Offer) -> tuple[Plan | None, str]:
-    """The plan in a text, or what is wrong with it."""
+    """The plan in a text, mended if need be, and what is wrong with it."""
     problem = "no JSON object with steps was found."
     for said in json_values_in(text):
         plan = plan_of(said, offer.actions)
+        problem = " ".join(faults_of(said))
         if plan is not None:
-            return plan, ""
-        problem = "it has no steps."
+            return plan, problem
     return None, problem
 
 
