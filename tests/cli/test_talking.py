@@ -136,6 +136,8 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
+            # Where the tests run in the background, Ctrl-C is ignored, and that would be inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         os.close(theirs)
         self.screen = ""

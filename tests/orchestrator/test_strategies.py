@@ -75,7 +75,7 @@ async def test_who_asks_may_say_how():
                 await orchestrator.process_task("Three?", strategy="direct"),
             ]
         assert [(one.strategy, one.answer) for one in done] == [("loop", "a"), ("plan", "b"), ("direct", "c")]
-        assert seen[0] == StrategyChosen(strategy="loop", reason="it was asked for")
+        assert seen[0] == StrategyChosen(strategy="loop", reason="it was asked for", run_id=done[0].run_id)
 
 
 async def test_the_model_may_choose():

@@ -20,7 +20,7 @@ _CLOSING = {
     "~": re.compile(r"^[ \t]*~~~+[ \t]*$", re.MULTILINE),
 }
 _SPACE = re.compile(r"[\s;,]*+")
-_WRAPPER = re.compile(r"(?:\s++|</?[\w:]+>)*+")
+_WRAPPER = re.compile(r"\s*+(?:</?[\w:]++>\s*+)*")
 _CALL_LANGUAGES = frozenset(
     {"", "json", "jsonc", "json5", "python", "py", "python3", "text", "txt", "plaintext", "action", "xml"}
 )

@@ -15,7 +15,8 @@ from ferrule.parsing.text import Text
 
 MAX_DEPTH = 64
 
-SPACE = re.compile(r"(?:\s++|\#[^\n]*+|//[^\n]*+)*+")
+# No group is repeated possessively: Python before 3.11.5 does that wrong.
+SPACE = re.compile(r"\s*+(?:(?:\#|//)[^\n]*+\s*+)*")
 _WORD = re.compile(r"[^\W\d][\w.]*+")
 _KEY = re.compile(r"[^\W\d][\w.$-]*+")
 _SIMPLE_KEY = re.compile(r'"([^"\\]*+)"\s*+:')
@@ -28,8 +29,8 @@ _QUOTE = re.compile(r"""(?P<raw>[rR])?(?P<quote>\"{3}|'{3}|["'])|[uU](?=["'])|(?
 _UNTIL = {
     '"': re.compile(r'[^"\\]*+'),
     "'": re.compile(r"[^'\\]*+"),
-    '"""': re.compile(r'(?:[^"\\]|"(?!""))*+'),
-    "'''": re.compile(r"(?:[^'\\]|'(?!''))*+"),
+    '"""': re.compile(r'[^"\\]*+(?:"(?!"")[^"\\]*+)*'),
+    "'''": re.compile(r"[^'\\]*+(?:'(?!'')[^'\\]*+)*"),
     "”": re.compile(r"[^”\\]*+"),
     "’": re.compile(r"[^’\\]*+"),
 }

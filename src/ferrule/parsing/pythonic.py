@@ -16,9 +16,9 @@ _CALLEE = re.compile(rf"(?P<name>{NAME})[ \t]*\(")
 _HEAD = re.compile(
     rf"(?:[^\W\d]\w*+[ \t]*=(?!=)[ \t]*)?(?:await[ \t]+)?(?P<printed>print[ \t]*\([ \t]*(?={NAME}\())?(?:await[ \t]+)?"
 )
-_KEYWORD = re.compile(r"(?P<quote>[\"']?)(?P<name>[^\W\d](?:\w|\\_)*+)(?P=quote)[ \t]*[=:](?!=)")
-_BETWEEN = re.compile(r"(?:[\s;,|&]++|\#[^\n]*+|\band\b)*+")
-_BRACKET = re.compile(r"\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\\\n]|\\.)*+'|[()\[\]{}]")
+_KEYWORD = re.compile(r"(?P<quote>[\"']?)(?P<name>[^\W\d]\w*+(?:\\_\w*+)*)(?P=quote)[ \t]*[=:](?!=)")
+_BETWEEN = re.compile(r"[\s;,|&]*+(?:(?:\#[^\n]*+|\band\b)[\s;,|&]*+)*")
+_BRACKET = re.compile(r"\"[^\"\\\n]*+(?:\\.[^\"\\\n]*+)*\"|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*'|[()\[\]{}]")
 
 _FAR = 20_000
 """Broken calls longer than this are not looked at closely."""

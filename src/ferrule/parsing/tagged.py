@@ -47,7 +47,7 @@ _FENCE = re.compile(r"\s*```[a-z]*\s*")
 _BEFORE_JSON = re.compile(
     r"(?:to=|call:|function<｜tool▁sep｜>)?(?P<name>[^\W\d][\w./\\-]*+)(?::\d+)?\s*+"
     r"(?:<｜tool▁sep｜>|(?:\[CALL_ID\]\w+)?\[ARGS\]|<\|tool_call_argument_begin\|>"
-    r"|(?:<\|(?:channel|constrain)\|>[^<\n]*+|code|json|[ \t])*+<\|message\|>)?\s*+(?:```(?:json)?\s*+)?(?=\{)"
+    r"|(?:<\|(?:channel|constrain)\|>[^<\n]*+|code|json|[ \t])*<\|message\|>)?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
 _KEY = re.compile(r"\s*<arg_key>(?P<name>[^<\n]*)</arg_key>\s*<arg_value>")
 _NAME_ONLY = re.compile(r"(?P<name>[^\W\d][\w./\\-]*+)\s*(?:<tool_sep>)?\s*")

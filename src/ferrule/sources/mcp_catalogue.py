@@ -10,14 +10,13 @@ import json
 import logging
 import os
 import re
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from ferrule.content import encode_json
 from ferrule.executors.mcp.listing import Listing
+from ferrule.sources.kept_file import keep
 from ferrule.spec import Effects, ToolCapability
 
 logger = logging.getLogger("ferrule.sources")
@@ -45,16 +44,7 @@ class McpCatalogue:
         try:
             if path.exists() and path.read_bytes() == content:
                 return
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                os.replace(temporary, path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            keep(path, content)
         except OSError as error:
             logger.warning("path=<%s> | what a server lists could not be kept: %s", path, error)
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Final
 from ferrule.errors import LoadError
 from ferrule.executors.http.address_guard import AddressGuard
 from ferrule.executors.http.guarded_client import shown_url
+from ferrule.sources.kept_file import keep
 from ferrule.sources.loaded import LoadedFile, LoadReport, digest_of, load_or_report, report_of
 from ferrule.sources.openapi_document import OpenApiDocument, document_of, fetch, is_url, read_document
 from ferrule.sources.openapi_tool import tool_of_document
@@ -139,16 +138,7 @@ def _kept(path: Path) -> tuple[bytes, float] | None:
 
 def _keep(path: Path, content: bytes) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        keep(path, content)
     except OSError as error:
         logger.warning("path=<%s> | an OpenAPI document could not be kept: %s", path, error)
 
