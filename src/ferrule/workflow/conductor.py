@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -99,9 +100,7 @@ class Conductor:
         settled = self._begin()
         if settled or not self._running:
             return settled
-        ended, _ = await asyncio.wait(
-            self._running.values(), timeout=self._budget.seconds_left, return_when=asyncio.FIRST_COMPLETED
-        )
+        ended = await self._first_to_end()
         if not ended:
             return await self._break_off()
         found = []
@@ -114,6 +113,16 @@ class Conductor:
                     self.waiting[step_id] = asked.request
                     self._budget.calls -= _is_call(self.plan[step_id])  # it was not made
         return found
+
+    async def _first_to_end(self) -> Collection[asyncio.Task[StepResult]]:
+        """The tasks that have ended; none when the time is up."""
+        seconds, tasks = self._budget.seconds_left, self._running.values()
+        if seconds is None and len(tasks) == 1:  # as in every chain; to wait for one costs less than for any
+            with suppress(Exception):
+                await next(iter(tasks))
+            return list(tasks)
+        ended, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return ended
 
     async def verify(self, result: StepResult) -> StepResult | None:
         """The result with what is to be said about it; None when the step is done once more, with another tool."""
