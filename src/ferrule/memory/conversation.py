@@ -19,7 +19,7 @@ CONVERSATIONS: Final = "conversation:"
 RUNS: Final = "asked:"
 DEFAULT: Final = "default"
 """The conversation of those who name none."""
-KEPT: Final = 100
+KEPT: Final = 80
 """Of a longer conversation the oldest turns are forgotten."""
 
 
