@@ -316,13 +316,15 @@ async def test_when_the_time_is_up_what_runs_is_ended(workflow, read_only):
 
     async with UnifiedToolLibrary() as library:
         library.register(add, sleep)
-        model = ScriptedModel([plan(step(1, "add", a=1, b=1), step(2, "sleep"), step(3, "add", [2], a=1, b=1))])
-        async with workflow(library, model, limits=RunLimits(seconds=0.3)) as flow:
+        long = plan(step(1, "add", a=1, b=1), step(2, "sleep"), step(3, "add", [2], a=1, b=1))
+        model = ScriptedModel([plan(step(1, "add", a=0, b=0)), long])
+        async with workflow(library, model, limits=RunLimits(seconds=0.8)) as flow:
+            await flow.run("Load what is loaded once")
             done = await flow.run("Go")
         results = {r.step_id: r for r in done.results}
         assert ended == ["sleep"] and results[3].skipped and done.answer == "2"
         assert results[2].error_type == ("stopped" if read_only else "unknown_outcome")
-        assert done.state is AgentState.STOPPED and "0.3 is the most" in done.errors[-1]
+        assert done.state is AgentState.STOPPED and "0.8 is the most" in done.errors[-1]
 
 
 async def test_a_plan_uses_no_more_tokens_than_it_may(workflow):
