@@ -276,6 +276,7 @@ async def test_a_call_that_is_given_up_is_ended(mode):
         calling.cancel()
         await asyncio.wait_for(ended.wait(), 5)
         await asyncio.wait({calling})
+    assert calling.cancelled()
 
 
 def server(project: Path, *more: str) -> StdioServerParameters:

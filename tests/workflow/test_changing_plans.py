@@ -1,7 +1,6 @@
 """Plans that meet people, bad results and limits: the same on both workflows."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -13,34 +12,7 @@ from ferrule.messages import Usage
 from ferrule.models.model import ModelReply
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.workflow import PlanMade
-
-
-def plan(*steps: dict[str, Any]) -> str:
-    return json.dumps({"steps": list(steps)})
-
-
-def step(number: int, tool_type: str = "none", needs: list[int] | None = None, **parameters: Any) -> dict[str, Any]:
-    said = {"id": number, "description": f"step {number}", "tool_type": tool_type, "dependencies": needs or []}
-    return {**said, "parameters": parameters}
-
-
-@tool(read_only=True)
-async def add(a: float, b: float) -> float:
-    """Add two numbers."""
-    return a + b
-
-
-@tool(read_only=True)
-async def broken(item: str) -> str:
-    """Never works."""
-    raise RuntimeError("it is broken")
-
-
-@tool(read_only=True)
-async def shout(text: str) -> str:
-    """Say it loudly."""
-    return text.upper()
-
+from tests.workflow.plans import add, broken, plan, shout, step
 
 # People
 

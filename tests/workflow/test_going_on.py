@@ -15,33 +15,7 @@ from ferrule.models.model import ModelReply, ModelRequest
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.trajectory import trajectory_of
 from ferrule.workflow.workflow import PlanMade, StepEnded
-
-
-def plan(*steps: dict[str, Any]) -> str:
-    return json.dumps({"steps": list(steps)})
-
-
-def step(number: int, tool_type: str = "none", needs: list[int] | None = None, **parameters: Any) -> dict[str, Any]:
-    said = {"id": number, "description": f"step {number}", "tool_type": tool_type, "dependencies": needs or []}
-    return {**said, "parameters": parameters}
-
-
-@tool(read_only=True)
-async def add(a: float, b: float) -> float:
-    """Add two numbers."""
-    return a + b
-
-
-@tool(read_only=True)
-async def broken(item: str) -> str:
-    """Never works."""
-    raise RuntimeError("it is broken")
-
-
-@tool(read_only=True)
-async def shout(text: str) -> str:
-    """Say it loudly."""
-    return text.upper()
+from tests.workflow.plans import add, broken, plan, shout, step
 
 
 async def cut_short(running: Any, moment: asyncio.Event) -> None:
@@ -122,7 +96,7 @@ async def test_a_run_that_has_its_answer_is_not_begun_anew(workflow, tmp_path, m
         model = ScriptedModel([plan(step(1, "add", a=1, b=1), step(2, "add", a=2, b=2)), "Both.", "Both."])
         async with workflow(library, model) as flow:
             with monkeypatch.context() as patched:
-                patched.setattr("ferrule.workflow.workflow.conclude", lambda *_, **__: 1 / 0)
+                patched.setattr("ferrule.workflow.simple.conclude", lambda *_, **__: 1 / 0)
                 patched.setattr("ferrule.workflow.graph.conclude", lambda *_, **__: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
                     await flow.run("Go", run_id="r")

@@ -80,6 +80,12 @@ class Conductor:
         return len(self.context.results) == len(self.plan.steps)
 
     @property
+    def in_order(self) -> list[StepResult]:
+        """The results there are, in the order of the plan."""
+        results = self.context.results
+        return [results[str(step.id)] for step in self.plan.steps if str(step.id) in results]
+
+    @property
     def is_stuck(self) -> bool:
         """Whether nothing can go on before somebody has spoken."""
         return not self._running and bool(self.waiting)

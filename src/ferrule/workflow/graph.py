@@ -27,32 +27,25 @@ from ferrule.library import UnifiedToolLibrary
 from ferrule.models.model import Model
 from ferrule.workflow.budget import Budget
 from ferrule.workflow.checkpoints import open_checkpoints
+from ferrule.workflow.concluding import Clock, conclude, ended
 from ferrule.workflow.conductor import Conductor
 from ferrule.workflow.execution import Word
 from ferrule.workflow.notes import RunNotes
+from ferrule.workflow.past import Spent, WaitingRuns, plan_in, results_in, spent_in, words_for
 from ferrule.workflow.plan import Plan
 from ferrule.workflow.planning import planning_toolbox
 from ferrule.workflow.recovery import Records
 from ferrule.workflow.results import StepContext, StepResult
+from ferrule.workflow.team import Team
 from ferrule.workflow.workflow import (
     Answers,
     Approvals,
-    Clock,
     OnWorkflowEvent,
     PlanMade,
-    Spent,
     StepEnded,
-    Team,
-    WaitingRuns,
     WorkflowResult,
-    conclude,
-    ended,
     new_run_id,
     nobody,
-    plan_in,
-    results_in,
-    spent_in,
-    words_for,
 )
 
 STEPS_OF_GRAPH = 1_000

@@ -12,10 +12,10 @@ from ferrule.messages import Message, ToolCall, assistant_message, tool_message,
 from ferrule.names import model_name
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.workflow.execution import call_id_of
+from ferrule.workflow.past import plan_in, results_in
 from ferrule.workflow.plan import NO_TOOL, PlanStep
 from ferrule.workflow.recovery import MOST_CALLS
 from ferrule.workflow.results import StepResult
-from ferrule.workflow.workflow import plan_in, results_in
 
 
 async def trajectory_of(run_id: str, store: ToolKnowledgeStore) -> list[Message]:

@@ -348,6 +348,7 @@ async def test_a_query_that_is_cancelled_ends_on_the_server(shop_server):
             call.cancel()
             await asyncio.wait([call])
             await until(lambda: running(watcher) == 0)
+            assert call.cancelled()
 
 
 def running(watcher):
