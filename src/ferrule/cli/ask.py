@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import Any
 
@@ -11,13 +10,13 @@ import typer
 from ferrule.agent import AgentState
 from ferrule.cli import show
 from ferrule.cli.asking import ask_at_the_terminal, read_line
-from ferrule.cli.making import check_tools, limits_of, model_of, policy_of
+from ferrule.cli.making import make_orchestrator, model_of
 from ferrule.cli.plan_tree import PlanTree
 from ferrule.cli.session import USAGE, Session, fail, run
 from ferrule.cli.talking import PersonAtTheTerminal, Voice, say_what_it_waits_for
 from ferrule.library import UnifiedToolLibrary
 from ferrule.models import close_model
-from ferrule.orchestrator import Orchestrator, OrchestratorResult
+from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy import StrategyChosen
 
 WAITING, STOPPED = 8, 9
@@ -44,7 +43,7 @@ def answer_question(
     quiet = quiet or as_json
     voice, tree = Voice(quiet=quiet, stream=not as_json), PlanTree(quiet=quiet)
 
-    begun: list[str] = []
+    begun = [resume] if resume else []
 
     def seen(event: Any) -> None:
         if isinstance(event, StrategyChosen):
@@ -55,26 +54,17 @@ def answer_question(
     async def story() -> OrchestratorResult:
         section = session.config().agent
         chosen = model_of(section, model)
-        engine = session.engine(on_elicit=ask_at_the_terminal(contextlib.nullcontext))
+        engine = session.engine(on_elicit=ask_at_the_terminal(tree.hidden))
+        person = PersonAtTheTerminal(read_line, yes=yes, hidden=tree.hidden)
         try:
-            async with (
-                UnifiedToolLibrary(engine=engine) as library,
-                Orchestrator(
-                    library,
-                    chosen,
-                    workflow=section.workflow,
-                    strategy=strategy or section.strategy,
-                    policy=policy_of(section.approval),
-                    person=PersonAtTheTerminal(read_line, yes=yes, hidden=tree.hidden),
-                    limits=limits_of(section, turns),
-                    tools=tools if tools is not None else section.tools,
-                    instructions=section.instructions,
-                ) as orchestrator,
-            ):
-                check_tools(tools if tools is not None else section.tools, library)
-                if resume is not None:
-                    return await orchestrator.resume(resume, question or None, approvals=approve, on_event=seen)
-                return await orchestrator.process_task(question or "", on_event=seen)
+            async with UnifiedToolLibrary(engine=engine) as library:
+                made = make_orchestrator(
+                    section, library, chosen, strategy=strategy, tools=tools, turns=turns, person=person
+                )
+                async with made as orchestrator:
+                    if resume is not None:
+                        return await orchestrator.resume(resume, question or None, approvals=approve, on_event=seen)
+                    return await orchestrator.process_task(question or "", on_event=seen)
         finally:
             tree.finish()
             await close_model(chosen)

@@ -1,4 +1,4 @@
-"""The agent of a project, as `ferrule.toml` and the command's own options describe it."""
+"""The agent and the orchestrator of a project, as `ferrule.toml` and the command's own options describe it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ferrule.library import UnifiedToolLibrary
 from ferrule.messages import Usage
 from ferrule.models import Model, choose_model
 from ferrule.names import did_you_mean
+from ferrule.orchestrator import Orchestrator
 
 
 def make_agent(
@@ -36,6 +37,32 @@ def make_agent(
         limits=limits_of(section, turns),
         approval=policy_of(section.approval),
         person=person,
+    )
+
+
+def make_orchestrator(
+    section: AgentSection,
+    library: UnifiedToolLibrary,
+    model: Model,
+    *,
+    strategy: str | None,
+    tools: list[str] | None,
+    turns: int | None,
+    person: Person,
+) -> Orchestrator:
+    """What the command does not say, the project does. The library must be open: tools are looked up in it."""
+    wanted = tools if tools is not None else section.tools
+    check_tools(wanted, library)
+    return Orchestrator(
+        library,
+        model,
+        workflow=section.workflow,
+        strategy=strategy or section.strategy,
+        policy=policy_of(section.approval),
+        person=person,
+        limits=limits_of(section, turns),
+        tools=wanted,
+        instructions=section.instructions,
     )
 
 

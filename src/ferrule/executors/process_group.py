@@ -21,6 +21,8 @@ logger = logging.getLogger("ferrule.executors")
 GRACE = 0.5
 KILL_PATIENCE = 5.0
 """Seconds a killed process may take to go: the kernel may have to finish a write to a disk first."""
+DRAIN_PATIENCE = 0.2
+"""Seconds to read on when all processes have ended: what they wrote is in the pipes already."""
 
 T = TypeVar("T")
 
@@ -35,6 +37,22 @@ async def end_process_group(leader: int, grace: float = GRACE) -> None:
         return
     if not await _are_ended(leader, signal.SIGKILL, within=KILL_PATIENCE):
         logger.warning("session=<%d> | still there %s s after SIGKILL", leader, KILL_PATIENCE)
+
+
+async def close_pipes(transport: asyncio.SubprocessTransport, closed: asyncio.Event, *, reads_stdin: bool) -> None:
+    """Take what a process that has ended wrote, and close its pipes; `closed` says when both of them are."""
+    await wait_at_most(closed, DRAIN_PATIENCE)
+    stdin = transport.get_pipe_transport(0)
+    if isinstance(stdin, asyncio.WriteTransport) and reads_stdin:
+        stdin.abort()  # closing alone would wait until somebody has read it
+    transport.close()
+    await wait_at_most(closed, KILL_PATIENCE)
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def running_groups(leader: int) -> set[int]:

@@ -20,15 +20,20 @@ from ferrule.call import Invocation, Progress
 from ferrule.errors import CallError, ExecutionFailed, Retry, TransportFault
 from ferrule.executors.command.line import CommandLine, fill_command
 from ferrule.executors.command.output import CommandOutput, LineHandler
-from ferrule.executors.process_group import GRACE, KILL_PATIENCE, end_process_group, to_the_end
+from ferrule.executors.process_group import (
+    GRACE,
+    KILL_PATIENCE,
+    close_pipes,
+    end_process_group,
+    to_the_end,
+    wait_at_most,
+)
 from ferrule.executors.secrets import Secrets
 
 logger = logging.getLogger("ferrule.executors")
 
 MAX_OUTPUT = 5_000_000
 MAX_LOGGED_LINES = 1_000
-DRAIN_PATIENCE = 0.2
-"""Seconds to read on when all processes have ended: what they wrote is in the pipes already."""
 
 
 class CommandExecutor:
@@ -98,19 +103,8 @@ async def _start(line: CommandLine, output: CommandOutput) -> None:
 async def _end(transport: asyncio.SubprocessTransport, output: CommandOutput, grace: float) -> None:
     """End what is left of the session, take what was written, close the pipes."""
     await end_process_group(transport.get_pid(), grace)
-    await _wait(output.exited, KILL_PATIENCE)
-    await _wait(output.closed, DRAIN_PATIENCE)
-    stdin = transport.get_pipe_transport(0)
-    if isinstance(stdin, asyncio.WriteTransport) and output.reads_stdin:
-        stdin.abort()  # closing alone would wait until somebody has read it
-    transport.close()
-    await _wait(output.closed, KILL_PATIENCE)
-
-
-async def _wait(event: asyncio.Event, patience: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(patience):
-            await event.wait()
+    await wait_at_most(output.exited, KILL_PATIENCE)
+    await close_pipes(transport, output.closed, reads_stdin=output.reads_stdin)
 
 
 def _start_failure(line: CommandLine, error: OSError) -> CallError:

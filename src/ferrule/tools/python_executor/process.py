@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from ferrule.errors import ExecutionFailed
-from ferrule.executors.process_group import KILL_PATIENCE, end_process_group, to_the_end
+from ferrule.executors.process_group import KILL_PATIENCE, close_pipes, end_process_group, to_the_end, wait_at_most
 
 Stopped: TypeAlias = Literal["timeout", "memory", "printed", "result"]
 
 _LOOK_EVERY: Final = 0.1
-_DRAIN_PATIENCE: Final = 0.2
 _KEEPER_PATIENCE: Final = 1.0
 
 
@@ -146,21 +145,10 @@ async def _end(transport: asyncio.SubprocessTransport, pipes: _Pipes, *, has_kee
         for process in _processes_of(transport.get_pid()) - {transport.get_pid()}:
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        await _wait(pipes.exited, _KEEPER_PATIENCE)
+        await wait_at_most(pipes.exited, _KEEPER_PATIENCE)
     await end_process_group(transport.get_pid(), grace=0.0)
-    await _wait(pipes.exited, KILL_PATIENCE)
-    await _wait(pipes.closed, _DRAIN_PATIENCE)
-    stdin = transport.get_pipe_transport(0)
-    if isinstance(stdin, asyncio.WriteTransport) and pipes.reads_stdin:
-        stdin.abort()  # closing alone would wait until somebody has read it
-    transport.close()
-    await _wait(pipes.closed, KILL_PATIENCE)
-
-
-async def _wait(event: asyncio.Event, patience: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(patience):
-            await event.wait()
+    await wait_at_most(pipes.exited, KILL_PATIENCE)
+    await close_pipes(transport, pipes.closed, reads_stdin=pipes.reads_stdin)
 
 
 async def _watch_memory(pipes: _Pipes, most: int) -> None:
