@@ -1,46 +1,71 @@
 # Everything works from a fresh clone with Python 3.11 or newer and make.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-# The files of tests are shared out among processes; the tests of one file stay together.
-TOGETHER := --numprocesses auto --maxprocesses 4 --dist loadfile
+# Test files are distributed among processes, two for each core up to four, because many tests wait for processes.
+PROCESSES := $(shell python3 -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
+PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
+# Some machines forbid compiled files, and then each of the thousands of processes of the tests compiles everything again.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup run test check format lint types bench docs requirements clean
+.PHONY: help setup services run web test quick check format lint types bench chaos screenshots docs requirements clean
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-setup: ## make the virtual environment
+setup: ## create the virtual environment
 	@scripts/setup.sh
+
+services: ## install what all tests need: PostgreSQL, Chromium, bubblewrap, public MCP servers
+	@scripts/setup.sh --with-services
 
 run: setup ## see Ferrule work
 	@$(BIN)/python examples/tour.py
 	@$(BIN)/python examples/questions.py
 
-test: ## run all tests
-	@scripts/setup.sh --with-services
-	@$(BIN)/python -m pytest $(TOGETHER)
+web: setup ## build the web page of the server (needs Node, or takes it from PyPI)
+	@scripts/web.sh
 
-check: ## format, lint, types, tests
-	@scripts/setup.sh --with-services
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(BIN)/python -m pytest $(TOGETHER)
+test: services web ## run all tests
+	@$(PYTEST)
+
+quick: setup ## run the tests that need no services, without those that try many values (about a minute)
+	@$(PYTEST) -k "not postgres" -m "not hypothesis" --ignore tests/catalog/search/test_recall.py \
+		--ignore tests/catalog/search/test_real_tools.py --ignore tests/parsing/test_hostile_texts.py \
+		--ignore tests/engine/test_plugins.py --ignore tests/engine/test_kill.py \
+		tests/core tests/catalog tests/concurrency tests/store tests/kinds/function tests/kinds/yaml tests/engine tests/hub \
+		tests/library tests/memory tests/parsing tests/test_layers.py tests/test_naming.py
+
+check: services web lint types ## format, lint, types, all tests
+	@$(PYTEST)
 
 format: setup ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: setup ## write the pages that are made from the code
+lint: setup ## check format and style
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: setup ## check types
+	@$(BIN)/mypy
+
+screenshots: setup web ## photograph every view of the web page, light and dark, into screenshots/
+	@$(BIN)/python -m tests.web.screenshots
+
+docs: setup ## write the pages that are generated from the code
 	@$(BIN)/python scripts/cli_page.py
 	@$(BIN)/python scripts/tools_page.py
 
-bench: setup ## measure Ferrule beside its peers (installs them in environments of their own)
+bench: setup ## measure Ferrule, and other libraries for comparison (each in an environment of its own)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m benchmarks.server_load)
 
-requirements: setup ## pin the newest versions of everything
+chaos: setup ## kill processes, fill disks, damage files: check the promises of docs/reliability.md
+	@$(BIN)/python chaos/run.py $(ARGS)
+
+requirements: setup ## pin the newest versions of all dependencies
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --all-extras --group dev pyproject.toml -o requirements.txt
 
-clean: ## remove what can be made again
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist bench-venvs bench-results .servers
+clean: ## remove everything that can be created again
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist bench-venvs bench-results .servers web/node_modules src/ferrule/web/static screenshots

@@ -1,1 +1,1 @@
-"""Ferrule measured beside its peers, each in a process and an environment of its own. Start with `run.py`."""
+"""Ferrule and other libraries, compared, each in a process and an environment of its own. Start with `run.py`."""

@@ -1,9 +1,9 @@
-"""One call of an MCP server that is a program: through Ferrule, through the SDK's own client, and as a bare line.
+"""The benchmark `mcp`: a call of an MCP server over stdio by Ferrule, by the SDK's client and as a bare JSON-RPC line.
 
-    python -m benchmarks.mcp_call ROUNDS [EFFORT as JSON]
+    python -m benchmarks.mcp_call ROUNDS [WORKLOAD as JSON]
 
-All are measured in one process, each with a server of its own, in turns: the ratios are what matters. Two processes
-work one after the other, so `wall` is the figure. The last line of the output is JSON: rounds of ways of samples.
+All are measured alternately in one process, each with a server of its own. Client and server process work one after the
+other, so `wall` is the figure to look at. The last line of the output is JSON: for each round the samples by variant.
 """
 
 from __future__ import annotations
@@ -17,66 +17,65 @@ import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from benchmarks.effort import Effort, Ways
-from benchmarks.processes import ROOT, Failure, run
+from benchmarks.interface import Operation, SamplesByVariant, Workload
+from benchmarks.processes import ROOT, ProcessError, run
 from benchmarks.rounds import Results, Row
-from benchmarks.samples import ANSWER, ARGUMENTS
 from benchmarks.timing import sample_of, warm_up
-from benchmarks.ways import Way
+from benchmarks.tools import ARGUMENTS, EXPECTED_SUM
 
 SERVER = [str(Path(__file__).with_name("mcp_server.py"))]
-GREETING = {
+INITIALIZE_PARAMETERS = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},
     "clientInfo": {"name": "bench", "version": "1"},
 }
 
 
-def run_mcp(*, rounds: int, effort: Effort, results: Results) -> None:
-    """In a process of its own; fills in the results."""
+def run_mcp(*, rounds: int, workload: Workload, results: Results) -> None:
+    """Measure in a process of its own and add to the results."""
     try:
-        printed = run([sys.executable, "-m", "benchmarks.mcp_call", str(rounds), effort.to_json()])
-    except Failure as failure:
-        results.failures["ferrule"] = str(failure)
+        output = run([sys.executable, "-m", "benchmarks.mcp_call", str(rounds), workload.to_json()])
+    except ProcessError as error:
+        results.failures["ferrule"] = str(error)
         return
-    for measured in json.loads(printed.splitlines()[-1]):
-        results.rounds.append({_row(label): samples for label, samples in measured.items()})
+    for samples_by_label in json.loads(output.splitlines()[-1]):
+        results.rounds.append({_row(label): samples for label, samples in samples_by_label.items()})
 
 
 def _row(label: str) -> Row:
-    name, _, way = label.partition(": ")
-    return name, way
+    name, _, variant = label.partition(": ")
+    return name, variant
 
 
-async def measure_rounds(rounds: int, effort: Effort) -> list[Ways]:
-    measured: list[Ways] = []
+async def measure_rounds(rounds: int, workload: Workload) -> list[SamplesByVariant]:
+    results: list[SamplesByVariant] = []
     async with AsyncExitStack() as stack:
-        ways = {
+        operations = {
             "ferrule: UnifiedToolLibrary.execute_tool, SQLite store": await _ferrule(stack),
             "mcp SDK: Client.call_tool": await _sdk(stack),
-            "floor: a JSON-RPC line, asyncio, the same server": await _line(stack, SERVER, greet=True),
-            "floor: a JSON-RPC line, asyncio, a server without the SDK": await _line(
-                stack, [*SERVER, "raw"], greet=False
+            "baseline: a JSON-RPC line, asyncio, the same server": await _json_rpc(stack, SERVER, initialize=True),
+            "baseline: a JSON-RPC line, asyncio, a server without the SDK": await _json_rpc(
+                stack, [*SERVER, "raw"], initialize=False
             ),
         }
         times = {}
-        for row, way in ways.items():
-            answer = await way.do()
-            if ANSWER not in str(answer):
-                raise AssertionError(f"{row!r} gave {answer!r}")
-            times[row] = await warm_up(way, effort.seconds)
+        for label, operation in operations.items():
+            result = await operation.run()
+            if EXPECTED_SUM not in str(result):
+                raise AssertionError(f"{label!r} returned {result!r}")
+            times[label] = await warm_up(operation, workload.seconds)
         for number in range(rounds):
-            turn = number % len(ways)
-            rows = [*ways][turn:] + [*ways][:turn]
-            samples: Ways = {row: [] for row in ways}
-            for _ in range(effort.samples):  # in turns here too: what is close in time can be compared
-                for row in rows:
-                    samples[row].append(await sample_of(ways[row], times[row]))
-            measured.append(samples)
-    return measured
+            first = number % len(operations)
+            labels = [*operations][first:] + [*operations][:first]
+            samples: SamplesByVariant = {label: [] for label in operations}
+            for _ in range(workload.samples):  # they alternate: only figures that are close in time can be compared
+                for label in labels:
+                    samples[label].append(await sample_of(operations[label], times[label]))
+            results.append(samples)
+    return results
 
 
-async def _ferrule(stack: AsyncExitStack) -> Way:
+async def _ferrule(stack: AsyncExitStack) -> Operation:
     from ferrule import ToolEngineConfig, UnifiedToolLibrary
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ferrule-bench-")))
@@ -90,10 +89,10 @@ async def _ferrule(stack: AsyncExitStack) -> Way:
     async def call() -> object:
         return (await library.execute_tool("adder", "add", ARGUMENTS)).output
 
-    return Way(do=call, settle=library.engine.store.flush)
+    return Operation(run=call, flush=library.engine.store.flush)
 
 
-async def _sdk(stack: AsyncExitStack) -> Way:
+async def _sdk(stack: AsyncExitStack) -> Operation:
     from mcp import Client, StdioServerParameters
 
     client = await stack.enter_async_context(Client(StdioServerParameters(command=sys.executable, args=SERVER)))
@@ -102,10 +101,10 @@ async def _sdk(stack: AsyncExitStack) -> Way:
     async def call() -> object:
         return await client.call_tool("add", dict(ARGUMENTS))
 
-    return Way(do=call)
+    return Operation(run=call)
 
 
-async def _line(stack: AsyncExitStack, arguments: list[str], *, greet: bool) -> Way:
+async def _json_rpc(stack: AsyncExitStack, arguments: list[str], *, initialize: bool) -> Operation:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe, cwd=ROOT)
     assert process.stdin is not None and process.stdout is not None
@@ -116,8 +115,8 @@ async def _line(stack: AsyncExitStack, arguments: list[str], *, greet: bool) -> 
     def write(**message: object) -> None:
         stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
-    if greet:
-        write(id=0, method="initialize", params=GREETING)
+    if initialize:
+        write(id=0, method="initialize", params=INITIALIZE_PARAMETERS)
         await stdout.readline()
         write(method="notifications/initialized")
 
@@ -125,10 +124,10 @@ async def _line(stack: AsyncExitStack, arguments: list[str], *, greet: bool) -> 
         write(id=1, method="tools/call", params={"name": "add", "arguments": ARGUMENTS})
         return json.loads(await stdout.readline())
 
-    return Way(do=call)
+    return Operation(run=call)
 
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    asked = Effort(**json.loads(sys.argv[2])) if len(sys.argv) > 2 else Effort()
-    print("\n" + json.dumps(asyncio.run(measure_rounds(int(sys.argv[1]), asked))))
+    workload = Workload(**json.loads(sys.argv[2])) if len(sys.argv) > 2 else Workload()
+    print("\n" + json.dumps(asyncio.run(measure_rounds(int(sys.argv[1]), workload))))

@@ -1,4 +1,4 @@
-"""The server that is called in the benchmark `mcp`: on the official SDK, or (`raw`) without any."""
+"""The server of the benchmark `mcp`: with the official SDK, or (`raw`) without."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ def serve() -> None:
     server.run("stdio")
 
 
-def serve_lines() -> None:
+def serve_without_sdk() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         if message["method"] != "tools/call":
@@ -29,4 +29,4 @@ def serve_lines() -> None:
 
 
 if __name__ == "__main__":
-    serve_lines() if sys.argv[1:] == ["raw"] else serve()
+    serve_without_sdk() if sys.argv[1:] == ["raw"] else serve()

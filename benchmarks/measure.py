@@ -1,10 +1,10 @@
-"""Measures one contestant at one benchmark; runs in the contestant's own process and environment.
+"""Measures one contestant by one benchmark, in a process and an environment of the contestant's own.
 
-    python -m benchmarks.measure MODULE BENCHMARK [EFFORT as JSON]
+    python -m benchmarks.measure MODULE BENCHMARK [WORKLOAD as JSON]
 
-The last line of its output is JSON: for each way a list of samples, seconds per operation. `wall` is what a caller
-waits, `cpu` what all threads of the process spend, work left to the background included, `own` what the caller's thread
-spends of that.
+The last line of the output is JSON: the samples of each variant, in seconds per operation. `wall` is the time that
+the caller waits, `cpu` the CPU time of all threads of the process including background work, `own` the part of it that
+the caller's thread uses.
 """
 
 import asyncio
@@ -22,97 +22,99 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import CALL, DOOR, LIMIT, LOOP, PLAN, REGISTRY, REPLAY, STUBBORN, SYNC, TOGETHER
-from benchmarks.door import measure_door
-from benchmarks.effort import Effort, Sample, Ways
-from benchmarks.loop import measure_loop
-from benchmarks.plan import measure_plan
-from benchmarks.samples import ANSWER, SLEEPERS, make_functions
-from benchmarks.stubborn import measure_stubborn
+from benchmarks.agent_runs import measure_failing_call, measure_loop
+from benchmarks.contestants import CALL, FAILING_CALL, FAST_PATH, LIMIT, LOOP, MEMORY, PARALLEL, PLAN, REGISTRY, SYNC
+from benchmarks.interface import Operation, Registry, Sample, SamplesByVariant, Workload
+from benchmarks.plan_runs import measure_fast_path, measure_parallel, measure_plan
 from benchmarks.timing import sample_of, warm_up
-from benchmarks.together import measure_together
-from benchmarks.ways import Registry, Way
+from benchmarks.tools import CONCURRENCY, EXPECTED_SUM, make_functions
 
 
-def measure(module: str, benchmark: str, effort: Effort) -> Ways:
+def measure(module: str, benchmark: str, workload: Workload) -> SamplesByVariant:
     contestant = importlib.import_module(f"benchmarks.contestants.{module}")
     if benchmark == REGISTRY:
-        return {"": [_measure_registry(contestant.registry(), effort.functions)]}
+        return {"": [_sample_registry(contestant.registry(), workload.functions)]}
+    return asyncio.run(_measure(contestant, benchmark, workload))
+
+
+async def _measure(contestant: Any, benchmark: str, workload: Workload) -> SamplesByVariant:
+    make = getattr(contestant, benchmark)
     if benchmark == LOOP:
-        return asyncio.run(measure_loop(contestant.loop, effort, sync=contestant.registry().sync))
-    if benchmark == STUBBORN:
-        return asyncio.run(measure_stubborn(contestant.stubborn, effort, sync=contestant.registry().sync))
+        return await measure_loop(make, workload, sync=contestant.registry().sync)
+    if benchmark == FAILING_CALL:
+        return await measure_failing_call(make, workload, sync=contestant.registry().sync)
     if benchmark == PLAN:
-        return asyncio.run(measure_plan(contestant.plan, effort))
-    if benchmark == TOGETHER:
-        return asyncio.run(measure_together(contestant.together, effort))
-    if benchmark == DOOR:
-        return asyncio.run(measure_door(contestant.door, effort))
-    if benchmark == REPLAY:
-        replayed: Ways = asyncio.run(contestant.replay(effort))
-        return replayed
-    return asyncio.run(_measure_ways(getattr(contestant, benchmark), benchmark, effort))
+        return await measure_plan(make, workload)
+    if benchmark == PARALLEL:
+        return await measure_parallel(make, workload)
+    if benchmark == FAST_PATH:
+        return await measure_fast_path(make, workload)
+    if benchmark == MEMORY:
+        samples: SamplesByVariant = await make(workload)
+        return samples
+    return await _measure_operations(make, benchmark, workload)
 
 
-async def _measure_ways(make: Callable[..., Awaitable[dict[str, Way]]], benchmark: str, effort: Effort) -> Ways:
-    measured: Ways = {}
+async def _measure_operations(
+    make: Callable[..., Awaitable[dict[str, Operation]]], benchmark: str, workload: Workload
+) -> SamplesByVariant:
+    samples: SamplesByVariant = {}
     async with AsyncExitStack() as stack:
-        ways = await (make(stack, effort.calls) if benchmark == LIMIT else make(stack))
-        for label, way in ways.items():
-            answer = await way.do()
-            if benchmark in (CALL, SYNC) and ANSWER not in str(answer):
-                raise AssertionError(f"{label!r} gave {answer!r}")
+        operations = await (make(stack, workload.calls) if benchmark == LIMIT else make(stack))
+        for variant, operation in operations.items():
+            result = await operation.run()
+            if benchmark in (CALL, SYNC) and EXPECTED_SUM not in str(result):
+                raise AssertionError(f"{variant!r} returned {result!r}")
             if benchmark == LIMIT:
-                measured[label] = [await _sample_batch(way, effort.calls) for _ in range(effort.samples)]
+                samples[variant] = [await _sample_batch(operation, workload.calls) for _ in range(workload.samples)]
             else:
-                times = await warm_up(way, effort.seconds)
-                measured[label] = [await sample_of(way, times) for _ in range(effort.samples)]
-    return measured
+                times = await warm_up(operation, workload.seconds)
+                samples[variant] = [await sample_of(operation, times) for _ in range(workload.samples)]
+    return samples
 
 
-async def _sample_batch(way: Way, calls: int) -> Sample:
-    SLEEPERS.total = SLEEPERS.most = 0
-    sample = await sample_of(way, 1)
-    if SLEEPERS.total != calls:
-        raise AssertionError(f"{SLEEPERS.total} of {calls} calls were made")
-    return {**sample, "most_at_once": SLEEPERS.most}
+async def _sample_batch(operation: Operation, calls: int) -> Sample:
+    CONCURRENCY.reset()
+    sample = await sample_of(operation, 1)
+    if CONCURRENCY.total != calls:
+        raise AssertionError(f"expected {calls} calls, got {CONCURRENCY.total}")
+    return {**sample, "peak_concurrency": CONCURRENCY.peak}
 
 
-def _measure_registry(registry: Registry, number: int) -> Sample:
+def _sample_registry(registry: Registry, number: int) -> Sample:
     with tempfile.TemporaryDirectory(prefix="ferrule-bench-") as directory:
-        registry.register(
-            make_functions(3, Path(directory), sync=registry.sync)
-        )  # what is imported late is not registration
+        # The first registration includes lazy imports, so a few functions are registered before.
+        registry.register(make_functions(3, Path(directory), sync=registry.sync))
         functions = make_functions(number, Path(directory), sync=registry.sync)
         gc.collect()
         memory, wall, cpu = _megabytes(), time.perf_counter(), time.process_time()
-        made = registry.register(functions)
+        tools = registry.register(functions)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         gc.collect()
         memory = _megabytes() - memory
         name = functions[number // 2].__name__
-        first = asyncio.run(_first_call(registry, made, name))
-    return {"wall": wall, "cpu": cpu, "megabytes": memory, "first_call": first}
+        first_call = asyncio.run(_time_first_call(registry, tools, name))
+    return {"wall": wall, "cpu": cpu, "megabytes": memory, "first_call": first_call}
 
 
-async def _first_call(registry: Registry, made: Any, name: str) -> float:
-    since = time.perf_counter()
-    answer = await registry.first_call(made, name, {"query": "needle"})
-    took = time.perf_counter() - since
-    if "needle" not in str(answer):
-        raise AssertionError(f"{name!r} gave {answer!r}")
-    return took
+async def _time_first_call(registry: Registry, tools: Any, name: str) -> float:
+    start = time.perf_counter()
+    result = await registry.first_call(tools, name, {"query": "needle"})
+    seconds = time.perf_counter() - start
+    if "needle" not in str(result):
+        raise AssertionError(f"{name!r} returned {result!r}")
+    return seconds
 
 
 def _megabytes() -> float:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except FileNotFoundError:  # macOS, which only tells the most there ever was
+    except FileNotFoundError:  # macOS, which reports only the peak
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    asked = Effort(**json.loads(sys.argv[3])) if len(sys.argv) > 3 else Effort()
-    print("\n" + json.dumps(measure(sys.argv[1], sys.argv[2], asked)))
+    workload = Workload(**json.loads(sys.argv[3])) if len(sys.argv) > 3 else Workload()
+    print("\n" + json.dumps(measure(sys.argv[1], sys.argv[2], workload)))

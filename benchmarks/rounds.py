@@ -1,7 +1,7 @@
-"""Everybody in turn, several times over, each time in another order.
+"""Measures all contestants in several rounds, in a different order each time.
 
-A noisy machine is slow for a while and fast for a while. What is measured within one round was measured at about the
-same time, so ratios are taken round by round.
+A busy machine is slow for a while and fast for a while. Figures of one round were measured at about the same time, so
+ratios are computed within a round.
 """
 
 from __future__ import annotations
@@ -12,85 +12,81 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.contestants import IMPORT, Contestant
-from benchmarks.effort import Effort, Sample, Ways
-from benchmarks.environments import Environment
-from benchmarks.processes import Failure, cost, run
+from benchmarks.interface import Sample, SamplesByVariant, Workload
+from benchmarks.processes import Environment, ProcessError, cost, run
 
 Row = tuple[str, str]
-"""A contestant's name and what it calls its way."""
+"""The names of a contestant and of its variant."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Results:
-    """What was measured at one benchmark."""
+    """The samples of one benchmark."""
 
     rounds: list[dict[Row, list[Sample]]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
-    """Contestants that could not be measured, and why."""
+    """The reasons why contestants could not be measured."""
 
     def rows(self) -> list[Row]:
-        return list(dict.fromkeys(row for measured in self.rounds for row in measured))
+        return list(dict.fromkeys(row for samples in self.rounds for row in samples))
 
     def median(self, row: Row, figure: str) -> float:
-        """Of the rounds' own medians."""
-        return statistics.median(_median(measured[row], figure) for measured in self.rounds if row in measured)
+        """The median of the medians of the rounds."""
+        return statistics.median(_median(samples[row], figure) for samples in self.rounds if row in samples)
 
-    def least(self, row: Row, figure: str) -> float:
-        return min(float(sample[figure]) for measured in self.rounds for sample in measured.get(row, ()))
-
-    def ratio(self, row: Row, to: Row, figure: str) -> float | None:
-        """The median of the ratios within rounds; None when the two were never measured in one round."""
+    def ratio(self, row: Row, reference: Row, figure: str) -> float | None:
+        """The median of the ratios within rounds; None when no round has both rows."""
         ratios = [
-            _median(measured[row], figure) / _median(measured[to], figure)
-            for measured in self.rounds
-            if row in measured and to in measured
+            _median(samples[row], figure) / _median(samples[reference], figure)
+            for samples in self.rounds
+            if row in samples and reference in samples
         ]
         return statistics.median(ratios) if ratios else None
 
 
 def run_rounds(
     benchmark: str,
-    field_of: dict[Contestant, Environment],
+    environments: dict[Contestant, Environment],
     *,
     rounds: int,
-    effort: Effort,
+    workload: Workload,
     results: Results,
     progress: Callable[[str], None],
 ) -> None:
-    """Fills in the results as they come, so that whoever stops early has something."""
-    contestants = [contestant for contestant in field_of if benchmark in contestant.benchmarks]
-    for number in range(rounds):
-        measured: dict[Row, list[Sample]] = {}
-        results.rounds.append(measured)
-        turn = number % len(contestants)
-        for contestant in contestants[turn:] + contestants[:turn]:
+    """Add to the results after each measurement, so that they can be shown when the user stops early."""
+    contestants = [contestant for contestant in environments if benchmark in contestant.benchmarks]
+    for number in range(rounds if contestants else 0):
+        samples: dict[Row, list[Sample]] = {}
+        results.rounds.append(samples)
+        first = number % len(contestants)
+        for contestant in contestants[first:] + contestants[:first]:
             if contestant.name in results.failures:
                 continue
             progress(f"{benchmark}, round {number + 1} of {rounds}: {contestant.name}")
             try:
-                ways = _measure(benchmark, contestant, field_of[contestant].python, effort)
-            except Failure as failure:
-                results.failures[contestant.name] = str(failure)
-                progress(f"{benchmark}: {contestant.name} is left out: {failure}")
+                by_variant = _measure(benchmark, contestant, environments[contestant].python, workload)
+            except ProcessError as error:
+                results.failures[contestant.name] = str(error)
+                progress(f"{benchmark}: {contestant.name} could not be measured: {error}")
             else:
-                measured.update(((contestant.name, way), samples) for way, samples in ways.items())
+                samples.update({(contestant.name, variant): rows for variant, rows in by_variant.items()})
 
 
-def _measure(benchmark: str, contestant: Contestant, python: str, effort: Effort) -> Ways:
+def _measure(benchmark: str, contestant: Contestant, python: str, workload: Workload) -> SamplesByVariant:
     if benchmark == IMPORT:
-        return {statement: _import_samples(python, statement, effort.samples) for statement in contestant.imports}
-    command = [python, "-m", "benchmarks.measure", contestant.module, benchmark, effort.to_json()]
-    ways: Ways = json.loads(run(command).splitlines()[-1])
-    return ways
+        return {statement: _import_samples(python, statement, workload.samples) for statement in contestant.imports}
+    command = [python, "-m", "benchmarks.measure", contestant.module, benchmark, workload.to_json()]
+    samples: SamplesByVariant = json.loads(run(command).splitlines()[-1])
+    return samples
 
 
 def _import_samples(python: str, statement: str, number: int) -> list[Sample]:
-    """What a statement adds to the life of an interpreter that does nothing."""
-    cost([python, "-c", statement])  # compiles, and fills the cache of the disk
+    """The cost of an interpreter that executes the statement, minus that of one that does nothing."""
+    cost([python, "-c", statement])  # writes bytecode and fills the disk cache
     samples = []
     for _ in range(number):
-        nothing, something = cost([python, "-c", "pass"]), cost([python, "-c", statement])
-        samples.append({figure: max(0.0, something[figure] - nothing[figure]) for figure in nothing})
+        empty, full = cost([python, "-c", "pass"]), cost([python, "-c", statement])
+        samples.append({figure: max(0.0, full[figure] - empty[figure]) for figure in empty})
     return samples
 
 

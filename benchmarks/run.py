@@ -1,4 +1,4 @@
-"""Ferrule beside its peers: `make bench`, or `python benchmarks/run.py --only call,limit --rounds 3`."""
+"""Measure Ferrule and its peers: `make bench`, or `python benchmarks/run.py --only call,limit --rounds 3`."""
 
 from __future__ import annotations
 
@@ -7,126 +7,143 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FERRULE, LOOP, REGISTRY, STUBBORN, Contestant
-from benchmarks.effort import Effort
-from benchmarks.environments import Environment, environment_for
-from benchmarks.goals import MCP, REPORTS
+from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FAILING_CALL, LOOP, MCP, REGISTRY, Contestant
+from benchmarks.interface import Workload
 from benchmarks.mcp_call import run_mcp
-from benchmarks.processes import Failure
+from benchmarks.processes import Environment, ProcessError, environment_of
+from benchmarks.reports import REPORTS, is_met, table_of
 from benchmarks.rounds import Results, run_rounds
-from benchmarks.tables import judge, table_of
 
-ALL = (*BENCHMARKS, MCP)
-QUICK = Effort(samples=2, seconds=0.05, functions=1_000)
-BUSY = 0.5
-"""A load per processor above which figures say little."""
+ALL_BENCHMARKS = (*BENCHMARKS, MCP)
+CONTESTANT_NAMES = tuple(contestant.name for contestant in CONTESTANTS)
+QUICK = Workload(samples=2, seconds=0.05, functions=1_000)
+MAX_QUIET_LOAD = 0.5
+"""Load per processor above which absolute figures are unreliable."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    asked = _parse(arguments)
+    options = _parse(arguments)
+    workload = QUICK if options.quick else Workload()
     results: dict[str, Results] = {}
-    effort = QUICK if asked.quick else Effort()
-    stopped = False
+    was_interrupted = False
     print(_machine())
     try:
-        field_of = _prepare(asked.only)
-        print("\n".join(_versions(field_of)), "\n", flush=True)
-        for benchmark in asked.only:
-            rounds = _rounds_of(benchmark, asked.rounds)
-            found = results[benchmark] = Results()
-            if benchmark == MCP:
-                _progress(f"{benchmark}, {rounds} rounds")
-                run_mcp(rounds=rounds, effort=effort, results=found)
-            else:
-                run_rounds(benchmark, field_of, rounds=rounds, effort=effort, results=found, progress=_progress)
-            print(table_of(benchmark, found, effort), "\n", flush=True)
+        environments = _prepare(options.only, options.contestants)
+        print("\n".join(_versions(environments)), "\n", flush=True)
+        for benchmark in options.only:
+            results[benchmark] = Results()
+            _run(benchmark, environments, options.rounds, workload, results[benchmark])
+            print(table_of(benchmark, results[benchmark], workload), "\n", flush=True)
     except KeyboardInterrupt:
-        stopped = True
-        _progress("stopped")
+        was_interrupted = True
+        _print_progress("interrupted")
         if results:
-            unfinished = list(results)[-1]
-            print(table_of(unfinished, results[unfinished], effort), "\n", flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(_plain(results), indent=1), encoding="utf-8")
-    if stopped:
+            benchmark = list(results)[-1]
+            print(table_of(benchmark, results[benchmark], workload), "\n", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(_to_json(results), indent=1), encoding="utf-8")
+    if was_interrupted:
         return 130
-    return int(any("ferrule" in found.failures for found in results.values()))
+    return int(any("ferrule" in result.failures for result in results.values()))
+
+
+def _run(
+    benchmark: str, environments: dict[Contestant, Environment], rounds: int, workload: Workload, results: Results
+) -> None:
+    rounds = _rounds_of(benchmark, rounds)
+    if benchmark == MCP:
+        _print_progress(f"{benchmark}, {rounds} rounds")
+        run_mcp(rounds=rounds, workload=workload, results=results)
+    else:
+        run_rounds(benchmark, environments, rounds=rounds, workload=workload, results=results, progress=_print_progress)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", type=_benchmarks, default=ALL, help=f"some of {','.join(ALL)}")
-    parser.add_argument("--rounds", type=int, help="how often everybody is measured (5; with --quick 2)")
-    parser.add_argument("--quick", action="store_true", help="less of everything: for a look, goals are not judged")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
-    asked = parser.parse_args(arguments)
-    asked.rounds = asked.rounds or (2 if asked.quick else 5)
-    return asked
+    benchmarks, contestants = ",".join(ALL_BENCHMARKS), ",".join(CONTESTANT_NAMES)
+    parser.add_argument("--only", type=_benchmarks, default=ALL_BENCHMARKS, help=f"some of {benchmarks}")
+    parser.add_argument("--contestants", type=_contestants, default=CONTESTANT_NAMES, help=f"some of {contestants}")
+    parser.add_argument("--rounds", type=int, help="number of rounds (5; with --quick 2)")
+    parser.add_argument("--quick", action="store_true", help="measure less of everything, without checking goals")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to this file")
+    options = parser.parse_args(arguments)
+    options.rounds = options.rounds or (2 if options.quick else 5)
+    return options
 
 
 def _benchmarks(text: str) -> list[str]:
-    wanted = text.split(",")
-    for name in wanted:
-        if name not in ALL:
-            raise argparse.ArgumentTypeError(f"there is no benchmark {name!r}; write some of {','.join(ALL)}")
-    return wanted
+    return _choices(text, "benchmark", ALL_BENCHMARKS)
 
 
-def _prepare(benchmarks: list[str]) -> dict[Contestant, Environment]:
-    """Whoever is needed, and could be installed."""
-    field_of = {}
+def _contestants(text: str) -> list[str]:
+    return _choices(text, "contestant", CONTESTANT_NAMES)
+
+
+def _choices(text: str, kind: str, choices: Iterable[str]) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in choices:
+            raise argparse.ArgumentTypeError(f"there is no {kind} {name!r}; use some of {','.join(choices)}")
+    return names
+
+
+def _prepare(benchmarks: list[str], names: list[str]) -> dict[Contestant, Environment]:
+    """The environments of the contestants that take part and could be installed."""
+    environments = {}
     for contestant in CONTESTANTS:
-        if not set(benchmarks) & {*contestant.benchmarks} and contestant is not FERRULE:
+        if contestant.name not in names or not set(benchmarks) & {*contestant.benchmarks}:
             continue
-        _progress(f"environment of {contestant.name}")
+        _print_progress(f"preparing the environment of {contestant.name}")
         try:
-            field_of[contestant] = environment_for(contestant)
-        except Failure as failure:
-            print(f"{contestant.name} is left out, it cannot be installed: {failure}", flush=True)
-    return field_of
+            environments[contestant] = environment_of(contestant)
+        except ProcessError as error:
+            print(f"{contestant.name} is not measured because its installation failed: {error}", flush=True)
+    return environments
 
 
 def _rounds_of(benchmark: str, rounds: int) -> int:
-    """Registering and long runs take some peers a minute, and hardly vary; what is only counted never does."""
-    if benchmark == STUBBORN:
+    """Registration and long runs take some peers a minute and vary little; counted results do not vary at all."""
+    if benchmark == FAILING_CALL:
         return 1
     return max(1, rounds // 2) if benchmark in (LOOP, REGISTRY) else rounds
 
 
 def _machine() -> str:
     processors, load = os.cpu_count() or 1, os.getloadavg()[0]
-    busy = " Others are at work here: trust the ratios more than the figures." if load > BUSY * processors else ""
+    is_busy = load > MAX_QUIET_LOAD * processors
+    warning = " The machine is busy: rely on the ratios, not on the figures." if is_busy else ""
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{processors} processors, {platform.system()} {platform.machine()}, {python}, load {load:.1f}.{busy}"
+    return f"{processors} processors, {platform.system()} {platform.machine()}, {python}, load {load:.1f}.{warning}"
 
 
-def _versions(field_of: dict[Contestant, Environment]) -> list[str]:
+def _versions(environments: dict[Contestant, Environment]) -> list[str]:
     return [
         f"{contestant.name}: " + ", ".join(f"{name} {version}" for name, version in environment.versions.items())
-        for contestant, environment in field_of.items()
+        for contestant, environment in environments.items()
     ]
 
 
-def _plain(results: dict[str, Results]) -> dict[str, Any]:
+def _to_json(results: dict[str, Results]) -> dict[str, Any]:
     return {
         benchmark: {
             "rounds": [
-                [{"contestant": name, "way": way, "samples": samples} for (name, way), samples in measured.items()]
-                for measured in found.rounds
+                [{"contestant": name, "variant": variant, "samples": rows} for (name, variant), rows in samples.items()]
+                for samples in result.rounds
             ],
-            "failures": found.failures,
-            "goals": [{"goal": goal.said, "met": judge(found, goal)} for goal in REPORTS[benchmark].goals],
+            "failures": result.failures,
+            "goals": [{"goal": goal.text, "met": is_met(result, goal)} for goal in REPORTS[benchmark].goals],
         }
-        for benchmark, found in results.items()
+        for benchmark, result in results.items()
     }
 
 
-def _progress(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,30 +1,53 @@
-"""How long an operation takes, done again and again."""
+"""The cost of an operation or of an agent's run, measured by repeating it."""
 
 from __future__ import annotations
 
 import gc
 import time
+from typing import Any
 
-from benchmarks.effort import Sample
-from benchmarks.ways import Way
-
-
-async def warm_up(way: Way, seconds: float) -> int:
-    """Returns how many operations such a time is enough for."""
-    done, until = 0, time.perf_counter() + seconds / 2
-    while time.perf_counter() < until:
-        await way.do()
-        done += 1
-    return max(1, done * 2)
+from benchmarks.interface import AgentLoop, Operation, Sample
+from benchmarks.models import FINAL_ANSWER
+from benchmarks.tools import STEP_CALLS
 
 
-async def sample_of(way: Way, times: int) -> Sample:
+async def warm_up(operation: Operation, seconds: float) -> int:
+    """Return how many times the operation can be run in `seconds`."""
+    times, end = 0, time.perf_counter() + seconds / 2
+    while time.perf_counter() < end:
+        await operation.run()
+        times += 1
+    return max(1, times * 2)
+
+
+async def sample_of(operation: Operation, times: int) -> Sample:
     gc.collect()
     wall, own, cpu = time.perf_counter(), time.thread_time(), time.process_time()
     for _ in range(times):
-        await way.do()
+        await operation.run()
     wall, own = time.perf_counter() - wall, time.thread_time() - own
-    if way.settle is not None:
-        await way.settle()
+    if operation.flush is not None:
+        await operation.flush()
     cpu = time.process_time() - cpu
     return {"wall": wall / times, "own": own / times, "cpu": cpu / times}
+
+
+async def cost_of_run(loop: AgentLoop, turns: int, seconds: float) -> dict[str, float]:
+    """The cost of one run: the mean of as many runs as fit into `seconds`."""
+    await _run(loop, turns)
+    gc.collect()
+    runs, wall, cpu = 0, time.perf_counter(), time.process_time()
+    while runs < 1 or time.perf_counter() - wall < seconds:
+        await _run(loop, turns)
+        runs += 1
+    wall = time.perf_counter() - wall
+    if loop.flush is not None:
+        await loop.flush()
+    return {"wall": wall / runs, "cpu": (time.process_time() - cpu) / runs}
+
+
+async def _run(loop: AgentLoop, turns: int) -> None:
+    STEP_CALLS.total = 0
+    answer: Any = await loop.run(turns)
+    if FINAL_ANSWER not in str(answer) or STEP_CALLS.total != turns:
+        raise AssertionError(f"expected {turns} tool calls, got {STEP_CALLS.total}; the answer was {answer!r}")

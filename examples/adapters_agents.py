@@ -1,6 +1,6 @@
-"""One library, three frameworks: a slow tool that none of them can stop is stopped, and all its calls are recorded.
+"""One library in three frameworks: a blocking tool that they could not stop is killed, and all calls are recorded.
 
-It needs no key: the tool is called as those frameworks' agents call it.
+No API key is needed: the tool is called in the same way as by the agents of these frameworks.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from ferrule import UnifiedToolLibrary
 from ferrule.adapters.langchain import as_langchain_tools
 from ferrule.adapters.openai_agents import as_function_tools
 from ferrule.adapters.pydantic_ai import FerruleToolset
-from ferrule.sources import tool_of
+from ferrule.kinds.function.tools import tool_of
 
-LATE = Path(tempfile.mkdtemp()) / "late.txt"
+LATE_FILE = Path(tempfile.mkdtemp()) / "late.txt"
 
 
 @tool
 def write_late() -> str:
-    """Think for a while, then write a file."""
+    """Wait for two seconds, then write a file."""
     time.sleep(2)
-    LATE.write_text("too late")
+    LATE_FILE.write_text("too late")
     return "written"
 
 
@@ -44,7 +44,7 @@ async def main() -> None:
         print("OpenAI Agents:", await function_tool.on_invoke_tool(context, "{}"))
 
         await asyncio.sleep(2)
-        print("The file is", "there!" if LATE.exists() else "not there: what timed out has really ended.")
+        print("The file is", "there!" if LATE_FILE.exists() else "not there: the tool was killed on its timeout.")
         for record in await library.engine.query_call_records():
             print(f"recorded: {record.tool_name} for {record.caller_id}: {record.status}, {record.error_type}")
 

@@ -1,4 +1,4 @@
-"""Ten questions answered without any key: `make run` runs this after the tour."""
+"""Ten questions answered without a model or an API key; part of `make run`."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from ferrule import Orchestrator, UnifiedToolLibrary
-from ferrule.tools.files import workspace_tools
+from ferrule_tools.files import workspace_tools
 
 QUESTIONS = [
     "hello",

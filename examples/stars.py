@@ -1,4 +1,4 @@
-"""A model that insists on a wrong selector, without and with a memory: python examples/stars.py"""
+"""A model that repeats a wrong selector, without and with a failure memory: python examples/stars.py"""
 
 import asyncio
 import json
@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from ferrule import UnifiedToolLibrary
 from ferrule.agent import Agent, AgentAnswer, RunLimits
-from ferrule.models.model import ModelRequest
+from ferrule.core.model import ModelRequest
 from ferrule.testing import ScriptedModel
-from ferrule.tools.browser import BrowserNavigator
+from ferrule_tools.browser import BrowserNavigator
 
 PAGE = b"""<!doctype html><title>acme/anvil</title>
 <nav><a href="/">Home</a> <a href="/pulls">Pull requests 4</a> <a href="/issues">Issues 17</a></nav>
@@ -19,7 +19,9 @@ PAGE = b"""<!doctype html><title>acme/anvil</title>
 <a href="/stars">Star <span id="repo-stars-counter-star" class="Counter js-social-count">28.4k</span></a>"""
 
 
-class Repository(BaseHTTPRequestHandler):
+class RepositoryPage(BaseHTTPRequestHandler):
+    """Serves the page of a repository."""
+
     def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
@@ -30,25 +32,25 @@ class Repository(BaseHTTPRequestHandler):
         pass
 
 
-def insist(request: ModelRequest) -> str | dict[str, object]:
-    """Ask for `a.social-count`, again and again; unless told of something else to try."""
-    said = str(request.messages[-1]["content"])
-    if said.startswith("{") and "text" in (read := json.loads(said)):
-        return f"It has {read['text']} stars."
-    suggestion = re.search(r"Try instead: (\{.*?\}) \(", said)
+def next_reply(request: ModelRequest) -> str | dict[str, object]:
+    """Read `a.social-count` again and again, unless the last result suggests another selector."""
+    result = str(request.messages[-1]["content"])
+    if result.startswith("{") and "text" in (element := json.loads(result)):
+        return f"It has {element['text']} stars."
+    suggestion = re.search(r"Try instead: (\{.*?\})[;.]", result)
     arguments = json.loads(suggestion[1]) if suggestion else {"selector": "a.social-count"}
     return {"name": "browser_navigator__extract", "arguments": arguments}
 
 
 async def ask(url: str, *, memory: bool) -> AgentAnswer:
-    model = ScriptedModel([{"name": "browser_navigator__navigate", "arguments": {"url": url}}, insist], loop=True)
+    model = ScriptedModel([{"name": "browser_navigator__navigate", "arguments": {"url": url}}, next_reply], loop=True)
     async with UnifiedToolLibrary() as library:
-        library.register(BrowserNavigator(allow_private=True, patience=0.2))
+        library.register(BrowserNavigator(allow_private=True, element_timeout=0.2))
         return await Agent(library, model, memory=memory, limits=RunLimits(turns=16)).run(f"How many stars has {url}?")
 
 
 def main() -> None:
-    with HTTPServer(("127.0.0.1", 0), Repository) as server:
+    with HTTPServer(("127.0.0.1", 0), RepositoryPage) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for memory in (False, True):
             answer = asyncio.run(ask(f"http://127.0.0.1:{server.server_port}/acme/anvil", memory=memory))

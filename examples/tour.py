@@ -1,4 +1,4 @@
-"""What Ferrule does, seen in a minute: `make run` runs this."""
+"""A tour of Ferrule's features in one minute; part of `make run`."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ async def add(a: int, b: int) -> int:
 
 @tool(timeout=0.5)
 def write_late(path: str) -> str:
-    """Sleep for a second, then write a file: too slow for its own time-out."""
+    """Sleep for a second, then write a file. The timeout of the tool is shorter."""
     time.sleep(1)
     Path(path).write_text("too late")
     return "written"
@@ -42,20 +42,20 @@ async def count(to: int):
         yield n
 
 
-TRIED: list[str] = []
+executed_selectors: list[str] = []
 
 
 @tool(read_only=True)
 async def extract(selector: str) -> str:
-    """Read an element of a page."""
-    TRIED.append(selector)
+    """Read an element of a page. Always fails, so that the failure memory can be shown."""
+    executed_selectors.append(selector)
     raise ValueError(f"No element matches {selector!r}. On the page: a.stars (link, '28.4k stars')")
 
 
-GREETING = """\
+GREET_YAML = """\
 name: greet
 version: "1.0.0"
-description: Greet somebody
+description: Greet a person
 category: custom
 parameters:
   - name: name
@@ -73,68 +73,69 @@ def title(text: str) -> None:
 
 
 async def main(folder: Path) -> None:
-    tools, late = folder / "tools", folder / "late.txt"
-    config = ToolEngineConfig(tools_directory=str(tools), watch_for_changes=True)
+    tools_folder, late_file = folder / "tools", folder / "late.txt"
+    config = ToolEngineConfig(tools_directory=str(tools_folder), watch_for_changes=True)
     store = f"sqlite:///{folder / 'calls.db'}"
     async with ToolEngine(config, store=store, concurrency=ConcurrencyConfig(max_concurrent=20)) as engine:
         engine.register(add, write_late, count)
 
-        title("A function is a tool; text that can only be a number is one")
+        title("A function is a tool; a number passed as text is converted")
         print("  add(a=1, b='2') →", (await engine.execute("add", {"a": 1, "b": "2"})).output)
 
-        title("Wrong calls are told all that is wrong, and what would be right")
+        title("An invalid call gets a list of all its errors and suggestions")
         print(" ", (await engine.execute("add", {"aa": 1, "b": "two"})).error)
         print(" ", (await engine.execute("calculater", {"expression": "1+1"})).error)
 
-        title("Tools that come in the box, and never hang")
+        title("Bundled tools have limits")
         for expression in ("0.1 + 0.2", "2**100", "9**9**9"):
             print(f"  {expression} →", (await engine.execute("calculator", {"expression": expression})).text)
 
-        title("A time-out kills: a function that writes a file after its time never writes it")
-        print(" ", (await engine.execute("write_late", {"path": str(late)})).error)
+        title("A timeout kills: a function that would write a file later never writes it")
+        print(" ", (await engine.execute("write_late", {"path": str(late_file)})).error)
         await asyncio.sleep(1)
-        print("  a second later the file is", "there!" if late.exists() else "not there")
+        print("  a second later the file is", "there!" if late_file.exists() else "not there")
 
-        title("Save a file and its tool is there")
-        tools.mkdir()
-        (tools / "greet.yaml").write_text(GREETING)
+        title("A new YAML file in the tools folder is loaded automatically")
+        tools_folder.mkdir()
+        (tools_folder / "greet.yaml").write_text(GREET_YAML)
         started = time.perf_counter()
         while "greet" not in engine.registry:
             await asyncio.sleep(0.01)
         print(
-            f"  seen after {time.perf_counter() - started:.2f} s:",
+            f"  loaded after {time.perf_counter() - started:.2f} s:",
             (await engine.execute("greet", {"name": "世界"})).text,
         )
 
-        title("Progress as it comes")
+        title("Progress of a running call")
         async for item in engine.stream("count", {"to": 5}):
             print(" ", item.data if isinstance(item, Progress) else item.output)
 
-        title("A thousand calls, twenty at a time, each with its record")
+        title("A thousand calls, at most twenty concurrently, all recorded")
         started = time.perf_counter()
         await engine.execute_batch([("add", {"a": n, "b": n}) for n in range(1000)])
         print(f"  {time.perf_counter() - started:.3f} s")
 
-        title("An agent's own view of its calls")
+        title("A sub-agent with its own permissions and statistics")
         agent = ToolSubAgent("guide", engine, tools={"echo", "add"})
         await agent.execute_batch([("echo", {"message": "hello"}), ("write_late", {"path": "x"})])
         print(" ", agent.get_brief_summary())
 
-        title("Never twice: a stubborn model asks for the same failing call fifteen times")
-        stubborn = ScriptedModel([{"name": "extract", "arguments": {"selector": "a.social-count"}}], loop=True)
+        title("Never twice: a model insists on a call that fails, and is stopped")
+        model = ScriptedModel([{"name": "extract", "arguments": {"selector": "a.social-count"}}], loop=True)
         engine.register(extract)
-        answer = await Agent(UnifiedToolLibrary(engine=engine), stubborn, limits=RunLimits(turns=15)).run(
+        answer = await Agent(UnifiedToolLibrary(engine=engine), model, limits=RunLimits(turns=15)).run(
             "How many stars?"
         )
-        print(f"  {len(answer.steps)} times asked for, {TRIED.count('a.social-count')} time made; the model was told:")
+        executions = executed_selectors.count("a.social-count")
+        print(f"  {len(answer.steps)} requests, {executions} execution; the last result that the model got:")
         print(" ", answer.steps[-1].text)
 
-        title("What was called, how it went, how long it took")
+        title("Call statistics")
         statistics = await engine.get_call_statistics()
         print(f"  {statistics.total} calls, {statistics.success_rate} % successful")
-        for name, one in statistics.tools.items():
-            p95 = f"{one.p95 * 1000:.2f} ms" if one.p95 is not None else "never ran"
-            print(f"  {name:<12} {one.calls:>5} calls, {one.failures} failed, p95 {p95}")
+        for name, summary in statistics.tools.items():
+            p95 = f"{summary.p95 * 1000:.2f} ms" if summary.p95 is not None else "unknown: it never ran"
+            print(f"  {name:<12} {summary.calls:>5} calls, {summary.failures} failed, p95 {p95}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs MCP servers that other people wrote into .servers, for the tests in tests/mcp_servers/test_public_servers.py.
+# Installs into .servers what other people wrote: MCP servers, for tests/kinds/mcp/test_public_servers.py, and the
+# official conformance suite of MCP (with the Node.js it needs), for tests/server/test_conformance.py.
 # What cannot be installed is said, and its tests are skipped: this never fails. Safe to run again.
 #
 # New versions: edit requirements.in and package.json beside their locks, then
@@ -30,26 +31,29 @@ install_python() {
     fi
 }
 
+# A folder with a package.json and its lock, and what is in it.
 install_node() {
-    sum=$(cksum <"$locks/package-lock.json")
-    [ -f "$home/node.sum" ] && [ "$(cat "$home/node.sum")" = "$sum" ] && return
+    folder=$1 name=$2 what=$3
+    sum=$(cksum <"$folder/package-lock.json")
+    [ -f "$home/$name.sum" ] && [ "$(cat "$home/$name.sum")" = "$sum" ] && return
     if ! command -v npm >/dev/null 2>&1 || ! command -v node >/dev/null 2>&1; then
-        echo "There is no Node.js with npm here: the tests of the servers from npm will be skipped." >&2
+        echo "There is no Node.js with npm here: the tests with $what will be skipped." >&2
         return
     fi
-    echo "Installing MCP servers from npm for the tests …"
-    rm -rf "$home/node" "$home/node.sum"
-    mkdir -p "$home/node"
-    cp "$locks/package.json" "$locks/package-lock.json" "$home/node"
-    if npm ci --prefix "$home/node" --ignore-scripts --no-audit --no-fund --fetch-timeout=15000 --fetch-retries=1 \
-        >"$home/node.log" 2>&1; then
-        echo "$sum" >"$home/node.sum"
+    echo "Installing $what from npm for the tests …"
+    rm -rf "$home/$name" "$home/$name.sum"
+    mkdir -p "$home/$name"
+    cp "$folder/package.json" "$folder/package-lock.json" "$home/$name"
+    if npm ci --prefix "$home/$name" --ignore-scripts --no-audit --no-fund --fetch-timeout=15000 --fetch-retries=1 \
+        >"$home/$name.log" 2>&1; then
+        echo "$sum" >"$home/$name.sum"
     else
-        rm -rf "$home/node"
-        echo "The servers from npm could not be installed (see $home/node.log): their tests will be skipped." >&2
+        rm -rf "$home/$name"
+        echo "From npm, $what could not be installed (see $home/$name.log): its tests will be skipped." >&2
     fi
 }
 
 install_python &
-install_node
+install_node "$locks" node "MCP servers"
+install_node scripts/conformance conformance "the conformance suite of MCP"
 wait

@@ -1,4 +1,4 @@
-"""Writes docs/tools-in-the-box.md from the specs of the tools; `--check` only says whether it is true."""
+"""Generates docs/bundled-tools.md from the specs of the tools; `--check` only reports whether it is up to date."""
 
 import json
 import shlex
@@ -6,44 +6,44 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ferrule.tools
-from ferrule import ToolEngine
-from ferrule.sources import DirectorySource
-from ferrule.spec import Effects, JsonSchema, Tool, ToolCapability, ToolParameter, parameters_of
-from ferrule.tools.box import box_tools
+import ferrule_tools
+from ferrule.core.spec import Effects, JsonSchema, Tool, ToolCapability, ToolParameter, parse_parameters
+from ferrule.engine import ToolEngine
+from ferrule.engine.plugins import ToolPlugins, ToolSetup
+from ferrule.kinds.loading import DirectorySource
 
-PAGE = Path(__file__).parents[1] / "docs/tools-in-the-box.md"
+PAGE = Path(__file__).parents[1] / "docs/bundled-tools.md"
 
 INTRODUCTION = """\
-# Tools in the box
+# Bundled tools
 
-What comes with Ferrule, each with its parameters and a call of it. This page is written from the tools themselves
-(`make docs`). `ferrule tools list` says which of them are ready in a project and what the others need,
-`ferrule tools show NAME` tells what stands here, and `[engine] builtin_tools = false` does without them."""
+The tools that Ferrule includes, with their parameters and example calls. This page is generated from the tools
+(`make docs`). `ferrule tools list` shows which of them are ready in a project and what the others need,
+`ferrule tools show NAME` shows the same as this page, and `[engine] builtin_tools = false` disables them."""
 
 SECTIONS: dict[str, tuple[str, list[str]]] = {
-    "Ready": (
-        "These are there in every engine, without a file of yours.",
+    "Always available": (
+        "Every engine has these tools without any configuration.",
         ["calculator", "echo", "get_time", "http_request"],
     ),
     "Files": (
-        'They work on one folder: `[tools] workspace = "."` in `ferrule.toml`. See [Files](files.md) for what they may '
+        'They work in one folder: `[tools] workspace = "."` in `ferrule.toml`. See [Files](files.md) for what they may '
         'do there. In a program: `library.register(*workspace_tools("notes"))`.',
         ["file_processor", "list_workspace_files", "search_files"],
     ),
     "Data": (
-        "Tables in the files of the workspace, and databases: see [Data](data.md).",
+        "They analyse tables in the files of the workspace, and query databases: see [Data](data.md).",
         ["data_analyzer", "database_query"],
     ),
-    "The web": (
-        "Searching needs a provider, calling an API its address: see [The web](web.md).",
+    "Web": (
+        "Searching needs a provider, and calling an API needs its address: see [The web](web.md).",
         ["search_web", "advanced_web_search", "web_scraper", "api_caller"],
     ),
-    "A browser": ("It needs Playwright and a Chromium: see [The browser](browser.md).", ["browser_navigator"]),
+    "Browser": ("It needs Playwright and Chromium: see [The browser](browser.md).", ["browser_navigator"]),
     "Code": ("See [Python scripts](python-executor.md).", ["python_executor"]),
     "Models": ("See [Models as tools](ai-tools.md).", ["ask_model", "summarize"]),
     "People": (
-        "Messages need a channel: see [Notifications](notify.md). An [agent](agent.md) answers `ask_user` and "
+        "Messages need a channel: see [Notifications](notify.md). An [agent](agent.md) handles `ask_user` and "
         "`finish_task` itself: its run waits, or ends.",
         ["notify", "ask_user", "finish_task", "get_conversation_history"],
     ),
@@ -51,23 +51,25 @@ SECTIONS: dict[str, tuple[str, list[str]]] = {
 
 
 def page() -> str:
-    loaded = DirectorySource(Path(ferrule.tools.__file__).parent).load()
+    loaded = DirectorySource(Path(ferrule_tools.__file__).parent).load()
     if loaded.errors:
         sys.exit("\n".join(map(str, loaded.errors)))
-    tools = {tool.id: tool for tool in (*loaded.tools, *box_tools(engine=ToolEngine(), environ={}))}
-    told = [name for _, names in SECTIONS.values() for name in names]
-    if sorted(told) != sorted(tools):
-        sys.exit(f"The page and the box differ in {set(told) ^ set(tools)}: mend SECTIONS in {__file__}")
+    engine = ToolEngine()
+    engine.use_plugins(ToolPlugins(ToolSetup(engine=engine, environ={})))
+    tools = {tool.id: tool for tool in (*loaded.tools, *engine.registry)}
+    listed = [name for _, names in SECTIONS.values() for name in names]
+    if sorted(listed) != sorted(tools):
+        sys.exit(f"SECTIONS and the bundled tools differ in {set(listed) ^ set(tools)}: update SECTIONS in {__file__}")
     parts = [INTRODUCTION]
-    for title, (words, names) in SECTIONS.items():
-        parts += [f"## {title}", words, *(tool_text(tools[name]) for name in names)]
+    for title, (text, names) in SECTIONS.items():
+        parts += [f"## {title}", text, *(tool_text(tools[name]) for name in names)]
     return "\n\n".join(parts) + "\n"
 
 
 def tool_text(tool: Tool) -> str:
     spec = tool.spec
-    called = f" It may be called {quoted(spec.aliases)} too." if spec.aliases else ""
-    parts = [f"### {spec.tool_id}", escaped(spec.description) + called, f"Tags: {', '.join(spec.tags)}."]
+    aliases = f" Other names: {quoted(spec.aliases)}." if spec.aliases else ""
+    parts = [f"### {spec.tool_id}", escaped(spec.description) + aliases, f"Tags: {', '.join(spec.tags)}."]
     for action in spec.capabilities:
         if len(spec.capabilities) > 1:
             parts += [f"#### {spec.model_name(action)}", escaped(action.description)]
@@ -77,35 +79,35 @@ def tool_text(tool: Tool) -> str:
 
 
 def effects_text(effects: Effects) -> str:
-    said = {
-        "it changes nothing": effects.read_only,
-        "it may be called again": effects.idempotent and not effects.read_only,
-        "it may destroy something: a person is asked first": effects.destructive,
-        "its results are kept for a while": effects.cacheable,
-        "its answer changes by itself": effects.polling,
+    sentences = {
+        "Read-only.": effects.read_only,
+        "May change data.": not effects.read_only and not effects.destructive,
+        "Destructive: a person must approve a call that a model asks for.": effects.destructive,
+        "Can be repeated safely.": effects.idempotent and not effects.read_only,
+        "Results are cached.": effects.cacheable,
+        "Results change over time.": effects.polling,
     }
-    found = [words for words, holds in said.items() if holds] or ["it may change something"]
-    return f"{'; '.join(found).capitalize()}."
+    return " ".join(sentence for sentence, is_true in sentences.items() if is_true)
 
 
 def parameters_text(action: ToolCapability) -> str:
-    rows = [parameter_row(parameter) for parameter in parameters_of(action.schema)]
+    rows = [parameter_row(parameter) for parameter in parse_parameters(action.schema)]
     return "\n".join(["| parameter | type | | |", "|---|---|---|---|", *rows]) if rows else ""
 
 
 def parameter_row(parameter: ToolParameter) -> str:
     kind = " or ".join(kinds_of(parameter.to_schema())) or "any"
     default = f"default `{json.dumps(parameter.default, ensure_ascii=False)}`" if parameter.default is not None else ""
-    words = escaped(parameter.description).replace("|", r"\|")
-    return f"| `{parameter.name}` | {kind} | {'required' if parameter.required else default} | {words} |"
+    description = escaped(parameter.description).replace("|", r"\|")
+    return f"| `{parameter.name}` | {kind} | {'required' if parameter.required else default} | {description} |"
 
 
 def kinds_of(schema: JsonSchema) -> list[str]:
     if "enum" in schema:
         return [f"`{member}`" for member in schema["enum"]]
     kinds = [kind for option in schema.get("anyOf", ()) for kind in kinds_of(option)]
-    said = schema.get("type", kinds)
-    return [kind for kind in ([said] if isinstance(said, str) else said) if kind != "null"]
+    types = schema.get("type", kinds)
+    return [kind for kind in ([types] if isinstance(types, str) else types) if kind != "null"]
 
 
 def call_text(name: str, action: ToolCapability) -> list[str]:
@@ -124,7 +126,7 @@ def argument(pair: tuple[str, Any]) -> str:
 
 def output_text(output: JsonSchema | None) -> list[str]:
     names = list((output or {}).get("properties", ()))
-    return [f"It gives {quoted(names)}."] if names else []
+    return [f"Returns {quoted(names)}."] if names else []
 
 
 def quoted(names: list[str]) -> str:
@@ -132,12 +134,12 @@ def quoted(names: list[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """A description is no Markdown: its stars are stars."""
+    """Escape a description, which is plain text, for Markdown."""
     return " ".join(text.split()).replace("*", r"\*").replace("_", r"\_").replace("<", "&lt;")
 
 
 if __name__ == "__main__":
-    written = page()
+    text = page()
     if "--check" in sys.argv:
-        sys.exit(0 if PAGE.read_text(encoding="utf-8") == written else f"docs/{PAGE.name} is not true: run make docs")
-    PAGE.write_text(written, encoding="utf-8")
+        sys.exit(0 if PAGE.read_text(encoding="utf-8") == text else f"docs/{PAGE.name} is out of date: run make docs")
+    PAGE.write_text(text, encoding="utf-8")

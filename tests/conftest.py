@@ -1,15 +1,20 @@
-"""Async tests are plain `async def` functions: each runs in an event loop of its own."""
+"""Async tests are plain `async def` functions, run by anyio's pytest plugin on asyncio."""
 
-import asyncio
-import inspect
+import os
+from collections.abc import Iterator
 
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(pyfuncitem.obj(**arguments))
-    return True
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def user_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Which folders are trusted is recorded for these tests only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "FERRULE_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
+        patch.setitem(os.environ, "FERRULE_LOCAL_SERVERS", "off")  # a server of the developer must not answer
+        yield

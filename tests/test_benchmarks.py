@@ -1,109 +1,116 @@
-"""The benchmarks run: Ferrule's side of each and the floors, with next to no effort. Nothing here is timed."""
+"""The benchmarks run for Ferrule and the baseline, with a minimal workload. No test asserts a duration."""
 
 import argparse
 import json
 
 import pytest
-from benchmarks.contestants import CONTESTANTS, FERRULE, IMPORT
-from benchmarks.effort import Effort
-from benchmarks.environments import environment_for
-from benchmarks.goals import REPORTS
+from benchmarks.agent_runs import measure_failing_call
+from benchmarks.contestants import CONTESTANTS, FERRULE, IMPORT, MCP
+from benchmarks.interface import Workload
+from benchmarks.mcp_call import run_mcp
 from benchmarks.measure import measure
-from benchmarks.processes import Failure, run
+from benchmarks.processes import ProcessError, environment_of, run
+from benchmarks.reports import REPORTS, is_met, table_of
 from benchmarks.rounds import Results, run_rounds
-from benchmarks.run import _benchmarks, _plain
-from benchmarks.samples import read_count
-from benchmarks.stubborn import measure_stubborn
-from benchmarks.tables import judge, table_of
+from benchmarks.run import _benchmarks, _contestants, _to_json
+from benchmarks.tools import read_count
 
-TINY = Effort(samples=1, seconds=0.0, calls=3, functions=3, further=3, patience=25, replayed=100)
-FLOOR = next(contestant for contestant in CONTESTANTS if contestant.name == "floor")
-
-
-OURS = [(contestant, name) for contestant in (FERRULE, FLOOR) for name in contestant.benchmarks if name != IMPORT]
+TINY = Workload(samples=1, seconds=0.0, calls=3, functions=3, extra_tools=3, max_model_calls=25, memory_calls=100)
+BASELINE = next(contestant for contestant in CONTESTANTS if contestant.name == "baseline")
+LOCAL = [(contestant, name) for contestant in (FERRULE, BASELINE) for name in contestant.benchmarks if name != IMPORT]
 
 
-@pytest.mark.parametrize(("contestant", "benchmark"), OURS, ids=[f"{name}-{c.name}" for c, name in OURS])
-def test_a_benchmark_runs(contestant, benchmark):
-    measured = measure(contestant.module, benchmark, TINY)
-    assert measured and all(len(samples) == 1 for samples in measured.values())
-    assert all(sample["cpu"] > 0 for samples in measured.values() for sample in samples)
+@pytest.mark.parametrize(("contestant", "benchmark"), LOCAL, ids=[f"{name}-{c.name}" for c, name in LOCAL])
+def test_benchmark_runs(contestant, benchmark):
+    samples = measure(contestant.module, benchmark, TINY)
+    assert samples and all(len(variant) == 1 for variant in samples.values())
+    assert all(sample["cpu"] > 0 for variant in samples.values() for sample in variant)
     report = REPORTS[benchmark]
-    named = [report.compared_to, *(goal.row for goal in report.goals), *(goal.times for goal in report.goals)]
-    assert {way for name, way in filter(None, named) if name == contestant.name} <= set(measured)
+    rows = [report.reference, *(goal.row for goal in report.goals), *(goal.relative_to for goal in report.goals)]
+    assert {variant for name, variant in filter(None, rows) if name == contestant.name} <= set(samples)
 
 
-def test_rounds_are_measured_in_processes_of_their_own_and_become_a_table():
+def test_mcp_call_is_measured_with_ferrule_and_with_the_sdk():
     results = Results()
-    said: list[str] = []
-    contestants = {contestant: environment_for(contestant) for contestant in (FERRULE, FLOOR)}
-    run_rounds("record", contestants, rounds=2, effort=TINY, results=results, progress=said.append)
-    assert said[:2] == ["record, round 1 of 2: ferrule", "record, round 1 of 2: floor"]
-    assert said[2:] == ["record, round 2 of 2: floor", "record, round 2 of 2: ferrule"]
+    run_mcp(rounds=2, workload=TINY, results=results)
+    assert results.failures == {} and len(results.rounds) == 2
+    report = REPORTS[MCP]
+    assert {report.reference, report.goals[0].row} <= set(results.rows())
+    assert "× Client.call_tool" in table_of(MCP, results, TINY)
+
+
+def test_rounds_run_in_separate_processes_and_are_shown_as_a_table():
+    results = Results()
+    progress: list[str] = []
+    environments = {contestant: environment_of(contestant) for contestant in (FERRULE, BASELINE)}
+    run_rounds("record", environments, rounds=2, workload=TINY, results=results, progress=progress.append)
+    assert progress[:2] == ["record, round 1 of 2: ferrule", "record, round 1 of 2: baseline"]
+    assert progress[2:] == ["record, round 2 of 2: baseline", "record, round 2 of 2: ferrule"]
     assert "| ferrule: store, start and end of a call" in table_of("record", results, TINY)
-    assert json.dumps(_plain({"record": results}))
+    assert json.dumps(_to_json({"record": results}))
 
 
-def test_a_ratio_is_taken_round_by_round():
-    row, other = ("ferrule", ""), ("floor", "")
+def test_ratio_is_the_median_of_the_ratios_within_rounds():
+    row, other = ("ferrule", ""), ("baseline", "")
     results = Results(
         rounds=[{row: [{"cpu": 2.0}], other: [{"cpu": 1.0}]}, {row: [{"cpu": 60.0}], other: [{"cpu": 20.0}]}]
     )
     assert results.ratio(row, other, "cpu") == 2.5
-    assert (results.median(row, "cpu"), results.least(row, "cpu")) == (31.0, 2.0)
+    assert results.median(row, "cpu") == 31.0
 
 
-def test_a_goal_is_met_missed_or_not_measured():
+def test_goal_is_met_missed_or_not_measured():
     goal = REPORTS["call"].goals[0]
-    measured = [Results(rounds=[{goal.row: [{goal.figure: seconds}]}]) for seconds in (24e-6, 26e-6)]
-    assert [judge(results, goal) for results in (*measured, Results())] == [True, False, None]
+    measurements = [Results(rounds=[{goal.row: [{goal.figure: seconds}]}]) for seconds in (24e-6, 26e-6)]
+    assert [is_met(results, goal) for results in (*measurements, Results())] == [True, False, None]
 
 
-def test_a_process_that_fails_is_quoted():
-    with pytest.raises(Failure, match="^ValueError: no such thing$"):
+def test_error_of_a_failed_process_has_the_last_line_of_its_output():
+    with pytest.raises(ProcessError, match="^ValueError: no such thing$"):
         run(["python3", "-c", "raise ValueError('no such thing')"])
 
 
-def test_a_process_that_takes_too_long_is_ended():
-    with pytest.raises(Failure, match="longer than 0.2 s"):
+def test_process_is_killed_on_timeout():
+    with pytest.raises(ProcessError, match=r"timed out after 0\.2 s"):
         run(["sleep", "60"], timeout=0.2)
 
 
-def test_an_unknown_benchmark_is_refused():
-    with pytest.raises(argparse.ArgumentTypeError, match="no benchmark 'speed'; write some of call,"):
+def test_unknown_benchmark_or_contestant_is_rejected():
+    with pytest.raises(argparse.ArgumentTypeError, match="no benchmark 'speed'; use some of call,"):
         _benchmarks("call,speed")
+    with pytest.raises(argparse.ArgumentTypeError, match="no contestant 'other'; use some of ferrule,baseline,"):
+        _contestants("other")
 
 
-def test_a_stubborn_model_gets_its_failing_call_once():
-    measured = measure("ferrule", "stubborn", TINY)
-    assert [measured[way][0]["executions"] for way in ("Agent.run", "Agent.run, memory=False")] == [1, 20]
-    table = table_of("stubborn", Results(rounds=[{("ferrule", way): found for way, found in measured.items()}]), TINY)
-    assert "| ferrule: Agent.run               | 1          | 20          | answer: I could not finish this" in table
+def test_failing_call_is_executed_once_with_a_memory():
+    samples = measure("ferrule", "failing_call", TINY)
+    assert [samples[variant][0]["executions"] for variant in ("Agent.run", "Agent.run, memory=False")] == [1, 20]
+    results = Results(rounds=[{("ferrule", variant): rows for variant, rows in samples.items()}])
+    table = table_of("failing_call", results, TINY)
+    assert "| ferrule: Agent.run               | 1          | 4           | answer: I could not finish this" in table
 
 
-async def test_a_run_without_end_is_ended_and_says_so():
-    def make(mind):
-        async def for_ever():
-            while mind.wish():
+async def test_endless_run_is_stopped_and_reported():
+    def make(script):
+        async def endless():
+            while script.next_call():
                 pass
 
-        async def fails_at_once():
-            await read_count(**mind.wish()[1])
+        async def fail():
+            await read_count(**script.next_call()[1])
 
-        return {"for ever": for_ever, "fails at once": fails_at_once}
+        return {"endless": endless, "fail": fail}
 
-    measured = await measure_stubborn(make, TINY, sync=False)
-    assert measured["for ever"][0]["ending"] == "no end in 25 model calls"
-    assert (measured["fails at once"][0]["ending"], measured["fails at once"][0]["executions"]) == (
-        "aborted: ValueError",
-        1,
-    )
+    samples = await measure_failing_call(make, TINY, sync=False)
+    assert samples["endless"][0]["ending"] == "no end after 25 model calls"
+    assert samples["fail"][0]["ending"] == "aborted: ValueError"
+    assert samples["fail"][0]["executions"] == 1
 
 
-def test_good_calls_are_compared_with_what_they_give_without_a_memory():
-    measured = measure("ferrule", "replay", TINY)
-    with_memory, without = measured["with RunMemory"][0], measured["without"][0]
-    assert with_memory["good"] == without["good"] >= TINY.replayed
-    assert without["false_blocks"] == without["spared"] == without["recalled"] == 0
-    undeclared = measured["with RunMemory, polls of a tool that does not say it polls"][0]
+def test_legitimate_calls_are_compared_with_their_results_without_a_memory():
+    samples = measure("ferrule", "memory", TINY)
+    with_memory, without = samples["with RunMemory"][0], samples["without"][0]
+    assert with_memory["successes"] == without["successes"] >= TINY.memory_calls
+    assert without["false_blocks"] == without["refused"] == without["recalled"] == 0
+    undeclared = samples["with RunMemory, polling a tool that does not declare it"][0]
     assert undeclared["recalled"] > undeclared["false_blocks"] >= 0

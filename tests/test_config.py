@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,8 @@ import pytest
 from ferrule.config import FerruleConfig
 from ferrule.engine import ToolEngineConfig
 from ferrule.errors import SetupError
-from tests.executors.local_server import Request, local_server
+from ferrule.policy.policy import Policy, Rule
+from tests.http.local_server import Request, local_server
 
 
 def read(folder: Path, text: str, **environ: str) -> FerruleConfig:
@@ -49,7 +51,7 @@ def test_variables_win_over_the_file(tmp_path: Path):
         ("[engine]\nstrict_validaton = true\n", "Did you mean 'strict_validation'"),
         (
             "[tools.api_caller.apis.x]\nbase_url = 'https://x.example'\nheaders = { A = 'secret', B = 3 }\n",
-            r"tools\.api_caller\.apis\.x\.headers\.B: Input should be a valid string, not 3$",
+            r"tools\.api_caller\.apis\.x\.headers\.B: must be a text, not 3$",
         ),
         ("[tools.http_request]\nsecrets = { T = ['xn--a.com'] }\n", "T cannot be sent to 'xn--a.com': write a host"),
         ("[limits]\nmax_concurrent = 'many'\n", r"limits\.max_concurrent: .*, not 'many'"),
@@ -66,7 +68,28 @@ def test_variables_win_over_the_file(tmp_path: Path):
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, says: str):
     with pytest.raises(SetupError, match=says):
-        read(tmp_path, text)
+        read(tmp_path, text).engine()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[store]\n\n[engine]  # mine\nstrict_validaton = true\n", 4),
+        ("[limits]\nstrategy = 'fifo'\nmax_concurrent = 'many'\n", 3),
+        ("[limits]\n[engin]\n", 2),
+        ("limits = { max_concurrent = 0 }\n", 1),
+        ("[engine]\nstrict_validation = true\nretry.frist_delay = 1\n", 3),
+        ("[engine]\n\n[engine.breaker]\nthreshold = -1\n", 3),
+        ("[[policy.rules]]\nverdict = 'ask'\n\n[[policy.rules]]\nverdict = 'ask'\ntol = 'x'\n", 6),
+        ("[policy]\nrules = [{ verdict = 'ask' }, { verdict = 'ask', tol = 'x' }]\n", 2),
+        ("[[openapi]]\nsource = 'x.yaml'\n\n[[openapi]]\nname = 'x'\n", 4),
+        ("[tools.api_caller.apis.x]\nbase_url = 'https://x.example'\nheaders = { B = 3 }\n", 3),
+        ("[limits]\nmax_concurrent =\n", 2),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, line: int):
+    with pytest.raises(SetupError, match=rf"ferrule\.toml:{line}: "):
+        read(tmp_path, text).engine()
 
 
 def test_a_bad_variable_is_named_itself(tmp_path: Path):
@@ -88,19 +111,49 @@ def test_openapi_documents_start_at_the_file_unless_they_are_urls(tmp_path: Path
         '[[openapi]]\nsource = "pets.yaml"\nname = "pets"\ncredentials = {key = "PET_KEY"}\n'
         '[[openapi]]\nsource = "https://api.example/openapi.json"\nexclude = ["deleteAll"]\n',
     )
-    first, second = config.placed_engine_config.openapi
+    first, second = config.engine_config_with_paths.openapi
     assert (first.source, first.name, first.credentials) == (str(tmp_path / "pets.yaml"), "pets", {"key": "PET_KEY"})
     assert (second.source, second.exclude) == ("https://api.example/openapi.json", ["deleteAll"])
 
 
 def test_a_project_says_what_its_agent_is_like(tmp_path):
-    (tmp_path / "ferrule.toml").write_text(
-        '[agent]\nmodel = "offline"\nturns = 5\ntools = ["calculator"]\n'
-        '[agent.approval]\ntools = { "files__*" = "ask" }\neffects = { changing = "ask" }\n'
-    )
+    (tmp_path / "ferrule.toml").write_text('[agent]\nmodel = "offline"\nturns = 5\ntools = ["calculator"]\n')
     agent = FerruleConfig.read(tmp_path / "ferrule.toml", {"FERRULE_AGENT_MODEL": "local"}).agent
     assert (agent.model, agent.turns, agent.tools) == ("local", 5, ["calculator"])
-    assert agent.approval.tools == {"files__*": "ask"} and agent.approval.effects == {"changing": "ask"}
+
+
+def test_a_project_has_a_policy(tmp_path):
+    rules = '[[policy.rules]]\nverdict = "ask"\ntool = "files__*"\narguments = { path = "/etc/*" }\n'
+    policy = read(tmp_path, f'[policy]\ndefault = "deny"\n{rules}').engine().policy
+    rule = Rule(verdict="ask", tool="files__*", arguments={"path": "/etc/*"})
+    assert policy == Policy(rules=(rule,), default="deny")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[policy]\ndefault = "perhaps"\n', "policy.default: must be 'allow', 'ask' or 'deny', not 'perhaps'"),
+        (
+            '[[policy.rules]]\nverdict = "ask"\n[[policy.rules]]\nverdict = "maybe"\n',
+            "policy.rules.verdict: must be 'allow', 'ask' or 'deny', not 'maybe' (in number 2 of [[policy.rules]])",
+        ),
+        (
+            '[[policy.rules]]\nverdict = "ask"\ntol = "x"\n',
+            "there is no 'tol' in [policy.rules]. Did you mean 'tool'? (in number 1 of [[policy.rules]])",
+        ),
+        ('[[policy.rules]]\ntool = "x"\n', "policy.rules.verdict is missing (in number 1 of [[policy.rules]])"),
+        (
+            '[[policy.rules]]\nverdict = "ask"\ntool = ["a", "b"]\n',
+            "policy.rules.tool: must be a text, not ['a', 'b'] (in number 1 of [[policy.rules]])",
+        ),
+        ("[policy]\nrules = 3\n", "policy.rules: must be a list, not 3"),
+        ('[[policy.rules]]\nverdict = "ask"\neffect = "deadly"\n', "There is no effect 'deadly'"),
+        ('[policy]\nprovider = "nobody"\n', "No installed package provides the policy 'nobody'"),
+    ],
+)
+def test_a_wrong_policy_is_explained(tmp_path, text, message):
+    with pytest.raises(SetupError, match=re.escape(message)):
+        read(tmp_path, text).engine()
 
 
 def test_tools_in_the_box_are_there_and_say_what_they_need(tmp_path: Path):
@@ -145,4 +198,4 @@ async def test_secrets_are_sent_where_the_project_says(tmp_path: Path, monkeypat
             done = await engine.execute("http_request", {"url": f"{server.url}/items", "headers": headers})
             elsewhere = await engine.execute("http_request", {"url": "https://example.com/", "headers": headers})
     assert done.is_success and seen == ["Bearer token-0123456789"]
-    assert not elsewhere.is_success and "may not be sent there" in (elsewhere.error or "")
+    assert not elsewhere.is_success and "may not be sent to this host" in (elsewhere.error or "")

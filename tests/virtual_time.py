@@ -1,4 +1,4 @@
-"""An event loop whose time jumps: hours of waiting pass at once, always in the same order.
+"""An event loop whose time jumps: hours of waiting pass immediately, always in the same order.
 
 When nothing is left that could ever happen, the loop raises instead of sleeping: a deadlock is a failed test.
 """

@@ -1,36 +1,29 @@
-"""Who is measured, and what each can be measured at."""
+"""The benchmarks, and the contestants that are measured by them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, STUBBORN, REPLAY, PLAN, TOGETHER, DOOR = BENCHMARKS = (
-    "call",
-    "limit",
-    "registry",
-    "import",
-    "sync",
-    "record",
-    "loop",
-    "stubborn",
-    "replay",
-    "plan",
-    "together",
-    "door",
+BENCHMARKS = CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, FAILING_CALL, MEMORY, PLAN, PARALLEL, FAST_PATH = (
+    *("call", "limit", "registry", "import", "sync", "record"),
+    *("loop", "failing_call", "memory"),
+    *("plan", "parallel", "fast_path"),
 )
+MCP = "mcp"
+"""It has no contestants of its own: one process measures Ferrule, the SDK and the baseline (`mcp_call.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """Somebody who can do what a benchmark asks for. `module` says how, in functions named like the benchmarks."""
+    """A library to be measured. Its `module` has one function per benchmark, with the name of the benchmark."""
 
     name: str
     module: str
     benchmarks: tuple[str, ...]
     distributions: tuple[str, ...] = ()
-    """What to install in an environment of its own; nothing means: runs in the project's environment."""
+    """Packages to install in an environment of its own; without any it runs in the project's environment."""
     imports: tuple[str, ...] = ()
-    """Statements whose cost is measured, each in fresh processes."""
+    """Statements to measure in new processes."""
 
 
 FERRULE = Contestant(
@@ -43,30 +36,30 @@ FERRULE = Contestant(
 CONTESTANTS = (
     FERRULE,
     Contestant(
-        name="floor",
-        module="floor",
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, TOGETHER),
+        name="baseline",
+        module="baseline",
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, SYNC, RECORD, LOOP, PARALLEL),
         imports=("import asyncio", "import pydantic; pydantic.BaseModel"),
     ),
     Contestant(
         name="pydantic-ai",
         module="pydantic_ai",
         distributions=("pydantic-ai-slim",),
-        benchmarks=(CALL, REGISTRY, IMPORT, LOOP, STUBBORN),
+        benchmarks=(CALL, REGISTRY, IMPORT, LOOP, FAILING_CALL),
         imports=("from pydantic_ai import Agent",),
     ),
     Contestant(
         name="openai-agents",
         module="openai_agents",
         distributions=("openai-agents",),
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, STUBBORN),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, FAILING_CALL),
         imports=("from agents import Agent, Runner",),
     ),
     Contestant(
         name="strands",
         module="strands",
         distributions=("strands-agents",),
-        benchmarks=(CALL, REGISTRY, IMPORT, LOOP, STUBBORN),
+        benchmarks=(CALL, REGISTRY, IMPORT, LOOP, FAILING_CALL),
         imports=("from strands import Agent",),
     ),
     Contestant(
@@ -80,14 +73,14 @@ CONTESTANTS = (
         name="langchain",
         module="langchain",
         distributions=("langchain", "langgraph", "langgraph-checkpoint-sqlite"),
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, STUBBORN, PLAN, TOGETHER),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, FAILING_CALL, PLAN, PARALLEL),
         imports=("from langchain.agents import create_agent", "from langgraph.prebuilt import ToolNode"),
     ),
     Contestant(
         name="smolagents",
         module="smolagents",
         distributions=("smolagents",),
-        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, STUBBORN),
+        benchmarks=(CALL, LIMIT, REGISTRY, IMPORT, LOOP, FAILING_CALL),
         imports=("from smolagents import ToolCallingAgent",),
     ),
 )

@@ -1,10 +1,10 @@
 # mypy: ignore-errors
-"""FastMCP: a call to a server in the same process, without and with a client."""
+"""FastMCP: a call of a server in the same process, without and with a client."""
 
 from fastmcp import Client, FastMCP
 
-from benchmarks.samples import ARGUMENTS, add
-from benchmarks.ways import Registry, Way
+from benchmarks.interface import Operation, Registry
+from benchmarks.tools import ARGUMENTS, add
 
 
 async def call(stack):
@@ -17,7 +17,7 @@ async def call(stack):
     async def through_client():
         return await client.call_tool("add", dict(ARGUMENTS))
 
-    return {"FastMCP.call_tool": Way(do=direct), "Client.call_tool, in memory": Way(do=through_client)}
+    return {"FastMCP.call_tool": Operation(run=direct), "Client.call_tool, in memory": Operation(run=through_client)}
 
 
 def registry():

@@ -1,4 +1,4 @@
-"""Ferrule: the full engine, with each of its parts that costs something left out once."""
+"""Ferrule: the full engine, and the same without its optional parts; agents, plans and questions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.answering import door, plan, together
-from benchmarks.minds import DONE, Stubborn
-from benchmarks.replay import replay
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, add_sync, nap, read_count, step
-from benchmarks.ways import Insist, Loop, Registry, Way
+from benchmarks.interface import AgentLoop, AgentRun, Operation, ParallelSteps, Registry
+from benchmarks.memory import measure_memory as memory
+from benchmarks.models import FINAL_ANSWER, FailingCallScript
+from benchmarks.plan_runs import PLAN_STEPS, plan_text
+from benchmarks.tools import ARGUMENTS, MAX_CONCURRENT, add, add_sync, long_wait, read_count, short_wait, step
 from ferrule import (
     Agent,
     ConcurrencyConfig,
@@ -23,48 +23,50 @@ from ferrule import (
     ToolEngineEvent,
     ToolKnowledgeStore,
     UnifiedToolLibrary,
+    tool,
 )
-from ferrule.messages import ToolCall
-from ferrule.models.model import ModelReply
+from ferrule.core.messages import ToolCall
+from ferrule.core.model import ModelReply, ModelRequest, TextSink
+from ferrule.memory.conversation import MAX_TURNS, ConversationMemory
+from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
+from ferrule.workflow import GraphWorkflow, SimpleWorkflow
 
-__all__ = [
-    "call",
-    "door",
-    "limit",
-    "loop",
-    "plan",
-    "record",
-    "registry",
-    "replay",
-    "stubborn",
-    "sync",
-    "together",
-]
+__all__ = ["memory"]
 
-FULL = "ToolEngine.execute, SQLite store, one subscriber"
+LONG_CONVERSATION = "long"
+"""The id of a conversation with as many turns as the memory keeps."""
+QUESTION = "Which city did they leave for in the end?"
 
 
-async def call(stack: AsyncExitStack) -> dict[str, Way]:
-    watched, unwatched = await _engine(stack, add), await _engine(stack, add)
-    watched.subscribe(_watch)
-    in_memory = await stack.enter_async_context(ToolEngine(ToolEngineConfig(auto_reload=False)))
-    in_memory.register(add)
+async def call(stack: AsyncExitStack) -> dict[str, Operation]:
+    engine, without_subscriber = await _engine(stack, add), await _engine(stack, add)
+    engine.subscribe(_ignore_event)
+    without_database = await stack.enter_async_context(ToolEngine(ToolEngineConfig(auto_reload=False)))
+    without_database.register(add)
+    library = await _library(stack, add)
+
+    async def call_library() -> Any:
+        return (await library.execute_tool("add", None, ARGUMENTS)).output
+
     return {
-        FULL: _calls(watched),
-        "ToolEngine.execute, SQLite store, no subscriber": _calls(unwatched),
-        "ToolEngine.execute, store in memory, no subscriber": _calls(in_memory),
+        "ToolEngine.execute, SQLite store, one subscriber": _engine_call(engine),
+        "ToolEngine.execute, SQLite store, no subscriber": _engine_call(without_subscriber),
+        "ToolEngine.execute, store in memory, no subscriber": _engine_call(without_database),
+        "UnifiedToolLibrary.execute_tool, SQLite store, no subscriber": Operation(
+            run=call_library, flush=library.engine.store.flush
+        ),
     }
 
 
-async def limit(stack: AsyncExitStack, calls: int) -> dict[str, Way]:
-    places = ConcurrencyConfig(max_concurrent=MOST_AT_ONCE, queue_size=calls)
-    engine = await _engine(stack, nap, places)
+async def limit(stack: AsyncExitStack, calls: int) -> dict[str, Operation]:
+    concurrency = ConcurrencyConfig(max_concurrent=MAX_CONCURRENT, queue_size=calls)
+    engine = await _engine(stack, short_wait, concurrency)
 
     async def batch() -> Any:
-        return await engine.execute_batch([("nap", ARGUMENTS)] * calls)
+        return await engine.execute_batch([("short_wait", ARGUMENTS)] * calls)
 
-    return {f"execute_batch, max_concurrent={MOST_AT_ONCE}": Way(do=batch, settle=engine.store.flush)}
+    return {f"execute_batch, max_concurrent={MAX_CONCURRENT}": Operation(run=batch, flush=engine.store.flush)}
 
 
 def registry() -> Registry:
@@ -80,64 +82,186 @@ def registry() -> Registry:
     return Registry(register=register, first_call=first_call)
 
 
-async def sync(stack: AsyncExitStack) -> dict[str, Way]:
+async def sync(stack: AsyncExitStack) -> dict[str, Operation]:
     engine = await _engine(stack, add_sync)
 
     async def in_worker() -> Any:
         return (await engine.execute("add_sync", ARGUMENTS)).output
 
-    return {"ToolEngine.execute, warm worker process": Way(do=in_worker)}
+    return {"ToolEngine.execute, warm worker process": Operation(run=in_worker)}
 
 
-async def record(stack: AsyncExitStack) -> dict[str, Way]:
+async def record(stack: AsyncExitStack) -> dict[str, Operation]:
     store = await stack.enter_async_context(ToolKnowledgeStore(_database(stack)))
 
     async def record_call() -> None:
-        made = ToolCallRecord(record_id=store.new_record_id(), tool_name="add", params=ARGUMENTS, action="add")
-        store.record_started(made)
-        made.status, made.result, made.execution_time = "success", {"result": 777777}, 0.001
-        store.record_finished(made)
+        call_record = ToolCallRecord(record_id=store.new_record_id(), tool_name="add", params=ARGUMENTS, action="add")
+        store.record_started(call_record)
+        call_record.status, call_record.result, call_record.execution_time = "success", {"result": 777777}, 0.001
+        store.record_finished(call_record)
 
-    return {"store, start and end of a call": Way(do=record_call, settle=store.flush)}
+    return {"store, start and end of a call": Operation(run=record_call, flush=store.flush)}
 
 
-async def loop(stack: AsyncExitStack, further: list[Callable[..., Any]]) -> dict[str, Loop]:
+async def loop(stack: AsyncExitStack, extra_tools: list[Callable[..., Any]]) -> dict[str, AgentLoop]:
     return {
-        "Agent.run, SQLite store": await _loop(stack, further, store=_database(stack)),
-        "Agent.run, store in memory": await _loop(stack, further, store=None),
+        "Agent.run, SQLite store": await _agent_loop(stack, extra_tools),
+        "Agent.run, store in memory": await _agent_loop(stack, extra_tools, in_memory=True),
     }
 
 
-async def _loop(stack: AsyncExitStack, further: list[Callable[..., Any]], store: str | None) -> Loop:
-    library = UnifiedToolLibrary(ToolEngineConfig(auto_reload=False), store=store)
-    await stack.enter_async_context(library)
-    library.register(step, *further)
+async def _agent_loop(
+    stack: AsyncExitStack, extra_tools: list[Callable[..., Any]], *, in_memory: bool = False
+) -> AgentLoop:
+    library = await _library(stack, step, *extra_tools, in_memory=in_memory)
     agent = Agent(library, ScriptedModel([]), limits=RunLimits(turns=None, calls=None))
-    asks = ModelReply(tool_calls=(ToolCall(name="step", arguments=ARGUMENTS),), finish_reason="tool_calls")
+    tool_call = ModelReply(tool_calls=(ToolCall(name="step", arguments=ARGUMENTS),), finish_reason="tool_calls")
 
     async def run(turns: int) -> str:
-        agent.model = ScriptedModel([*[asks] * turns, DONE])
+        agent.model = ScriptedModel([*[tool_call] * turns, FINAL_ANSWER])
         return (await agent.run("go")).text
 
-    return Loop(run=run, settle=library.engine.store.flush)
+    return AgentLoop(run=run, flush=library.engine.store.flush)
 
 
-def stubborn(mind: Stubborn) -> dict[str, Insist]:
-    def insist(*, memory: bool) -> Insist:
+def failing_call(script: FailingCallScript) -> dict[str, AgentRun]:
+    def agent_run(*, memory: bool) -> AgentRun:
         async def run() -> str:
-            model = ScriptedModel([lambda _: _asking(mind)], loop=True)
+            model = ScriptedModel([lambda _: _tool_call(script)], loop=True)
             async with UnifiedToolLibrary(ToolEngineConfig(auto_reload=False)) as library:
                 library.register(read_count)
                 return (await Agent(library, model, memory=memory).run("go")).text
 
         return run
 
-    return {"Agent.run": insist(memory=True), "Agent.run, memory=False": insist(memory=False)}
+    return {"Agent.run": agent_run(memory=True), "Agent.run, memory=False": agent_run(memory=False)}
 
 
-def _asking(mind: Stubborn) -> dict[str, Any]:
-    name, arguments = mind.wish()
+def _tool_call(script: FailingCallScript) -> dict[str, Any]:
+    name, arguments = script.next_call()
     return {"name": name, "arguments": arguments}
+
+
+class PlanningModel:
+    """A model with a prepared plan and answer."""
+
+    name = "planner"
+
+    def __init__(self, tool: str, *, chain: bool) -> None:
+        self._tool, self._chain = tool, chain
+        self._plans: dict[int, ModelReply] = {}
+        self.start(PLAN_STEPS)
+
+    def start(self, steps: int) -> None:
+        if steps not in self._plans:
+            self._plans[steps] = ModelReply(text=plan_text(steps, self._tool, chain=self._chain))
+        self._plan = self._plans[steps]
+
+    async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
+        return ModelReply(text=FINAL_ANSWER) if request.answer_schema is None else self._plan
+
+
+async def plan(stack: AsyncExitStack) -> dict[str, AgentLoop]:
+    return {
+        "Orchestrator.process_task, SQLite store": await _orchestrator_loop(stack),
+        "GraphWorkflow.run, SQLite store": await _workflow_loop(stack, GraphWorkflow),
+        "GraphWorkflow.run, store in memory": await _workflow_loop(stack, GraphWorkflow, in_memory=True),
+        "GraphWorkflow.run, SQLite store, all steps concurrently": await _workflow_loop(
+            stack, GraphWorkflow, chain=False
+        ),
+        "SimpleWorkflow.run, SQLite store": await _workflow_loop(stack, SimpleWorkflow),
+    }
+
+
+async def parallel(stack: AsyncExitStack) -> dict[str, ParallelSteps]:
+    return {
+        "GraphWorkflow.run, SQLite store": await _parallel_steps(stack, GraphWorkflow),
+        "SimpleWorkflow.run, SQLite store": await _parallel_steps(stack, SimpleWorkflow),
+    }
+
+
+async def fast_path(stack: AsyncExitStack, extra_tools: list[Callable[..., Any]]) -> dict[str, Operation]:
+    library = await _library(stack, *extra_tools)
+    library.register(tool(read_only=True, cacheable=True)(step))
+    orchestrator = Orchestrator(library, PlanningModel("step", chain=True), workflow="simple", strategy="plan")
+    await stack.enter_async_context(orchestrator)
+    await orchestrator.process_task("Count everything", conversation_id="cached")
+    for _ in range(MAX_TURNS):
+        _add_turn(orchestrator.memory)
+
+    def ask(question: str, conversation: str, *, source: str, answer: str, add_turn: bool = False) -> Operation:
+        async def run() -> None:
+            if add_turn:  # without it the conversation would soon consist of this question only
+                _add_turn(orchestrator.memory)
+            result = await orchestrator.process_task(question, conversation_id=conversation)
+            if answer not in result.answer or source != ("cache" if result.cached else result.strategy):
+                raise AssertionError(f"{question!r} returned {result!r}")
+
+        return Operation(run=run, flush=library.engine.store.flush)
+
+    return {
+        "Hello!": ask("Hello!", "greeting", source="fast_path", answer="I am Ferrule"),
+        "What can you do?": ask("What can you do?", "tools", source="fast_path", answer="calculator"),
+        "What did I ask? in a long conversation": ask(
+            "What did I ask?", LONG_CONVERSATION, source="fast_path", answer=QUESTION, add_turn=True
+        ),
+        "a question that was answered before": ask("Count  everything", "cached", source="cache", answer=FINAL_ANSWER),
+    }
+
+
+def _add_turn(memory: ConversationMemory) -> None:
+    """Add one turn to the long conversation."""
+    turn = memory.add_question(LONG_CONVERSATION, QUESTION)
+    memory.add_answer(LONG_CONVERSATION, turn, "It was Oslo.", state="finished")
+
+
+async def _orchestrator_loop(stack: AsyncExitStack) -> AgentLoop:
+    library, model = await _library(stack, step), PlanningModel("step", chain=True)
+    orchestrator = Orchestrator(library, model, workflow="langgraph", strategy="plan", cache_ttl=None)
+    await stack.enter_async_context(orchestrator)
+
+    async def run(steps: int) -> str:
+        model.start(steps)
+        return (await orchestrator.process_task("Count everything")).answer
+
+    return AgentLoop(run=run, flush=library.engine.store.flush)
+
+
+async def _workflow_loop(
+    stack: AsyncExitStack,
+    kind: type[GraphWorkflow] | type[SimpleWorkflow],
+    *,
+    chain: bool = True,
+    in_memory: bool = False,
+) -> AgentLoop:
+    library, model = await _library(stack, step, in_memory=in_memory), PlanningModel("step", chain=chain)
+    workflow = kind(library, model)
+
+    async def run(steps: int) -> str:
+        model.start(steps)
+        return (await workflow.run("Count everything")).answer
+
+    return AgentLoop(run=run, flush=library.engine.store.flush)
+
+
+async def _parallel_steps(stack: AsyncExitStack, kind: type[GraphWorkflow] | type[SimpleWorkflow]) -> ParallelSteps:
+    library, model = await _library(stack, long_wait), PlanningModel("long_wait", chain=False)
+    workflow = kind(library, model)
+
+    async def run_steps(steps: int) -> float:
+        model.start(steps)
+        return (await workflow.run("Count everything")).timings["planning"]
+
+    return run_steps
+
+
+async def _library(
+    stack: AsyncExitStack, *functions: Callable[..., Any], in_memory: bool = False
+) -> UnifiedToolLibrary:
+    store = None if in_memory else _database(stack)
+    library = await stack.enter_async_context(UnifiedToolLibrary(ToolEngineConfig(auto_reload=False), store=store))
+    library.register(*functions)
+    return library
 
 
 async def _engine(
@@ -154,12 +278,12 @@ def _database(stack: AsyncExitStack) -> str:
     return f"sqlite:///{Path(directory) / 'calls.db'}"
 
 
-def _calls(engine: ToolEngine) -> Way:
-    async def one_call() -> Any:
+def _engine_call(engine: ToolEngine) -> Operation:
+    async def run() -> Any:
         return (await engine.execute("add", ARGUMENTS)).output
 
-    return Way(do=one_call, settle=engine.store.flush)
+    return Operation(run=run, flush=engine.store.flush)
 
 
-def _watch(event: ToolEngineEvent) -> None:
+def _ignore_event(event: ToolEngineEvent) -> None:
     pass

@@ -16,45 +16,45 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.prebuilt import ToolNode, create_react_agent
 from langgraph.runtime import Runtime
 
-from benchmarks.minds import DONE, Script
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, nap, read_count, rest, step
-from benchmarks.ways import Loop, Registry, Way
+from benchmarks.interface import AgentLoop, Operation, Registry
+from benchmarks.models import FINAL_ANSWER, CallScript
+from benchmarks.tools import ARGUMENTS, MAX_CONCURRENT, add, long_wait, read_count, short_wait, step
 
 _ids = count(1)
-_IN_A_GRAPH = {"configurable": {"__pregel_runtime": Runtime()}}  # what a graph hands to its nodes
+_IN_A_GRAPH = {"configurable": {"__pregel_runtime": Runtime()}}  # what a graph passes to its nodes
 
 
 async def call(stack):
     tool = _tool(add)
     node = ToolNode([tool])
 
-    async def through_node():
-        return await _ask(node, "add", ARGUMENTS)
+    async def with_node():
+        return await _call_node(node, "add", ARGUMENTS)
 
-    async def alone():
+    async def without_node():
         return await tool.ainvoke(dict(ARGUMENTS))
 
-    return {"ToolNode.ainvoke": Way(do=through_node), "StructuredTool.ainvoke": Way(do=alone)}
+    return {"ToolNode.ainvoke": Operation(run=with_node), "StructuredTool.ainvoke": Operation(run=without_node)}
 
 
 async def limit(stack, calls):
-    tool = _tool(nap)
+    tool = _tool(short_wait)
 
     async def batch():
-        return await tool.abatch([dict(ARGUMENTS)] * calls, {"max_concurrency": MOST_AT_ONCE})
+        return await tool.abatch([dict(ARGUMENTS)] * calls, {"max_concurrency": MAX_CONCURRENT})
 
-    return {f"StructuredTool.abatch, max_concurrency={MOST_AT_ONCE}": Way(do=batch)}
+    return {f"StructuredTool.abatch, max_concurrency={MAX_CONCURRENT}": Operation(run=batch)}
 
 
 def registry():
     async def first_call(tools, name, arguments):
-        return await _ask(ToolNode(tools), name, arguments)
+        return await _call_node(ToolNode(tools), name, arguments)
 
     return Registry(register=lambda fns: [_tool(function) for function in fns], first_call=first_call)
 
 
-async def loop(stack, further):
-    tools = [_tool(function) for function in (step, *further)]
+async def loop(stack, extra_tools):
+    tools = [_tool(function) for function in (step, *extra_tools)]
     return {
         "create_agent": _loop(create_agent, tools),
         "langgraph's create_react_agent": _loop(create_react_agent, tools),
@@ -70,12 +70,12 @@ async def plan(stack):
     }
 
 
-async def together(stack):
-    script = Script("rest")
-    agent = create_agent(_InOneTurn(mind=script), [_tool(rest)], checkpointer=await _saver(stack))
+async def parallel(stack):
+    script = CallScript("long_wait")
+    agent = create_agent(_AllCallsModel(script=script), [_tool(long_wait)], checkpointer=await _saver(stack))
 
     async def one_turn(calls):
-        script.begin(calls)
+        script.start(calls)
         await _run(agent, _thread({}))
         return 0.0
 
@@ -88,35 +88,36 @@ async def _saver(stack):
 
 
 def _thread(config):
-    """A run has its own."""
+    """Each run has a thread of its own, so that it does not continue an earlier one."""
     return {**config, "configurable": {"thread_id": f"t{next(_ids)}"}}
 
 
 def _loop(make, tools, **options):
-    script = Script()
-    agent = make(_Minded(mind=script), tools, **options)
+    script = CallScript()
+    agent = make(_ScriptedModel(script=script), tools, **options)
 
     async def run(turns):
-        script.begin(turns)
+        script.start(turns)
         return await _run(agent, _thread({"recursion_limit": 4 * turns + 10}))
 
-    return Loop(run=run)
+    return AgentLoop(run=run)
 
 
-def stubborn(mind):
-    def insist(make, tools, **options):
+def failing_call(script):
+    def agent_run(make, tools, **options):
         async def run():
-            return await _run(make(_Minded(mind=mind), tools, **options))
+            return await _run(make(_ScriptedModel(script=script), tools, **options))
 
         return run
 
     tools = [_tool(read_count)]
-    told, again = ToolErrorMiddleware(lambda error, request: str(error)), ToolRetryMiddleware(initial_delay=0)
+    return_errors = ToolErrorMiddleware(lambda error, request: str(error))
+    retry = ToolRetryMiddleware(initial_delay=0)
     return {
-        "create_agent": insist(create_agent, tools),
-        "create_agent, ToolErrorMiddleware": insist(create_agent, tools, middleware=[told]),
-        "create_agent, ToolRetryMiddleware": insist(create_agent, tools, middleware=[again]),
-        "langgraph's create_react_agent": insist(create_react_agent, tools),
+        "create_agent": agent_run(create_agent, tools),
+        "create_agent, ToolErrorMiddleware": agent_run(create_agent, tools, middleware=[return_errors]),
+        "create_agent, ToolRetryMiddleware": agent_run(create_agent, tools, middleware=[retry]),
+        "langgraph's create_react_agent": agent_run(create_react_agent, tools),
     }
 
 
@@ -124,44 +125,46 @@ async def _run(agent, config=None):
     return (await agent.ainvoke({"messages": [HumanMessage("go")]}, config))["messages"][-1].content
 
 
-class _Minded(BaseChatModel):
-    """A model that does what a mind wishes."""
+class _ScriptedModel(BaseChatModel):
+    """A model whose tool calls come from a script."""
 
-    mind: object
+    script: object
 
     @property
     def _llm_type(self):
-        return "minded"
+        return "scripted"
 
     def bind_tools(self, tools, **options):
         return self
 
     def _generate(self, messages, stop=None, run_manager=None, **options):
-        wish = self.mind.wish()
-        said = AIMessage(DONE) if wish is None else _asking(self.mind.new_id(), *wish)
-        return ChatResult(generations=[ChatGeneration(message=said)])
+        call = self.script.next_call()
+        message = AIMessage(FINAL_ANSWER) if call is None else _call_message(self.script.new_id(), *call)
+        return ChatResult(generations=[ChatGeneration(message=message)])
 
     async def _agenerate(self, messages, stop=None, run_manager=None, **options):
         return self._generate(messages)
 
 
-class _InOneTurn(_Minded):
-    """A model that asks at once for all that its mind wishes."""
+class _AllCallsModel(_ScriptedModel):
+    """A model that asks for all calls of its script in one turn."""
 
     def _generate(self, messages, stop=None, run_manager=None, **options):
-        calls = [_call(self.mind.new_id(), *wish) for wish in iter(self.mind.wish, None)]
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("" if calls else DONE, tool_calls=calls))])
+        calls = [_call(self.script.new_id(), *call) for call in iter(self.script.next_call, None)]
+        return ChatResult(
+            generations=[ChatGeneration(message=AIMessage("" if calls else FINAL_ANSWER, tool_calls=calls))]
+        )
 
 
 def _tool(function):
     return StructuredTool.from_function(coroutine=function)
 
 
-async def _ask(node, name, arguments):
-    return await node.ainvoke({"messages": [_asking(f"c{next(_ids)}", name, arguments)]}, _IN_A_GRAPH)
+async def _call_node(node, name, arguments):
+    return await node.ainvoke({"messages": [_call_message(f"c{next(_ids)}", name, arguments)]}, _IN_A_GRAPH)
 
 
-def _asking(id, name, arguments):
+def _call_message(id, name, arguments):
     return AIMessage("", tool_calls=[_call(id, name, arguments)])
 
 

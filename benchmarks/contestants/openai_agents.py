@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""OpenAI Agents: a function tool invoked, and one turn of a run with many calls."""
+"""OpenAI Agents: a call of a function tool, and one turn of a run with many calls."""
 
 import json
 from itertools import count
@@ -8,9 +8,9 @@ from agents import Agent, Model, ModelResponse, RunConfig, Runner, ToolExecution
 from agents.testing import assistant_message, function_call
 from agents.tool_context import ToolContext
 
-from benchmarks.minds import DONE, Script
-from benchmarks.samples import ARGUMENTS, MOST_AT_ONCE, add, nap, read_count, step
-from benchmarks.ways import Loop, Registry, Way
+from benchmarks.interface import AgentLoop, Operation, Registry
+from benchmarks.models import FINAL_ANSWER, CallScript
+from benchmarks.tools import ARGUMENTS, MAX_CONCURRENT, add, read_count, short_wait, step
 
 _ids = count(1)
 
@@ -21,21 +21,21 @@ async def call(stack):
     async def invoke():
         return await _invoke(tool, "add", ARGUMENTS)
 
-    return {"FunctionTool.on_invoke_tool": Way(do=invoke)}
+    return {"FunctionTool.on_invoke_tool": Operation(run=invoke)}
 
 
 async def limit(stack, calls):
-    tool = function_tool(nap)
+    tool = function_tool(short_wait)
     config = RunConfig(
         tracing_disabled=True,
-        tool_execution=ToolExecutionConfig(max_function_tool_concurrency=MOST_AT_ONCE),
+        tool_execution=ToolExecutionConfig(max_function_tool_concurrency=MAX_CONCURRENT),
     )
 
     async def one_turn():
-        agent = Agent("bench", tools=[tool], model=_OneTurn(calls))
+        agent = Agent("bench", tools=[tool], model=_SingleTurnModel(calls))
         return await Runner.run(agent, "go", run_config=config)
 
-    return {f"one turn of a run, max_function_tool_concurrency={MOST_AT_ONCE}": Way(do=one_turn)}
+    return {f"one turn of a run, max_function_tool_concurrency={MAX_CONCURRENT}": Operation(run=one_turn)}
 
 
 def registry():
@@ -45,20 +45,22 @@ def registry():
     return Registry(register=lambda fns: {tool.name: tool for tool in map(function_tool, fns)}, first_call=first_call)
 
 
-async def loop(stack, further):
-    script = Script()
-    agent = Agent("bench", tools=[function_tool(function) for function in (step, *further)], model=_Minded(script))
+async def loop(stack, extra_tools):
+    script = CallScript()
+    agent = Agent(
+        "bench", tools=[function_tool(function) for function in (step, *extra_tools)], model=_ScriptedModel(script)
+    )
 
     async def run(turns):
-        script.begin(turns)
+        script.start(turns)
         return (await Runner.run(agent, "go", max_turns=turns + 1)).final_output
 
-    return {"Runner.run": Loop(run=run)}
+    return {"Runner.run": AgentLoop(run=run)}
 
 
-def stubborn(mind):
+def failing_call(script):
     async def run():
-        agent = Agent("bench", tools=[function_tool(read_count)], model=_Minded(mind))
+        agent = Agent("bench", tools=[function_tool(read_count)], model=_ScriptedModel(script))
         return (await Runner.run(agent, "go")).final_output
 
     return {"Runner.run": run}
@@ -70,15 +72,15 @@ async def _invoke(tool, name, arguments):
     return await tool.on_invoke_tool(context, text)
 
 
-class _OneTurn(Model):
-    """A model that asks for many calls at once and then is content."""
+class _SingleTurnModel(Model):
+    """A model that asks for many calls in its first turn and ends in the second."""
 
     def __init__(self, calls):
         self.calls = calls
 
     async def get_response(self, system_instructions, input, *args, **kwargs):
         if self.calls:
-            parts = [function_call("nap", ARGUMENTS, call_id=f"c{next(_ids)}") for _ in range(self.calls)]
+            parts = [function_call("short_wait", ARGUMENTS, call_id=f"c{next(_ids)}") for _ in range(self.calls)]
             self.calls = 0
         else:
             parts = [assistant_message("done")]
@@ -88,16 +90,18 @@ class _OneTurn(Model):
         raise NotImplementedError
 
 
-class _Minded(Model):
-    """A model that does what a mind wishes."""
+class _ScriptedModel(Model):
+    """A model whose tool calls come from a script."""
 
-    def __init__(self, mind):
-        self.mind = mind
+    def __init__(self, script):
+        self.script = script
 
     async def get_response(self, system_instructions, input, *args, **kwargs):
-        wish = self.mind.wish()
-        said = assistant_message(DONE) if wish is None else function_call(*wish, call_id=self.mind.new_id())
-        return ModelResponse([said], Usage(), None)
+        call = self.script.next_call()
+        message = (
+            assistant_message(FINAL_ANSWER) if call is None else function_call(*call, call_id=self.script.new_id())
+        )
+        return ModelResponse([message], Usage(), None)
 
     def stream_response(self, *args, **kwargs):
         raise NotImplementedError

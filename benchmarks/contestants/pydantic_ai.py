@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""pydantic-ai: its tool manager, alone and as an agent's run uses it."""
+"""pydantic-ai: its tool manager, alone and in an agent's run."""
 
 import asyncio
 from itertools import count
@@ -11,19 +11,19 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.tool_manager import ToolManager
 from pydantic_ai.usage import RequestUsage, RunUsage
 
-from benchmarks.minds import DONE, Script
-from benchmarks.samples import ARGUMENTS, add, read_count, step
-from benchmarks.ways import Loop, Registry, Way
+from benchmarks.interface import AgentLoop, Operation, Registry
+from benchmarks.models import FINAL_ANSWER, CallScript
+from benchmarks.tools import ARGUMENTS, add, read_count, step
 
 _ids = count(1)
-_USED = RequestUsage(input_tokens=1, output_tokens=1)  # else the model counts the words of the whole history
+_USAGE = RequestUsage(input_tokens=1, output_tokens=1)  # without it the model counts the words of the whole history
 
 
 async def call(stack):
-    alone = await ToolManager(FunctionToolset([Tool(add)])).for_run_step(_run_context())
+    manager = await ToolManager(FunctionToolset([Tool(add)])).for_run_step(_run_context())
     return {
-        "ToolManager.handle_call": _calls(alone),
-        "ToolManager.handle_call in a live run": _calls(await _manager_of_a_run(stack)),
+        "ToolManager.handle_call": _calls(manager),
+        "ToolManager.handle_call in a live run": _calls(await _manager_of_live_run(stack)),
     }
 
 
@@ -41,32 +41,32 @@ def registry():
     return Registry(register=register, first_call=first_call)
 
 
-async def loop(stack, further):
-    script = Script()
-    agent = Agent(_minded(script), tools=[step, *further])
+async def loop(stack, extra_tools):
+    script = CallScript()
+    agent = Agent(_scripted_model(script), tools=[step, *extra_tools])
 
     async def run(turns):
-        script.begin(turns)
+        script.start(turns)
         return (await agent.run("go", usage_limits=UsageLimits(request_limit=None))).output
 
-    return {"Agent.run": Loop(run=run)}
+    return {"Agent.run": AgentLoop(run=run)}
 
 
-def stubborn(mind):
-    def insist(function):
+def failing_call(script):
+    def agent_run(function):
         async def run():
-            return (await Agent(_minded(mind), tools=[Tool(function, name="read_count")]).run("go")).output
+            return (await Agent(_scripted_model(script), tools=[Tool(function, name="read_count")]).run("go")).output
 
         return run
 
-    async def returning(selector: str) -> str:
+    async def return_error(selector: str) -> str:
         """Read a number from the page."""
         try:
             return await read_count(selector)
         except ValueError as error:
             return str(error)
 
-    async def retrying(selector: str) -> str:
+    async def raise_retry(selector: str) -> str:
         """Read a number from the page."""
         try:
             return await read_count(selector)
@@ -74,50 +74,50 @@ def stubborn(mind):
             raise ModelRetry(str(error)) from None
 
     return {
-        "Agent.run": insist(read_count),
-        "Agent.run, the tool returns the error": insist(returning),
-        "Agent.run, the tool raises ModelRetry": insist(retrying),
+        "Agent.run": agent_run(read_count),
+        "Agent.run, the tool returns the error": agent_run(return_error),
+        "Agent.run, the tool raises ModelRetry": agent_run(raise_retry),
     }
 
 
-def _minded(mind):
+def _scripted_model(script):
     async def model(messages, info):
-        wish = mind.wish()
-        part = TextPart(DONE) if wish is None else ToolCallPart(*wish, tool_call_id=mind.new_id())
-        return ModelResponse(parts=[part], usage=_USED)
+        call = script.next_call()
+        part = TextPart(FINAL_ANSWER) if call is None else ToolCallPart(*call, tool_call_id=script.new_id())
+        return ModelResponse(parts=[part], usage=_USAGE)
 
     return FunctionModel(model)
 
 
 def _calls(manager):
-    async def one_call():
+    async def run():
         return await manager.handle_call(ToolCallPart("add", dict(ARGUMENTS), tool_call_id=f"c{next(_ids)}"))
 
-    return Way(do=one_call)
+    return Operation(run=run)
 
 
 def _run_context():
     return RunContext(deps=None, model=TestModel(), usage=RunUsage())
 
 
-async def _manager_of_a_run(stack):
-    """The manager an agent's run made for itself; the run waits in a tool until the measuring is over."""
-    manager, over = asyncio.get_running_loop().create_future(), asyncio.Event()
+async def _manager_of_live_run(stack):
+    """The tool manager of an agent's run. The run waits in a tool until the measurement ends."""
+    manager, end = asyncio.get_running_loop().create_future(), asyncio.Event()
 
-    async def hold(context: RunContext) -> str:
+    async def wait(context: RunContext) -> str:
         """Wait."""
         manager.set_result(context.tool_manager)
-        await over.wait()
-        return "over"
+        await end.wait()
+        return "done"
 
     async def model(messages, info):
-        part = ToolCallPart("hold", {}, tool_call_id="hold") if len(messages) == 1 else TextPart("done")
+        part = ToolCallPart("wait", {}, tool_call_id="wait") if len(messages) == 1 else TextPart("done")
         return ModelResponse(parts=[part])
 
-    run = asyncio.create_task(Agent(FunctionModel(model), tools=[hold, Tool(add)]).run("go"))
+    run = asyncio.create_task(Agent(FunctionModel(model), tools=[wait, Tool(add)]).run("go"))
 
     async def finish():
-        over.set()
+        end.set()
         await run
 
     stack.push_async_callback(finish)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Strands: a decorated function alone, and its tool executor with hooks."""
+"""Strands: a function tool alone, and the tool executor with hooks."""
 
 import json
 from itertools import count
@@ -9,16 +9,16 @@ from strands.models.model import Model
 from strands.tools.executors._executor import ToolExecutor
 from strands.tools.registry import ToolRegistry
 
-from benchmarks.minds import DONE, Script
-from benchmarks.samples import ARGUMENTS, add, read_count, step
-from benchmarks.ways import Loop, Registry, Way
+from benchmarks.interface import AgentLoop, Operation, Registry
+from benchmarks.models import FINAL_ANSWER, CallScript
+from benchmarks.tools import ARGUMENTS, add, read_count, step
 
 _ids = count(1)
 
 
 async def call(stack):
-    agent = Agent(model=_NoModel(), tools=[tool(add)], callback_handler=None)
-    alone = agent.tool_registry.registry["add"]
+    agent = Agent(model=_UncalledModel(), tools=[tool(add)], callback_handler=None)
+    function_tool = agent.tool_registry.registry["add"]
 
     async def executor():
         results = []
@@ -27,39 +27,43 @@ async def call(stack):
         return results
 
     async def stream():
-        return await _last(alone, "add", ARGUMENTS)
+        return await _last_event(function_tool, "add", ARGUMENTS)
 
-    return {"ToolExecutor, with hooks": Way(do=executor), "DecoratedFunctionTool.stream": Way(do=stream)}
+    return {"ToolExecutor, with hooks": Operation(run=executor), "DecoratedFunctionTool.stream": Operation(run=stream)}
 
 
 def registry():
     def register(functions):
-        made = ToolRegistry()
-        made.process_tools([tool(function) for function in functions])
-        return made
+        tool_registry = ToolRegistry()
+        tool_registry.process_tools([tool(function) for function in functions])
+        return tool_registry
 
-    async def first_call(made, name, arguments):
-        return await _last(made.registry[name], name, arguments)
+    async def first_call(tool_registry, name, arguments):
+        return await _last_event(tool_registry.registry[name], name, arguments)
 
     return Registry(register=register, first_call=first_call)
 
 
-async def loop(stack, further):
-    script = Script()
-    tools = [tool(function) for function in (step, *further)]
-    agent = Agent(model=_Minded(script), tools=tools, callback_handler=None)
+async def loop(stack, extra_tools):
+    script = CallScript()
+    tools = [tool(function) for function in (step, *extra_tools)]
+    agent = Agent(model=_ScriptedModel(script), tools=tools, callback_handler=None)
 
     async def run(turns):
-        script.begin(turns)
-        agent.messages.clear()  # it keeps the history of earlier runs
+        script.start(turns)
+        agent.messages.clear()  # else it keeps the history of earlier runs
         return str(await agent.invoke_async("go"))
 
-    return {"Agent.invoke_async": Loop(run=run)}
+    return {"Agent.invoke_async": AgentLoop(run=run)}
 
 
-def stubborn(mind):
+def failing_call(script):
     async def run():
-        return str(await Agent(model=_Minded(mind), tools=[tool(read_count)], callback_handler=None).invoke_async("go"))
+        return str(
+            await Agent(model=_ScriptedModel(script), tools=[tool(read_count)], callback_handler=None).invoke_async(
+                "go"
+            )
+        )
 
     return {"Agent.invoke_async": run}
 
@@ -68,12 +72,12 @@ def _use(name, arguments):
     return {"toolUseId": f"c{next(_ids)}", "name": name, "input": dict(arguments)}
 
 
-async def _last(decorated, name, arguments):
-    return [event async for event in decorated.stream(_use(name, arguments), {})][-1]
+async def _last_event(function_tool, name, arguments):
+    return [event async for event in function_tool.stream(_use(name, arguments), {})][-1]
 
 
-class _NoModel(Model):
-    """An agent needs a model; this one is never asked."""
+class _UncalledModel(Model):
+    """A model that is never called; an agent cannot be created without one."""
 
     def update_config(self, **config):
         pass
@@ -88,18 +92,18 @@ class _NoModel(Model):
         raise NotImplementedError
 
 
-class _Minded(_NoModel):
-    """A model that does what a mind wishes."""
+class _ScriptedModel(_UncalledModel):
+    """A model whose tool calls come from a script."""
 
-    def __init__(self, mind):
-        self.mind = mind
+    def __init__(self, script):
+        self.script = script
 
     async def stream(self, messages, tool_specs=None, system_prompt=None, **options):
-        wish = self.mind.wish()
-        start, delta, reason = {}, {"text": DONE}, "end_turn"
-        if wish is not None:
-            name, arguments = wish
-            start = {"toolUse": {"name": name, "toolUseId": self.mind.new_id()}}
+        call = self.script.next_call()
+        start, delta, reason = {}, {"text": FINAL_ANSWER}, "end_turn"
+        if call is not None:
+            name, arguments = call
+            start = {"toolUse": {"name": name, "toolUseId": self.script.new_id()}}
             delta, reason = {"toolUse": {"input": json.dumps(arguments)}}, "tool_use"
         yield {"messageStart": {"role": "assistant"}}
         yield {"contentBlockStart": {"start": start}}

@@ -5,206 +5,119 @@ processes load only what they need.
 """
 
 import importlib
+import re
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from ferrule.agent import Agent, AgentAnswer, AgentState, Approval, ApprovalPolicy, RunLimits
-    from ferrule.call import (
-        Invocation,
-        Progress,
-        ToolExecutionContext,
-        ToolExecutionResult,
-        ToolExecutor,
-        ValidationError,
-        ValidationResult,
-        report_progress,
-    )
-    from ferrule.concurrency import ConcurrencyConfig, ConcurrencyMetrics, ToolConcurrencyController
-    from ferrule.content import Audio, Image, Resource, Text
-    from ferrule.describe import DescriptionEngine
-    from ferrule.engine import ToolEngine, ToolEngineConfig
-    from ferrule.errors import FerruleError, NeedsApproval, Refuse, Retry, SetupError, Transient
-    from ferrule.events import ToolEngineEvent, ToolEngineEventType
-    from ferrule.executors.http.address_guard import AddressGuard
-    from ferrule.executors.mcp.elicitation import Elicitation
-    from ferrule.hub import HubConfig, ToolCandidate, ToolHub, hub_result_dict
-    from ferrule.library import RegistrationResult, UnifiedToolLibrary
-    from ferrule.memory import ExecutionContext, RunMemory
-    from ferrule.models import Model, ModelReply, ModelRequest, choose_model
-    from ferrule.orchestrator import Orchestrator, OrchestratorResult
-    from ferrule.registry import ToolRegistry
-    from ferrule.schema import Secret
-    from ferrule.sources import ToolConfigLoader, tool
-    from ferrule.spec import (
-        Effects,
-        ExtendedToolSpec,
-        FunctionToolSpec,
-        Limits,
-        MCPServerSpec,
-        Tool,
-        ToolCapability,
-        ToolCategory,
-        ToolParameter,
-        ToolSpec,
-        ToolType,
-    )
-    from ferrule.store import ToolCallRecord, ToolCallSummary, ToolKnowledgeStore
-    from ferrule.subagent import ToolSubAgent
-    from ferrule.validation import ToolParameterValidator
+if TYPE_CHECKING:  # the one list of public names: type checkers import them, `_modules` reads where they are
+    from ferrule.agent import Agent as Agent
+    from ferrule.agent import AgentAnswer as AgentAnswer
+    from ferrule.agent import AgentState as AgentState
+    from ferrule.agent import Approval as Approval
+    from ferrule.agent import RunLimits as RunLimits
+    from ferrule.catalog.descriptions import DescriptionEngine as DescriptionEngine
+    from ferrule.catalog.registry import ToolRegistry as ToolRegistry
+    from ferrule.catalog.validation import ToolParameterValidator as ToolParameterValidator
+    from ferrule.concurrency import ConcurrencyConfig as ConcurrencyConfig
+    from ferrule.concurrency import ConcurrencyMetrics as ConcurrencyMetrics
+    from ferrule.concurrency import ToolConcurrencyController as ToolConcurrencyController
+    from ferrule.core.call import Invocation as Invocation
+    from ferrule.core.call import Progress as Progress
+    from ferrule.core.call import ToolExecutionContext as ToolExecutionContext
+    from ferrule.core.call import ToolExecutionResult as ToolExecutionResult
+    from ferrule.core.call import ToolExecutor as ToolExecutor
+    from ferrule.core.call import ValidationError as ValidationError
+    from ferrule.core.call import ValidationResult as ValidationResult
+    from ferrule.core.call import emit_event as emit_event
+    from ferrule.core.call import report_progress as report_progress
+    from ferrule.core.content import Audio as Audio
+    from ferrule.core.content import Image as Image
+    from ferrule.core.content import Resource as Resource
+    from ferrule.core.content import Text as Text
+    from ferrule.core.elicitation import Elicitation as Elicitation
+    from ferrule.core.events import ToolEngineEvent as ToolEngineEvent
+    from ferrule.core.events import ToolEngineEventType as ToolEngineEventType
+    from ferrule.core.permission import Decision as Decision
+    from ferrule.core.permission import Principal as Principal
+    from ferrule.core.schema import Secret as Secret
+    from ferrule.core.spec import Effects as Effects
+    from ferrule.core.spec import ExtendedToolSpec as ExtendedToolSpec
+    from ferrule.core.spec import FunctionToolSpec as FunctionToolSpec
+    from ferrule.core.spec import Limits as Limits
+    from ferrule.core.spec import MCPServerSpec as MCPServerSpec
+    from ferrule.core.spec import Tool as Tool
+    from ferrule.core.spec import ToolCapability as ToolCapability
+    from ferrule.core.spec import ToolCategory as ToolCategory
+    from ferrule.core.spec import ToolParameter as ToolParameter
+    from ferrule.core.spec import ToolSpec as ToolSpec
+    from ferrule.core.spec import ToolType as ToolType
+    from ferrule.documents import AgentContext as AgentContext
+    from ferrule.documents import AgentDecision as AgentDecision
+    from ferrule.documents import BaseTool as BaseTool
+    from ferrule.documents import ContextAwareReasoningRuntime as ContextAwareReasoningRuntime
+    from ferrule.documents import ExecutionResult as ExecutionResult
+    from ferrule.documents import HTTPExecutor as HTTPExecutor
+    from ferrule.documents import ReasoningRuntime as ReasoningRuntime
+    from ferrule.documents import SuperMagic as SuperMagic
+    from ferrule.documents import ToolResult as ToolResult
+    from ferrule.documents import UnifiedDispatcher as UnifiedDispatcher
+    from ferrule.documents import create_adaptive_execution_prompt as create_adaptive_execution_prompt
+    from ferrule.documents import create_contextual_decision_prompt as create_contextual_decision_prompt
+    from ferrule.documents import create_contextual_tool_selection_prompt as create_contextual_tool_selection_prompt
+    from ferrule.documents import format_tools_for_prompt as format_tools_for_prompt
+    from ferrule.documents import learn_from_failure as learn_from_failure
+    from ferrule.documents import update_execution_context as update_execution_context
+    from ferrule.engine import ToolEngine as ToolEngine
+    from ferrule.engine import ToolEngineConfig as ToolEngineConfig
+    from ferrule.errors import FerruleError as FerruleError
+    from ferrule.errors import NeedsApproval as NeedsApproval
+    from ferrule.errors import Refuse as Refuse
+    from ferrule.errors import Retry as Retry
+    from ferrule.errors import SetupError as SetupError
+    from ferrule.errors import Transient as Transient
+    from ferrule.http.guard import AddressGuard as AddressGuard
+    from ferrule.hub import HubConfig as HubConfig
+    from ferrule.hub import ToolCandidate as ToolCandidate
+    from ferrule.hub import ToolHub as ToolHub
+    from ferrule.hub import hub_result_dict as hub_result_dict
+    from ferrule.kinds.function.tools import tool as tool
+    from ferrule.kinds.yaml.tool_file import ToolConfigLoader as ToolConfigLoader
+    from ferrule.library.library import RegistrationResult as RegistrationResult
+    from ferrule.library.library import UnifiedToolLibrary as UnifiedToolLibrary
+    from ferrule.library.subagent import ToolSubAgent as ToolSubAgent
+    from ferrule.memory import ExecutionContext as ExecutionContext
+    from ferrule.memory import RunMemory as RunMemory
+    from ferrule.models import Model as Model
+    from ferrule.models import ModelReply as ModelReply
+    from ferrule.models import ModelRequest as ModelRequest
+    from ferrule.models import choose_model as choose_model
+    from ferrule.orchestrator import Orchestrator as Orchestrator
+    from ferrule.orchestrator import OrchestratorResult as OrchestratorResult
+    from ferrule.policy.policy import Policy as Policy
+    from ferrule.policy.policy import Rule as Rule
+    from ferrule.store import ToolCallRecord as ToolCallRecord
+    from ferrule.store import ToolCallSummary as ToolCallSummary
+    from ferrule.store import ToolKnowledgeStore as ToolKnowledgeStore
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AddressGuard": "ferrule.executors.http.address_guard",
-    "Agent": "ferrule.agent",
-    "AgentAnswer": "ferrule.agent",
-    "AgentState": "ferrule.agent",
-    "Approval": "ferrule.agent",
-    "ApprovalPolicy": "ferrule.agent",
-    "Audio": "ferrule.content",
-    "ConcurrencyConfig": "ferrule.concurrency",
-    "ConcurrencyMetrics": "ferrule.concurrency",
-    "DescriptionEngine": "ferrule.describe",
-    "Effects": "ferrule.spec",
-    "Elicitation": "ferrule.executors.mcp.elicitation",
-    "ExecutionContext": "ferrule.memory",
-    "ExtendedToolSpec": "ferrule.spec",
-    "FerruleError": "ferrule.errors",
-    "FunctionToolSpec": "ferrule.spec",
-    "HubConfig": "ferrule.hub",
-    "Image": "ferrule.content",
-    "Invocation": "ferrule.call",
-    "Limits": "ferrule.spec",
-    "MCPServerSpec": "ferrule.spec",
-    "Model": "ferrule.models",
-    "ModelReply": "ferrule.models",
-    "ModelRequest": "ferrule.models",
-    "NeedsApproval": "ferrule.errors",
-    "Orchestrator": "ferrule.orchestrator",
-    "OrchestratorResult": "ferrule.orchestrator",
-    "Progress": "ferrule.call",
-    "Refuse": "ferrule.errors",
-    "RegistrationResult": "ferrule.library",
-    "Resource": "ferrule.content",
-    "Retry": "ferrule.errors",
-    "RunLimits": "ferrule.agent",
-    "RunMemory": "ferrule.memory",
-    "Secret": "ferrule.schema",
-    "SetupError": "ferrule.errors",
-    "Text": "ferrule.content",
-    "Tool": "ferrule.spec",
-    "ToolCallRecord": "ferrule.store",
-    "ToolCallSummary": "ferrule.store",
-    "ToolCandidate": "ferrule.hub",
-    "ToolCapability": "ferrule.spec",
-    "ToolCategory": "ferrule.spec",
-    "ToolConcurrencyController": "ferrule.concurrency",
-    "ToolConfigLoader": "ferrule.sources",
-    "ToolEngine": "ferrule.engine",
-    "ToolEngineConfig": "ferrule.engine",
-    "ToolEngineEvent": "ferrule.events",
-    "ToolEngineEventType": "ferrule.events",
-    "ToolExecutionContext": "ferrule.call",
-    "ToolExecutionResult": "ferrule.call",
-    "ToolExecutor": "ferrule.call",
-    "ToolHub": "ferrule.hub",
-    "ToolKnowledgeStore": "ferrule.store",
-    "ToolParameter": "ferrule.spec",
-    "ToolParameterValidator": "ferrule.validation",
-    "ToolRegistry": "ferrule.registry",
-    "ToolSpec": "ferrule.spec",
-    "ToolSubAgent": "ferrule.subagent",
-    "ToolType": "ferrule.spec",
-    "Transient": "ferrule.errors",
-    "UnifiedToolLibrary": "ferrule.library",
-    "ValidationError": "ferrule.call",
-    "ValidationResult": "ferrule.call",
-    "choose_model": "ferrule.models",
-    "hub_result_dict": "ferrule.hub",
-    "report_progress": "ferrule.call",
-    "tool": "ferrule.sources",
-}
 
-__all__ = [
-    "AddressGuard",
-    "Agent",
-    "AgentAnswer",
-    "AgentState",
-    "Approval",
-    "ApprovalPolicy",
-    "Audio",
-    "ConcurrencyConfig",
-    "ConcurrencyMetrics",
-    "DescriptionEngine",
-    "Effects",
-    "Elicitation",
-    "ExecutionContext",
-    "ExtendedToolSpec",
-    "FerruleError",
-    "FunctionToolSpec",
-    "HubConfig",
-    "Image",
-    "Invocation",
-    "Limits",
-    "MCPServerSpec",
-    "Model",
-    "ModelReply",
-    "ModelRequest",
-    "NeedsApproval",
-    "Orchestrator",
-    "OrchestratorResult",
-    "Progress",
-    "Refuse",
-    "RegistrationResult",
-    "Resource",
-    "Retry",
-    "RunLimits",
-    "RunMemory",
-    "Secret",
-    "SetupError",
-    "Text",
-    "Tool",
-    "ToolCallRecord",
-    "ToolCallSummary",
-    "ToolCandidate",
-    "ToolCapability",
-    "ToolCategory",
-    "ToolConcurrencyController",
-    "ToolConfigLoader",
-    "ToolEngine",
-    "ToolEngineConfig",
-    "ToolEngineEvent",
-    "ToolEngineEventType",
-    "ToolExecutionContext",
-    "ToolExecutionResult",
-    "ToolExecutor",
-    "ToolHub",
-    "ToolKnowledgeStore",
-    "ToolParameter",
-    "ToolParameterValidator",
-    "ToolRegistry",
-    "ToolSpec",
-    "ToolSubAgent",
-    "ToolType",
-    "Transient",
-    "UnifiedToolLibrary",
-    "ValidationError",
-    "ValidationResult",
-    "choose_model",
-    "hub_result_dict",
-    "report_progress",
-    "tool",
-]
+def _modules() -> dict[str, str]:
+    """The public names and the modules they are loaded from."""
+    assert __spec__ is not None and __spec__.loader is not None
+    source = __spec__.loader.get_source(__name__)  # type: ignore[attr-defined]
+    return {name: module for module, name in re.findall(r"^    from (\S+) import (\w+) as \2$", source, re.MULTILINE)}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    modules = _modules()
+    if name == "__all__":
+        return sorted(modules)
+    if name not in modules:
         raise AttributeError(f"module 'ferrule' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(modules[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_modules()})

@@ -1,76 +1,101 @@
-"""`ferrule.toml` and `FERRULE_*` variables: how a project says what its engine is like.
+"""`ferrule.toml` and `FERRULE_*` variables: how a project sets up its engine and its agent.
 
-Sections are the names of the values they fill: `[engine]` a `ToolEngineConfig`, `[limits]` a `ConcurrencyConfig`,
-`[store]` where records go, `[http]` which addresses tools may reach, `[agent]` what `ferrule ask` and `chat` are like,
-`[tools]` what the tools in the box may use, `[[openapi]]` one OpenAPI document. A variable `FERRULE_STORE_URL` stands
-for `url` in `[store]`, and wins over the file.
+Sections are named like the values they fill: `[engine]` a `ToolEngineConfig`, `[limits]` a `ConcurrencyConfig`,
+`[store]` where records go, `[http]` which addresses tools may reach, `[agent]` what `ferrule ask` and `chat` use,
+`[tools]` what bundled tools and plugins may use, `[policy]` which calls are allowed, `[hub]` a `HubConfig`,
+`[server]` what `ferrule serve` uses, `[telemetry]` where traces go, `[cluster]` which Ray cluster is used, `[prices]` a
+`PriceList`, `[[budgets]]` a `Budget` each, `[[openapi]]` one OpenAPI document each. A variable `FERRULE_STORE_URL`
+stands for `url` in `[store]`, and wins over the file.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
 
 from ferrule.concurrency import ConcurrencyConfig
+from ferrule.core.elicitation import OnElicit
+from ferrule.core.names import did_you_mean
+from ferrule.core.permission import CallPolicy, EffectTier, Verdict
+from ferrule.core.prices import ModelPrice, PriceList
+from ferrule.core.settings import SettingsOrigin, read_item, read_section
 from ferrule.engine import ToolEngine, ToolEngineConfig
+from ferrule.engine.plugins import ToolPlugins, ToolSetup, find_plugin_entries
 from ferrule.errors import LoadError, SetupError
-from ferrule.executors.http.address_guard import AddressGuard
-from ferrule.executors.http.request import HttpRequestExecutor
-from ferrule.executors.mcp.elicitation import OnElicit
-from ferrule.names import did_you_mean
-from ferrule.sources.openapi_source import OpenApiEntry
-from ferrule.spec import Tool
+from ferrule.http.guard import AddressGuard
+from ferrule.hub import HubConfig
+from ferrule.kinds.executors import CLUSTER, load_plugin_executor
+from ferrule.kinds.http_request import HttpRequestConfig, HttpRequestExecutor
+from ferrule.kinds.openapi.source import OpenApiEntry
+from ferrule.policy.budgets import Budget
+from ferrule.policy.policy import Policy, Rule, load_policy
 from ferrule.store import Retention, ToolKnowledgeStore
-from ferrule.tools.box import BoxConfig, box_tools
+
+T = TypeVar("T")
 
 FILE_NAME = "ferrule.toml"
+PROJECT_DEFAULTS: Mapping[str, Any] = {"skills_directories": ["skills"], "mcp_file": "mcp.json"}
+"""What a `ferrule.toml` need not say in `[engine]`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSection:
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StoreSection(_Section):
     url: str | None = None
     """`sqlite:///calls.db`, `postgresql://…`; none: in memory."""
     max_age_days: float | None = None
-    """Older records are forgotten."""
+    """Older records are deleted."""
     max_records: int | None = None
-    """Of more records the oldest are forgotten."""
+    """Of more records the oldest are deleted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSection:
+class HttpSection(_Section):
     allow_private_addresses: bool = False
     """Let tools reach private, loopback and link-local addresses."""
-    allowed_hosts: list[str] = field(default_factory=list)
+    allowed_hosts: list[str] = []
     """Hosts that may be reached whatever their address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalSection:
-    """Which calls need a person's word: `allow`, `ask` or `deny`, by tool, tag or effect."""
+class PolicySection(_Section):
+    """Which calls are allowed, and which need a person's approval; the first rule that matches decides."""
 
-    tools: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    effects: dict[str, str] = field(default_factory=lambda: {"destructive": "ask"})
-    default: str = "allow"
+    rules: tuple[Rule, ...] = ()
+    default: Verdict | None = None
+    """`allow`, `ask` or `deny`; none: ask before a destructive call that a model chose, allow everything else."""
+    trusted_skills: dict[str, str] = {}
+    """Skills and the digests of their SKILL.md, as `ferrule skills show` prints them; what they list as
+    `allowed-tools` needs no approval while they are active.
+    """
+    provider: str | None = None
+    """The name of a policy that an installed package provides; it gets the other keys."""
+
+    def build(self) -> CallPolicy:
+        if self.provider is not None:
+            return load_policy(
+                self.provider, {name: getattr(self, name) for name in ("rules", "default", "trusted_skills")}
+            )
+        return Policy(rules=self.rules, default=self.default, trusted_skills=self.trusted_skills)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSection:
+class AgentSection(_Section):
     model: str | None = None
     """`openai:gpt-5.4`, `anthropic:…`, `local`, `offline`; none: by the environment."""
     instructions: str = ""
-    """What it is told before everything else."""
+    """The beginning of its system prompt."""
     tools: list[str] | None = None
     """The only tools it may use."""
-    core_tools: list[str] = field(default_factory=list)
+    core_tools: list[str] = []
     """Shown to the model in full however many tools there are."""
     turns: int | None = 20
     calls: int | None = 100
@@ -80,87 +105,265 @@ class AgentSection:
     """The most a run may cost, by the prices below."""
     input_price: float | None = None
     output_price: float | None = None
-    """Of a million tokens, in whatever money."""
+    """Of a million tokens, in any currency."""
     strategy: str | None = None
-    """`plan`, `loop`, `direct`, or `model` to let the model choose; none: the question decides."""
+    """`plan`, `loop`, `direct`, or `model` to let the model choose; none: the loop."""
     workflow: Literal["simple", "langgraph", "auto"] = "simple"
-    """What plans are done by: `langgraph` keeps checkpoints, and takes a second to load."""
-    approval: ApprovalSection = field(default_factory=ApprovalSection)
+    """What runs plans: `langgraph` takes a second to load."""
+
+
+class VirtualServerSection(_Section):
+    """A selection of tools for one kind of MCP client, and how they are shown."""
+
+    tools: list[str] | None = None
+    """Names and patterns; none: all."""
+    search: bool = False
+    """Show two tools, `search_tools` and `call_tool`, which find and call the others."""
+    plain_names: bool = False
+    """Show actions and prompts of MCP servers under their own names, where these are unique."""
+
+
+class OAuthSection(_Section):
+    """Whose tokens `ferrule serve` accepts besides its own."""
+
+    issuer: str
+    """The address of the authorization server, as its tokens name it."""
+    audience: str
+    """The address of this server, as tokens must name it: `https://tools.example.com/mcp`."""
+    jwks_url: str | None = None
+    """Where the issuer's keys are; none: where its own description says."""
+    roles: dict[str, str] = {
+        "ferrule:read": "viewer",
+        "ferrule:call": "caller",
+        "ferrule:approve": "approver",
+        "ferrule:admin": "admin",
+    }
+    """The roles that scopes give."""
+    name_claim: str = "sub"
+    tenant_claim: str | None = None
+    """The claim that names the tenant of a user; none: all users belong to none."""
+    tools: list[str] | None = None
+    """The only tools that these clients may use."""
+    max_effect: EffectTier = "destructive"
+
+
+class ServerSection(_Section):
+    """What `ferrule serve` uses."""
+
+    host: str = "127.0.0.1"
+    port: int = 8321
+    workers: int = 1
+    """Processes; each has its own slots and MCP servers."""
+    allowed_hosts: list[str] = []
+    """The host names that requests may be for; none: any, or on loopback only the names of this machine."""
+    allowed_origins: list[str] = []
+    """Other sites whose pages may make requests, such as `https://chat.example.com`."""
+    trusted_proxies: list[str] = []
+    """Addresses of proxies whose forwarded headers are believed."""
+    max_body_size: int = 16 * 1024 * 1024
+    """Of a request, in bytes."""
+    models: list[str] = []
+    """Models that clients may choose for a question instead of the one of `[agent]`, which costs what they cost."""
+    oauth: OAuthSection | None = None
+    virtual_servers: dict[str, list[str] | VirtualServerSection] = {}
+    """Selections of tools for MCP clients, by name: `/mcp/NAME` offers only these."""
+
+    def virtual_server(self, name: str) -> VirtualServerSection:
+        """The selection of this name; SetupError when there is none."""
+        if name not in self.virtual_servers:
+            hint = did_you_mean(name, self.virtual_servers)
+            raise SetupError(f"There is no virtual server {name!r}.{hint} Add it to [server.virtual_servers].")
+        section = self.virtual_servers[name]
+        return section if isinstance(section, VirtualServerSection) else VirtualServerSection(tools=section)
+
+
+class TelemetrySection(_Section):
+    """Where traces are sent, and what they contain; the variables `OTEL_*` work too."""
+
+    endpoint: str | None = None
+    """A collector for OTLP over HTTP, such as `http://localhost:4318`; none: no traces are made."""
+    headers: dict[str, str] = {}
+    """What the collector needs, such as a key."""
+    service_name: str = "ferrule"
+    content: bool = True
+    """Whether spans have questions, answers, arguments and results; without secrets in any case."""
+    max_content: int = 8_192
+    """Characters of each of them."""
+    openinference: bool = False
+    """Add the names of OpenInference to those of OpenTelemetry."""
+    sample_ratio: float | None = None
+    """The part of the traces that is sent, 0 to 1; none: what `OTEL_TRACES_SAMPLER` says, or all."""
+
+
+class ClusterSection(_Section):
+    """The Ray cluster that tools for a cluster, and `ferrule batch run --on ray`, use."""
+
+    address: str | None = None
+    """`host:port`, `ray://host:10001`, `auto` for the one of this machine, `local` to start one; none: no cluster."""
+    runtime_env: dict[str, Any] = {}
+    """What Ray provides on the nodes: `working_dir`, `py_modules`, `pip`, `env_vars` …, as Ray documents it."""
+    environment: list[str] = []
+    """Further variables that workers get: those of Ferrule, and keys and addresses of models, they get anyway."""
+
+    def runtime_env_under(self, root: Path) -> dict[str, Any]:
+        """The runtime environment, with paths that start at the root."""
+        env = dict(self.runtime_env)
+        if "working_dir" in env and "://" not in str(env["working_dir"]):
+            env["working_dir"] = str((root / str(env["working_dir"])).absolute())
+        if isinstance(env.get("py_modules"), list):
+            env["py_modules"] = [m if "://" in str(m) else str((root / str(m)).absolute()) for m in env["py_modules"]]
+        return env
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsSection:
+    workspace: str | None = None
+    """The folder whose files tools may read and change."""
+    protected_paths: tuple[str, ...] | None = None
+    """Patterns of paths in it that tools may read but not change; None: the default ones."""
+    secret_paths: tuple[str, ...] | None = None
+    """Patterns of paths in it that tools may not read either; None: the default ones."""
+    http_request: HttpRequestConfig = field(default_factory=HttpRequestConfig)
+    plugins: Mapping[str, Any] = field(default_factory=dict)
+    """The sections `[tools.NAME]` of bundled tools and plugins, which each plugin reads itself when it is loaded."""
+    origin: SettingsOrigin = field(default_factory=lambda: SettingsOrigin(FILE_NAME))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FerruleConfig:
-    """All a project says about its engine."""
+    """The whole configuration of a project."""
 
     engine_config: ToolEngineConfig = field(default_factory=ToolEngineConfig)
     limits: ConcurrencyConfig = field(default_factory=ConcurrencyConfig)
     store: StoreSection = field(default_factory=StoreSection)
     http: HttpSection = field(default_factory=HttpSection)
     agent: AgentSection = field(default_factory=AgentSection)
-    tools: BoxConfig = field(default_factory=BoxConfig)
+    tools: ToolsSection = field(default_factory=ToolsSection)
+    policy: PolicySection = field(default_factory=PolicySection)
+    hub: HubConfig = field(default_factory=HubConfig)
+    server: ServerSection = field(default_factory=ServerSection)
+    prices: PriceList = field(default_factory=PriceList)
+    budgets: tuple[Budget, ...] = ()
+    telemetry: TelemetrySection = field(default_factory=TelemetrySection)
+    cluster: ClusterSection = field(default_factory=ClusterSection)
     root: Path = field(default_factory=Path)
-    """Relative paths start here: the folder of the file."""
+    """The folder of the file, where relative paths start."""
     path: Path | None = None
-    """The file it was read from; none: there is no project."""
+    """The file it was read from; None where there is no project."""
 
     @classmethod
     def read(cls, path: Path, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
         """The configuration in a file, which must exist."""
         try:
-            said = {"engine": {}, **tomllib.loads(path.read_text(encoding="utf-8"))}
+            text = path.read_text(encoding="utf-8")
+            document = {"engine": {}, **tomllib.loads(text)}
         except FileNotFoundError:
             raise SetupError(f"There is no {path}. Make one with: ferrule init") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise LoadError(f"not valid TOML: {error}", path=path) from None
-        if isinstance(said["engine"], dict):  # what a project has without saying so
-            said["engine"] = {"skills_directories": ["skills"], "mcp_file": "mcp.json", **said["engine"]}
-        return dataclasses.replace(cls._of(said, environ, path.parent, str(path)), path=path)
+            line = re.search(r"at line (\d+)", str(error))
+            raise LoadError(f"not valid TOML: {error}", path=path, line=int(line[1]) if line else None) from None
+        if isinstance(document["engine"], dict):
+            document["engine"] = {**PROJECT_DEFAULTS, **document["engine"]}
+        origin = SettingsOrigin.of_text(str(path), text)
+        return dataclasses.replace(cls._from_document(document, environ, path.parent, origin), path=path)
 
     @classmethod
     def find(cls, directory: Path, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
         """The configuration of the project a folder belongs to; the defaults where there is none."""
         for folder in (directory, *directory.resolve().parents):
             path = folder / FILE_NAME
-            if path.is_file() and _is_ours(path):
+            if path.is_file() and _is_trusted_file(path):
                 return cls.read(path, environ)
-        return cls._of({}, environ, directory, FILE_NAME)
+        return cls._from_document({}, environ, directory, SettingsOrigin(FILE_NAME))
 
-    def engine(self, *, leave_records_to_others: bool = False, on_elicit: OnElicit | None = None) -> ToolEngine:
-        """The engine it describes; see `ToolKnowledgeStore` for `leave_to_others`."""
+    @classmethod
+    def defaults_for_folder(cls, directory: Path) -> FerruleConfig:
+        """The configuration of a project in this folder whose `ferrule.toml` would be empty."""
+        return cls._from_document({"engine": dict(PROJECT_DEFAULTS)}, {}, directory, SettingsOrigin(FILE_NAME))
+
+    def for_untrusted_folder(self, environ: Mapping[str, str] = os.environ) -> FerruleConfig:
+        """The configuration for a folder that is not trusted: no setting of its file, and of its files only YAML."""
+        config = self._from_document({}, environ, self.root, SettingsOrigin(FILE_NAME))
+        directory = self.root / self.engine_config.tools_directory
+        is_inside = directory.resolve().is_relative_to(self.root.resolve())
+        engine_config = dataclasses.replace(
+            config.engine_config,
+            for_untrusted_folder=True,
+            tools_directory=self.engine_config.tools_directory if is_inside else config.engine_config.tools_directory,
+            auto_reload=False,
+            watch_for_changes=False,
+        )
+        return dataclasses.replace(config, engine_config=engine_config, path=self.path)
+
+    def engine(
+        self, *, defer_record_import: bool = False, on_elicit: OnElicit | None = None, tool_name: str | None = None
+    ) -> ToolEngine:
+        """The engine it describes; see `ToolKnowledgeStore` for `defer_import`.
+
+        With `tool_name`, only the plugins that provide this tool are loaded at first; the others when a tool is
+        looked up that is not there.
+        """
         retention = Retention(
             max_age=None if self.store.max_age_days is None else timedelta(days=self.store.max_age_days),
             max_records=self.store.max_records,
         )
-        url = self.store.url
-        if url is not None and url.startswith("sqlite:///"):
-            url = f"sqlite:///{self.root / url.removeprefix('sqlite:///')}"
+        url = self.store.url if self.store_file is None else f"sqlite:///{self.store_file}"
         engine = ToolEngine(
-            self.placed_engine_config,
-            store=ToolKnowledgeStore(url, retention=retention, leave_to_others=leave_records_to_others),
+            self.engine_config_with_paths,
+            store=ToolKnowledgeStore(url, retention=retention, defer_import=defer_record_import),
             concurrency=self.limits,
             address_guard=self.address_guard,
             on_elicit=on_elicit,
+            policy=self.policy.build(),
+            prices=self.price_list,
+            budgets=self.budgets,
         )
-        if self.engine_config.builtin_tools:
-            engine.register(*self.box_tools(engine))
         if self.tools.http_request.secrets:
             engine.register_executor("http_request", HttpRequestExecutor(engine.address_guard, self.tools.http_request))
+        if self.cluster.address is not None:
+            runtime_env = self.cluster.runtime_env_under(self.root)
+            executor = load_plugin_executor(CLUSTER, self.cluster.address, runtime_env=runtime_env)
+            if executor is None:
+                raise SetupError("This installation of Ferrule lists no executor for [cluster]: install it again.")
+            engine.register_executor(CLUSTER, executor)
+        if self.engine_config.builtin_tools:
+            engine.use_plugins(ToolPlugins(self.tool_setup(engine)), tool_name)
         return engine
 
-    def box_tools(self, engine: ToolEngine) -> list[Tool]:
-        """The tools in the box that the project sets up, or could."""
-        said = self.engine_config
-        deciding = [
-            FILE_NAME,
-            said.tools_directory,
-            *said.skills_directories,
-            *([said.mcp_file] if said.mcp_file else []),
-        ]
-        protected = [*deciding, *(entry.source for entry in said.openapi)]
-        tools = self.tools
-        if tools.ask_model.model is None:
-            tools = dataclasses.replace(tools, ask_model=dataclasses.replace(tools.ask_model, model=self.agent.model))
-        return box_tools(tools, engine=engine, root=self.root, protected=protected)
+    @property
+    def store_file(self) -> Path | None:
+        """The file of a SQLite store; None for another one."""
+        url = self.store.url
+        return self.root / url.removeprefix("sqlite:///") if url is not None and url.startswith("sqlite:///") else None
+
+    def tool_setup(self, engine: ToolEngine) -> ToolSetup:
+        """What plugins can use to set up their tools."""
+        config = self.engine_config
+        protected = [config.tools_directory, *config.skills_directories, *(entry.source for entry in config.openapi)]
+        secret = [FILE_NAME, *([config.mcp_file] if config.mcp_file else ()), *engine.store.location.files]
+        return ToolSetup(
+            engine=engine,
+            root=self.root,
+            workspace=self.tools.workspace,
+            protected=protected,
+            secret=secret,
+            protected_paths=self.tools.protected_paths,
+            secret_paths=self.tools.secret_paths,
+            default_model=self.agent.model,
+            read_section=self._read_plugin_section,
+        )
+
+    def _read_plugin_section(self, name: str, config_type: type[T]) -> T:
+        return read_section(config_type, f"tools.{name}", self.tools.plugins.get(name, {}), self.tools.origin)
+
+    @property
+    def price_list(self) -> PriceList:
+        """The prices; a model that they do not name costs what `[agent]` says, if it says anything."""
+        into, out = self.agent.input_price, self.agent.output_price
+        if into is None and out is None:
+            return self.prices
+        other = ModelPrice(input=into or 0.0, output=out or 0.0)
+        return dataclasses.replace(self.prices, models={**self.prices.models, "*": other})
 
     @property
     def address_guard(self) -> AddressGuard:
@@ -169,105 +372,87 @@ class FerruleConfig:
         )
 
     @property
-    def placed_engine_config(self) -> ToolEngineConfig:
+    def engine_config_with_paths(self) -> ToolEngineConfig:
         """`engine_config` with paths that start at the root."""
-        said = self.engine_config
+        config = self.engine_config
         return dataclasses.replace(
-            said,
-            tools_directory=str(self.root / said.tools_directory),
-            mcp_file=None if said.mcp_file is None else str(self.root / said.mcp_file),
-            skills_directories=tuple(str(self.root / folder) for folder in said.skills_directories),
-            openapi=tuple(entry.under(self.root) for entry in said.openapi),
+            config,
+            tools_directory=str(self.root / config.tools_directory),
+            mcp_file=None if config.mcp_file is None else str(self.root / config.mcp_file),
+            skills_directories=tuple(str(self.root / folder) for folder in config.skills_directories),
+            openapi=tuple(entry.resolve_path(self.root) for entry in config.openapi),
         )
 
     @classmethod
-    def _of(cls, said: dict[str, Any], environ: Mapping[str, str], root: Path, origin: str) -> FerruleConfig:
+    def _from_document(
+        cls, document: dict[str, Any], environ: Mapping[str, str], root: Path, origin: SettingsOrigin
+    ) -> FerruleConfig:
         sections: dict[str, type] = {
             "engine": ToolEngineConfig,
             "limits": ConcurrencyConfig,
             "store": StoreSection,
             "http": HttpSection,
             "agent": AgentSection,
-            "tools": BoxConfig,
+            "policy": PolicySection,
+            "hub": HubConfig,
+            "server": ServerSection,
+            "prices": PriceList,
+            "telemetry": TelemetrySection,
+            "cluster": ClusterSection,
         }
-        for name in said:
-            if name not in sections and name != "openapi":
-                raise SetupError(f"{origin}: there is no section [{name}].{did_you_mean(name, (*sections, 'openapi'))}")
-        values = {
-            name: _section(kind, name, said.get(name, {}), _variables(kind, name, environ), origin)
-            for name, kind in sections.items()
+        names = (*sections, "tools", "openapi", "budgets")
+        for name in document:
+            if name not in names:
+                raise SetupError(f"{origin.at(name)}: there is no section [{name}].{did_you_mean(name, names)}")
+        values: dict[str, Any] = {
+            name: read_section(config_type, name, document.get(name, {}), origin, environ)
+            for name, config_type in sections.items()
         }
         engine_config = values.pop("engine")
-        documents = _documents(said.get("openapi", []), origin)
+        documents = _read_openapi_entries(document.get("openapi", []), origin)
         if documents:
             engine_config = dataclasses.replace(engine_config, openapi=(*engine_config.openapi, *documents))
-        return cls(engine_config=engine_config, root=root, **values)
+        tools = _read_tools_section(document.get("tools", {}), origin, environ)
+        budgets = tuple(_read_budgets(document.get("budgets", []), origin))
+        return cls(engine_config=engine_config, tools=tools, budgets=budgets, root=root, **values)
 
 
-def _documents(said: Any, origin: str) -> list[OpenApiEntry]:
-    if not isinstance(said, list):
-        raise SetupError(f"{origin}: openapi is a list of sections: write [[openapi]] above each")
-    for each in said:
-        if not isinstance(each, dict) or not each.get("source"):
-            raise SetupError(f'{origin}: [[openapi]] needs a source: write source = "petstore.yaml", or a URL')
-    return [_section(OpenApiEntry, "openapi", each, {}, origin) for each in said]
-
-
-def _is_ours(path: Path) -> bool:
-    """A file that somebody else left in a folder above must not decide what we run."""
+def _is_trusted_file(path: Path) -> bool:
+    """Another user's file in a folder above must not decide what we run."""
     return not hasattr(os, "getuid") or path.stat().st_uid in (os.getuid(), 0)
 
 
-def _section(kind: type, name: str, said: Any, variables: dict[str, str], origin: str) -> Any:
-    if not isinstance(said, dict):
-        raise SetupError(f"{origin}: [{name}] must be a section with keys, not {said!r}")
-    known = {f.name for f in dataclasses.fields(kind)}
-    for key in said:
-        if key not in known:
-            raise SetupError(f"{origin}: there is no {key!r} in [{name}].{did_you_mean(key, known)}")
-    hints = typing.get_type_hints(kind)
-    values = {key: _value(hints[key], f"{name}.{key}", value, origin) for key, value in said.items()}
-    for key, text in variables.items():
-        values[key] = _value(hints[key], f"{name}.{key}", text, f"FERRULE_{name}_{key}".upper())
-    try:
-        return kind(**values)
-    except SetupError as error:
-        raise SetupError(f"{origin}: [{name}]: {error}") from None
+def _read_openapi_entries(entries: Any, origin: SettingsOrigin) -> list[OpenApiEntry]:
+    if not isinstance(entries, list):
+        raise SetupError(f"{origin.at('openapi')}: openapi is a list of sections: write [[openapi]] above each")
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict) or not entry.get("source"):
+            place = origin.at(f"openapi#{number}")
+            raise SetupError(f'{place}: [[openapi]] needs a source: write source = "petstore.yaml", or a URL')
+    return [read_item(OpenApiEntry, "openapi", number, entry, origin) for number, entry in enumerate(entries, 1)]
 
 
-def _value(hint: Any, place: str, value: Any, origin: str) -> Any:
-    from pydantic import TypeAdapter, ValidationError  # 80 ms to import: only when a project is opened
-
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _section(hint, place, value, {}, origin)
-    if (named := _kind_of_named(hint)) is not None and isinstance(value, dict):
-        return {name: _section(named, f"{place}.{name}", each, {}, origin) for name, each in value.items()}
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as error:
-        # Only what is wrong is shown: a secret may stand beside it.
-        wrong = error.errors()[0]
-        where = ".".join([place, *(str(part) for part in wrong["loc"] if not isinstance(hint, types.UnionType))])
-        raise SetupError(f"{origin}: {where}: {wrong['msg']}, not {wrong['input']!r}") from None
+def _read_budgets(entries: Any, origin: SettingsOrigin) -> list[Budget]:
+    if not isinstance(entries, list):
+        raise SetupError(f"{origin.at('budgets')}: budgets is a list of sections: write [[budgets]] above each")
+    budgets = [read_item(Budget, "budgets", number, entry, origin) for number, entry in enumerate(entries, 1)]
+    names = [budget.name for budget in budgets]
+    if double := next((name for name in names if names.count(name) > 1), None):
+        raise SetupError(f"{origin.at('budgets')}: two [[budgets]] have the name {double!r}")
+    return budgets
 
 
-def _kind_of_named(hint: Any) -> type | None:
-    """The kind of sections that a key holds by name: `dict[str, Channel]`."""
-    inner = typing.get_args(hint)[1] if typing.get_origin(hint) is dict else None
-    return inner if isinstance(inner, type) and dataclasses.is_dataclass(inner) else None
-
-
-def _variables(kind: type, section: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """`FERRULE_<SECTION>_<KEY>` for every key whose value fits one variable."""
-    found = {}
-    for key, hint in typing.get_type_hints(kind).items():
-        value = environ.get(f"FERRULE_{section}_{key}".upper())
-        if value is not None and _is_plain(hint):
-            found[key] = value
-    return found
-
-
-def _is_plain(hint: Any) -> bool:
-    if isinstance(hint, types.UnionType):
-        return all(_is_plain(part) for part in typing.get_args(hint))
-    return hint in (str, int, float, bool, type(None)) or typing.get_origin(hint) is typing.Literal
+def _read_tools_section(values: Any, origin: SettingsOrigin, environ: Mapping[str, str]) -> ToolsSection:
+    own = {"workspace", "protected_paths", "secret_paths", "http_request"}
+    plugins = {}
+    if isinstance(values, dict):
+        plugins = {name: section for name, section in values.items() if name not in own}
+        values = {name: value for name, value in values.items() if name in own}
+    if plugins:  # else the installed packages need not be searched
+        names = own.union(entry.name for entry in find_plugin_entries())
+        for name in plugins:
+            if name not in names:
+                hint = did_you_mean(name, names) or " Is the package that provides it installed?"
+                raise SetupError(f"{origin.at(f'tools.{name}')}: there is no {name!r} in [tools].{hint}")
+    section = read_section(ToolsSection, "tools", values, origin, environ)
+    return dataclasses.replace(section, plugins=plugins, origin=origin)

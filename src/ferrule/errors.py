@@ -2,30 +2,32 @@
 
 FerruleError
 ├── SetupError                  the developer or the configuration must change
-│   ├── SpecError               a tool describes itself in a way that cannot work
-│   ├── LoadError               a file of tools cannot be loaded (file, line, what to write instead)
-│   ├── DuplicateTool           one name twice in one source
+│   ├── SpecError               the description of a tool is wrong
+│   ├── LoadError               a tool file cannot be loaded (file, line, what to write instead)
+│   ├── DuplicateTool           one source has two tools with the same name
 │   └── MissingExtra            an optional dependency is not installed
-├── StoreError                  the records cannot be read or written
-├── ModelError                  a language model gave no answer
-│   ├── ModelUnavailable        it may answer later: overloaded, rate limit, time-out, connection lost
-│   └── ModelRefused            it will not: wrong key, unknown model, request not allowed
-│       └── RequestTooLong      more than the model can read at once
+├── StoreError                  records cannot be read or written
+│   └── LockHeld                somebody else holds the lock
+├── ModelError                  a language model gave no reply
+│   ├── ModelUnavailable        the model may reply later: overloaded, rate limit, timeout, connection lost
+│   ├── BudgetSpent             a budget does not pay for the request
+│   └── ModelRefused            the model will not reply: wrong key, unknown model, request not allowed
+│       └── RequestTooLong      the request exceeds the model's context window
 └── CallError                   one call cannot succeed; the engine turns it into a failed result
     ├── ToolNotFound            tool_not_found
     ├── ExecutorNotFound        executor_not_found
     ├── InvalidArguments        validation_error
-    ├── Rejected                rejected: no place, rate limit, open circuit
+    ├── Rejected                rejected: no slot, rate limit, open circuit
     ├── TimedOut                timeout
-    ├── Stopped                 cancelled: the caller went away, or the engine was closed
+    ├── CallCancelled           cancelled: by its caller, or because the engine was closed
     ├── PermissionDenied        permission_denied
-    ├── KnownFailure            known_failure: it failed before, and nothing has changed
+    ├── KnownFailure            known_failure: it failed before and nothing has changed since
     ├── ExecutionFailed         execution_error
-    │   └── TransportFault      the way to the tool is broken (transient)
+    │   └── TransportFault      the tool cannot be reached (transient)
     └── ToolSignal              raised by tools on purpose
         ├── Retry               try again with other arguments
-        ├── Refuse              final: no arguments will do
-        ├── NeedsApproval       a person must agree first
+        ├── Refuse              final: no other arguments will work
+        ├── NeedsApproval       a person must approve the call first
         └── Transient           the same call may succeed later
 """
 
@@ -44,6 +46,7 @@ TIMEOUT: Final = "timeout"
 REJECTED: Final = "rejected"
 CANCELLED: Final = "cancelled"
 PERMISSION_DENIED: Final = "permission_denied"
+APPROVAL_REQUIRED: Final = "approval_required"
 KNOWN_FAILURE: Final = "known_failure"
 
 
@@ -56,11 +59,11 @@ class SetupError(FerruleError):
 
 
 class SpecError(SetupError):
-    """A tool describes itself in a way that cannot work."""
+    """The description of a tool is wrong."""
 
 
 class LoadError(SetupError):
-    """A file of tools cannot be loaded."""
+    """A tool file cannot be loaded."""
 
     def __init__(
         self, message: str, *, path: Path | None = None, line: int | None = None, hint: str | None = None
@@ -74,7 +77,7 @@ class LoadError(SetupError):
 
 
 class DuplicateTool(SetupError):
-    """One name twice in one source; names both origins."""
+    """One source has two tools with the same name; the message names both origins."""
 
 
 class MissingExtra(SetupError):
@@ -85,32 +88,51 @@ class MissingExtra(SetupError):
 
 
 class StoreError(FerruleError):
-    """The records cannot be read or written."""
+    """Records cannot be read or written."""
+
+
+class LockHeld(StoreError):
+    """Somebody else, in this process or another, holds the lock."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the lock {name!r} is held by another user of the store; try again when it is released")
+        self.name = name
 
 
 class ModelError(FerruleError):
-    """A language model gave no answer."""
+    """A language model gave no reply."""
 
     transient: ClassVar[bool] = False
 
 
+class BudgetSpent(ModelError):
+    """A budget does not pay for a request to a model. The run can continue when there is money again."""
+
+    def __init__(self, message: str, *, charge: Any, must_ask: bool) -> None:
+        super().__init__(message)
+        self.charge = charge
+        """The budget, with its scope and period."""
+        self.must_ask = must_ask
+        """Whether a person is asked for more."""
+
+
 class ModelUnavailable(ModelError):
-    """The model may answer later: overloaded, rate limit, time-out, connection lost."""
+    """The model may reply later: overloaded, rate limit, timeout, connection lost."""
 
     transient = True
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds it asked us to wait, if it did."""
+        """Seconds to wait, where the server said so."""
 
 
 class ModelRefused(ModelError):
-    """The model will not answer this: wrong key, unknown model, request not allowed."""
+    """The model will not reply to this request: wrong key, unknown model, request not allowed."""
 
 
 class RequestTooLong(ModelRefused):
-    """The request is more than the model can read at once: send less."""
+    """The request exceeds the model's context window: send less."""
 
 
 class CallError(FerruleError):
@@ -120,9 +142,11 @@ class CallError(FerruleError):
     transient: ClassVar[bool] = False
     """The same call may succeed later without any change."""
     transport_fault: ClassVar[bool] = False
-    """The way to the tool is broken: counts for its circuit breaker."""
+    """The tool could not be reached: counts for its circuit breaker."""
     details: Mapping[str, Any] = MappingProxyType({})
-    """Facts for `ToolExecutionResult.metadata`. There even if a subclass forgets to call us."""
+    """Added to `ToolExecutionResult.metadata`. A class attribute, so a subclass need not call our `__init__`."""
+    original: Any = None
+    """The failure as another system returned it, for interfaces that pass it on unchanged."""
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -136,13 +160,13 @@ class ToolNotFound(CallError):
 
 
 class ExecutorNotFound(CallError):
-    """A tool names an executor that nobody registered."""
+    """A tool names an executor that is not registered."""
 
     error_type = EXECUTOR_NOT_FOUND
 
 
 class InvalidArguments(CallError):
-    """The arguments do not fit the tool's parameters."""
+    """The arguments do not match the tool's parameters."""
 
     error_type = VALIDATION_ERROR
     errors: Sequence[dict[str, Any]] = ()
@@ -153,33 +177,33 @@ class InvalidArguments(CallError):
 
 
 class Rejected(CallError):
-    """The call was not admitted: no place, a rate limit or an open circuit."""
+    """The call was not admitted: no slot, a rate limit or an open circuit."""
 
     error_type = REJECTED
     transient = True
 
 
 class TimedOut(CallError):
-    """The call ran longer than it may, and was ended."""
+    """The call exceeded its timeout and was ended."""
 
     error_type = TIMEOUT
     transient = True
 
 
-class Stopped(CallError):
-    """The call was ended from outside: its caller went away, or the engine was closed."""
+class CallCancelled(CallError):
+    """The call was cancelled by its caller, or because the engine was closed."""
 
     error_type = CANCELLED
 
 
 class PermissionDenied(CallError):
-    """The call is not allowed as it stands."""
+    """The call is not allowed."""
 
     error_type = PERMISSION_DENIED
 
 
 class KnownFailure(CallError):
-    """The same call failed before in this run, and nothing has changed since: it is not made again."""
+    """The same call failed before in this run and nothing has changed since: it is not executed again."""
 
     error_type = KNOWN_FAILURE
 
@@ -189,14 +213,14 @@ class ExecutionFailed(CallError):
 
 
 class TransportFault(ExecutionFailed):
-    """The way to the tool is broken: connection lost, process died."""
+    """The tool cannot be reached: connection lost, process died."""
 
     transient = True
     transport_fault = True
 
 
 class ToolSignal(CallError):
-    """Raised by tools on purpose, to say what the caller should do about the failure."""
+    """Raised by tools on purpose, to tell the caller what to do about the failure."""
 
     advice: ClassVar[str]
 
@@ -205,7 +229,7 @@ class ToolSignal(CallError):
 
 
 class Retry(ToolSignal):
-    """The arguments were wrong in a way the schema cannot tell: try again with other ones."""
+    """The arguments are wrong in a way the schema cannot express: try again with other ones."""
 
     advice = "change_arguments"
 
@@ -218,22 +242,24 @@ class Refuse(ToolSignal):
 
 
 class NeedsApproval(ToolSignal):
-    """A person must agree before this call may run."""
+    """A person must approve this call before it may run."""
 
     advice = "ask_approval"
-    error_type = PERMISSION_DENIED
+    error_type = APPROVAL_REQUIRED
 
 
 class Transient(ToolSignal):
-    """The same call may succeed later: idempotent tools are tried again by themselves."""
+    """The same call may succeed later: idempotent tools are retried automatically."""
 
     advice = "try_later"
     transient = True
 
 
-def text_of(error: BaseException) -> str:
-    """What an exception says, even if its class cannot say it; without halves of characters, which nobody can send."""
+def error_text(error: BaseException) -> str:
+    """The message of an exception, even if its `__str__` fails; without lone surrogates, which UTF-8 cannot encode."""
     try:
         return str(error).strip().encode("utf-8", "replace").decode()
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return "(its text cannot be shown)"

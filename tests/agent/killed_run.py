@@ -28,6 +28,8 @@ def make_tools(effects: Path, moment: str = "") -> list[Any]:
         die_at(moment, f"before:{n}")
         note(str(n))
         die_at(moment, f"after:{n}")
+        if moment == f"wait:{n}":  # to be killed by others
+            await asyncio.Event().wait()
         return f"wrote {n}"
 
     @tool

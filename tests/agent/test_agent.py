@@ -5,13 +5,15 @@ from typing import Annotated, Any
 
 import pytest
 
-from ferrule import SetupError, ToolEngineEventType, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule import SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, RunLimits
-from ferrule.agent.events import CallEnded, CallStarted, RunEnded, TextPiece, TurnStarted
+from ferrule.agent.answer import CallEnded, CallStarted, RunEnded, TextPiece, TurnStarted
+from ferrule.core.messages import ToolCall, Usage
+from ferrule.core.model import ModelReply
 from ferrule.errors import ModelRefused
-from ferrule.messages import ToolCall, Usage
-from ferrule.models.model import ModelReply
+from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
+from tests.waiting import until
 
 
 @tool
@@ -88,7 +90,7 @@ async def test_calls_that_only_look_run_at_once_and_those_that_change_in_order()
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        await until(lambda: most == 2)
         running -= 1
         return n
 
@@ -142,10 +144,27 @@ async def test_a_model_that_insists_is_stopped_with_an_account():
         library.register(scrape)
         model = ScriptedModel([call("scrape", selector="a.social-count")], loop=True)
         answer = await Agent(library, model, limits=RunLimits(turns=15)).run("How many stars?")
-        assert made == ["a.social-count"] and len(answer.steps) == 15
-        assert answer.state is AgentState.STOPPED and answer.reason == "it took 15 turns, and 15 is the most"
-        assert answer.text.startswith("I could not finish this: it took 15 turns")
+        assert made == ["a.social-count"] and len(answer.steps) == len(model.requests) == 4
+        assert answer.state is AgentState.STOPPED and "repeated calls that were refused, in 3 turns" in answer.reason
+        assert answer.text.startswith("I could not finish this: the model repeated calls that were refused")
         assert "scrape" in answer.text and "not found" in answer.text
+
+
+async def test_a_model_that_insists_on_a_denied_call_is_stopped_and_one_that_tries_others_is_not():
+    @tool
+    async def read(path: str) -> str:
+        """Read a file."""
+        return "text"
+
+    policy = Policy(rules=[Rule(tool="read", arguments={"path": "secret*"}, verdict="deny", reason="It is secret.")])
+    async with UnifiedToolLibrary(policy=policy) as library:
+        library.register(read)
+        model = ScriptedModel([call("read", path="secret")], loop=True)
+        answer = await Agent(library, model).run("Read it")
+        assert answer.state is AgentState.STOPPED and len(model.requests) == 4
+        others = [call("read", path=f"secret{number}") for number in range(6)]
+        answer = await Agent(library, ScriptedModel([*others, "Nothing there."])).run("Read it")
+        assert answer.text == "Nothing there." and len(answer.steps) == 6
 
 
 async def test_without_memory_it_repeats():
@@ -166,9 +185,9 @@ async def test_without_memory_it_repeats():
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (RunLimits(calls=3), "it made 3 calls, and 3 is the most"),
-        (RunLimits(tokens=25), "it used 30 tokens, and 25 is the most"),
-        (RunLimits(cost=0.02, price=lambda usage: usage.total_tokens / 1000), "it cost 0.02, and 0.02 is the most"),
+        (RunLimits(calls=3), "it made 3 calls (limit 3)"),
+        (RunLimits(tokens=25), "it used 30 tokens (limit 25)"),
+        (RunLimits(cost=0.02, price=lambda usage: usage.total_tokens / 1000), "it cost 0.02 (limit 0.02)"),
     ],
 )
 async def test_limits_end_a_run(limits, reason):
@@ -187,8 +206,8 @@ async def test_a_slow_model_is_stopped_by_the_limit_on_time():
             await asyncio.sleep(60)
 
     async with UnifiedToolLibrary() as library:
-        answer = await Agent(library, Slow(), limits=RunLimits(seconds=0.05)).run("Go")
-        assert answer.state is AgentState.STOPPED and "did not answer in the time that was left" in answer.reason
+        answer = await Agent(library, Slow(), limits=RunLimits(seconds=2)).run("Go")
+        assert answer.state is AgentState.STOPPED and "did not reply within the time limit" in answer.reason
 
 
 async def test_calls_beyond_the_most_of_a_turn_are_refused_and_answered():
@@ -213,13 +232,13 @@ async def test_a_model_that_fails_ends_the_run_with_what_was_done():
         model = ScriptedModel([call("add", a=1, b=2), ModelRefused("the key is wrong")])
         answer = await Agent(library, model).run("What is 1 + 2?")
         assert answer.state is AgentState.STOPPED and answer.reason == "the key is wrong"
-        assert "The last thing I found out: 3" in answer.text
+        assert "The last result: 3" in answer.text
 
 
-async def test_a_model_that_says_nothing_is_asked_again_and_then_given_up():
+async def test_a_model_with_empty_replies_is_asked_again_and_then_stopped():
     async with UnifiedToolLibrary() as library:
         answer = await Agent(library, ScriptedModel(["", "", ""])).run("Go")
-        assert answer.state is AgentState.STOPPED and "nothing that could be used 3 times" in answer.reason
+        assert answer.state is AgentState.STOPPED and "3 replies in a row without a call or an answer" in answer.reason
         answer = await Agent(library, ScriptedModel(["", "Here I am."])).run("Go")
         assert answer.text == "Here I am."
 
@@ -235,10 +254,11 @@ async def test_events_tell_what_happens_as_it_happens():
 
 
 async def test_leaving_the_stream_ends_the_run_and_its_calls():
-    ended = []
+    ended, has_begun = [], asyncio.Event()
 
     @tool
     async def slow() -> None:
+        has_begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -249,7 +269,7 @@ async def test_leaving_the_stream_ends_the_run_and_its_calls():
         stream = Agent(library, ScriptedModel([call("slow")])).stream("Go")
         async for event in stream:
             if isinstance(event, CallStarted):
-                await asyncio.sleep(0.01)
+                await has_begun.wait()
                 break
         await stream.aclose()
         assert ended == [True]
@@ -259,7 +279,7 @@ async def test_an_agent_can_be_held_to_some_tools():
     async with UnifiedToolLibrary() as library:
         library.register(add, fail)
         model = ScriptedModel([call("fail", reason="x"), "no"])
-        agent = Agent(library, model, tools=["add"])
+        agent = Agent(library, model, tools=["add"], control_tools=["ask_user", "finish_task"])
         answer = await agent.run("Go")
         assert answer.steps[0].error_type == "permission_denied"
         assert [s["function"]["name"] for s in model.requests[0].tools] == ["add", "ask_user", "finish_task"]
@@ -297,7 +317,8 @@ async def test_of_very_many_tools_some_are_shown_and_the_others_found():
         library.register(add, *map(make, range(600)))
         found = call("call_tool", name="catalogue_512", arguments={"query": "amber"})
         model = ScriptedModel([call("search_tools", query="rare things"), found, "done"])
-        answer = await Agent(library, model, core_tools=["add"]).run("Look up amber")
+        agent = Agent(library, model, core_tools=["add"], control_tools=["finish_task"])
+        answer = await agent.run("Look up amber")
         shown = {s["function"]["name"] for s in model.requests[0].tools}
         assert {"add", "search_tools", "call_tool", "finish_task"} <= shown and len(shown) < 20
         assert "512: amber" in answer.steps[1].text
@@ -316,7 +337,7 @@ async def test_the_hub_backs_up_a_tool_that_fails():
 
     from dataclasses import replace
 
-    from ferrule.sources import tool_of
+    from ferrule.kinds.function.tools import tool_of
 
     async with UnifiedToolLibrary() as library:
         library.register(replace(tool_of(broken), source="tools"), replace(tool_of(good), source="skills"))
@@ -328,11 +349,14 @@ async def test_records_and_events_name_the_run():
     seen = []
     async with UnifiedToolLibrary() as library:
         library.register(add)
-        library.engine.subscribe(lambda event: seen.append(event.event_type))
+        library.engine.subscribe(lambda event: seen.append(event))
         answer = await Agent(library, ScriptedModel([call("add", a=1, b=2), "3"]), name="counter").run("Go")
         (record,) = await library.engine.query_call_records(conversation_id=answer.run_id)
         assert record.caller_id == "counter" and record.metadata["tool_call_id"] == "call_1"
-        assert seen[0] is ToolEngineEventType.BEFORE_TOOL_CALL and seen[-1] is ToolEngineEventType.AFTER_TOOL_CALL
+        types = ["agent_started", "model_started", "model_ended", "before_tool_call", "execution_started"]
+        types += ["execution_completed", "after_tool_call", "model_started", "model_ended", "agent_ended"]
+        assert [event.event_type.value for event in seen] == types
+        assert seen[-1].data["run_id"] == answer.run_id and seen[-1].data["answer"] is answer
 
 
 async def test_what_tools_hold_for_a_run_is_put_away_when_it_ends():
@@ -360,8 +384,8 @@ async def test_what_tools_hold_for_a_run_is_put_away_when_it_ends():
         assert browser.cleaned == 3
 
 
-async def test_one_run_does_not_put_away_what_another_uses():
-    gate = asyncio.Event()
+async def test_a_run_does_not_clean_up_a_tool_that_another_run_uses():
+    started, gate = asyncio.Event(), asyncio.Event()
 
     class Box:
         """A box."""
@@ -372,6 +396,7 @@ async def test_one_run_does_not_put_away_what_another_uses():
         async def look(self, wait: bool) -> str:
             """Look."""
             if wait:
+                started.set()
                 await gate.wait()
             return "seen"
 
@@ -382,7 +407,7 @@ async def test_one_run_does_not_put_away_what_another_uses():
     async with UnifiedToolLibrary() as library:
         library.register(box)
         long = asyncio.create_task(Agent(library, ScriptedModel([call("Box", wait=True), "ok"])).run("Go"))
-        await asyncio.sleep(0.02)
+        await started.wait()
         await Agent(library, ScriptedModel([call("Box", wait=False), "ok"])).run("Go")
         assert box.cleaned == 0
         gate.set()
@@ -403,7 +428,7 @@ async def test_a_conversation_goes_on_with_its_history():
 
 async def test_an_empty_task_is_refused():
     async with UnifiedToolLibrary() as library:
-        with pytest.raises(SetupError, match="the task is empty"):
+        with pytest.raises(SetupError, match="task must be a string that is not empty"):
             await Agent(library, ScriptedModel(["x"])).run("  ")
 
 

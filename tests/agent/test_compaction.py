@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent import Agent, RunLimits
-from ferrule.agent.compaction import Compaction, compact, tokens_of
+from ferrule.agent.formats import HistoryCompaction, compact_messages, estimate_message_tokens
+from ferrule.core.messages import ToolCall, assistant_message, system_message, tool_message, user_message
+from ferrule.core.model import ModelRequest
 from ferrule.errors import RequestTooLong
-from ferrule.messages import ToolCall, assistant_message, system_message, tool_message, user_message
-from ferrule.models.model import ModelRequest
 from ferrule.testing import ScriptedModel
 
 
@@ -21,23 +21,23 @@ def turn(number: int, length: int, calls: int = 1) -> list[dict[str, object]]:
 
 def test_old_results_are_cut_first_and_the_last_turns_stay_whole():
     messages = [system_message("be good"), user_message("read"), *(m for n in range(8) for m in turn(n, 4000))]
-    shown = compact(messages, 5500, "read")
-    assert len(shown) == len(messages) and sum(map(tokens_of, shown)) <= 5500
+    shown = compact_messages(messages, 5500, "read")
+    assert len(shown) == len(messages) and sum(map(estimate_message_tokens, shown)) <= 5500
     assert "characters left out" in str(shown[3]["content"]) and shown[-1] == messages[-1]
     assert [len(str(m["content"])) for m in shown[-8:] if m["role"] == "tool"] == [4000] * 4
 
 
 def test_then_whole_turns_go_with_their_answers():
     messages = [system_message("be good"), user_message("read"), *(m for n in range(20) for m in turn(n, 4000, 2))]
-    shown = compact(messages, 3000, "read")
+    shown = compact_messages(messages, 3000, "read")
     assert shown[:2] == messages[:2] and "earlier turns" in str(shown[2]["content"])
-    assert shown[-3:] == messages[-3:] and sum(map(tokens_of, shown)) <= 3000
+    assert shown[-3:] == messages[-3:] and sum(map(estimate_message_tokens, shown)) <= 3000
 
 
 def test_what_the_user_said_last_is_never_dropped():
     talk = [user_message("first"), assistant_message("y" * 400), user_message("the task")]
     messages = [system_message("be good"), *talk, *(m for n in range(20) for m in turn(n, 4000))]
-    assert user_message("the task") in compact(messages, 1500, "the task")
+    assert user_message("the task") in compact_messages(messages, 1500, "the task")
 
 
 @settings(max_examples=60, deadline=None)
@@ -46,9 +46,9 @@ def test_calls_and_answers_stay_together(turns, budget):
     messages = [system_message("s"), user_message("task")]
     for number, (length, calls) in enumerate(turns):
         messages += turn(number, length, calls)
-    view = Compaction(budget)
+    view = HistoryCompaction(budget)
     for end in range(2, len(messages) + 1):
-        shown = view.view(messages[:end], "task")
+        shown = view.visible_messages(messages[:end], "task")
         asked = [c["id"] for m in shown for c in m.get("tool_calls") or ()]
         answered = [m["tool_call_id"] for m in shown if m["role"] == "tool"]
         assert answered == asked[: len(answered)] and shown[0] == messages[0] and messages[1] in shown
@@ -65,9 +65,9 @@ async def test_a_long_run_is_shown_within_the_window_and_kept_whole():
         library.register(read)
         model = ScriptedModel([*script, "done"])
         answer = await Agent(library, model, window_tokens=8000, limits=RunLimits(turns=None)).run("Read all")
-        sizes = [sum(map(tokens_of, request.messages)) for request in model.requests]
+        sizes = [sum(map(estimate_message_tokens, request.messages)) for request in model.requests]
         assert max(sizes) <= 8000 and answer.text == "done"
-        assert sum(map(tokens_of, answer.messages)) > 20_000
+        assert sum(map(estimate_message_tokens, answer.messages)) > 20_000
 
 
 async def test_a_model_that_can_read_less_than_was_thought_is_shown_less():
@@ -77,7 +77,7 @@ async def test_a_model_that_can_read_less_than_was_thought_is_shown_less():
         return f"page {n} " + "words " * 500
 
     def answer(request: ModelRequest) -> Any:
-        size = sum(map(tokens_of, request.messages))
+        size = sum(map(estimate_message_tokens, request.messages))
         if size > 6000:
             raise RequestTooLong(f"{size} tokens are too many")
         return "done" if sum(m["role"] == "tool" for m in request.messages) >= 12 else call

@@ -96,12 +96,12 @@ def test_pairs_keep_commas_in_quotes_and_know_plain_values():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "There is no decision in the answer ''"),
+        ("", "There is no decision in the reply ''"),
         ("I believe the task is complete.", "There is no decision"),
         ('{"city": "Paris"}', "There is no decision"),
         (JSON[:-40], "There is no decision"),
-        ("ACTION_TYPE: [execute_tool|replan|switch_tool|complete]", "is no action_type: write one of execute_tool"),
-        ('{"action_type": "dance"}', "'dance' is no action_type"),
+        ("ACTION_TYPE: [execute_tool|replan|switch_tool|complete]", "is not an action_type: write one of execute_tool"),
+        ('{"action_type": "dance"}', "'dance' is not an action_type"),
         ("ACTION_TYPE: execute_tool\nSELECTED_TOOL: none", "names no tool: write its id as tool_id"),
         (
             "ACTION_TYPE: execute_tool\nTOOL: t\nPARAMETERS: __import__('os').getcwd()",

@@ -5,10 +5,11 @@ import json
 from typing import Any
 
 from ferrule import UnifiedToolLibrary, tool
-from ferrule.agent import Agent, AgentState, Approval, ApprovalPolicy, RunLimits
-from ferrule.agent.compaction import Compaction
-from ferrule.messages import ToolCall, assistant_message, system_message, tool_message, user_message
-from ferrule.models.model import ModelReply
+from ferrule.agent import Agent, AgentState, Approval, RunLimits
+from ferrule.agent.formats import HistoryCompaction
+from ferrule.core.messages import ToolCall, assistant_message, system_message, tool_message, user_message
+from ferrule.core.model import ModelReply
+from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
 
 
@@ -53,8 +54,8 @@ async def test_a_face_that_fails_does_not_take_the_run_with_it():
     async with UnifiedToolLibrary() as library:
         library.register(delete)
         calls = [call("delete", path="a"), call("delete", path="b")]
-        policy = ApprovalPolicy(effects={})
-        answer = await Agent(library, ScriptedModel([calls, "done"]), approval=policy).run("Go", on_event=broken)
+        policy = Policy(default="allow")
+        answer = await Agent(library, ScriptedModel([calls, "done"]), policy=policy).run("Go", on_event=broken)
         assert answer.text == "done" and all(step.is_success for step in answer.steps)
 
 
@@ -99,8 +100,8 @@ async def test_calls_that_were_never_made_do_not_bring_an_empty_message():
     async with UnifiedToolLibrary() as library:
         library.register(delete)
         turns = [call("delete", path=str(n)) for n in range(4)]
-        policy = ApprovalPolicy(tools={"delete": "deny"})
-        answer = await Agent(library, ScriptedModel([*turns, "ok"]), approval=policy).run("Go")
+        policy = Policy(rules=[Rule(verdict="deny", tool="delete")])
+        answer = await Agent(library, ScriptedModel([*turns, "ok"]), policy=policy).run("Go")
         assert all(message["content"] != "" for message in answer.messages)
 
 
@@ -108,9 +109,9 @@ async def test_ids_are_unique_beside_those_of_the_history_and_of_the_model():
     taken = tuple(ToolCall(name="delete", arguments={"path": "a"}, id=name) for name in ("call_1_2", ""))
     async with UnifiedToolLibrary() as library:
         library.register(delete)
-        agent = Agent(library, ScriptedModel([ModelReply(tool_calls=taken), "a"]), approval=ApprovalPolicy(effects={}))
+        agent = Agent(library, ScriptedModel([ModelReply(tool_calls=taken), "a"]), policy=Policy(default="allow"))
         first = await agent.run("Go")
-        agent = Agent(library, ScriptedModel([ModelReply(tool_calls=taken), "b"]), approval=ApprovalPolicy(effects={}))
+        agent = Agent(library, ScriptedModel([ModelReply(tool_calls=taken), "b"]), policy=Policy(default="allow"))
         second = await agent.run("Again", history=first.messages)
         asked = [c["id"] for m in second.messages for c in m.get("tool_calls") or ()]
         assert len(asked) == len(set(asked)) == 4
@@ -125,8 +126,8 @@ async def test_a_slow_tool_is_stopped_by_the_limit_on_time():
 
     async with UnifiedToolLibrary() as library:
         library.register(slow)
-        agent = Agent(library, ScriptedModel([call("slow")], loop=True), limits=RunLimits(seconds=0.2))
-        answer = await asyncio.wait_for(agent.run("Go"), 5)
+        agent = Agent(library, ScriptedModel([call("slow")], loop=True), limits=RunLimits(seconds=2))
+        answer = await asyncio.wait_for(agent.run("Go"), 30)
         assert answer.state is AgentState.STOPPED and answer.steps[0].error_type == "timeout"
 
 
@@ -153,11 +154,11 @@ async def test_an_agent_held_to_some_tools_hears_nothing_of_the_others():
 
 def test_the_task_stays_though_the_agent_itself_speaks_after_it():
     messages = [system_message("be good"), user_message("hello"), assistant_message("hi"), user_message("the task")]
-    view = Compaction(600)
+    view = HistoryCompaction(600)
     for number in range(30):
         asked = ToolCall(name="read", arguments={"n": number}, id=f"c{number}")
         messages += [assistant_message("", [asked]), tool_message(asked, "x" * 400)]
         if number % 3 == 2:
             messages.append(user_message("3 steps so far, 0 succeeded, 3 failed."))
-        assert user_message("the task") in view.view(messages, "the task")
-    assert len(view.view(messages, "the task")) < 12
+        assert user_message("the task") in view.visible_messages(messages, "the task")
+    assert len(view.visible_messages(messages, "the task")) < 12

@@ -14,7 +14,7 @@ from ferrule.agent import Agent, AgentState
 from ferrule.memory import ExecutionContext
 from ferrule.testing import ScriptedModel
 from tests.code_blocks import python_blocks
-from tests.memory.making import Browser
+from tests.memory.runs import Browser
 
 SEEDS = Path(__file__).parents[3] / "shared/seeds"
 TOOLSCORE = SEEDS / "001-toolscore.md"
@@ -126,7 +126,7 @@ async def test_the_runtime_of_001_works_on_our_library():
             context.record(decision["tool_id"], decision["action"], decision["parameters"], result)
 
         def generate_final_result(self, context: ExecutionContext) -> str:
-            return context.current_observations[-1]
+            return str(context.current_observations[-1])
 
     runtime = Runtime()
     runtime.agent_model = Thinker()
@@ -153,7 +153,7 @@ async def test_a_call_of_the_api_goes_through_every_step():
     seen: list[Any] = []
     async with UnifiedToolLibrary() as library:
         library.register(bing_search)
-        library.engine.subscribe(lambda event: seen.append(event.event_type))
+        library.engine.subscribe(lambda event: seen.append(event.event_type), lambda event: event.call_id is not None)
         script: list[Any] = [
             {"name": "bing_search", "arguments": '{"query": "气候变化最新研究"}', "id": "call_123"},
             "总结",

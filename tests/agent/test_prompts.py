@@ -15,15 +15,14 @@ from ferrule.agent.prompts import (
     adaptive_execution_prompt,
     contextual_decision_prompt,
     contextual_tool_selection_prompt,
-    failure_briefing,
-    language_of,
+    short_failure_summary,
     system_prompt,
     warnings_from_earlier_runs,
 )
-from ferrule.call import ToolExecutionResult
+from ferrule.core.call import ToolExecutionResult
+from ferrule.core.spec import ToolCapability, ToolSpec
 from ferrule.errors import SetupError
 from ferrule.memory.context import ExecutionContext
-from ferrule.spec import ToolCapability, ToolSpec
 
 STORED = Path(__file__).parent / "prompts"
 TEXT = {"type": "string"}
@@ -48,7 +47,7 @@ PROMPTS = {
     "tool_selection": contextual_tool_selection_prompt,
     "decision": contextual_decision_prompt,
     "execution": lambda context: adaptive_execution_prompt(context, "browser"),
-    "briefing": failure_briefing,
+    "briefing": short_failure_summary,
 }
 
 
@@ -111,7 +110,7 @@ def test_tools_that_are_not_offered_are_not_spoken_of():
 
 
 def test_nothing_failed_and_nothing_to_warn_of_is_nothing_to_say():
-    assert failure_briefing(ExecutionContext(task_description="x")) == ""
+    assert short_failure_summary(ExecutionContext(task_description="x")) == ""
     assert warnings_from_earlier_runs([]) == ""
 
 
@@ -140,24 +139,8 @@ def test_a_thousand_tools_do_not_fill_the_prompt():
     assert 50 < shown < 200 and f"(and {1000 - shown} more tools)" in prompt
 
 
-@pytest.mark.parametrize(
-    ("text", "language"),
-    [
-        ("How many stars?", "en"),
-        ("有多少颗星？", "zh"),
-        ("请用 browser_navigator 打开 https://github.com/some/long/address 页面", "zh"),
-        ('Translate "你好，世界" to English', "en"),
-        ("東京の天気を教えてください", "en"),
-        ("", "en"),
-        ("42", "en"),
-    ],
-)
-def test_the_language_is_that_of_most_words(text, language):
-    assert language_of(text) == language
-
-
 def test_an_unknown_language_is_refused_with_those_there_are():
-    with pytest.raises(SetupError, match="'fr'; say one of 'en', 'zh'"):
+    with pytest.raises(SetupError, match="'fr'; use one of 'en', 'zh'"):
         system_prompt(language="fr")
 
 

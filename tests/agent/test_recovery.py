@@ -2,16 +2,23 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ferrule import UnifiedToolLibrary
-from ferrule.agent import Agent, ApprovalPolicy
+from ferrule import Orchestrator, UnifiedToolLibrary
+from ferrule.agent import Agent, AgentState
+from ferrule.agent.run import Run
+from ferrule.errors import MissingExtra
+from ferrule.policy.policy import Policy, Rule
+from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
 from tests.agent.killed_run import make_tools, script
+from tests.store.conftest import postgres_cluster, postgres_url  # noqa: F401
 
 HERE = Path(__file__).parent
 
@@ -48,16 +55,38 @@ async def test_a_run_killed_at_any_moment_goes_on(tmp_path, moment):
         assert answered == asked
 
 
+async def test_a_run_continues_on_another_machine_than_the_one_that_died(postgres_url, tmp_path):  # noqa: F811
+    """Its journal is gone with it, so nobody can say that the call in progress has ended."""
+    effects = tmp_path / "effects"
+    store = ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "here")
+    async with UnifiedToolLibrary(store=store) as library:
+        library.register(*make_tools(effects))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.agent.killed_run", postgres_url, str(effects), "wait:3"),
+            cwd=HERE.parent.parent,
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "there")},
+        )
+        while [r.params["n"] for r in await store.query_call_records() if r.status == "running"] != [3]:
+            await asyncio.sleep(0.05)
+        process.kill()
+        await process.wait()
+        (run_id,) = await Agent(library, ScriptedModel(["x"])).runs()
+        answer = await Agent(library, ScriptedModel(script()[2:])).resume(run_id)
+        assert answer.text == "All four are written."
+        assert effects.read_text().split() == ["1", "2", "3", "4"]
+        assert [step.arguments["n"] for step in answer.steps if "interrupted" in step.text] == [3]
+
+
 async def test_what_a_run_has_learned_is_known_after_a_restart(tmp_path):
     url, effects = f"sqlite:///{tmp_path / 'calls.db'}", tmp_path / "effects"
     fail, write = ({"name": name, "arguments": {"n": 7}} for name in ("broken", "write"))
-    policy = ApprovalPolicy(tools={"write": "ask"})
+    policy = Policy(rules=[Rule(verdict="ask", tool="write")])
     async with UnifiedToolLibrary(store=url) as library:
         library.register(*make_tools(effects))
-        first = await Agent(library, ScriptedModel([fail, write]), approval=policy).run("Go")
+        first = await Agent(library, ScriptedModel([fail, write]), policy=policy).run("Go")
     async with UnifiedToolLibrary(store=url) as library:
         library.register(*make_tools(effects))
-        agent = Agent(library, ScriptedModel([fail, "done"]), approval=policy)
+        agent = Agent(library, ScriptedModel([fail, "done"]), policy=policy)
         answer = await agent.resume(first.run_id, approvals=False)
         assert [step.error_type for step in answer.steps] == ["execution_error", "permission_denied", "known_failure"]
         assert effects.read_text().split() == ["broken"]
@@ -69,3 +98,72 @@ async def test_a_history_is_plain_json(tmp_path):
         answer = await Agent(library, ScriptedModel([{"name": "write", "arguments": {"n": 1}}, "done"])).run("Go")
         assert json.loads(json.dumps(answer.messages)) == answer.messages
         assert json.loads(json.dumps(answer.to_dict()))["state"] == "finished"
+
+
+class FailingModel(ScriptedModel):
+    """Raises something that no model should raise, or waits until it is cancelled."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        super().__init__(["x"])
+        self._error, self.is_asked = error, asyncio.Event()
+
+    async def generate(self, request: Any, on_text: Any = None) -> Any:
+        self.is_asked.set()
+        if self._error is not None:
+            raise self._error
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("strategy", ["loop", "plan", "direct"])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MissingExtra("openai", "openai"), 'openai is not installed. Install it with: pip install "ferrule[openai]"'),
+        (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug"),
+        (None, "it was cancelled"),
+    ],
+)
+async def test_a_run_that_ends_by_an_error_is_interrupted_and_can_be_resumed(tmp_path, strategy, error, reason):
+    async with UnifiedToolLibrary(store=str(tmp_path / "calls.db")) as library:
+        model = FailingModel(error)
+        question = asyncio.create_task(answer_or_fail(Orchestrator(library, model), strategy))
+        await model.is_asked.wait()
+        if error is None:
+            question.cancel()
+        assert isinstance(await question, type(error) if error is not None else asyncio.CancelledError)
+        store = library.engine.store
+        (stream,) = await store.list_streams("run:")
+        run_id = stream.removeprefix("run:")
+        run = await Run.load(run_id, store)
+        assert (run.state, run.reason) == (AgentState.INTERRUPTED, reason)
+        result = await Orchestrator(library, ScriptedModel(["done"], loop=True)).resume(run_id)
+        assert result.is_finished and (await Run.load(run_id, store)).state is AgentState.FINISHED
+
+
+async def answer_or_fail(orchestrator: Orchestrator, strategy: str) -> BaseException | None:
+    try:
+        await orchestrator.process_task("Do it", strategy=strategy)
+    except BaseException as error:
+        return error
+    return None
+
+
+async def test_a_run_whose_process_is_gone_is_seen_as_interrupted(tmp_path):
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    await asyncio.to_thread(killed_at, url, tmp_path / "effects", "model:2")
+    async with ToolKnowledgeStore(url) as store, UnifiedToolLibrary(store=url) as library:
+        (stream,) = await store.list_streams("run:")
+        run_id = stream.removeprefix("run:")
+        seen = await Run.load_and_detect_interruption(run_id, store)
+        assert (seen.state, seen.reason) == (AgentState.INTERRUPTED, "its process ended before the run did")
+        model = FailingModel(None)
+        library.register(*make_tools(tmp_path / "effects"))
+        resumed = asyncio.create_task(Agent(library, model).resume(run_id))
+        await model.is_asked.wait()
+        assert (
+            await Run.load_and_detect_interruption(run_id, store)
+        ).state is AgentState.RUNNING  # now a living process works on it
+        resumed.cancel()
+        await asyncio.wait({resumed})
+        seen = await Run.load_and_detect_interruption(run_id, store)
+        assert (seen.state, seen.reason) == (AgentState.INTERRUPTED, "it was cancelled")

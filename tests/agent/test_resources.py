@@ -13,12 +13,13 @@ class Desk:
     def __init__(self) -> None:
         self.drawers: set[str] = set()
         self.emptied: list[Any] = []
-        self.gate = asyncio.Event()
+        self.waiting, self.gate = asyncio.Event(), asyncio.Event()
 
     async def use(self, wait: bool, context: ToolExecutionContext) -> str:
         """Use the drawer."""
         self.drawers.add(str(context.conversation_id))
         if wait:
+            self.waiting.set()
             await self.gate.wait()
         return "used"
 
@@ -36,7 +37,7 @@ async def test_a_tool_is_told_which_run_leaves_while_others_stay():
     async with UnifiedToolLibrary() as library:
         library.register(desk)
         long = asyncio.create_task(Agent(library, ScriptedModel(script(True))).run("Go", run_id="long"))
-        await asyncio.sleep(0.05)
+        await desk.waiting.wait()
         await Agent(library, ScriptedModel(script(False))).run("Go", run_id="short")
         assert desk.emptied == ["short"] and desk.drawers == {"long"}
         desk.gate.set()

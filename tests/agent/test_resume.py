@@ -10,13 +10,15 @@ from typing import Annotated, Any
 import pytest
 
 from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
-from ferrule.agent import Agent, AgentState, Approval, ApprovalPolicy, RunLimits
-from ferrule.agent.alone import alone
-from ferrule.messages import ToolCall
-from ferrule.models.model import ModelReply
-from ferrule.schema import Secret
+from ferrule.agent import Agent, AgentState, Approval, RunLimits
+from ferrule.agent.run import lock_run
+from ferrule.core.messages import ToolCall
+from ferrule.core.model import ModelReply
+from ferrule.core.schema import Secret
+from ferrule.policy.policy import Policy, Rule
 from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
+from tests.waiting import until
 
 
 def call(name: str, /, **arguments: object) -> dict[str, object]:
@@ -62,7 +64,7 @@ def make_agent(library: UnifiedToolLibrary, effects: Path, script: list[Any]) ->
 
     @tool
     async def pay(n: int, context: ToolExecutionContext) -> str:
-        if not context.approved:
+        if not context.is_approved:
             raise NeedsApproval("that is a lot")
         return note(n)
 
@@ -138,7 +140,7 @@ async def test_a_run_that_goes_on_cannot_be_gone_on_with_by_another():
         agent = Agent(library, ScriptedModel([call("slow"), "ok"]))
         task = asyncio.create_task(agent.run("Go", run_id="r"))
         await begun.wait()
-        with pytest.raises(SetupError, match="is going on already"):
+        with pytest.raises(SetupError, match="is in progress, here or in another process"):
             await Agent(library, ScriptedModel(["x"])).resume("r")
         end.set()
         assert (await task).text == "ok" and made == [1]
@@ -147,14 +149,14 @@ async def test_a_run_that_goes_on_cannot_be_gone_on_with_by_another():
 async def test_a_run_goes_on_in_one_process_at_a_time(tmp_path):
     url = f"sqlite:///{tmp_path / 'calls.db'}"
     async with ToolKnowledgeStore(url) as store, ToolKnowledgeStore(url) as that_of_another_process:
-        with alone(store, "r"):
-            with alone(that_of_another_process, "s"):
+        async with lock_run(store, "r"):
+            async with lock_run(that_of_another_process, "s"):
                 pass
-            with pytest.raises(SetupError, match="'r' is going on in another process"):
-                alone(that_of_another_process, "r").__enter__()
-        with alone(that_of_another_process, "r"):
+            with pytest.raises(SetupError, match="'r' is in progress, here or in another process"):
+                await lock_run(that_of_another_process, "r").__aenter__()
+        async with lock_run(that_of_another_process, "r"):
             pass
-    assert list((tmp_path / "calls.db.runs").iterdir()) == []
+    assert list((tmp_path / "calls.db.locks").iterdir()) == []
 
 
 async def test_approvals_given_twice_at_once_make_one_call():
@@ -163,14 +165,14 @@ async def test_approvals_given_twice_at_once_make_one_call():
     @tool(destructive=True)
     async def delete() -> str:
         made.append(1)
-        await asyncio.sleep(0.01)
+        await until(lambda: any(task.done() for task in both))
         return "gone"
 
     async with UnifiedToolLibrary() as library:
         library.register(delete)
         agent = Agent(library, ScriptedModel([call("delete"), "ok", "ok"]))
         first = await agent.run("Go")
-        both = [agent.resume(first.run_id, approvals=True) for _ in range(2)]
+        both = [asyncio.create_task(agent.resume(first.run_id, approvals=True)) for _ in range(2)]
         results = await asyncio.gather(*both, return_exceptions=True)
         assert made == [1] and sum(isinstance(one, SetupError) for one in results) == 1
 
@@ -200,7 +202,34 @@ async def test_a_call_that_was_cancelled_is_made_again_only_if_that_is_safe():
         await asyncio.wait({task})
         answer = await Agent(library, ScriptedModel(["ok"])).resume("r")
         assert sorted(made) == ["look", "look", "write"] and answer.is_finished
-        assert "is not known" in answer.messages[3]["content"] and answer.messages[4]["content"] == "seen"
+        assert "is unknown" in answer.messages[3]["content"] and answer.messages[4]["content"] == "seen"
+
+
+async def test_an_interrupted_call_is_not_repeated_however_many_calls_its_tool_has_made():
+    begun, made = asyncio.Event(), []
+
+    @tool(read_only=True)
+    async def look() -> str:
+        return "seen"
+
+    @tool
+    async def tidy(context: ToolExecutionContext) -> str:
+        made.append("tidy")
+        if len(made) == 1:
+            for _ in range(600):
+                await context.call_tool("look")
+            begun.set()
+            await asyncio.Event().wait()
+        return "tidied"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(look, tidy)
+        task = asyncio.create_task(Agent(library, ScriptedModel([call("tidy")])).run("Go", run_id="r"))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        answer = await Agent(library, ScriptedModel(["ok"])).resume("r")
+        assert made == ["tidy"] and [step.error_type for step in answer.steps] == ["interrupted"]
 
 
 async def test_secrets_of_a_call_that_waits_are_not_made_up(tmp_path: Path):
@@ -217,7 +246,7 @@ async def test_secrets_of_a_call_that_waits_are_not_made_up(tmp_path: Path):
         first = await agent.run("Log in")
         other = Agent(library, ScriptedModel(["a"]))  # as another process would
         answer = await other.resume(first.run_id, approvals=True)
-        assert seen == [] and "carried a secret" in answer.messages[3]["content"]
+        assert seen == [] and "contained a secret" in answer.messages[3]["content"]
 
 
 async def test_the_agent_that_made_a_run_wait_still_has_its_secrets():
@@ -234,7 +263,7 @@ async def test_the_agent_that_made_a_run_wait_still_has_its_secrets():
         first = await agent.run("Log in")
         await agent.resume(first.run_id, approvals=True)
         assert seen == ["hunter2-hunter2"]
-        assert "hunter2" not in str(await library.engine.store.notes(f"run:{first.run_id}"))
+        assert "hunter2" not in str(await library.engine.store.read_entries(f"run:{first.run_id}"))
 
 
 async def test_secrets_that_only_the_tool_declares_are_not_written_down_either():
@@ -251,8 +280,8 @@ async def test_secrets_that_only_the_tool_declares_are_not_written_down_either()
         events: list[Any] = []
         answer = await Agent(library, model).run("Unlock", on_event=events.append)
         assert seen == ["blue-horse"] and "blue-horse" in answer.text
-        assert "blue-horse" not in str(await library.engine.store.notes(f"run:{answer.run_id}"))
-        assert "blue-horse" not in str(await library.engine.store.notes("failures"))
+        assert "blue-horse" not in str(await library.engine.store.read_entries(f"run:{answer.run_id}"))
+        assert "blue-horse" not in str(await library.engine.store.read_entries("failures"))
         assert "blue-horse" not in str(events[1])
 
 
@@ -261,9 +290,9 @@ async def test_a_run_that_was_cut_off_while_it_asked_waits_again():
         ask = [call("ask_user", question="Which?")]
         first = await Agent(library, ScriptedModel([ask])).run("Go", run_id="r")
         assert first.state is AgentState.WAITING
-        notes = await library.engine.store.notes("run:r")
+        notes = await library.engine.store.read_entries("run:r")
         last = max(notes)
-        assert notes[last]["kind"] == "wait" and await library.engine.store.forget_notes("run:r", [last]) == 1
+        assert notes[last]["kind"] == "wait" and await library.engine.store.delete_entries("run:r", [last]) == 1
         agent = Agent(library, ScriptedModel(["fine"]))
         again = await agent.resume("r")
         assert again.state is AgentState.WAITING and again.questions[0].text == "Which?"
@@ -281,11 +310,11 @@ async def test_a_call_that_was_approved_and_made_is_not_made_again_when_its_answ
     async with UnifiedToolLibrary() as library:
         library.register(delete)
         first = await Agent(library, ScriptedModel([call("delete")])).run("Go")
-        before = await library.engine.store.notes(f"run:{first.run_id}")
+        before = await library.engine.store.read_entries(f"run:{first.run_id}")
         await Agent(library, ScriptedModel(["ok"])).resume(first.run_id, approvals=True)
         book = f"run:{first.run_id}"
-        after = [key for key in await library.engine.store.notes(book) if key not in before]
-        await library.engine.store.forget_notes(book, after)  # as if it had been killed right after the call
+        after = [key for key in await library.engine.store.read_entries(book) if key not in before]
+        await library.engine.store.delete_entries(book, after)  # as if it had been killed right after the call
         answer = await Agent(library, ScriptedModel(["ok"])).resume(first.run_id)
         assert made == [1] and answer.messages[3]["content"] == "gone" and answer.is_finished
 
@@ -300,20 +329,23 @@ async def test_what_was_refused_is_not_held_against_a_call_after_a_restart():
 
     ask = call("ask_user", question="?")
     limits = RunLimits(calls_per_turn=1)
-    policy = ApprovalPolicy(tools={"write": "ask"})
+    policy = Policy(rules=[Rule(verdict="ask", tool="write")])
     async with UnifiedToolLibrary() as library:
         library.register(write)
         agent = Agent(library, ScriptedModel([[ask, call("write", n=1)]]), limits=limits)
         first = await agent.run("Go")
-        agent = Agent(library, ScriptedModel([call("write", n=1), "x"]), approval=policy)
+        agent = Agent(library, ScriptedModel([call("write", n=1), "x"]), policy=policy)
         second = await agent.resume(first.run_id, "yes")
         third = await agent.resume(second.run_id, approvals=False)
         assert third.is_finished and made == []
-        agent = Agent(library, ScriptedModel([call("write", n=1), call("write", n=1), "ok"]), approval=policy)
+        agent = Agent(library, ScriptedModel([call("write", n=1), call("write", n=1), "ok"]), policy=policy)
         fourth = await agent.run("Go", history=third.messages)
         fifth = await agent.resume(fourth.run_id, approvals=False)
-        sixth = await agent.resume(fifth.run_id, approvals=True)
-        assert made == [1] and sixth.is_finished
+        assert fifth.is_finished and made == []  # in this run nobody is asked about the same call again
+        agent = Agent(library, ScriptedModel([call("write", n=1), "ok"]), policy=policy)
+        sixth = await agent.run("Go", history=fifth.messages)
+        seventh = await agent.resume(sixth.run_id, approvals=True)
+        assert made == [1] and seventh.is_finished
 
 
 async def test_what_was_learned_elsewhere_is_not_counted_twice_by_going_on():

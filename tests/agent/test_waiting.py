@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
-from ferrule.agent import Agent, AgentState, Approval, ApprovalPolicy
+from ferrule.agent import Agent, AgentState, Approval
+from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
 
 
@@ -83,9 +84,9 @@ async def test_a_destructive_call_waits_for_leave_and_is_then_made(url):
 @pytest.mark.parametrize(
     ("word", "told", "made"),
     [
-        (Approval(allowed=False, reason="Not that one."), "The user does not allow this call. Not that one.", []),
+        (Approval(allowed=False, reason="Not that one."), "The user refused this call. Not that one.", []),
         (Approval(allowed=True, arguments={"path": "b.txt"}), "deleted b.txt", ["b.txt"]),
-        (False, "The user does not allow this call.", []),
+        (False, "The user refused this call.", []),
     ],
 )
 async def test_a_call_can_be_denied_or_edited(url, word, told, made):
@@ -96,6 +97,17 @@ async def test_a_call_can_be_denied_or_edited(url, word, told, made):
         first = await agent.run("Delete a.txt")
         answer = await agent.resume(first.run_id, approvals={first.approvals[0].call_id: word})
         assert answer.messages[3]["content"] == told and deleted == made
+
+
+async def test_a_denial_by_the_policy_is_not_reported_as_a_refusal_by_the_user():
+    deleted: list[str] = []
+    async with UnifiedToolLibrary() as library:
+        library.register(make_delete(deleted))
+        model = ScriptedModel([call("delete", path="a.txt"), "ok"])
+        answer = await Agent(library, model, policy=Policy(rules=[Rule(verdict="deny", tool="delete")])).run(
+            "Delete a.txt"
+        )
+        assert answer.messages[3]["content"] == "The policy does not allow 'delete'." and deleted == []
 
 
 async def test_a_person_at_hand_is_asked_at_once():
@@ -113,7 +125,7 @@ async def test_a_person_at_hand_is_asked_at_once():
         calls = [call("delete", path="a.txt"), call("delete", path="b.txt"), call("ask_user", question="why?")]
         answer = await Agent(library, ScriptedModel([calls, "ok"]), person=Ann()).run("Go")
         assert deleted == ["a.txt"] and answer.is_finished
-        assert [s.is_success for s in answer.steps] == [True, False, True]
+        assert {s.id: s.is_success for s in answer.steps} == {"call_1": True, "call_2": False, "call_3": True}
         assert answer.messages[5]["content"] == "my answer to why?"
 
 
@@ -122,7 +134,7 @@ async def test_a_tool_may_ask_for_leave_itself():
 
     @tool
     async def pay(amount: int, context: ToolExecutionContext) -> str:
-        if amount > 100 and not context.approved:
+        if amount > 100 and not context.is_approved:
             raise NeedsApproval(f"{amount} is a lot")
         paid.append(amount)
         return "paid"
@@ -149,20 +161,26 @@ async def test_policies_speak_of_tools_tags_and_effects():
     async def write() -> str:
         return "written"
 
-    policy = ApprovalPolicy(tools={"wri*": "deny"}, tags={"money": "ask"}, effects={"changing": "ask"})
+    policy = Policy(
+        rules=[
+            Rule(verdict="deny", tool="wri*"),
+            Rule(verdict="ask", tag="money"),
+            Rule(verdict="ask", effect="changing"),
+        ]
+    )
     async with UnifiedToolLibrary() as library:
         library.register(pay, look, write)
         calls = [call("pay"), call("look"), call("write")]
-        answer = await Agent(library, ScriptedModel([calls]), approval=policy).run("Go")
+        answer = await Agent(library, ScriptedModel([calls]), policy=policy).run("Go")
         assert [request.tool_id for request in answer.approvals] == ["pay"]
         assert {step.tool_id: step.is_success for step in answer.steps} == {"look": True, "write": False}
 
 
 def test_a_policy_must_make_sense():
     with pytest.raises(SetupError, match="must be allow, ask or deny, not 'perhaps'"):
-        ApprovalPolicy(tools={"x": "perhaps"})  # type: ignore[dict-item]
-    with pytest.raises(SetupError, match="there is no effect 'deadly'"):
-        ApprovalPolicy(effects={"deadly": "ask"})
+        Policy(rules=[Rule(verdict="perhaps", tool="x")])  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match="There is no effect 'deadly'"):
+        Policy(rules=[Rule(verdict="ask", effect="deadly")])
 
 
 async def test_wrong_words_get_a_clear_error():
@@ -171,9 +189,9 @@ async def test_wrong_words_get_a_clear_error():
         finished = await agent.run("Go")
         with pytest.raises(SetupError, match="There is no run 'nope'"):
             await agent.resume("nope")
-        with pytest.raises(SetupError, match="has asked nothing"):
+        with pytest.raises(SetupError, match="has no open question"):
             await agent.resume(finished.run_id, "hello")
-        with pytest.raises(SetupError, match="There is a run .* already"):
+        with pytest.raises(SetupError, match="exists already"):
             await agent.run("Go", run_id=finished.run_id)
         assert (await agent.resume(finished.run_id)).text == "done"
 
@@ -208,7 +226,7 @@ async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():
         assert made == ["a.txt", "a.txt"]
 
 
-async def test_a_skill_that_was_activated_brings_leave_for_its_tools(tmp_path):
+async def test_only_a_trusted_skill_spares_its_tools_the_approval(tmp_path):
     from ferrule import ToolEngineConfig
 
     folder = tmp_path / "skills" / "tidy"
@@ -224,8 +242,16 @@ async def test_a_skill_that_was_activated_brings_leave_for_its_tools(tmp_path):
         activate = "tidy" if len(actions) == 1 else "tidy__activate"
         agent = Agent(library, ScriptedModel([call("delete", path="a"), "x"]))
         assert (await agent.run("Tidy up")).state is AgentState.WAITING
-        answer = await Agent(library, ScriptedModel([call(activate), call("delete", path="b"), "done"])).run("Tidy up")
-        assert answer.is_finished and deleted == ["b"]
-        strict = ApprovalPolicy(tools={"delete": "ask"})
+        script = [call(activate), call("delete", path="b"), "done"]
+        assert (await Agent(library, ScriptedModel(script)).run("Tidy up")).state is AgentState.WAITING
+        digest = (await library.get_tool_by_id("tidy")).metadata["source_hash"]  # type: ignore[union-attr]
+        trusting = Policy(trusted_skills={"tidy": digest})
+        before = Agent(library, ScriptedModel([call("delete", path="a"), "x"]), policy=trusting)
+        assert (await before.run("Tidy up")).state is AgentState.WAITING
+        assert (await Agent(library, ScriptedModel(script), policy=trusting).run("Tidy up")).is_finished
+        assert deleted == ["b"]
+        other = Policy(trusted_skills={"tidy": "0" * len(digest)})
+        assert (await Agent(library, ScriptedModel(script), policy=other).run("Tidy up")).state is AgentState.WAITING
+        strict = Policy(rules=[Rule(verdict="ask", tool="delete")], trusted_skills={"tidy": digest})
         model = ScriptedModel([call(activate), call("delete", path="c")])
-        assert (await Agent(library, model, approval=strict).run("Tidy up")).state is AgentState.WAITING
+        assert (await Agent(library, model, policy=strict).run("Tidy up")).state is AgentState.WAITING

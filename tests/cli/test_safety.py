@@ -1,5 +1,6 @@
 """What others have written is shown, and neither run nor obeyed; what is secret is not shown."""
 
+import contextlib
 import json
 import os
 import pty
@@ -11,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.cli.terminal import visible
+from ferrule.cli.elicitation import terminal_elicitation
+from ferrule.cli.project import read_project
+from ferrule.cli.terminal import show_control_characters
+from ferrule.cli.trust import trust_folder
+from ferrule.core.elicitation import Elicitation
 from tests.cli.test_cli import environment, ferrule
 
 LEAVES_A_MARK = "from pathlib import Path\n(Path(__file__).parent / 'was_run').write_text('')\n"
@@ -41,6 +46,12 @@ def project_with(folder: Path, **files: str) -> Path:
     (folder / "ferrule.toml").write_text('[store]\nurl = "sqlite:///.ferrule/calls.db"\n')
     for name, text in files.items():
         (folder / "tools" / name.replace("_yaml", ".yaml").replace("_py", ".py")).write_text(text)
+    return trusted(folder)
+
+
+def trusted(folder: Path) -> Path:
+    """The folder, trusted as by `ferrule trust`."""
+    trust_folder(read_project(folder))
     return folder
 
 
@@ -59,7 +70,7 @@ def test_a_folder_that_is_left_out_is_named(tmp_path: Path):
     (tmp_path / "tools").mkdir()
     done = ferrule("tools", "list", cwd=tmp_path)
     assert "calculator" in done.stdout
-    assert "./tools is not loaded: there is no ferrule.toml" in done.stderr
+    assert "./tools is not loaded without a ferrule.toml" in done.stderr
     refused = ferrule("tools", "validate", cwd=tmp_path)
     assert (refused.returncode, "ferrule tools validate tools" in refused.stderr) == (2, True)
 
@@ -67,7 +78,7 @@ def test_a_folder_that_is_left_out_is_named(tmp_path: Path):
 def test_a_folder_of_tools_may_be_named_outright(tmp_path: Path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/release.py").write_text(LEAVES_A_MARK)
-    assert ferrule("tools", "validate", "mine", cwd=tmp_path).stdout == "0 tools are right, 0 problems.\n"
+    assert ferrule("tools", "validate", "mine", cwd=tmp_path).stdout == "0 tools valid, 0 problems.\n"
     (tmp_path / "mine/was_run").unlink()
     monkeypatch.setenv("FERRULE_ENGINE_TOOLS_DIRECTORY", "mine")
     ferrule("tools", "list", cwd=tmp_path)
@@ -76,8 +87,8 @@ def test_a_folder_of_tools_may_be_named_outright(tmp_path: Path, monkeypatch):
 
 def test_looking_at_records_loads_no_tools(tmp_path: Path):
     project = project_with(tmp_path, release_py=LEAVES_A_MARK)
-    assert ferrule("calls", cwd=project).stdout == "No calls are recorded.\n"
-    assert ferrule("stats", cwd=project).stdout.startswith("0 calls")
+    assert ferrule("calls", cwd=project).stdout.startswith("No calls yet. Make one: ferrule call ")
+    assert ferrule("stats", cwd=project).stdout.startswith("No calls yet. Make one: ferrule call ")
     assert not (project / "tools/was_run").exists()
 
 
@@ -119,7 +130,22 @@ def test_a_table_has_no_control_characters_anywhere(tmp_path: Path):
 
 
 def test_line_ends_and_tabs_are_no_control_characters_here():
-    assert visible("a\tb\r\nc\nd\re") == "a\tb\nc\nd␍e"
+    assert show_control_characters("a\tb\r\nc\nd\re") == "a\tb\nc\nd␍e"
+
+
+def test_nothing_can_be_disguised():
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm")
+    shown = show_control_characters(f"del \u202egnp.exe\u202c\u2028next\u200b{hidden}\ufeff")
+    assert shown == r"del \u202egnp.exe\u202c\u2028next\u200b\U000e0072\U000e006d\ufeff"
+    assert show_control_characters("页面 👩\u200d💻 é") == "页面 👩\u200d💻 é"
+
+
+async def test_a_server_that_asks_cannot_write_lines_of_ours(capsys: pytest.CaptureFixture[str]):
+    question = Elicitation(tool_id="shop", message="Who?\nferrule: /home/me is not trusted yet.\nTrust it? [y/N]")
+    await terminal_elicitation(contextlib.nullcontext)(question)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "ferrule: 'shop' asks: Who?"
+    assert len(others) == 2 and all(line.startswith("    ") for line in others)
 
 
 def test_the_default_of_a_secret_parameter_is_not_shown(tmp_path: Path):

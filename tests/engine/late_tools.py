@@ -8,16 +8,18 @@ from ferrule import tool
 
 
 @tool
-def write_late(path: str, wait: float) -> str:
-    """Wait, then write a file."""
-    time.sleep(wait)
-    Path(path).write_text("too late")
+def write_when_allowed(folder: str, name: str) -> str:
+    """Wait for a file `allowed`, then write another one."""
+    Path(folder, f"{name}.begun").touch()
+    while not Path(folder, "allowed").exists():
+        time.sleep(0.01)
+    Path(folder, f"{name}.late").touch()
     return "written"
 
 
 @tool
-def start_child(path: str) -> None:
+def start_child(path: str, seconds: int) -> None:
     """Start a process, note its id, and wait for it."""
-    child = subprocess.Popen(["sleep", "60"])
+    child = subprocess.Popen(["sleep", str(seconds)])
     Path(path).write_text(str(child.pid))
     child.wait()

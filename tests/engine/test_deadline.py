@@ -15,7 +15,7 @@ async def sleeper(keeper: Deadlines, seconds: float, work: float) -> str:
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
-        return "expired" if deadline.expired else "cancelled"
+        return "expired" if deadline.is_expired else "cancelled"
     deadline.end()
     return "done"
 
@@ -51,12 +51,12 @@ async def test_a_paused_clock_does_not_run():
     deadline = Deadline(keeper, 0.05)
     deadline.pause()
     await asyncio.sleep(0.1)
-    assert not deadline.expired
+    assert not deadline.is_expired
     deadline.resume()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(5)
     deadline.end()
-    assert deadline.expired
+    assert deadline.is_expired
     keeper.close()
 
 

@@ -31,9 +31,9 @@ from ferrule import (
     report_progress,
     tool,
 )
-from ferrule.engine.breaker import BreakerConfig
-from ferrule.engine.retry import RetryPolicy
-from ferrule.sources import tool_of
+from ferrule.core.permission import Principal
+from ferrule.engine.resilience import BreakerConfig, RetryPolicy
+from ferrule.kinds.function.tools import tool_of
 
 AT_ONCE = RetryPolicy(first_delay=0.0)
 
@@ -53,8 +53,8 @@ async def nap(seconds: float = 5) -> str:
 
 async def call(thing: Any, params: dict[str, Any] | None = None, *, config: ToolEngineConfig | None = None, **how: Any):
     async with ToolEngine(config) as engine:
-        [made] = engine.register(thing)
-        return await engine.execute(made.id, params, **how)
+        [tool] = engine.register(thing)
+        return await engine.execute(tool.id, params, **how)
 
 
 async def test_a_good_call_gives_its_output_its_time_and_its_record():
@@ -72,7 +72,7 @@ async def test_tool_not_found_names_near_tools():
     result = await ToolEngine().execute("calculater", {})
     assert (result.error_type, result.error) == (
         "tool_not_found",
-        "There is no tool 'calculater'. List the tools to see what there is.",
+        "There is no tool 'calculater'. List the tools to see which exist.",
     )
     async with ToolEngine() as engine:
         result = await engine.execute("calculater", {})
@@ -82,8 +82,33 @@ async def test_tool_not_found_names_near_tools():
 async def test_validation_error_lists_every_problem():
     result = await call(add, {"b": "x"})
     assert result.error_type == "validation_error"
-    assert result.error == ("The arguments of 'add' are not right: a: is required. b: must be a whole number, not 'x'.")
+    assert result.error == ("Invalid arguments for 'add': a: is required. b: must be a whole number, not 'x'.")
     assert [e["path"] for e in result.validation_errors] == ["a", "b"]
+
+
+async def test_a_validation_error_names_the_action_and_quotes_the_description_of_the_parameter():
+    @tool(name="office")
+    class Office:
+        """An office."""
+
+        async def greet(self, name: str) -> str:
+            """Greet somebody.
+
+            Args:
+                name: the name of a person
+            """
+            return name
+
+        async def leave(self) -> str:
+            """Go home."""
+            return "bye"
+
+    async with ToolEngine() as engine:
+        engine.register(Office())
+        result = await engine.execute("office", {}, action="greet")
+    assert result.error == (
+        "Invalid arguments for 'office__greet': name: is required. It is described as “the name of a person”."
+    )
 
 
 async def test_executor_not_found_says_how_to_register_one():
@@ -118,7 +143,7 @@ async def test_timeout_stops_an_async_tool_and_says_so():
     result = await call(slow, timeout=0.05)
     assert result.error_type == "timeout"
     assert result.error == (
-        "Tool 'slow' did not finish within 0.05 s and was stopped. Ask for less at once, or allow it more time."
+        "Tool 'slow' did not finish within 0.05 s and was stopped. Ask for less in one call, or allow it more time."
     )
     assert ended == [True]
 
@@ -181,7 +206,7 @@ async def test_a_tool_that_cancels_itself_has_failed_and_the_caller_lives():
     [
         (Retry, "execution_error", "change_arguments"),
         (Refuse, "permission_denied", "give_up"),
-        (NeedsApproval, "permission_denied", "ask_approval"),
+        (NeedsApproval, "approval_required", "ask_approval"),
         (Transient, "execution_error", "try_later"),
     ],
 )
@@ -192,7 +217,7 @@ async def test_a_tool_can_say_what_to_do_about_its_failure(signal, error_type, a
         raise signal("because", field="x")
 
     result = await call(picky)
-    assert (result.error, result.error_type) == ("because", error_type)
+    assert str(result.error).startswith("because") and result.error_type == error_type
     assert (result.metadata["advice"], result.metadata["field"]) == (advice, "x")
 
 
@@ -284,9 +309,9 @@ async def test_long_output_is_cut_at_a_sentence_and_kept_whole():
         result = await engine.execute("chatty")
         whole = engine.get_artifact(result.metadata["artifact_id"])
         [record] = await engine.query_call_records()
-    shown, note = result.output["result"].split("\n")
-    assert shown.endswith("sentence.")
-    assert len(shown) <= 200
+    artifact_text, note = result.output["result"].split("\n")
+    assert artifact_text.endswith("sentence.")
+    assert len(artifact_text) <= 200
     assert "2,013 bytes" in note
     assert text in whole.decode()
     assert record.artifact_id == result.metadata["artifact_id"]
@@ -393,14 +418,14 @@ async def test_leaving_a_stream_early_ends_the_call():
 
 
 async def test_events_tell_the_whole_story_in_order():
-    seen: list[ToolEngineEvent] = []
+    event_list: list[ToolEngineEvent] = []
     async with ToolEngine() as engine:
         engine.register(add)
-        engine.subscribe(seen.append)
+        engine.subscribe(event_list.append)
         await engine.execute("add", {"a": 1})
         await engine.execute("add", {})
         await engine.execute("ad", {})
-    story = [e.event_type.value for e in seen]
+    story = [e.event_type.value for e in event_list]
     assert story == [
         "before_tool_call",
         "execution_started",
@@ -413,20 +438,20 @@ async def test_events_tell_the_whole_story_in_order():
         "execution_failed",
         "after_tool_call",
     ]
-    assert isinstance(seen[3].data["result"], ToolExecutionResult)
+    assert isinstance(event_list[3].data["result"], ToolExecutionResult)
 
 
 async def test_async_subscribers_have_seen_a_call_when_it_returns():
-    seen = []
+    event_list = []
 
     async def watch(event: ToolEngineEvent) -> None:
-        seen.append(event.event_type)
+        event_list.append(event.event_type)
 
     async with ToolEngine() as engine:
         engine.register(add)
         engine.subscribe(watch, {ToolEngineEventType.EXECUTION_COMPLETED})
         await engine.execute("add", {"a": 1})
-        assert seen == [ToolEngineEventType.EXECUTION_COMPLETED]
+        assert event_list == [ToolEngineEventType.EXECUTION_COMPLETED]
 
 
 async def test_a_failing_subscriber_or_store_never_breaks_a_call(tmp_path: Path):
@@ -472,7 +497,7 @@ async def test_tools_that_call_each_other_in_a_circle_are_stopped():
         return result.error or result.output["result"]
 
     result = await call(ouroboros, config=ToolEngineConfig(max_depth=3), timeout=5)
-    assert "Is there a circle?" in result.output["result"]
+    assert "Is there a cycle?" in result.output["result"]
 
 
 async def test_waiting_for_a_place_does_not_eat_the_time_of_anybody():
@@ -486,21 +511,30 @@ async def test_waiting_for_a_place_does_not_eat_the_time_of_anybody():
     limits = ConcurrencyConfig(max_concurrent=2, bucket_limits={"bed": 1})
     async with ToolEngine(concurrency=limits) as engine:
         engine.register(outer, tool(bucket="bed")(nap))
-        busy = asyncio.create_task(engine.execute("nap", {"seconds": 0.3}))
+        busy = asyncio.create_task(engine.execute("nap", {"seconds": 1.5}))
         await asyncio.sleep(0.01)
-        result = await engine.execute("outer", timeout=0.15)
+        result = await engine.execute("outer", timeout=1)
         await busy
     assert result.output == {"result": "rested"}
 
 
 async def test_rejected_calls_say_why():
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hold() -> None:
+        """Keep the only slot."""
+        has_begun.set()
+        await may_end.wait()
+
     limits = ConcurrencyConfig(max_concurrent=1, strategy="reject")
     async with ToolEngine(concurrency=limits) as engine:
-        engine.register(nap)
-        busy = asyncio.create_task(engine.execute("nap", {"seconds": 0.1}))
-        await asyncio.sleep(0.01)
+        engine.register(nap, hold)
+        busy = asyncio.create_task(engine.execute("hold"))
+        await has_begun.wait()
         refused = await engine.execute("nap")
         free = await engine.execute("nap", {"seconds": 0}, ToolExecutionContext.for_workflow("w", "n"))
+        may_end.set()
         await busy
     assert (refused.error_type, refused.metadata["reason"]) == ("rejected", "concurrency_limit")
     assert free.is_success
@@ -520,10 +554,13 @@ async def test_an_executor_of_ones_own_runs_tools():
 
 
 async def test_a_tool_replaced_in_mid_call_finishes_as_it_started():
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
     @tool(name="versioned")
     async def old() -> str:
         """Be old."""
-        await asyncio.sleep(0.05)
+        has_begun.set()
+        await may_end.wait()
         return "old"
 
     @tool(name="versioned")
@@ -534,10 +571,11 @@ async def test_a_tool_replaced_in_mid_call_finishes_as_it_started():
     async with ToolEngine() as engine:
         engine.register(old)
         running = asyncio.create_task(engine.execute("versioned"))
-        await asyncio.sleep(0.01)
+        await has_begun.wait()
         engine.unregister("versioned")
         engine.register(new)
         assert (await engine.execute("versioned")).output == {"result": "new"}
+        may_end.set()
         assert (await running).output == {"result": "old"}
 
 
@@ -593,7 +631,7 @@ async def test_closing_lets_running_calls_finish_and_stops_those_that_do_not(tmp
     quick = asyncio.create_task(engine.execute("nap", {"seconds": 0.1}))
     slow = asyncio.create_task(engine.execute("nap", {"seconds": 60}))
     await asyncio.sleep(0.01)
-    await engine.aclose(grace=0.3)
+    await engine.aclose(grace=2)
     assert quick.result().is_success
     assert slow.result().error == "Tool 'nap' was stopped, because the engine was closed."
     async with engine:
@@ -635,5 +673,29 @@ async def test_time_is_measured_without_waiting():
         results = await asyncio.gather(*(engine.execute("nap", {"seconds": 0.05}) for _ in range(3)))
         took = time.perf_counter() - started
         records = await engine.query_call_records()
-    assert max(r.execution_time for r in results) < took / 2
+    # One runs after the other: with the waiting, their times would be more than all of it.
+    assert sum(r.execution_time for r in results) <= took
     assert max(r.wait_time for r in records) > 0.05
+
+
+async def test_a_caller_restricted_to_some_tools_cannot_reach_others_even_through_them():
+    @tool
+    async def fetch() -> str:
+        """Fetch a page."""
+        return "page"
+
+    @tool
+    async def report(context: ToolExecutionContext) -> str:
+        """Write a report."""
+        return (await context.call_tool("fetch")).text
+
+    async with ToolEngine() as engine:
+        engine.register(fetch, report)
+        only_report = ToolExecutionContext(principal=Principal(tools=frozenset({"report"})))
+        direct = await engine.execute("fetch", {}, only_report)
+        nested = await engine.execute("report", {}, only_report)
+        both = await engine.execute(
+            "report", {}, ToolExecutionContext(principal=Principal(tools=frozenset({"report", "fetch"})))
+        )
+    assert direct.error_type == "permission_denied" and "may be used here: report" in str(direct.error)
+    assert "may be used here: report" in nested.text and both.text == "page"

@@ -6,11 +6,11 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from ferrule import ToolEngine, ToolEngineConfig, ToolKnowledgeStore
 from tests.engine import late_tools
+from tests.waiting import until
 
 CALLS = """
 import asyncio, sys
@@ -49,9 +49,9 @@ def test_every_acknowledged_call_is_in_the_store_whenever_the_process_is_killed(
         process = subprocess.Popen([sys.executable, "-c", CALLS, str(tmp_path / "calls.db")], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        time.sleep(chance.uniform(0, 0.06))
+        first = b"".join(process.stdout.readline() for _ in range(chance.randrange(100)))
         process.send_signal(signal.SIGKILL)
-        lines = process.stdout.read().decode().splitlines(keepends=True)
+        lines = (first + process.stdout.read()).decode().splitlines(keepends=True)
         acknowledged |= {line.strip() for line in lines if line.endswith("\n") and line != "end\n"}
         process.wait()
         process.stdout.close()
@@ -77,18 +77,18 @@ async def test_a_thousand_calls_of_a_process_killed_at_its_end_are_all_there(tmp
 async def test_a_sync_tool_never_does_its_work_after_its_timeout(tmp_path: Path):
     """A hundred of a hundred."""
     async with ToolEngine(ToolEngineConfig(auto_reload=False)) as engine:
-        engine.register(late_tools.write_late)
-        calls = [("write_late", {"path": str(tmp_path / f"{n}.txt"), "wait": 0.4}) for n in range(100)]
+        engine.register(late_tools.write_when_allowed)
+        calls = [("write_when_allowed", {"folder": str(tmp_path), "name": str(n)}) for n in range(100)]
         results = await engine.execute_batch(calls, timeout=0.2)
     assert {r.error_type for r in results} == {"timeout"}
-    await asyncio.sleep(0.6)
-    assert list(tmp_path.iterdir()) == []
+    await nothing_is_written(tmp_path)
 
 
 async def test_what_a_timed_out_tool_started_is_gone(tmp_path: Path):
     async with ToolEngine(ToolEngineConfig(auto_reload=False)) as engine:
         engine.register(late_tools.start_child)
-        result = await engine.execute("start_child", {"path": str(tmp_path / "pid")}, timeout=1.5)
+        await engine.execute("start_child", {"path": str(tmp_path / "first"), "seconds": 0})  # a worker is ready
+        result = await engine.execute("start_child", {"path": str(tmp_path / "pid"), "seconds": 60}, timeout=3)
         pid = int((tmp_path / "pid").read_text())
         assert result.error_type == "timeout"
         assert not is_alive(pid)
@@ -96,14 +96,20 @@ async def test_what_a_timed_out_tool_started_is_gone(tmp_path: Path):
 
 async def test_a_cancelled_caller_leaves_no_worker_at_work(tmp_path: Path):
     async with ToolEngine(ToolEngineConfig(auto_reload=False)) as engine:
-        engine.register(late_tools.write_late)
-        path = tmp_path / "late.txt"
-        task = asyncio.create_task(engine.execute("write_late", {"path": str(path), "wait": 1.0}))
-        await asyncio.sleep(0.5)
+        engine.register(late_tools.write_when_allowed)
+        task = asyncio.create_task(engine.execute("write_when_allowed", {"folder": str(tmp_path), "name": "it"}))
+        await until((tmp_path / "it.begun").exists)
         task.cancel()
         await asyncio.wait([task])
-        await asyncio.sleep(0.8)
-        assert not path.exists()
+        await nothing_is_written(tmp_path)
+        [record] = await engine.query_call_records()
+        assert task.cancelled() and record.status == "cancelled"
+
+
+async def nothing_is_written(folder: Path) -> None:
+    (folder / "allowed").touch()
+    await asyncio.sleep(0.3)  # a process that still ran would write within 10 ms
+    assert list(folder.glob("*.late")) == []
 
 
 def is_alive(pid: int) -> bool:

@@ -8,8 +8,9 @@ from ferrule import tool
 
 @tool(read_only=True, tags=["lookup"], metadata={"strategy": "best"})
 def write_late(path: str) -> str:
-    """Note the start, wait, then write a file."""
+    """Note the start, wait until it is allowed, then write a file."""
     Path(path + ".started").touch()
-    time.sleep(1.0)
+    while not Path(path + ".allowed").exists():
+        time.sleep(0.01)
     Path(path).write_text("too late")
     return "late"

@@ -1,16 +1,21 @@
 """Which tools can do a job, and in which order they are called."""
 
+import json
+import sys
 from collections import Counter
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from ferrule import ToolEngine
+from ferrule import ToolEngine, ToolEngineConfig
+from ferrule.catalog.validation import ParameterCheck
 from ferrule.errors import SetupError
 from ferrule.hub import HubConfig, ToolCandidate, ToolHub
-from ferrule.hub.candidate import CandidateIndex
-from tests.hub.making import BEST, Diary, engine_with, made
+from ferrule.hub.candidates import CandidateIndex
+from tests.hub.recording_tools import BEST, CallRecorder, engine_with, make_tool
+from tests.kinds.mcp.mcp_servers import SDK_SERVER
 
 
 class Web:
@@ -30,7 +35,7 @@ def keys(candidates: list[ToolCandidate]) -> list[tuple[str, str, str]]:
 
 
 async def test_tool_ids_and_action_names_and_names_for_models_are_alike():
-    tools = [made(Web(), source="mcps"), Diary().search("search")]
+    tools = [make_tool(Web(), source="mcps"), CallRecorder().search("search")]
     async with engine_with(*tools) as engine:
         hub = ToolHub(engine)
         assert sorted(keys(hub.find_by_name("search"))) == [("mcps", "Web", "search"), ("tools", "search", "search")]
@@ -41,7 +46,7 @@ async def test_tool_ids_and_action_names_and_names_for_models_are_alike():
 
 
 async def test_a_candidate_tells_its_name_source_priority_and_capabilities():
-    async with engine_with(Diary().search("find", source="skills", tags=["search", "web"])) as engine:
+    async with engine_with(CallRecorder().search("find", source="skills", tags=["search", "web"])) as engine:
         [candidate] = ToolHub(engine).find_by_capability("SEARCH")
         assert candidate.tool is engine.registry.get("find")
     assert (candidate.name, candidate.source, candidate.priority) == ("find", "skills", 1)
@@ -49,7 +54,7 @@ async def test_a_candidate_tells_its_name_source_priority_and_capabilities():
 
 
 async def test_a_tool_with_several_actions_needs_one_named_unless_it_is_alone_with_the_name():
-    async with engine_with(made(Web()), Diary().search("Web", "found", source="mcps")) as engine:
+    async with engine_with(make_tool(Web()), CallRecorder().search("Web", "found", source="mcps")) as engine:
         result = await ToolHub(engine).execute("Web", {"query": "x"})
         alone = await ToolHub(engine).execute("Web", {"query": "x"}, action="close")
     assert result.text == "found"
@@ -58,7 +63,7 @@ async def test_a_tool_with_several_actions_needs_one_named_unless_it_is_alone_wi
 
 
 async def test_of_a_tagged_tool_with_several_actions_the_one_about_the_tag_is_called():
-    async with engine_with(made(Web(), tags=["search", "page", "weather"])) as engine:
+    async with engine_with(make_tool(Web(), tags=["search", "page", "weather"])) as engine:
         hub = ToolHub(engine)
         assert keys(hub.find_by_capability("search")) == [("tools", "Web", "search")]
         assert keys(hub.find_by_capability("page")) == [("tools", "Web", "open_page")]
@@ -68,7 +73,7 @@ async def test_of_a_tagged_tool_with_several_actions_the_one_about_the_tag_is_ca
 
 
 async def test_disabled_tools_are_no_candidates_and_changes_are_seen_at_once():
-    async with engine_with(Diary().search("find", tags=["search"])) as engine:
+    async with engine_with(CallRecorder().search("find", tags=["search"])) as engine:
         hub = ToolHub(engine)
         assert len(hub.find_by_name("find")) == 1
         engine.registry.disable("find")
@@ -76,29 +81,29 @@ async def test_disabled_tools_are_no_candidates_and_changes_are_seen_at_once():
         assert "disabled" in (await hub.execute("find", {})).text
 
 
-async def winners(engine: ToolEngine, times: int, chance: Random) -> Counter[str]:
+async def winners(engine: ToolEngine, times: int, random: Random) -> Counter[str]:
     """Who answers when every hub is new and remembers nothing."""
-    names = [(await ToolHub(engine, chance=chance).execute_by_capability("search", {})).tool_name for _ in range(times)]
+    names = [(await ToolHub(engine, random=random).execute_by_capability("search", {})).tool_name for _ in range(times)]
     return Counter(names)
 
 
 async def test_sources_go_in_order_of_their_priority():
-    diary = Diary()
-    tools = [diary.search(s, source=s, **BEST) for s in ("mcps", "elsewhere", "skills")]
+    recorder = CallRecorder()
+    tools = [recorder.search(s, source=s, **BEST) for s in ("mcps", "elsewhere", "skills")]
     async with engine_with(*tools) as engine:
         assert await winners(engine, 20, Random(1)) == {"skills": 20}
 
 
 async def test_equals_are_shuffled_so_that_load_spreads():
-    diary = Diary()
-    async with engine_with(*(diary.search(name, **BEST) for name in "abc")) as engine:
+    recorder = CallRecorder()
+    async with engine_with(*(recorder.search(name, **BEST) for name in "abc")) as engine:
         counted = await winners(engine, 60, Random(1))
         assert sorted(counted) == ["a", "b", "c"] and min(counted.values()) >= 10
         assert await winners(engine, 60, Random(1)) == counted
 
 
 async def test_the_last_to_succeed_goes_first():
-    diary = Diary()
+    recorder = CallRecorder()
     answers: list[Any] = [ValueError("not yet"), "now"]
 
     async def find(query: str = "") -> str:
@@ -108,7 +113,7 @@ async def test_the_last_to_succeed_goes_first():
             raise answer
         return str(answer)
 
-    async with engine_with(made(find, **BEST), diary.search("find", "other", source="mcps", **BEST)) as engine:
+    async with engine_with(make_tool(find, **BEST), recorder.search("find", "other", source="mcps", **BEST)) as engine:
         hub = ToolHub(engine)
         texts = [(await hub.execute("find", {})).text for _ in range(3)]
     assert texts == ["other", "other", "other"]
@@ -116,9 +121,9 @@ async def test_the_last_to_succeed_goes_first():
 
 
 async def test_a_name_and_a_tag_are_remembered_apart():
-    diary = Diary()
-    first = diary.search("search", "mine", tags=["other"], metadata={"strategy": "best"})
-    tagged = diary.search("find", "theirs", source="mcps", **BEST)
+    recorder = CallRecorder()
+    first = recorder.search("search", "mine", tags=["other"], metadata={"strategy": "best"})
+    tagged = recorder.search("find", "theirs", source="mcps", **BEST)
     async with engine_with(first, tagged) as engine:
         hub = ToolHub(engine)
         assert (await hub.execute_by_capability("search", {})).text == "theirs"
@@ -126,41 +131,70 @@ async def test_a_name_and_a_tag_are_remembered_apart():
 
 
 async def test_the_last_to_succeed_is_remembered_for_its_action_and_whatever_case_a_tag_is_written_in():
-    diary = Diary()
-    fails = diary.search("find", ValueError("broken"), **BEST)
-    async with engine_with(fails, diary.search("find", "it", source="mcps", **BEST)) as engine:
+    recorder = CallRecorder()
+    fails = recorder.search("find", ValueError("broken"), **BEST)
+    async with engine_with(fails, recorder.search("find", "it", source="mcps", **BEST)) as engine:
         hub = ToolHub(engine)
         for tag in ("search", "SEARCH", "Search"):
             await hub.execute_by_capability(tag, {})
         await hub.execute("find", {}, action="find")
         await hub.execute("find", {})
-    assert diary.started == ["find"] * (2 + 1 + 1 + 2 + 2)
+    assert recorder.started == ["find"] * (2 + 1 + 1 + 2 + 2)
 
 
 async def test_names_in_any_script_are_found():
-    async with engine_with(Diary().search("搜索", "找到了")) as engine:
+    async with engine_with(CallRecorder().search("搜索", "找到了")) as engine:
         hub = ToolHub(engine)
         [name] = [tool.spec.model_name(tool.spec.capabilities[0]) for tool in engine.registry]
         assert (await hub.execute("搜索", {})).text == (await hub.execute(name, {})).text == "找到了"
 
 
 async def test_what_only_the_registry_understands_is_found_too():
-    async with engine_with(made(Web(), name="网络")) as engine:
+    async with engine_with(make_tool(Web(), name="网络")) as engine:
         assert keys(ToolHub(engine).find_by_name("网络__search")) == [("tools", "网络", "search")]
 
 
 def test_the_index_of_a_snapshot_is_kept():
-    engine = engine_with(Diary().search("find"))
+    engine = engine_with(CallRecorder().search("find"))
     hub = ToolHub(engine)
-    assert isinstance(hub._known(), CandidateIndex)
-    assert hub._known() is hub._known()
-    engine.register(Diary().search("other"))
+    assert isinstance(hub._current_index(), CandidateIndex)
+    assert hub._current_index() is hub._current_index()
+    engine.register(CallRecorder().search("other"))
     assert len(hub.find_by_name("other")) == 1
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_parallel": 0}, {"stagger": -1}, {"extra_share": -0.1}, {"patience": -1}, {"synthesis_timeout": 0}]
+    "wrong",
+    [{"max_parallel": 0}, {"stagger": -1}, {"hedge_share": -0.1}, {"gather_timeout": -1}, {"synthesis_timeout": 0}],
 )
 def test_a_setting_that_cannot_work_is_refused(wrong: dict[str, Any]):
     with pytest.raises(SetupError, match=next(iter(wrong))):
         HubConfig(**wrong)
+
+
+async def test_servers_that_are_being_listed_are_awaited_before_candidates_are_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    server = {"command": sys.executable, "args": [str(SDK_SERVER)]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"maths": server}}))
+    config = ToolEngineConfig(auto_reload=False, builtin_tools=False, mcp_file=str(tmp_path / "mcp.json"))
+    async with ToolEngine(config) as engine:
+        result = await ToolHub(engine).execute("maths", {"a": 1, "b": 2}, action="add")
+    assert result.output == {"result": 3}
+    assert "skipped" not in result.metadata and result.metadata["_meta"]["source"] == "mcps"
+
+
+async def test_the_arguments_of_a_single_candidate_are_validated_once(monkeypatch: pytest.MonkeyPatch):
+    async with engine_with(CallRecorder().search("find", "it")) as engine:
+        hub = ToolHub(engine)
+        validations: list[Any] = []
+        original = ParameterCheck.fill_defaults_if_valid
+
+        def counted(check: ParameterCheck, params: Any) -> Any:
+            validations.append(params)
+            return original(check, params)
+
+        monkeypatch.setattr(ParameterCheck, "fill_defaults_if_valid", counted)
+        assert (await hub.execute("find", {"query": "tea"})).text == "it"
+    assert validations == [{"query": "tea"}]

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ferrule.memory.alternatives import alternative_tools
-from ferrule.spec import Effects, Tool, ToolCapability, ToolSpec
+from ferrule.core.spec import Effects, Tool, ToolCapability, ToolSpec
+from ferrule.memory.advice import alternative_tools
 
 TEXT = {"type": "string", "required": True}
 
@@ -21,8 +21,8 @@ CALCULATOR = made("calculator", "Work out an expression.", ("math",), expression
 CALL = {"url": "https://example.com", "selector": "a.stars"}
 
 
-def found(*tools: ToolSpec, task: str = "", failed: tuple[str, ...] = (), most: int = 5) -> list[str]:
-    job = alternative_tools(BROWSER, BROWSER.capabilities[0], CALL, tools, failed=failed, task=task, most=most)
+def found(*tools: ToolSpec, task: str = "", failed: tuple[str, ...] = (), limit: int = 5) -> list[str]:
+    job = alternative_tools(BROWSER, BROWSER.capabilities[0], CALL, tools, failed=failed, task=task, limit=limit)
     return [alternative.spec.tool_id for alternative in job]
 
 
@@ -86,4 +86,4 @@ def test_a_whole_tool_will_do_and_no_more_come_than_are_asked_for():
     tool = Tool(spec=BROWSER, handler="function")
     many = [replace(FETCH, tool_id=f"fetch_{number}") for number in range(20)]
     assert len(alternative_tools(tool, BROWSER.capabilities[0], CALL, many, failed=(), task="")) == 5
-    assert found(*many, most=2) == ["fetch_0", "fetch_1"]
+    assert found(*many, limit=2) == ["fetch_0", "fetch_1"]

@@ -9,7 +9,7 @@ from ferrule import ToolEngine, UnifiedToolLibrary, tool
 from ferrule.agent import Agent
 from ferrule.memory import RunMemory
 from ferrule.testing import ScriptedModel
-from tests.memory.making import Runner
+from tests.memory.runs import Runner
 
 
 @pytest.mark.parametrize(
@@ -209,11 +209,11 @@ async def test_a_connection_that_broke_off_is_tried_again_where_that_does_no_har
 
 async def test_a_memory_that_fails_costs_no_call():
     class Broken(RunMemory):
-        def recall(self, tool, capability, params):
-            raise RuntimeError("recall")
+        def find_result(self, tool, capability, params):
+            raise RuntimeError("find_result")
 
-        def learn(self, tool, capability, params, result):
-            raise RuntimeError("learn")
+        def record_result(self, tool, capability, params, result):
+            raise RuntimeError("record_result")
 
     @tool
     async def add(a: int) -> int:

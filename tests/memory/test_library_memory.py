@@ -2,7 +2,7 @@
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.memory import ExecutionContext
-from tests.memory.making import Browser
+from tests.memory.runs import Browser
 
 
 async def test_a_call_with_a_context_is_not_repeated():
@@ -109,7 +109,7 @@ async def test_failure_patterns_of_a_tool_tell_what_failed_and_what_cured_it():
         context = ExecutionContext(task_description="count")
         for selector in ("a.social-count", "a.stars"):
             await library.execute_tool_with_context("browser", "extract", {"selector": selector}, context)
-        patterns = await library.get_tool_failure_patterns("browser")
+        patterns = await library.get_tool_failure_patterns("browser", context)
         assert patterns["failed_selectors"] == ["a.social-count"] and patterns["failed_actions"] == ["extract"]
-        assert patterns["patterns"][0]["cure"]["selector"] == "a.stars"
+        assert patterns["patterns"][0]["what_helped"] == "another value of selector"
         assert (await library.get_tool_failure_patterns("calculator"))["patterns"] == []

@@ -6,8 +6,9 @@ import pytest
 
 from ferrule import NeedsApproval, Refuse, Retry, ToolEngine, Transient, tool
 from ferrule.memory import ExecutionContext, FailureClass, FailureClassifier, RunMemory
-from ferrule.memory.failure_class import POLICIES
-from tests.memory.making import Browser, Clock, Runner
+from ferrule.memory.failures import POLICIES
+from tests.memory.runs import Browser, Clock, Runner
+from tests.waiting import until
 
 
 async def test_a_call_that_failed_is_answered_from_memory():
@@ -22,7 +23,7 @@ async def test_a_call_that_failed_is_answered_from_memory():
         assert browser.executed == [("extract", "a.social-count")]
         assert "failed once before and was not made again: " in again.error
         assert "Selector 'a.social-count' not found" in again.error
-        assert again.metadata["failure_class"] == "not_found" and again.metadata["asked_again"] == 14
+        assert again.metadata["failure_class"] == "not_found" and again.metadata["refusals"] == 14
 
 
 async def test_without_memory_it_is_made_every_time():
@@ -218,7 +219,7 @@ async def test_what_a_person_wants_tried_again_is_tried_again():
         engine.register(browser)
         call = Runner(engine, memory)
         await call("browser", "extract", selector="a.social-count")
-        assert memory.forgive("other") == 0 and memory.forgive("browser") == 1
+        assert memory.clear_failures("other") == 0 and memory.clear_failures("browser") == 1
         await call("browser", "extract", selector="a.social-count")
         assert len(browser.executed) == 2
 
@@ -261,7 +262,7 @@ async def test_what_was_cancelled_or_not_let_in_or_needs_a_word_is_not_held_agai
         for _ in range(2):
             await call("pay", amount=1)
             task = asyncio.create_task(call("pay", amount=2))
-            await asyncio.sleep(0.01)
+            await until(lambda: runs[-1] == 2)
             task.cancel()
             await asyncio.wait({task})
         assert runs == [1, 2, 1, 2] and memory.failures == []
@@ -275,7 +276,7 @@ async def test_what_worked_after_a_failure_is_told():
         await call("browser", "extract", selector="a.social-count")
         await call("browser", "extract", selector="a.stars")
         again = await call("browser", "extract", selector="a.social-count")
-        assert again.metadata["worked"][0]["selector"] == "a.stars" and "What has worked: " in again.error
+        assert again.metadata["worked"][0]["selector"] == "a.stars" and "Arguments that worked: " in again.error
 
 
 async def test_a_known_failure_has_its_record_and_its_event():
@@ -410,5 +411,5 @@ def test_a_context_comes_back_as_it_was():
         context.record("browser", "observe", {}, good)
     assert context.learned_patterns["browser"]["failed_selectors"] == ["a.x"]
     assert len(context.current_observations) == 10 and len(context.executed_steps) == 13
-    assert context.failures_of("browser") == 1
+    assert context.count_failures("browser") == 1
     assert ExecutionContext.from_dict(context.to_dict(), {}) == context

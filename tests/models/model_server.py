@@ -3,8 +3,9 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 
@@ -23,7 +24,7 @@ HANG = Answer(then="hang")
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
@@ -32,7 +33,7 @@ class Asked:
 @dataclass
 class ModelServer:
     port: int
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     client_left: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -45,12 +46,16 @@ class ModelServer:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        return [asked.body for asked in self.asked]
+        return [request.body for request in self.requests]
 
 
 @asynccontextmanager
 async def model_server(*answers: Answer, port: int = 0) -> AsyncIterator[ModelServer]:
     """Gives its answers in order; the last one again and again."""
+    # Importing the clients takes seconds on a busy machine: these do not belong to the time of a request.
+    for client in ("openai.resources.chat.completions", "anthropic.resources.messages"):
+        with suppress(ImportError):
+            import_module(client)
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,8 +92,8 @@ async def _converse(
         first, *lines = head.rstrip().split("\r\n")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        server.asked.append(Asked(first.split(" ")[1], headers, json.loads(body)))
-        answer = answers[min(len(server.asked), len(answers)) - 1]
+        server.requests.append(ReceivedRequest(first.split(" ")[1], headers, json.loads(body)))
+        answer = answers[min(len(server.requests), len(answers)) - 1]
         if answer.then != "hang" or answer.events is not None:
             await _send(answer, writer)
         if answer.then == "cut":
@@ -182,15 +187,15 @@ def claude_event(event: dict[str, Any]) -> bytes:
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
-def said(*pieces: str) -> dict[str, Any]:
+def text_block(*pieces: str) -> dict[str, Any]:
     return {"type": "text", "text": "", "pieces": [{"type": "text_delta", "text": piece} for piece in pieces]}
 
 
-def used(name: str, *pieces: str, id: str = "toolu_1") -> dict[str, Any]:
+def tool_use_block(name: str, *pieces: str, id: str = "toolu_1") -> dict[str, Any]:
     deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
     return {"type": "tool_use", "id": id, "name": name, "input": {}, "pieces": deltas}
 
 
-def thought(text: str, signature: str) -> dict[str, Any]:
+def thinking_block(text: str, signature: str) -> dict[str, Any]:
     pieces = [{"type": "thinking_delta", "thinking": text}, {"type": "signature_delta", "signature": signature}]
     return {"type": "thinking", "thinking": "", "signature": "", "pieces": pieces}

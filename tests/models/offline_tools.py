@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ferrule.messages import Schema
+from ferrule.core.messages import Schema
 
 
 def function(name: str, description: str, required: str = "", **parameters: Any) -> Schema:

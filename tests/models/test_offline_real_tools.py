@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrule.messages import Schema, user_message
-from ferrule.models.model import ModelRequest
+from ferrule.core.messages import Schema, user_message
+from ferrule.core.model import ModelRequest
+from ferrule.core.names import encode_model_name
 from ferrule.models.offline import OfflineModel
-from ferrule.models.offline.catalogue import Catalogue, Catalogues
-from ferrule.models.offline.choosing import choose
-from ferrule.names import to_model_name
+from ferrule.models.offline.tool_choice import choose_tool
+from ferrule.models.offline.tools import OfferedTools, OfferedToolsCache
 from tests.models.offline_tools import TOOLS
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -51,7 +51,7 @@ def _lines(path: Path) -> list[str]:
 
 def _schema(row: dict[str, Any]) -> Schema:
     function = {
-        "name": to_model_name(row["name"]),
+        "name": encode_model_name(row["name"]),
         "description": row.get("description") or "",
         "parameters": row.get("parameters_normalised") or row.get("inputSchema") or {},
     }
@@ -62,16 +62,17 @@ needs_data = pytest.mark.skipif(not (DATA / "function_docs.jsonl").exists(), rea
 
 
 @needs_data
+@pytest.mark.timeout(600)
 def test_every_real_tool_can_be_asked_for_and_is_called_by_its_schema():
     calls = 0
     for tool in real_tools():
         function = tool["function"]
         question = f"{function['description'][:200]} with 3 and 'x' for Paris tomorrow, 5 times"
-        choice = choose(Catalogue([tool]), question, NOW)
+        choice = choose_tool(OfferedTools([tool]), question, NOW)
         if choice is not None and choice.is_ready:
-            calls += len(choice.calls)
+            calls += len(choice.filled.calls)
             validator = jsonschema_rs.validator_for(function["parameters"])
-            assert all(map(validator.is_valid, choice.calls)), (function["name"], choice.calls)
+            assert all(map(validator.is_valid, choice.filled.calls)), (function["name"], choice.filled.calls)
     assert calls > 300
 
 
@@ -85,27 +86,27 @@ async def test_among_thousands_of_tools_the_right_one_is_called():
 
 
 def test_a_list_of_tools_is_read_once():
-    catalogues = Catalogues()
-    first = catalogues.of(TOOLS)
+    cache = OfferedToolsCache()
+    first = cache.get(TOOLS)
     copied = json.loads(json.dumps(TOOLS))
-    assert catalogues.of(TOOLS) is first
-    assert catalogues.of(copied) is first
-    assert catalogues.of(TOOLS[:3]) is not first
+    assert cache.get(TOOLS) is first
+    assert cache.get(copied) is first
+    assert cache.get(TOOLS[:3]) is not first
 
 
 @settings(max_examples=150, deadline=None)
 @given(question=st.text(max_size=60))
-def test_no_text_breaks_it(question):
-    choice = choose(_CATALOGUE, question, NOW)
-    assert choice is None or not choice.is_ready or all(map(choice.offer.accepts, choice.calls))
+def test_any_text_makes_valid_calls_or_none(question):
+    choice = choose_tool(_OFFERED, question, NOW)
+    assert choice is None or not choice.is_ready or all(map(choice.tool.accepts, choice.filled.calls))
 
 
 @settings(max_examples=150, deadline=None)
 @given(words=st.lists(st.sampled_from(WORDS), max_size=14))
 def test_no_mixture_of_words_makes_a_call_that_breaks_its_schema(words):
-    choice = choose(_CATALOGUE, " ".join(words), NOW)
+    choice = choose_tool(_OFFERED, " ".join(words), NOW)
     if choice is not None and choice.is_ready:
-        assert all(jsonschema_rs.is_valid(choice.offer.schema, arguments) for arguments in choice.calls)
+        assert all(jsonschema_rs.is_valid(choice.tool.schema, arguments) for arguments in choice.filled.calls)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +122,11 @@ def test_no_mixture_of_words_makes_a_call_that_breaks_its_schema(words):
         {"type": "function", "function": {"name": "weather", "parameters": {"required": ["city"], "properties": None}}},
     ],
 )
-async def test_odd_schemas_do_no_harm(schema):
+async def test_invalid_schemas_do_not_break_it(schema):
     tools = [schema, schema, *TOOLS[:1]]
     model = OfflineModel(clock=lambda: NOW)
     reply = await model.generate(ModelRequest(messages=[user_message("weather in Paris and 1 + 1")], tools=tools))
     assert reply.text or reply.tool_calls
 
 
-_CATALOGUE = Catalogue(TOOLS)
+_OFFERED = OfferedTools(TOOLS)

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ferrule.core.messages import ToolCall, Usage, assistant_message, system_message, tool_message, user_message
+from ferrule.core.model import EndReply
 from ferrule.errors import ModelRefused, ModelUnavailable, RequestTooLong
-from ferrule.messages import ToolCall, Usage, assistant_message, system_message, tool_message, user_message
 from ferrule.models import ModelRequest, OpenAIModel
 from tests.models.model_server import (
     Answer,
@@ -47,7 +48,7 @@ async def test_a_text_comes_back_with_what_it_cost():
     assert (reply.text, reply.finish_reason, reply.tool_calls) == ("It is 3.", "stop", ())
     assert reply.usage == Usage(requests=1, input_tokens=12, output_tokens=3)
     assert server.bodies == [{"model": "m", "messages": [{"role": "user", "content": "1 + 2?"}]}]
-    assert server.asked[0].path == "/v1/chat/completions" and model.name == "openai:m"
+    assert server.requests[0].path == "/v1/chat/completions" and model.name == "openai:m"
 
 
 async def test_a_call_comes_back_with_its_arguments():
@@ -61,7 +62,7 @@ async def test_a_call_comes_back_with_its_arguments():
 
 
 @pytest.mark.parametrize(
-    ("written", "reason"),
+    ("arguments_text", "reason"),
     [
         ('{"a": 1,', "property name"),
         ("a=1", "Expecting value"),
@@ -69,20 +70,20 @@ async def test_a_call_comes_back_with_its_arguments():
         ('"text"', "Expecting value"),
     ],
 )
-async def test_arguments_that_cannot_be_read_are_an_error_and_not_empty(written, reason):
-    async with asking(completion(calls=[call("add", written)])) as (model, _):
-        (asked,) = (await model.generate(WITH_TOOL)).tool_calls
-    assert asked.raw == written and asked.arguments == {}
-    assert asked.error is not None and reason in asked.error and "'add'" in asked.error
+async def test_arguments_that_cannot_be_read_are_an_error_and_not_empty(arguments_text, reason):
+    async with asking(completion(calls=[call("add", arguments_text)])) as (model, _):
+        (parsed,) = (await model.generate(WITH_TOOL)).tool_calls
+    assert parsed.raw == arguments_text and parsed.arguments == {}
+    assert parsed.error is not None and reason in parsed.error and "'add'" in parsed.error
 
 
 @pytest.mark.parametrize(
-    ("written", "arguments"), [("", {}), ("null", {}), ({"a": 1}, {"a": 1}), ('"{\\"a\\": 1}"', {"a": 1})]
+    ("arguments_text", "arguments"), [("", {}), ("null", {}), ({"a": 1}, {"a": 1}), ('"{\\"a\\": 1}"', {"a": 1})]
 )
-async def test_unusual_but_clear_arguments_are_read(written, arguments):
-    async with asking(completion(calls=[call("add", written)])) as (model, _):
-        (asked,) = (await model.generate(WITH_TOOL)).tool_calls
-    assert asked.error is None and asked.arguments == arguments
+async def test_unusual_but_clear_arguments_are_read(arguments_text, arguments):
+    async with asking(completion(calls=[call("add", arguments_text)])) as (model, _):
+        (parsed,) = (await model.generate(WITH_TOOL)).tool_calls
+    assert parsed.error is None and parsed.arguments == arguments
 
 
 async def test_a_call_that_was_cut_off_is_an_error_even_without_arguments():
@@ -96,12 +97,27 @@ async def test_a_call_that_was_cut_off_is_an_error_even_without_arguments():
 async def test_a_stream_makes_the_same_reply_and_hands_its_text_on():
     usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 5}}
     events = chunks({"role": "assistant", "content": ""}, {"content": "It "}, {"content": "is 3."}, usage=usage)
-    heard: list[str] = []
+    pieces: list[str] = []
     async with asking(Answer(events=events)) as (model, server):
-        reply = await model.generate(QUESTION, heard.append)
-    assert reply.text == "It is 3." and heard == ["It ", "is 3."] and reply.finish_reason == "stop"
+        reply = await model.generate(QUESTION, pieces.append)
+    assert reply.text == "It is 3." and pieces == ["It ", "is 3."] and reply.finish_reason == "stop"
     assert reply.usage == Usage(requests=1, input_tokens=9, output_tokens=4, cached_tokens=5)
     assert server.bodies[0]["stream_options"] == {"include_usage": True}
+
+
+async def test_a_sink_that_has_enough_ends_the_reply_and_the_request():
+    events = chunks({"content": "It "}, {"content": "is 3."}, {"content": " Or 4?"}, finish=None)[:-1]
+
+    def read(piece: str) -> None:
+        if piece.endswith("."):
+            raise EndReply
+
+    async with asking(Answer(events=events, then="hang")) as (model, server):
+        reply = await model.generate(QUESTION, read)
+        await server.client_left.wait()
+    assert model.can_end_reply and not OpenAIModel("gpt").can_end_reply
+    assert (reply.text, reply.finish_reason) == ("It is 3.", "stop")
+    assert reply.usage.input_tokens and reply.usage.output_tokens  # estimated: the server never told
 
 
 STREAMED_CALLS = {
@@ -135,7 +151,7 @@ async def test_streamed_calls_are_put_together_however_they_come(pieces):
     assert reply.finish_reason == "tool_calls"
 
 
-async def test_whole_streamed_calls_without_ids_are_told_apart():
+async def test_whole_streamed_calls_without_ids_are_separated():
     pieces = [call_delta(0, "add", '{"a": 1}'), call_delta(0, "add", '{"a": 2}')]
     async with asking(Answer(events=chunks(*pieces, finish="stop"))) as (model, _):
         reply = await model.generate(WITH_TOOL, print)
@@ -147,10 +163,10 @@ async def test_whole_streamed_calls_without_ids_are_told_apart():
 async def test_thoughts_are_kept_apart_from_the_text(field):
     async with asking(completion("3", message={field: "1 and 2 …"})) as (model, _):
         assert (await model.generate(QUESTION)).reasoning == "1 and 2 …"
-    heard: list[str] = []
+    pieces: list[str] = []
     async with asking(Answer(events=chunks({field: "1 and "}, {field: "2"}, {"content": "3"}))) as (model, _):
-        reply = await model.generate(QUESTION, heard.append)
-    assert (reply.reasoning, reply.text, heard) == ("1 and 2", "3", ["3"])
+        reply = await model.generate(QUESTION, pieces.append)
+    assert (reply.reasoning, reply.text, pieces) == ("1 and 2", "3", ["3"])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +178,7 @@ async def test_thoughts_are_kept_apart_from_the_text(field):
         ("eos", {}, "stop"),
     ],
 )
-async def test_the_reason_to_stop_is_told(finish, message, expected):
+async def test_the_finish_reason_is_reported(finish, message, expected):
     async with asking(completion("some", finish_reason=finish, message=message)) as (model, _):
         reply = await model.generate(QUESTION)
     assert reply.finish_reason == expected
@@ -199,7 +215,7 @@ async def test_one_schema_that_is_refused_is_not_held_against_the_next():
 
 
 @pytest.mark.parametrize(
-    ("message", "gone", "instead"),
+    ("message", "removed", "instead"),
     [
         ("Unsupported value: 'temperature' does not support 0.5", "temperature", None),
         ("Unsupported parameter: 'max_tokens', use 'max_completion_tokens'", "max_tokens", "max_completion_tokens"),
@@ -207,15 +223,15 @@ async def test_one_schema_that_is_refused_is_not_held_against_the_next():
         ("Unknown field: stream_options", "stream_options", "stream"),
     ],
 )
-async def test_a_parameter_the_server_refuses_is_left_out_from_then_on(message, gone, instead):
+async def test_a_parameter_the_server_refuses_is_left_out_from_then_on(message, removed, instead):
     request = ModelRequest(
         messages=QUESTION.messages, tools=[ADD], tool_choice="required", temperature=0.5, max_tokens=7
     )
     async with asking(failure(400, message), Answer(events=chunks({"content": "3"}))) as (model, server):
         assert (await model.generate(request, print)).text == "3"
         await model.generate(request, print)
-    assert gone in server.bodies[0]
-    assert [gone in body for body in server.bodies[1:]] == [False, False]
+    assert removed in server.bodies[0]
+    assert [removed in body for body in server.bodies[1:]] == [False, False]
     assert instead is None or instead in server.bodies[1]
 
 
@@ -224,11 +240,11 @@ async def test_a_request_that_is_too_long_is_refused_and_nothing_is_conceded():
     async with asking(failure(400, message)) as (model, server):
         with pytest.raises(ModelRefused, match="maximum context length"):
             await model.generate(ModelRequest(messages=QUESTION.messages, max_tokens=4000))
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "said"),
+    ("answer", "kind", "message"),
     [
         (failure(401, "Incorrect API key"), ModelRefused, "Incorrect API key. Check the API key."),
         (failure(404, "no such model"), ModelRefused, "Check the name of the model"),
@@ -245,12 +261,12 @@ async def test_a_request_that_is_too_long_is_refused_and_nothing_is_conceded():
         (Answer(body=b"{broken"), ModelUnavailable, "openai:m"),
     ],
 )
-async def test_failures_are_told_as_those_that_may_pass_and_those_that_will_not(answer, kind, said):
+async def test_failures_are_temporary_or_permanent(answer, kind, message):
     async with asking(answer) as (model, server):
         with pytest.raises(kind) as caught:
             await model.generate(QUESTION)
-    assert type(caught.value) is kind and said in str(caught.value)
-    assert len(server.asked) == 1  # it is `PatientModel` that asks again
+    assert type(caught.value) is kind and message in str(caught.value)
+    assert len(server.requests) == 1  # it is `RetryingModel` that asks again
 
 
 @pytest.mark.parametrize(
@@ -261,14 +277,14 @@ async def test_failures_are_told_as_those_that_may_pass_and_those_that_will_not(
         ({"retry_after": "nan"}, None),
     ],
 )
-async def test_how_long_to_wait_is_told(headers, seconds):
+async def test_retry_after_is_read_from_the_headers(headers, seconds):
     async with asking(failure(429, "slow down", **headers)) as (model, _):
         with pytest.raises(ModelUnavailable) as caught:
             await model.generate(QUESTION)
     assert caught.value.retry_after == seconds
 
 
-async def test_a_wait_until_a_date_is_told_in_seconds():
+async def test_retry_after_as_a_date_becomes_seconds():
     async with asking(failure(429, "slow down", retry_after="Fri, 31 Dec 1999 23:59:59 GMT")) as (model, _):
         with pytest.raises(ModelUnavailable) as caught:
             await model.generate(QUESTION)
@@ -278,11 +294,11 @@ async def test_a_wait_until_a_date_is_told_in_seconds():
 @pytest.mark.parametrize("then", ["cut", "finish"])
 async def test_a_stream_that_breaks_off_is_no_answer(then):
     events = chunks({"content": "It is"}, finish=None)[:1]
-    heard: list[str] = []
+    pieces: list[str] = []
     async with asking(Answer(events=events, then=then)) as (model, _):
         with pytest.raises(ModelUnavailable):
-            await model.generate(QUESTION, heard.append)
-    assert heard == ["It is"]
+            await model.generate(QUESTION, pieces.append)
+    assert pieces == ["It is"]
 
 
 @pytest.mark.parametrize(
@@ -292,18 +308,25 @@ async def test_a_stream_that_breaks_off_is_no_answer(then):
         ({"message": "Too many tokens", "code": "context_length_exceeded"}, ModelRefused),
     ],
 )
-async def test_an_error_in_the_midst_of_a_stream_is_told(error, kind):
+async def test_an_error_inside_a_stream_is_raised(error, kind):
     events = [*chunks({"content": "It"}, finish=None)[:1], f"data: {json.dumps({'error': error})}\n\n".encode()]
     async with asking(Answer(events=events)) as (model, _):
         with pytest.raises(kind, match=error["message"]):
             await model.generate(QUESTION, print)
 
 
+async def test_a_server_that_does_not_stream_is_understood():
+    pieces: list[str] = []
+    async with asking(completion("It is 3.")) as (model, server):
+        reply = await model.generate(QUESTION, pieces.append)
+    assert server.bodies[0]["stream"] is True and reply.text == "It is 3." == "".join(pieces)
+
+
 async def test_a_server_that_is_not_there_is_unavailable():
     async with model_server(completion("3")) as server:
         nobody = server.openai
     model = OpenAIModel("m", base_url=nobody)
-    with pytest.raises(ModelUnavailable, match="Connection error"):
+    with pytest.raises(ModelUnavailable, match=rf"Connection error \({nobody}/chat/completions\)"):
         await model.generate(QUESTION)
     await model.aclose()
 
@@ -321,7 +344,7 @@ async def test_a_history_with_calls_goes_out_as_it_is_but_for_broken_arguments()
         await model.generate(ModelRequest(messages=history))
     (sent,) = [body["messages"] for body in server.bodies]
     assert [sent[0], *sent[2:]] == [history[0], *history[2:]]
-    arguments = [json.loads(asked["function"]["arguments"]) for asked in sent[1]["tool_calls"]]
+    arguments = [json.loads(call["function"]["arguments"]) for call in sent[1]["tool_calls"]]
     assert arguments == [{"a": 1}, {"unreadable_arguments": '{"a": '}]
 
 
@@ -332,7 +355,7 @@ async def test_the_key_of_the_environment_goes_only_where_the_environment_says(m
         for model in (OpenAIModel("m"), OpenAIModel("m", base_url=server.openai)):
             await model.generate(QUESTION)
             await model.aclose()
-    assert [asked.headers["authorization"] for asked in server.asked] == ["Bearer sk-mine", "Bearer none"]
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer sk-mine", "Bearer none"]
 
 
 async def test_without_key_and_base_url_it_says_what_to_set(monkeypatch):

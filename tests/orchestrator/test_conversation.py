@@ -1,6 +1,7 @@
 """What was said before, as it was when a question arrived."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -16,10 +17,10 @@ HISTORY = {"name": "get_conversation_history", "arguments": {"query": "questions
 async def test_a_snapshot_does_not_change_with_what_comes_later():
     async with UnifiedToolLibrary() as library:
         memory = ConversationMemory(library.engine.store)
-        first = memory.ask("c", "one?")
+        first = memory.add_question("c", "one?")
         snapshot = memory.create_snapshot("c")
-        memory.answer("c", first, "1", state="finished")
-        memory.ask("c", "two?")
+        memory.add_answer("c", first, "1", state="finished")
+        memory.add_question("c", "two?")
         assert [(turn.question, turn.answer, turn.state) for turn in await snapshot.turns()] == [
             ("one?", "", "running")
         ]
@@ -39,12 +40,27 @@ async def test_conversations_are_kept_apart_and_survive_a_restart(tmp_path):
     assert anna.answer == "So far you have asked:\n1. first?\n2. second?" and "not asked anything" in bob.answer
 
 
+async def test_a_clock_that_was_set_back_does_not_reorder_a_conversation(tmp_path, monkeypatch):
+    url, questions = f"sqlite:///{tmp_path}/calls.db", ["first?", "second?", "third?"]
+    for question in questions:
+        async with UnifiedToolLibrary(store=url) as library:
+            await Orchestrator(library, ScriptedModel(["yes"]), strategy="direct").process_task(question)
+        earlier = time.time_ns() - 3_600 * 10**9
+        monkeypatch.setattr(time, "time_ns", lambda earlier=earlier: earlier)
+    async with UnifiedToolLibrary(store=url) as library:
+        memory = ConversationMemory(library.engine.store)
+        await memory.synchronize("default")
+        turns = await memory.create_snapshot().turns()
+        assert [(turn.question, turn.answer) for turn in turns] == [(question, "yes") for question in questions]
+
+
 async def test_questions_asked_at_once_see_the_state_they_arrived_in():
-    gate = asyncio.Event()
+    gate, has_begun = asyncio.Event(), asyncio.Event()
 
     @tool(read_only=True)
     async def wait() -> str:
         """Wait until the gate opens."""
+        has_begun.set()
         await gate.wait()
         return "open"
 
@@ -54,7 +70,7 @@ async def test_questions_asked_at_once_see_the_state_they_arrived_in():
         quick = Orchestrator(library, ScriptedModel([HISTORY, "done"]), strategy="loop")
         await Orchestrator(library, ScriptedModel(["yes"]), strategy="direct").process_task("zero?")
         running = asyncio.create_task(slow.process_task("What did I ask just now, one?"))
-        await asyncio.sleep(0.02)
+        await has_begun.wait()
         second = await quick.process_task("What did I ask just now, two?")
         gate.set()
         first = await running
@@ -70,6 +86,15 @@ async def test_a_question_about_before_is_told_what_was_said(tmp_path):
         told = model.requests[1].messages
         assert [m["content"] for m in told[1:3]] == ["The capital of France?", "Paris."]
         assert len(model.requests[0].messages) == 2
+
+
+async def test_messages_that_are_passed_are_not_repeated_from_the_store():
+    model = ScriptedModel(["Paris.", "As I said: Paris."])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+        await orchestrator.process_task("The capital of France?")
+        passed = [{"role": "user", "content": "The capital of France?"}, {"role": "assistant", "content": "Paris."}]
+        await orchestrator.process_task("What did you say just now? In a whole sentence", history=passed)
+        assert [m["content"] for m in model.requests[1].messages[1:-1]] == ["The capital of France?", "Paris."]
 
 
 async def test_a_plan_gets_the_history_as_words():
@@ -139,11 +164,11 @@ async def test_failures_are_remembered_too():
 
 
 async def test_of_a_very_long_conversation_the_oldest_turns_are_forgotten(monkeypatch):
-    monkeypatch.setattr(memory_module, "KEPT", 5)
+    monkeypatch.setattr(memory_module, "MAX_TURNS", 5)
     async with UnifiedToolLibrary() as library:
         memory = ConversationMemory(library.engine.store)
         for number in range(20):
-            memory.answer("c", memory.ask("c", f"{number}?"), "yes", state="finished")
+            memory.add_answer("c", memory.add_question("c", f"{number}?"), "yes", state="finished")
         await memory.create_snapshot("c").turns()
         assert [turn.question for turn in await memory.create_snapshot("c").turns()] == [
             "15?",
@@ -155,13 +180,15 @@ async def test_of_a_very_long_conversation_the_oldest_turns_are_forgotten(monkey
 
 
 async def test_small_talk_does_not_crowd_out_what_was_asked(monkeypatch):
-    monkeypatch.setattr(memory_module, "KEPT", 5)
+    monkeypatch.setattr(memory_module, "MAX_TURNS", 5)
     async with UnifiedToolLibrary() as library:
         memory = ConversationMemory(library.engine.store)
-        memory.answer("c", memory.ask("c", "What is tea?"), "A drink.", state="finished")
+        memory.add_answer("c", memory.add_question("c", "What is tea?"), "A drink.", state="finished")
         for _ in range(40):
             await memory.create_snapshot("c").turns()
-            memory.answer("c", memory.ask("c", "what did I ask?", is_question=False), "tea", state="finished")
+            memory.add_answer(
+                "c", memory.add_question("c", "what did I ask?", is_question=False), "tea", state="finished"
+            )
         turns = await memory.create_snapshot("c").turns()
         assert [(turn.question, turn.answer) for turn in turns if turn.is_question] == [("What is tea?", "A drink.")]
         assert len(turns) < 20

@@ -2,9 +2,10 @@
 
 import pytest
 
-from ferrule import SetupError, UnifiedToolLibrary, tool
+from ferrule import SetupError, ToolEngineConfig, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
 from ferrule.orchestrator import Orchestrator
+from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
 
 
@@ -22,7 +23,7 @@ async def test_a_greeting_needs_no_model():
         assert done["answer"].startswith("Hello! I am Ferrule") and done.strategy == "fast_path"
         assert "我是 Ferrule" in chinese.answer
         assert done.state is AgentState.FINISHED and done.run_id == "" and done.usage.requests == 0
-        assert model.requests == [] and await library.engine.store.books("run:") == {}
+        assert model.requests == [] and await library.engine.store.list_streams("run:") == {}
 
 
 async def test_what_can_you_do_is_told_from_the_tools_that_are_there():
@@ -31,8 +32,9 @@ async def test_what_can_you_do_is_told_from_the_tools_that_are_there():
         library.register(forecast)
         after = await orchestrator.process_task("你能做什么？")
         assert "calculator" in before.answer and "forecast" not in before.answer
-        assert "weather:\n- forecast: Tell the weather of tomorrow." in after.answer
-        assert after.answer.startswith("我可以用这") and "Only for cities" not in after.answer
+        assert "\n- forecast: Tell the weather of tomorrow.\n" in after.answer
+        assert "“what is 15% of 80?”" in before.answer and "“80的15%是多少？”" in after.answer
+        assert after.answer.startswith("我是 Ferrule，可以用这") and "Only for cities" not in after.answer
 
 
 async def test_many_tools_are_told_by_their_names_in_groups():
@@ -74,5 +76,22 @@ async def test_a_greeting_with_a_question_is_answered_by_the_model():
 
 async def test_an_empty_question_is_refused():
     async with UnifiedToolLibrary() as library, Orchestrator(library, ScriptedModel([])) as orchestrator:
-        with pytest.raises(SetupError, match="nothing to answer"):
+        with pytest.raises(SetupError, match="question is empty"):
             await orchestrator.process_task("  ")
+
+
+async def test_tools_that_may_not_be_called_are_not_named():
+    @tool
+    def salary(name: str) -> str:
+        """What somebody earns."""
+        return "much"
+
+    policy = Policy(rules=[Rule(verdict="deny", tool="salary")])
+    async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False, tools_directory="none")) as library:
+        library.register(salary)
+        async with Orchestrator(library, "offline", policy=policy) as orchestrator:
+            assert "salary" not in (await orchestrator.process_task("which tools do you have?")).answer
+        async with Orchestrator(library, "offline", tools=[]) as orchestrator:
+            assert "salary" not in (await orchestrator.process_task("which tools do you have?")).answer
+        async with Orchestrator(library, "offline") as orchestrator:
+            assert "salary" in (await orchestrator.process_task("which tools do you have?")).answer

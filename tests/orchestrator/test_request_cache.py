@@ -1,13 +1,17 @@
 """Answers are kept where they would be the same again, and nowhere else."""
 
+import json
+from typing import Annotated
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import UnifiedToolLibrary, tool
+from ferrule import Secret, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule.core.permission import Principal
 from ferrule.orchestrator import Orchestrator
-from ferrule.orchestrator.about import is_about_history, is_about_the_moment
-from ferrule.orchestrator.normalising import normalised
+from ferrule.orchestrator.questions import depends_on_time, normalize_question, refers_to_history
+from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
 
 
@@ -32,7 +36,7 @@ async def test_the_same_question_is_answered_from_the_cache():
     async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
         library.register(population)
         first = await orchestrator.process_task(QUESTION)
-        again = await orchestrator.process_task("  how many PEOPLE live in oslo ？ ")
+        again = await orchestrator.process_task("  How many people\n live in   Oslo? ")
         assert again.answer == "42 people." and again.cached and not first.cached and len(model.requests) == 2
         assert again.steps == first.steps and again.run_id == first.run_id and again.trace_id != first.trace_id
         assert again.usage.requests == 0 and set(again.timings) == {"cache", "total"}
@@ -153,20 +157,18 @@ async def test_questions_about_the_moment_or_the_past_are_always_answered_anew(q
 
 def test_a_question_whose_it_is_its_own_stands_alone():
     for question in ("Compute 3*4 and then double it", "6 times 7", "先算3*4，然后把它乘以2", "Why is the sky blue?"):
-        assert not is_about_history(question) and not is_about_the_moment(question)
+        assert not refers_to_history(question) and not depends_on_time(question)
 
 
 @given(st.text(max_size=60))
 def test_the_one_form_of_a_question_stays_as_it_is(question):
-    assert normalised(normalised(question)) == normalised(question)
+    assert normalize_question(normalize_question(question)) == normalize_question(question)
 
 
-@given(
-    st.text("abcdefg 0123456789", min_size=1, max_size=30), st.sampled_from(["", "?", "？", "。", " ? ", "...", "…"])
-)
-def test_case_width_spaces_and_the_end_make_no_difference(question, end):
-    wide = "".join(chr(ord(char) + 0xFEE0) if char != " " else "\u3000" for char in question.upper())
-    assert normalised(f" {wide}{end}".replace(" ", "  ")) == normalised(question)
+@given(st.text("abcABC 0123456789.,?！", min_size=1, max_size=30), st.sampled_from(["  ", "\n", "\t ", "\u3000"]))
+def test_only_white_space_makes_no_difference(question, space):
+    assert normalize_question(f" {question} ".replace(" ", space)) == normalize_question(question)
+    assert normalize_question(question) == " ".join(question.split())
 
 
 @given(st.integers(0, 999), st.integers(0, 999))
@@ -175,12 +177,17 @@ def test_what_means_something_else_keeps_its_form(a, b):
         f"{a}{b}",
         f"{a}²{b}",
         f"{a}{b}!",
+        f"{a}{b}?",
+        f"{a} Mb",
+        f"{a} MB",
+        "Read Report.txt",
+        "Read report.txt",
         f"{a}½{b}",
         f'say "{a}  {b} A"',
         f'say "{a} {b} A"',
         f'say "{a} {b} a"',
     }
-    assert len({normalised(question) for question in questions}) == len(questions)
+    assert len({normalize_question(question) for question in questions}) == len(questions)
 
 
 async def test_an_answer_that_two_tools_were_asked_for_is_not_kept():
@@ -200,3 +207,89 @@ async def test_an_answer_that_two_tools_were_asked_for_is_not_kept():
         library.register(almanac, station)
         first = await orchestrator.process_task("Weather of Oslo?")
         assert first.answer == "sunny" and not (await orchestrator.process_task("Weather of Oslo?")).cached
+
+
+@tool(read_only=True, cacheable=True)
+async def salary(name: str) -> str:
+    """The salary of a person."""
+    return f"{name} earns 5000"
+
+
+SALARY = {"name": "salary", "arguments": {"name": "Ann"}}
+
+
+def principal(tenant: str) -> Principal:
+    return Principal(kind="agent", tenant=tenant)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"policy": Policy(rules=[Rule(verdict="deny", tool="salary")])},
+        {"principal": principal("b")},
+        {"tools": ["population"]},
+    ],
+    ids=["policy", "tenant", "tools"],
+)
+async def test_an_answer_is_not_used_under_another_policy_tenant_or_configuration(tmp_path, other):
+    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/calls.db") as library:
+        library.register(salary, population)
+        async with Orchestrator(library, ScriptedModel([SALARY, "5000."]), principal=principal("a")) as orchestrator:
+            assert (await orchestrator.process_task("What does Ann earn?")).answer == "5000."
+            assert (await orchestrator.process_task("What does Ann earn?")).cached
+        model = ScriptedModel([SALARY, "I cannot tell."])
+        async with Orchestrator(library, model, **{"principal": principal("a"), **other}) as orchestrator:
+            refused = await orchestrator.process_task("What does Ann earn?")
+            assert not refused.cached and refused.answer == "I cannot tell."
+
+
+async def test_the_names_of_facts_cannot_stand_for_the_configuration():
+    model = ScriptedModel(["a", "b"])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+        await orchestrator.process_task("Who?", {"tools": ["x"], "instructions": "y"})
+        assert (await orchestrator.process_task("Who?", {"tools": ["z"]})).answer == "b"
+
+
+async def test_questions_that_differ_in_case_or_punctuation_have_their_own_answers():
+    questions = ["How much is 1 Mb", "How much is 1 MB", "How much is 1 MB!", "Read Report.txt", "Read report.txt"]
+    model = ScriptedModel([str(n) for n in range(len(questions))])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+        answers = [(await orchestrator.process_task(question)).answer for question in questions]
+        assert answers == ["0", "1", "2", "3", "4"]
+
+
+async def test_what_a_tool_read_from_one_conversation_does_not_reach_another():
+    @tool(read_only=True, cacheable=True)
+    async def profile(context: ToolExecutionContext) -> str:
+        """What is known about the user."""
+        return (await context.call_tool("get_conversation_history", {})).text
+
+    call = {"name": "profile", "arguments": {}}
+    model = ScriptedModel(["Noted.", call, "You are Ann.", call, "I do not know."])
+    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
+        library.register(profile)
+        await orchestrator.process_task("I am Ann", conversation_id="ann")
+        await orchestrator.process_task("Who am I?", conversation_id="ann")
+        other = await orchestrator.process_task("Who am I?", conversation_id="bob")
+        assert not other.cached and not other.shared and other.answer == "I do not know."
+        assert "Ann" not in str(model.requests[-1].messages)
+
+
+async def test_secrets_of_a_plan_are_in_no_cached_or_shared_result(tmp_path):
+    @tool(read_only=True, cacheable=True)
+    async def enter(pin: Annotated[str, Secret()], door: str) -> str:
+        """Open a door."""
+        return f"{door} is open, {pin} fits"
+
+    step = {"id": 1, "description": "enter", "tool_type": "enter", "parameters": {"pin": "PIN-8642", "door": "A"}}
+    steps = [step, {"id": 2, "description": "say", "tool_type": "none", "dependencies": [1]}]
+    script = [json.dumps({"steps": steps}), "It is open.", "The door is open."]
+    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/calls.db") as library:
+        library.register(enter)
+        async with Orchestrator(library, ScriptedModel(script), strategy="plan") as orchestrator:
+            first = await orchestrator.process_task("Enter", conversation_id="a")
+            other = await orchestrator.process_task("Enter", conversation_id="b")
+        assert other.cached and other.answer == first.answer == "The door is open."
+        assert "PIN-8642" not in str(other.to_dict()) and "PIN-8642" not in str(first.plan)
+        await library.engine.store.flush()
+    assert b"PIN-8642" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

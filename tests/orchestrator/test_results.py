@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ferrule import ApprovalPolicy, SetupError, UnifiedToolLibrary, tool
+from ferrule import Policy, Rule, SetupError, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState, Approval, ApprovalRequest, Question, RunLimits
-from ferrule.agent.events import CallEnded, TextPiece
+from ferrule.agent.answer import CallEnded, TextPiece
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.workflow import PlanMade, StepEnded
+from ferrule.workflow.results import PlanCreated, StepEnded
 
 
 @tool(read_only=True, tags=["math"])
@@ -67,7 +67,7 @@ async def test_a_plan_tells_all_about_itself(workflow):
         assert done["verification"].verified and done["verification"].confidence == 1.0
         assert done.tool_usage_summary == BRIEF and done.usage.requests == 1 and done.cost is None
         assert set(done.timings) == {"cache", "strategy", "planning", "execution", "synthesis", "total"}
-        assert {type(event) for event in seen[1:]} == {PlanMade, StepEnded}
+        assert {type(event) for event in seen[1:]} == {PlanCreated, StepEnded}
         records = await library.engine.query_call_records(conversation_id=done.run_id)
         assert [record.record_id for record in records] == [done.steps[0].attempts[0].call_id]
 
@@ -111,7 +111,7 @@ async def test_the_simple_workflow_stands_in_where_langgraph_is_missing(monkeypa
         library.register(add)
         async with Orchestrator(library, ScriptedModel([plan(ADD)]), strategy="plan") as orchestrator:
             done = await orchestrator.process_task("What is 1 + 2?")
-        begin = (await library.engine.store.notes(f"run:{done.run_id}"))["00000001"]
+        begin = (await library.engine.store.read_entries(f"run:{done.run_id}"))["00000001"]
         assert done.answer == "3" and begin["workflow"] == "simple"
 
 
@@ -174,7 +174,10 @@ async def test_a_person_is_asked_again_about_a_step_that_is_done_with_another_to
         return "clean"
 
     steps = {"id": 1, "description": "clean the disk", "tool_type": "sweep", "parameters": {"path": "a"}}
-    policy, person = ApprovalPolicy(tools={"sweep": "ask", "scrub": "ask"}), Somebody(Approval(allowed=True))
+    policy, person = (
+        Policy(rules=[Rule(verdict="ask", tool="sweep"), Rule(verdict="ask", tool="scrub")]),
+        Somebody(Approval(allowed=True)),
+    )
     async with UnifiedToolLibrary() as library:
         library.register(sweep, scrub)
         model = ScriptedModel([plan(steps)])
@@ -188,7 +191,7 @@ async def test_what_cannot_be_gone_on_with_is_said():
         library.register(delete)
         async with Orchestrator(library, ScriptedModel([plan(DELETE)]), workflow="simple") as orchestrator:
             waits = await orchestrator.process_task("Delete a.txt", strategy="plan")
-            with pytest.raises(SetupError, match="has asked nothing"):
+            with pytest.raises(SetupError, match="has no open question"):
                 await orchestrator.resume(waits.run_id, "yes")
             with pytest.raises(SetupError, match="no run 'nowhere'"):
                 await orchestrator.resume("nowhere")
@@ -241,7 +244,7 @@ async def test_a_question_of_a_plan_waits_and_is_answered_later(workflow):
             assert paused.state is AgentState.WAITING and paused.questions[0].text == "Tea or coffee?"
             done = await orchestrator.resume(paused.run_id, "coffee")
             assert done.answer == "coffee"
-            with pytest.raises(SetupError, match="has asked nothing"):
+            with pytest.raises(SetupError, match="has no open question"):
                 await orchestrator.resume(paused.run_id, "more")
 
 
@@ -253,7 +256,7 @@ async def test_the_limits_of_an_orchestrator_hold_for_plans(workflow):
             library, ScriptedModel([plan(*steps)]), workflow=workflow, strategy="plan", limits=RunLimits(calls=1)
         ) as orchestrator:
             result = await orchestrator.process_task("Add twice")
-    assert result.state is AgentState.STOPPED and "1 is the most" in result.errors[-1]
+    assert result.state is AgentState.STOPPED and "(limit 1)" in result.errors[-1]
 
 
 async def test_several_questions_of_a_plan_are_answered_at_once(workflow):

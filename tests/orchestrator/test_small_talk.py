@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.orchestrator.small_talk import SmallTalk, small_talk_in
+from ferrule.orchestrator.small_talk import SmallTalk, detect_small_talk
 
 GREETINGS = [
     "hi",
@@ -22,7 +22,8 @@ GREETINGS = [
     "hello 你好",
 ]
 CAPABILITIES = ["What can you do?", "hello, what can you do for me", "which tools do you have?", "help", "你都能干什么"]
-CAPABILITIES += ["你能做什么？", "你好，你有哪些工具", "介绍一下你自己", "你是谁"]
+CAPABILITIES += ["你能做什么？", "你好，你有哪些工具", "介绍一下你自己"]
+IDENTITY = ["who are you?", "What's your name?", "are you a robot?", "你是谁", "你叫什么名字？"]
 LAST_QUESTION = [
     "what did I ask?",
     "What did I just ask you?",
@@ -37,6 +38,7 @@ EXPECTED = [
     for kind, texts in [
         (SmallTalk.GREETING, GREETINGS),
         (SmallTalk.CAPABILITIES, CAPABILITIES),
+        (SmallTalk.IDENTITY, IDENTITY),
         (SmallTalk.LAST_QUESTION, LAST_QUESTION),
         (SmallTalk.QUESTIONS, QUESTIONS),
         (SmallTalk.LAST_ANSWER, LAST_ANSWER),
@@ -47,7 +49,13 @@ EXPECTED = [
 
 @pytest.mark.parametrize(("text", "kind"), EXPECTED)
 def test_small_talk_is_recognised(text, kind):
-    assert small_talk_in(text) is kind
+    assert detect_small_talk(text) is kind
+
+
+@pytest.mark.parametrize("text", ["ok", "Cool!", "sorry", "got it", "好的", "嗯"])
+def test_an_acknowledgement_may_be_an_answer_to_a_language_model(text):
+    assert detect_small_talk(text) is None
+    assert detect_small_talk(text, has_language_model=False) is SmallTalk.ACKNOWLEDGEMENT
 
 
 @pytest.mark.parametrize(
@@ -71,29 +79,29 @@ def test_small_talk_is_recognised(text, kind):
     ],
 )
 def test_a_request_is_no_small_talk(text):
-    assert small_talk_in(text) is None
+    assert detect_small_talk(text) is None
 
 
 @given(st.text(string.ascii_letters, min_size=1, max_size=12), st.sampled_from(["hi", "hey", "yo", "hello", "help"]))
 def test_a_greeting_inside_a_longer_word_is_none(letters, word):
-    assert small_talk_in(letters + word + "q") is None
-    assert small_talk_in("q" + word + letters) is None
+    assert detect_small_talk(letters + word + "q") is None
+    assert detect_small_talk("q" + word + letters) is None
 
 
 @given(st.sampled_from(GREETINGS), st.text("0123456789+*/=", min_size=1, max_size=8))
 def test_a_greeting_with_anything_to_compute_is_none(greeting, sum_):
-    assert small_talk_in(f"{greeting} {sum_}") is None
+    assert detect_small_talk(f"{greeting} {sum_}") is None
 
 
 @given(st.sampled_from(GREETINGS), st.text(" .,!?。，！？~…\t\n👋🙂", max_size=6))
 def test_punctuation_makes_no_difference(greeting, ending):
-    assert small_talk_in(f"{greeting}{ending}") is SmallTalk.GREETING
+    assert detect_small_talk(f"{greeting}{ending}") is SmallTalk.GREETING
 
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_looked_at(text):
-    small_talk_in(text)
+    assert detect_small_talk(text) in (None, *SmallTalk)
 
 
 def test_a_long_text_is_never_small_talk():
-    assert small_talk_in("hello " * 30) is None
+    assert detect_small_talk("hello " * 30) is None

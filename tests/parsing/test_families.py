@@ -2,8 +2,8 @@
 
 import pytest
 
-from ferrule.parsing import KnownTools, parse_tool_calls, read_tool_calls
-from tests.parsing.making import TOOLS
+from ferrule.parsing import KnownTools, parse_model_text, parse_tool_calls
+from tests.parsing.schemas import TOOLS
 
 KNOWN = KnownTools(TOOLS)
 PARIS = ("get_weather", {"city": "Paris"})
@@ -43,7 +43,84 @@ FAMILIES = {
     ),
     "json by name": ('[{"get_weather": {"city": "Paris"}}]', [PARIS]),
     "json without its last bracket": (JSON[:-1], [PARIS]),
+    "python items in quotes": ("""['get_weather(city="Paris")', "get_time()"]""", [PARIS, NOW]),
+    "python items in escaped quotes": ('["get_weather(city=\\"Paris\\")", "get_time()"]', [PARIS, NOW]),
+    "python items in the same quotes": ("['get_weather(city='Paris')']", [PARIS]),
+    "python items in backticks": ('[`get_weather(city="Paris")`, `get_time()`]', [PARIS, NOW]),
+    "python calls in one quoted item": ("""['get_weather(city="Paris"), get_time()']""", [PARIS, NOW]),
+    "python list without its last bracket": ('[get_weather(city="Paris")', [PARIS]),
+    "python list in escaped brackets": ('\\[get\\_weather(city="Paris")\\]', [PARIS]),
+    "python with two targets": ('weather, wind = get_weather(city="Paris")', [PARIS]),
+    "pairs in a list": ("[('get_weather', {'city': 'Paris'})]", [PARIS]),
+    "one pair": ("['get_weather', {'city': 'Paris'}]", [PARIS]),
+    "json with arguments beside the name": ("[{'name': 'get_weather', 'city': 'Paris'}]", [PARIS]),
+    "json with an escaped name": ('{"name": "get\\_weather", "arguments": {"city": "Paris"}}', [PARIS]),
+    "glm 4": ('get_weather\n{"city": "Paris"}', [PARIS]),
+    "glm 4, twice": ('get_weather\n{"city": "Paris"}\nget_time\n{}', [PARIS, NOW]),
+    "name in bold above": ('**get_weather**\n\n{"city": "Paris"}', [PARIS]),
+    "name before json": ('get_weather: {"city": "Paris"}', [PARIS]),
+    "names before json": (
+        'get_weather {"city": "Paris"}\nsearch_web{"query": "x"}',
+        [PARIS, ("search_web", {"query": "x"})],
+    ),
+    "name above a fence": ('`get_weather`\n```json\n{"city": "Paris"}\n```', [PARIS]),
+    "heading above a fence": (
+        '### get_weather\n\n```\n{"city": "Paris"}\n```\n### get_time\n```\n{}\n```',
+        [PARIS, NOW],
+    ),
+    "labels": ('Tool: get_weather\nArguments: {"city": "Paris"}', [PARIS]),
+    "labels in bold": (
+        '**Function Name:** get_weather\n**Parameters:**\n{"city": "Paris"}\n\n**Function:** get_time\n**Input:** {}',
+        [PARIS, NOW],
+    ),
+    "python at a prompt": ('>>> get_weather(city="Paris")\n>>> get_time()', [PARIS, NOW]),
+    "python behind arrows": ('-> get_weather(city="Paris")\n→ get_time()', [PARIS, NOW]),
+    "python in bold": ('**get_weather(city="Paris")**\n\n1. **`get_time()`**', [PARIS, NOW]),
+    "python returned": ('```python\nreturn get_weather(city="Paris")\n```', [PARIS]),
+    "python printed later": (
+        '```python\nweather = get_weather(city="Paris")\nprint(weather)\nnow = get_time()\nprint(now)\n```',
+        [PARIS, NOW],
+    ),
+    "python with an escaped first underscore": (
+        "write\\_file(\\_from='a', path='b')",
+        [("write_file", {"_from": "a", "path": "b"})],
+    ),
+    "json with keys of other frameworks": (
+        '[{"tool_name": "get_weather", "tool_args": {"city": "Paris"}}, {"api_name": "get_time", "parameters": {}}]',
+        [PARIS, NOW],
+    ),
+    "json with bare keys": ('[{name: "get_weather", arguments: {city: "Paris"}}]', [PARIS]),
+    "json in the form of a schema": (
+        '{"name": "get_weather", "parameters": {"type": "object", "properties": {"city": "Paris"}}}',
+        [PARIS],
+    ),
+    "json with an object for each argument": (
+        '{"name": "get_weather", "arguments": [{"city": "Rome"}, {"unit": "C"}]}',
+        [ROME],
+    ),
+    "json with names and values": (
+        '{"name": "get_weather", "arguments": [{"name": "city", "value": "Rome"}, {"name": "unit", "value": "C"}]}',
+        [ROME],
+    ),
+    "lines with the word example in a value": (
+        'search_web(query="me@example.com")\nget_weather(city="Paris")',
+        [("search_web", {"query": "me@example.com"}), PARIS],
+    ),
+    "fence for tools": (f"```tools_call\n{JSON}\n```", [PARIS]),
+    "fence for function calls": (f"```function-calls\n{TWO}\n```", [PARIS, NOW]),
     "hermes": (f"<tool_call>\n{JSON}\n</tool_call>\n<tool_call>\n{JSON}\n</tool_call>", [PARIS, PARIS]),
+    "hermes closed by its opening tag": (f"<tool_call>\n{JSON}\n<tool_call>\n{JSON}\n<tool_call>", [PARIS, PARIS]),
+    "hermes with elements": (
+        '<tool_call>\n<name>get_weather</name>\n<arguments>{"city": "Paris"}</arguments>\n</tool_call>\n'
+        "<tool_use><tool_name>get_time</tool_name><parameters></parameters></tool_use>",
+        [PARIS, NOW],
+    ),
+    "hermes with elements for arguments": (
+        "<tool_call><name>write_file</name><arguments><path>a.html</path><content>\n<b>1 < 2</b>\n</content>"
+        "<tags><item>x</item><item>y</item></tags><mode>7</mode></arguments></tool_call>",
+        [("write_file", {"path": "a.html", "content": "<b>1 < 2</b>", "tags": ["x", "y"], "mode": 7})],
+    ),
+    "hermes with attributes": ("""<tool_call name="get_weather" arguments='{"city": "Paris"}' />""", [PARIS]),
     "hermes not closed": (f"<tool_call>\n{JSON}", [PARIS]),
     "hermes in a fence": (f"```xml\n<tool_call>{JSON}</tool_call>\n```", [PARIS]),
     "hermes without arguments": ('<tool_call>{"name": "get_time"}</tool_call>', [NOW]),
@@ -81,10 +158,49 @@ FAMILIES = {
         "Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         [PARIS],
     ),
+    "deepseek v4, self-closing": (
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_time"/>\n<｜DSML｜invoke name="get_time" />\n'
+        "</｜DSML｜tool_calls>",
+        [NOW, NOW],
+    ),
+    "minimax m3": (
+        ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="write_file">]<]minimax[>[<path>a.html]<]minimax[>[</path>'
+        "]<]minimax[>[<content><path>1 < 2</path>]<]minimax[>[</content>]<]minimax[>[<tags>]<]minimax[>[<item>x"
+        "]<]minimax[>[</item>]<]minimax[>[<item>y]<]minimax[>[</item>]<]minimax[>[</tags>]<]minimax[>[<meta>"
+        "]<]minimax[>[<mode>7]<]minimax[>[</mode>]<]minimax[>[</meta>]<]minimax[>[</invoke>"
+        ']<]minimax[>[<invoke name="get_time">]<]minimax[>[</invoke>]<]minimax[>[</tool_call>',
+        [
+            (
+                "write_file",
+                {"path": "a.html", "content": "<path>1 < 2</path>", "tags": ["x", "y"], "meta": {"mode": 7}},
+            ),
+            NOW,
+        ],
+    ),
+    "kimi k3": (
+        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"'
+        '<|sep|>Paris<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool="search_web" index="2"<|sep|>'
+        '<|open|>argument key="query" type="string"<|sep|>x<|close|>argument<|sep|><|open|>argument key="limit" '
+        'type="number"<|sep|>3<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+        [PARIS, ("search_web", {"query": "x", "limit": 3})],
+    ),
+    "muse": (
+        "<|start|>assistant to=get_weather.get_weather<|message|><atem:function_calls>\n"
+        '<atem:invoke name="get_weather.get_weather">\n<atem:parameter name="city">Paris</atem:parameter>\n'
+        "</atem:invoke>\n</atem:function_calls><|eom|>",
+        [PARIS],
+    ),
+    "inkling": (
+        '<|message_model|>get_weather<|content_invoke_tool_json|>{"name": "get_weather", "args": {"city": "Paris"}}'
+        "<|end_message|>",
+        [PARIS],
+    ),
     "qwen coder": (
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
         [PARIS],
     ),
+    "invoke with elements": ('<invoke name="get_weather"><city>Paris</city></invoke>', [PARIS]),
+    "function tag without its bracket": ('<function=get_weather{"city": "Paris"}</function>', [PARIS]),
     "function tag with json": ('<function=get_weather>{"city": "Paris"}</function>', [PARIS]),
     "invoke": (
         '<function_calls>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n</invoke>\n'
@@ -97,6 +213,10 @@ FAMILIES = {
         [PARIS],
     ),
     "minicpm": ('<function name="get_weather"><param name="city"><![CDATA[Paris]]></param></function>', [PARIS]),
+    "minicpm with a closing tag in its data": (
+        '<function name="search_web"><param name="query"><![CDATA[what is </param>?]]></param></function>',
+        [("search_web", {"query": "what is </param>?"})],
+    ),
     "step": (
         '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_weather">'
         '<steptml:parameter name="city">Paris</steptml:parameter></steptml:invoke><｜tool_call_end｜>',
@@ -112,6 +232,20 @@ FAMILIES = {
         '{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>',
         [PARIS],
     ),
+    "kimi with a number for the name": (
+        '<|tool_call_begin|>0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>',
+        [PARIS],
+    ),
+    "kimi after thinking that is not closed": (
+        "<think>I must look.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>',
+        [PARIS],
+    ),
+    "hermes after thinking that is not closed": (f"<think>I must look.\n<tool_call>{JSON}</tool_call>", [PARIS]),
+    "glm with written line breaks": (
+        "<tool_call>get_weather\\n<arg_key>city</arg_key>\\n<arg_value>Paris</arg_value>\n</tool_call>",
+        [PARIS],
+    ),
     "gemma": ('<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>', [PARIS]),
     "gpt-oss": (
         "<|channel|>analysis<|message|>get_time()<|end|><|start|>assistant<|channel|>commentary "
@@ -119,6 +253,10 @@ FAMILIES = {
         [PARIS],
     ),
     "react": ('Thought: I must look.\nAction: get_weather\nAction Input: {"city": "Paris"}', [PARIS]),
+    "react with words below its input": (
+        'Action: get_weather\nAction Input: {"city": "Paris"}\n(I wait for the observation.)',
+        [PARIS],
+    ),
     "react with plain input": ("Action: get_weather\nAction Input: Paris\nObservation: Sunny.", [PARIS]),
     "react in bold": ('**Action:** get_weather\n**Action Input:** "Paris"\n', [PARIS]),
     "react json": ('Action:\n```json\n{"action": "get_weather", "action_input": {"city": "Paris"}}\n```', [PARIS]),
@@ -127,31 +265,31 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize(("text", "calls"), FAMILIES.values(), ids=FAMILIES)
-def test_a_family_is_read(text, calls):
+def test_the_format_of_a_model_family_is_parsed(text, calls):
     assert [(call.name, call.arguments) for call in parse_tool_calls(text, KNOWN)] == calls
 
 
 @pytest.mark.parametrize("text", [text for text, _ in FAMILIES.values()], ids=FAMILIES)
-def test_prose_around_a_family_is_kept_and_its_tokens_are_not(text):
-    reading = read_tool_calls(f"Let me look.\n\n{text}", KNOWN)
-    kept = reading.text.replace("Thought: I must look.", "").split("\n")
-    assert [line for line in kept if line] == ["Let me look."]
+def test_prose_around_calls_stays_and_tokens_are_removed(text):
+    reading = parse_model_text(f"Let me look.\n\n{text}", KNOWN)
+    lines = reading.text.replace("Thought: I must look.", "").split("\n")
+    assert [line for line in lines if line] == ["Let me look."]
     assert reading.calls and all(call.error is None for call in reading.calls)
 
 
 @pytest.mark.parametrize("text", [text for text, _ in FAMILIES.values()], ids=FAMILIES)
-def test_without_its_tools_no_family_gives_a_call(text):
+def test_without_known_tools_no_call_is_valid(text):
     assert parse_tool_calls(text, []) == []
 
 
-def test_a_format_made_for_calls_hides_what_only_looks_like_one():
+def test_tagged_calls_hide_text_that_only_looks_like_a_call():
     text = (
         f'You asked about get_time().\nget_time()\n<tool_call>{JSON}</tool_call>\n{{"name": "get_time", "args": {{}}}}'
     )
     assert [(call.name, call.arguments) for call in parse_tool_calls(text, KNOWN)] == [PARIS]
 
 
-def test_values_between_tags_are_what_the_schema_says():
+def test_values_between_tags_get_the_type_of_the_schema():
     text = (
         "<function=write_file>\n<parameter=path>\n007\n</parameter>\n<parameter=content>\n    x = [1]\n\n</parameter>\n"
         '<parameter=mode>\n420\n</parameter>\n<parameter=backup>true</parameter>\n<parameter=tags>["a"]</parameter>\n'
@@ -168,13 +306,13 @@ def test_values_between_tags_are_what_the_schema_says():
     }
 
 
-def test_the_mark_of_a_format_may_stand_in_an_argument():
+def test_an_argument_may_contain_the_closing_tag():
     text = '<tool_call>{"name": "search_web", "arguments": {"query": "what is </tool_call>?"}}</tool_call>'
     [call] = parse_tool_calls(text, KNOWN)
     assert call.arguments == {"query": "what is </tool_call>?"}
 
 
-def test_a_text_with_its_own_quotes_is_read_if_there_is_one_way_to():
+def test_a_string_with_unescaped_quotes_is_parsed_if_unambiguous():
     text = "<|tool_call_start|>[search_web(query='sed -n '3,4p' file.py')]<|tool_call_end|>"
     [call] = parse_tool_calls(text, KNOWN)
     assert call.arguments == {"query": "sed -n '3,4p' file.py"}
@@ -182,17 +320,88 @@ def test_a_text_with_its_own_quotes_is_read_if_there_is_one_way_to():
     assert parse_tool_calls(two_ways, KNOWN) == []
 
 
-def test_thoughts_are_not_read():
+def test_thinking_is_not_parsed():
     thought = '<think>I could get_weather(city="Rome").\nget_weather(city="Rome")</think>\nget_time()'
     assert [call.name for call in parse_tool_calls(thought, KNOWN)] == ["get_time"]
     opened_in_the_prompt = 'get_weather(city="Rome")\n</think>\nget_time()'
     assert [call.name for call in parse_tool_calls(opened_in_the_prompt, KNOWN)] == ["get_time"]
     assert parse_tool_calls('<think>get_weather(city="Rome")', KNOWN) == []
+    assert parse_model_text("<mm:think>get_time()</mm:think>Hello.", KNOWN).text == "Hello."
 
 
-def test_what_a_model_makes_up_after_its_action_is_left_out():
+def test_calls_in_thinking_that_goes_on_after_them_are_not_read():
+    draft = f"<think>I could write\n<tool_call>{JSON}</tool_call>\nbut perhaps"
+    assert parse_tool_calls(draft, KNOWN) == []
+    assert parse_tool_calls(f"<think>Not <tool_call>{JSON}</tool_call>", KNOWN) == []
+
+
+def test_channels_for_thoughts_and_answers_contain_no_calls():
+    invoke = '<atem:invoke name="get_time"></atem:invoke>'
+    thought = f"to=self<|message|>Perhaps {invoke}.<|eom|>"
+    answer = f"<|start|>assistant to=user<|message|>You would write {invoke}"
+    assert parse_model_text(thought + answer, KNOWN).calls == ()
+    assert parse_model_text(thought + answer, KNOWN).text == f"You would write {invoke}"
+    called = f"<|start|>assistant to=user<|message|>One moment.<|eom|><|start|>assistant to=get_time<|message|>{invoke}"
+    assert [call.name for call in parse_model_text(called, KNOWN).calls] == ["get_time"]
+    assert parse_model_text(called, KNOWN).text == "One moment."
+    kimi = f"<|open|>think<|sep|>{invoke}<|close|>think<|sep|><|open|>response<|sep|>Hello.<|close|>response<|sep|>"
+    assert (parse_model_text(kimi, KNOWN).calls, parse_model_text(kimi, KNOWN).text) == ((), "Hello.")
+
+
+def test_a_header_may_begin_in_the_prompt():
+    for channel in ("analysis", "commentary json", "analysis <|constrain|>json"):
+        text = f' to=functions.get_weather<|channel|>{channel}<|message|>{{"city":"Paris"}}'
+        assert [(call.name, call.arguments) for call in parse_tool_calls(text, KNOWN)] == [PARIS]
+
+
+def test_a_turn_that_the_model_invents_is_left_out():
+    text = 'Look:\n\nget_weather("Paris")\n\n### Instruction:\nAnd Rome?\n### Response:\nget_weather("Rome", "C")'
+    reading = parse_model_text(text, KNOWN)
+    assert [(call.name, call.arguments) for call in reading.calls] == [PARIS]
+    assert reading.text == "Look:"
+    assert parse_model_text("No tool fits.\n\n### Instruction:\nTry.\n\nget_time()", KNOWN).calls == ()
+    assert len(parse_model_text("### Instruction:\n\nget_time()", KNOWN).calls) == 1
+
+
+def test_an_object_whose_quotes_are_escaped_is_read_as_one():
+    text = (
+        r"<tool_call>write_file<arg_key>tags</arg_key><arg_value>[{\"id\": \"1\"}]</arg_value>"
+        r"<arg_key>content</arg_key><arg_value>{\"a\": 1}</arg_value></tool_call>"
+    )
+    [call] = parse_tool_calls(text, KNOWN)
+    assert call.arguments == {"tags": [{"id": "1"}], "content": r"{\"a\": 1}"}
+
+
+def test_parameter_names_are_unescaped_between_tags():
+    tools = [{"name": "find", "parameters": {"properties": {"user_id": {"type": "integer"}}}}]
+    for text in (
+        "<function=find><parameter=user\\_id>7</parameter></function>",
+        "<tool_call>find<arg_key>user\\_id</arg_key><arg_value>7</arg_value></tool_call>",
+        '<invoke name="find"><parameter name="user\\_id">7</parameter></invoke>',
+        "find(user\\_id=7)",
+        "find(**{user\\_id: 7})",
+        '{"name": "find", "arguments": {user\\_id: 7}}',
+    ):
+        assert [call.arguments for call in parse_tool_calls(text, tools)] == [{"user_id": 7}], text
+
+
+def test_invented_observations_are_left_out():
     action = "Action: get_weather\nAction Input: Paris\n"
     text = f"Thought: Look.\n{action}Observation: Rain.\n{action}"
-    reading = read_tool_calls(text, KNOWN)
+    reading = parse_model_text(text, KNOWN)
     assert [(call.name, call.arguments) for call in reading.calls] == [PARIS]
     assert reading.text == "Thought: Look."
+
+
+@pytest.mark.parametrize("end", ["\n\nPlease wait.", "\n<|im_end|>Please wait.", "\n```\nPlease wait."])
+def test_a_fence_that_is_never_closed_ends_with_its_calls(end):
+    parsed = parse_model_text(f"```json\n{JSON}{end}", KNOWN)
+    assert [(call.name, call.arguments) for call in parsed.calls] == [PARIS] and parsed.text == "Please wait."
+    program = parse_model_text('```python\nget_weather(city="Paris")\nprint("and more")', KNOWN)
+    assert program.calls == ()
+
+
+@pytest.mark.parametrize("token", ["<|im_end|>", "</s>", "<|eot_id|>\n", "<｜end▁of▁sentence｜>"])
+@pytest.mark.parametrize("text", ['get_weather(city="Paris")', "Action: get_weather\nAction Input: Paris", JSON])
+def test_tokens_that_end_a_reply_belong_to_no_call(text, token):
+    assert [(call.name, call.arguments) for call in parse_tool_calls(text + token, KNOWN)] == [PARIS]

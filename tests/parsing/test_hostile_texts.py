@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.parsing import KnownTools, read_tool_calls
-from ferrule.parsing.reading import scan
-from ferrule.parsing.text import Text
-from tests.parsing.making import TOOLS
+from ferrule.parsing import KnownTools, parse_model_text
+from ferrule.parsing.reader import scan_segments
+from ferrule.parsing.text import SourceText
+from tests.parsing.schemas import TOOLS
 
 KNOWN = KnownTools(TOOLS)
 REPEATED = [
@@ -55,49 +55,64 @@ REPEATED += [
     '<|tool_call>call:get_time{a:<|"|>',
     "~~~\n",
 ]
+REPEATED += [
+    "<think>\n<tool_call>",
+    "<tool_call><name>get_time</name>",
+    '<invoke name="write_file"><tags><item>',
+    'get_weather {"city":',
+    "get_weather\n```json\n{",
+    "Tool: get_weather\nArguments: ",
+    "x = get_time()\nprint(x)\n",
+    "<|start|>assistant to=user<|message|>x<|eom|>",
+    '{"name": "get_time", "arguments": [{"a": ',
+]
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(120)  # hangs would be found, slowness is not the point
 @pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 200_000, "get_time(" * 100_000])
-def test_a_megabyte_of_brackets_is_read_in_good_time(text):
-    read_tool_calls(text, KNOWN)
+def test_a_megabyte_of_brackets_is_parsed_in_time(text):
+    parsed = parse_model_text(text, KNOWN)
+    assert all(call.error for call in parsed.calls)  # none is complete
+    assert parsed.text == text or parsed.calls
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(120)  # hangs would be found, slowness is not the point
 @pytest.mark.parametrize("snippet", REPEATED)
-def test_a_long_text_of_one_snippet_is_read_in_good_time(snippet):
-    read_tool_calls(snippet * (300_000 // len(snippet)), KNOWN)
+def test_a_long_text_of_one_snippet_is_parsed_in_time(snippet):
+    parsed = parse_model_text(snippet * (300_000 // len(snippet)), KNOWN)
+    is_complete = snippet.startswith(("Action: get_time", "x = get_time()"))
+    assert all((call.error is None) is is_complete for call in parsed.calls)
 
 
 @pytest.mark.parametrize("snippet", REPEATED)
 def test_twice_the_text_takes_at_most_about_twice_the_effort(snippet):
     def effort(times):
-        text = Text(snippet * times)
-        scan(text, KNOWN)
+        text = SourceText(snippet * times)
+        scan_segments(text, KNOWN)
         return text.effort
 
     assert effort(2_000) <= 2.5 * effort(1_000) + 100
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(120)  # hangs would be found, slowness is not the point
 @pytest.mark.parametrize(
     "text", ['get_time("' + '\\"' * 500_000, "Action:" + " \t" * 500_000, "get_time(a=" + "9" * 1_000_000]
 )
-def test_long_single_values_are_read_in_good_time(text):
-    assert all(call.error for call in read_tool_calls(text, KNOWN).calls)
+def test_long_single_values_are_parsed_in_time(text):
+    assert all(call.error for call in parse_model_text(text, KNOWN).calls)
 
 
 def test_a_long_argument_is_read():
     content = "line {[(<`\n" * 50_000
-    calls = read_tool_calls(
+    calls = parse_model_text(
         f"<tool_call>{{'name': 'write_file', 'arguments': {{'content': {content!r}}}}}</tool_call>", KNOWN
     ).calls
     assert [call.arguments for call in calls] == [{"content": content}]
 
 
 @given(st.lists(st.sampled_from([*"{}[]()<>/|`~\"'\\:=,;._ \nab", *REPEATED, "name", "Paris", "=", "</"]), max_size=20))
-def test_any_text_is_read_and_always_in_the_same_way(parts):
+def test_parsing_is_deterministic_for_any_text(parts):
     text = "".join(parts)
-    first = read_tool_calls(text, KNOWN)
-    assert first == read_tool_calls(text, KNOWN)
+    first = parse_model_text(text, KNOWN)
+    assert first == parse_model_text(text, KNOWN)
     assert all(call.name for call in first.calls)

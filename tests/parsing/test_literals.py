@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.parsing.literals import MAX_DEPTH, Unreadable, read_whole
+from ferrule.parsing.literals import MAX_DEPTH, LiteralError, parse_literal
 
 plain: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -17,26 +17,26 @@ plain: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(plain)
-def test_json_is_read_as_json_reads_it(value):
-    assert read_whole(json.dumps(value)) == value
-    assert read_whole(json.dumps(value, ensure_ascii=False, indent=1)) == value
+def test_json_is_parsed_like_json_loads(value):
+    assert parse_literal(json.dumps(value)) == value
+    assert parse_literal(json.dumps(value, ensure_ascii=False, indent=1)) == value
 
 
 @given(plain)
-def test_python_is_read_as_python_reads_it(value):
-    assert read_whole(repr(value)) == value
+def test_python_is_parsed_like_literal_eval(value):
+    assert parse_literal(repr(value)) == value
 
 
 @given(st.text(alphabet="{}[]()\"'\\,:;=<>|/#_ \nau0-9.eN“”"))
-def test_any_text_is_a_value_or_unreadable(said):
+def test_any_text_is_a_value_or_a_literal_error(text):
     try:
-        json.dumps(read_whole(said), allow_nan=False).encode()
-    except Unreadable as failure:
-        assert 0 <= failure.at <= len(said)
+        json.dumps(parse_literal(text), allow_nan=False).encode()
+    except LiteralError as failure:
+        assert 0 <= failure.at <= len(text)
 
 
 @pytest.mark.parametrize(
-    ("said", "value"),
+    ("text", "value"),
     [
         ("{'a': True, \"b\": None, c: false,}", {"a": True, "b": None, "c": False}),
         ("{“a”: “b”}", {"a": "b"}),
@@ -53,12 +53,12 @@ def test_any_text_is_a_value_or_unreadable(said):
         ('{"a": 1} // or so', {"a": 1}),
     ],
 )
-def test_what_is_meant_is_plain(said, value):
-    assert read_whole(said) == value
+def test_lenient_notations_are_parsed(text, value):
+    assert parse_literal(text) == value
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "Paris",
         "1 2",
@@ -75,12 +75,12 @@ def test_what_is_meant_is_plain(said, value):
         "[1",
     ],
 )
-def test_what_could_be_read_in_two_ways_or_none_is_unreadable(said):
-    with pytest.raises(Unreadable):
-        read_whole(said)
+def test_ambiguous_or_invalid_texts_are_literal_errors(text):
+    with pytest.raises(LiteralError):
+        parse_literal(text)
 
 
 def test_depth_is_limited():
-    assert read_whole("[" * MAX_DEPTH + "]" * MAX_DEPTH)
-    with pytest.raises(Unreadable, match="nested deeper"):
-        read_whole("[" * 100_000 + "]" * 100_000)
+    assert parse_literal("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    with pytest.raises(LiteralError, match="nested deeper"):
+        parse_literal("[" * 100_000 + "]" * 100_000)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ferrule.parsing import KnownTools, read_tool_calls
-from tests.parsing.making import TOOLS, WEATHER
+from ferrule.parsing import KnownTools, parse_model_text
+from tests.parsing.schemas import TOOLS, WEATHER
 
 KNOWN = KnownTools(TOOLS)
 NO_CALLS = {
@@ -38,20 +38,34 @@ NO_CALLS = {
     "a schema without its envelope": json.dumps(WEATHER["function"]),
     "a schema in a fence": f"```json\n{json.dumps([WEATHER], indent=2)}\n```",
     "a schema for anthropic": '{"name": "get_weather", "input_schema": {"type": "object", "properties": {}}}',
+    "a result below a name": 'get_weather\n{"temperature": 21}',
+    "quoted names": "The tools are ['get_weather', 'get_time'].",
+    "quoted words and calls": """['get_weather(city="Paris")', 'is how you write it']""",
+    "a list of lists": "[[1, 2], [3, 4]]",
+    "a tool beside its data": '{"name": "get_weather", "score": 3}',
     "a link": "See [get_weather](https://example.org/get_weather) and [1].",
+    "a link of code": "See [`get_time()`](time.md) and [`get_time()`][].",
+    "the address of a link": "[`get_time()`]: time.md#now",
     "mathematics": "If a < b and f(x) = {y}, then [a, b] is not empty.",
     "an unknown function": 'print("hello")',
+    "a description": "Tool: get_weather\nParameters: city, unit",
+    "a usage": "get_weather {city}",
+    "a result behind a name": 'get_weather: {"unit": "C"}',
+    "an empty result": "get_time: {}",
+    "an element": "<get_weather><city>Paris</city></get_weather>",
+    "an example in a fence below a name": 'For example, get_weather:\n```json\n{"city": "Paris"}\n```',
+    "a program that prints more": '```python\nw = get_weather(city="Paris")\nprint(w["wind"])\n```',
     "a final answer": 'Final Answer: say {"name": "get_time", "arguments": {}}',
 }
 
 
 @pytest.mark.parametrize("text", NO_CALLS.values(), ids=NO_CALLS)
-def test_what_is_no_call_stays_as_it_is(text):
-    reading = read_tool_calls(text, KNOWN)
+def test_text_without_calls_is_unchanged(text):
+    reading = parse_model_text(text, KNOWN)
     assert reading.calls == ()
     assert reading.text == text.strip()
 
 
 @pytest.mark.parametrize("text", ["", " \n", "{", "[", "(", "<", "`", "```", "Action:", "get_weather(", "<tool_call>"])
-def test_fragments_give_no_call_that_could_be_made(text):
-    assert all(call.error for call in read_tool_calls(text, KNOWN).calls)
+def test_fragments_contain_no_valid_call(text):
+    assert all(call.error for call in parse_model_text(text, KNOWN).calls)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ferrule.messages import ToolCall
-from ferrule.parsing import ToolCallReader, parse_tool_calls, read_tool_calls
-from ferrule.spec import ToolCapability
-from ferrule.validation import ToolParameterValidator
-from tests.parsing.making import TEXT, schema
+from ferrule.catalog.validation import ToolParameterValidator
+from ferrule.core.messages import ToolCall
+from ferrule.core.spec import ToolCapability
+from ferrule.parsing import ToolCallReader, parse_model_text, parse_tool_calls
+from tests.parsing.schemas import TEXT, schema
 
 FILE = Path(__file__).parents[3] / "shared" / "data" / "toolcall_text_cases.jsonl"
 CASES: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
@@ -31,9 +31,9 @@ CHECKED_LATER = (
 
 def tools_of(case: dict[str, Any]) -> list[dict[str, Any]]:
     tools = list(case["tools"])
-    known = {tool["function"]["name"] for tool in tools}
+    names = {tool["function"]["name"] for tool in tools}
     for name in {call["name"]: None for call in case["expected_calls"]}:
-        if name and name not in known and not case["id"].endswith(GUESSED):
+        if name and name not in names and not case["id"].endswith(GUESSED):
             tools.append(schema(name) if case["source"] == "vllm" else schema(name, input=TEXT))
     return tools
 
@@ -68,20 +68,20 @@ def of_tier(tier):
 
 
 @pytest.mark.parametrize("case", of_tier("core"), ids=ids(of_tier("core")))
-def test_a_core_case_is_read(case):
+def test_a_core_case_is_parsed(case):
     tools = tools_of(case)
     calls = parse_tool_calls(case["text"], tools)
     if case["id"].endswith(CHECKED_LATER):
         assert checked(calls, tools) == expected(case)
     elif case["id"].endswith(GUESSED):
-        [call] = read_tool_calls(case["text"], tools).calls
+        [call] = parse_model_text(case["text"], tools).calls
         assert f"Did you mean {case['expected_calls'][0]['name']!r}" in (call.error or "")
     else:
         assert [(call.name, stripped(call.arguments)) for call in calls] == expected(case)
 
 
 @pytest.mark.parametrize("case", of_tier("edge"), ids=ids(of_tier("edge")))
-def test_in_an_edge_case_nothing_is_made_up(case):
+def test_in_an_edge_case_nothing_is_invented(case):
     for call in parse_tool_calls(case["text"], tools_of(case)):
         assert call.name in case["text"]
         for name, value in call.arguments.items():
@@ -90,19 +90,19 @@ def test_in_an_edge_case_nothing_is_made_up(case):
 
 
 @pytest.mark.parametrize("size", [1, 7])
-def test_the_cases_in_pieces_are_read_as_a_whole(size):
+def test_streamed_cases_are_parsed_like_whole_texts(size):
     for case in CASES:
         tools, text = tools_of(case), case["text"]
         reader = ToolCallReader(tools)
-        shown = "".join(reader.feed(text[at : at + size]) for at in range(0, len(text), size))
-        reading = reader.close()
-        assert reading == read_tool_calls(text, tools)
-        assert reading.text.startswith(shown)
+        visible = "".join(reader.feed(text[at : at + size]) for at in range(0, len(text), size))
+        parsed = reader.close()
+        assert parsed == parse_model_text(text, tools)
+        assert parsed.text.startswith(visible)
 
 
 def test_the_prose_of_the_cases_is_kept():
     for case in CASES:
-        reading = read_tool_calls(case["text"], tools_of(case))
+        parsed = parse_model_text(case["text"], tools_of(case))
         prose = case.get("expected_text") or ""
-        if case["source"] == "vllm" and reading.calls and "<" not in prose:
-            assert "".join(reading.text.split()).startswith("".join(prose.split()))
+        if case["source"] == "vllm" and parsed.calls and "<" not in prose:
+            assert "".join(parsed.text.split()).startswith("".join(prose.split()))

@@ -2,14 +2,14 @@
 
 import pytest
 
-from ferrule.parsing import KnownTools, parse_tool_calls, read_tool_calls
-from tests.parsing.making import TOOLS
+from ferrule.parsing import KnownTools, parse_model_text, parse_tool_calls
+from tests.parsing.schemas import TOOLS
 
 KNOWN = KnownTools(TOOLS)
 
 
 def refusal(text):
-    [call] = read_tool_calls(text, KNOWN).calls
+    [call] = parse_model_text(text, KNOWN).calls
     assert parse_tool_calls(text, KNOWN) == []
     return call
 
@@ -42,7 +42,7 @@ def test_a_call_inside_a_call_is_refused():
     call = refusal('get_weather(city=search_web(query="capital of France"))')
     assert call.error == (
         "The arguments of 'get_weather' cannot be read: search_web(…) is a call inside a call. "
-        "Make that call first and give its result as a plain value."
+        "Make that call first and pass its result as a plain value."
     )
     assert call.raw == 'get_weather(city=search_web(query="capital of France"))'
 
@@ -51,14 +51,18 @@ def test_a_call_inside_a_call_is_refused():
     ("text", "reason"),
     [
         ("get_weather(city=Paris)", "'Paris' is not a value; text needs quotes"),
-        ("get_weather(city=1 + 1)", "'+ 1)' is in the way"),
+        ("get_weather(city=1 + 1)", "'+ 1)' is not an argument"),
         ('get_weather(city="Paris"', "they are not closed"),
         ('get_weather(city="Par', "a text is not closed"),
-        ('get_weather("Paris", "C", "now")', "3 were given without a name, but there are 2"),
+        ('get_weather("Paris", "C", "now")', "3 have no name, but the tool has 2"),
         ('get_weather("Paris", city="Rome")', "'city' is given twice"),
         ('{"name": "get_weather", "arguments": {"city": "Par', "a text is not closed"),
         (
             '{"name": "get_weather", "arguments": {"city": "Paris"',
+            "they are not complete, a closing bracket is missing",
+        ),
+        (
+            '[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "get_time"',
             "they are not complete, a closing bracket is missing",
         ),
         ('{"name": "get_weather", "arguments": ["Paris", {}]}', "they must be an object with a name for each argument"),
@@ -68,6 +72,32 @@ def test_a_call_inside_a_call_is_refused():
         ("<function=get_weather><parameter=city>Paris", "'city' is not closed"),
         ("<function=get_weather><parameter=city>Paris</parameter>", "the call is not closed"),
         ("<tool_call>get_weather<arg_key>city</arg_key><arg_value>Par", "they are cut off"),
+        ("<tool_call>get_weather<arg_key>city</arg_key></tool_call>", "'city' has no value"),
+        (
+            "<tool_call>get_weather<arg_key>city</arg_key><arg_key>unit</arg_key><arg_value>C</arg_value></tool_call>",
+            "'city' has no value",
+        ),
+        (
+            "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value>",
+            "the call is not closed",
+        ),
+        ("get_weather(city=)", "')' is not a value"),
+        ('{"name": "get_weather", "arguments": {"city": }}', "'}}' is not a value"),
+        ('get_weather\n{"city": }', "'}' is not a value"),
+        ("<tool_call><name>get_weather</name><arguments><city>Paris", "'city' is not closed"),
+        (
+            '<invoke name="get_weather"><city>Paris</city><wind>1</wind></invoke>',
+            "the call is not closed, or a parameter",
+        ),
+        ('{"name": "get_weather", "arguments": [{"city": "Paris"}, {"city": "Rome"}]}', "they must be an object"),
+        ("['get_weather(city=Paris)']", "'Paris' is not a value; text needs quotes"),
+        ('[{"name": "get_weather", "args": {"city": "A"}, "name": "get_time", "args": {}}]', "'name' is given twice"),
+        (
+            ']<]minimax[>[<invoke name="get_weather">]<]minimax[>[<city>Paris]<]minimax[>[</invoke>',
+            "'city' is not closed",
+        ),
+        ('<|open|>call tool="get_weather"<|sep|><|open|>argument key="city"<|sep|>Paris', "'city' is not closed"),
+        ("<tool_call>get_weather for Paris</tool_call>", "they must be JSON"),
         ('Action: write_file\nAction Input: "a.txt"', "it takes several, so its input must be JSON: path, content"),
     ],
 )
@@ -76,9 +106,45 @@ def test_arguments_that_cannot_be_read_are_an_error_and_never_empty(text, reason
     assert f"cannot be read: {reason}" in (call.error or "")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>please look it up</tool_call>",
+        "<tool_call></tool_call>",
+        "<tool_call>",
+        "<tool_call>{}</tool_call>",
+        '<tool_call>{"city": "Paris"}</tool_call>',
+        "<tool_call><city>Paris</city></tool_call>",
+        "<|tool_call_begin|>0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        '<|tool_call_begin|>0<|tool_call_argument_begin|>{"path": "a"}<|tool_call_end|>',
+        "[TOOL_CALLS] [not JSON]",
+        "<|content_invoke_tool_json|>{not JSON<|end_message|>",
+        "<|content_invoke_tool_text|>search the web<|end_message|>",
+        "<|python_tag|>import math",
+        "Let me see: <tool_call>{'city'",
+    ],
+)
+def test_a_tagged_call_that_cannot_be_read_is_an_error(text):
+    call = refusal(text)
+    assert call.name == "tool_call"
+    assert "cannot be read" in (call.error or "") and "Write the call again" in (call.error or "")
+
+
+def test_an_unreadable_call_does_not_hide_the_next_one():
+    text = 'Now.\n<tool_call>hm\n<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
+    parsed = parse_model_text(text, KNOWN)
+    assert [(call.name, call.error is None) for call in parsed.calls] == [("tool_call", False), ("get_time", True)]
+    assert parsed.text == "Now."
+
+
+@pytest.mark.parametrize("text", ["The tag <tool_call> starts a call.", "<tool_calls>[]</tool_calls>"])
+def test_a_tag_without_a_call_is_no_error(text):
+    assert parse_model_text(text, KNOWN).calls == ()
+
+
 def test_one_broken_call_does_not_lose_the_others():
     text = '[get_time(), get_weather(city=here), search_web(query="x")]'
-    calls = read_tool_calls(text, KNOWN).calls
+    calls = parse_model_text(text, KNOWN).calls
     assert [(call.name, call.error is None) for call in calls] == [
         ("get_time", True),
         ("get_weather", False),
@@ -88,11 +154,11 @@ def test_one_broken_call_does_not_lose_the_others():
 
 def test_an_action_together_with_a_final_answer_is_refused():
     call = refusal("Action: get_weather\nAction Input: Paris\nFinal Answer: It rains.")
-    assert "an action and a final answer came together" in (call.error or "")
+    assert "the text has an action and a final answer" in (call.error or "")
 
 
 def test_nothing_is_evaluated(tmp_path):
     path = tmp_path / "made"
-    calls = read_tool_calls(f"search_web(query=__import__('pathlib').Path({str(path)!r}).touch())", KNOWN).calls
+    calls = parse_model_text(f"search_web(query=__import__('pathlib').Path({str(path)!r}).touch())", KNOWN).calls
     assert [call.error is None for call in calls] == [False]
     assert not path.exists()

@@ -3,9 +3,9 @@
 import pytest
 
 from ferrule import UnifiedToolLibrary, tool
-from ferrule.names import to_model_name
+from ferrule.core.names import encode_model_name
 from ferrule.parsing import KnownTools, parse_tool_calls
-from tests.parsing.making import TEXT, schema
+from tests.parsing.schemas import TEXT, schema
 
 
 @pytest.mark.parametrize(
@@ -25,17 +25,17 @@ def test_schemas_of_openai_and_anthropic_and_bare_ones_are_understood(described)
     "name", ["math.factorial", "files/read", "网页导航器", "get-weather", "a.very.long." + "name" * 20]
 )
 def test_a_tool_is_found_by_its_source_name_and_by_its_model_name(name):
-    shown = to_model_name(name)
-    tools = KnownTools([schema(shown, at=TEXT)])
-    for written in (name, shown, f"functions.{name}"):
-        [call] = parse_tool_calls(f'<tool_call>{{"name": "{written}", "arguments": {{"at": "x"}}}}</tool_call>', tools)
-        assert (call.name, call.arguments) == (shown, {"at": "x"})
+    encoded = encode_model_name(name)
+    tools = KnownTools([schema(encoded, at=TEXT)])
+    for spelling in (name, encoded, f"functions.{name}"):
+        [call] = parse_tool_calls(f'<tool_call>{{"name": "{spelling}", "arguments": {{"at": "x"}}}}</tool_call>', tools)
+        assert (call.name, call.arguments) == (encoded, {"at": "x"})
 
 
 def test_dotted_and_chinese_names_are_read_in_python_too():
-    tools = [schema(to_model_name(name), number={"type": "integer"}) for name in ("math.factorial", "计算")]
+    tools = [schema(encode_model_name(name), number={"type": "integer"}) for name in ("math.factorial", "计算")]
     calls = parse_tool_calls("[math.factorial(number=5), 计算(number=6)]", tools)
-    assert [call.name for call in calls] == [to_model_name("math.factorial"), to_model_name("计算")]
+    assert [call.name for call in calls] == [encode_model_name("math.factorial"), encode_model_name("计算")]
 
 
 async def test_the_schemas_of_a_library_are_what_is_expected():

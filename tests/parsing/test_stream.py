@@ -1,11 +1,11 @@
 """Text that comes in pieces: the result is the same wherever it was cut, and prose is shown early."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrule.parsing import KnownTools, ToolCallReader, read_tool_calls
-from tests.parsing.making import TOOLS
+from ferrule.parsing import KnownTools, ToolCallReader, parse_model_text
+from tests.parsing.schemas import TOOLS
 from tests.parsing.test_families import FAMILIES
 from tests.parsing.test_precision import NO_CALLS
 
@@ -53,6 +53,15 @@ SNIPPETS = [
         "functools",
         "<|channel|>",
         "~~~",
+        "\n### Instruction: ",
+        " to=user<|message|>",
+        "<|open|>response<|sep|>",
+        "<|close|>think<|sep|>",
+        " to=functions.get_time<|channel|>",
+        ">>> ",
+        "get_tme(1)",
+        "]<]minimax[>[",
+        "\\",
     ],
 ]
 texts = st.lists(st.sampled_from(SNIPPETS), min_size=1, max_size=6).map("".join)
@@ -61,23 +70,34 @@ texts = st.lists(st.sampled_from(SNIPPETS), min_size=1, max_size=6).map("".join)
 def read_in_pieces(text, cuts):
     reader = ToolCallReader(KNOWN)
     edges = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
-    shown = [reader.feed(text[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
-    return reader.close(), "".join(shown)
+    visible = [reader.feed(text[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    return reader.close(), "".join(visible)
 
 
+@settings(max_examples=400, deadline=None)
 @given(texts, st.lists(st.integers(min_value=0), max_size=12))
-def test_cuts_do_not_change_what_is_read(text, cuts):
-    reading, shown = read_in_pieces(text, cuts)
-    whole = read_tool_calls(text, KNOWN)
-    assert reading == whole
-    assert whole.text.startswith(shown)
+def test_the_split_of_a_stream_does_not_change_the_result(text, cuts):
+    parsed, visible = read_in_pieces(text, cuts)
+    whole = parse_model_text(text, KNOWN)
+    assert parsed == whole
+    assert whole.text.startswith(visible)
 
 
+@settings(max_examples=200, deadline=None)
 @given(texts)
-def test_single_characters_do_not_change_what_is_read(text):
-    reading, shown = read_in_pieces(text, range(len(text)))
-    assert reading == read_tool_calls(text, KNOWN)
-    assert reading.text.startswith(shown)
+def test_a_stream_of_single_characters_does_not_change_the_result(text):
+    parsed, visible = read_in_pieces(text, range(len(text)))
+    assert parsed == parse_model_text(text, KNOWN)
+    assert parsed.text.startswith(visible)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("text", [text for text, _ in FAMILIES.values()], ids=FAMILIES)
+def test_every_format_is_held_back_until_it_is_complete(text, size):
+    for whole in (text, f"Let me look. {text} Done: yes.", f" \n{text}"):
+        parsed, visible = read_in_pieces(whole, range(0, len(whole), size))
+        assert parsed == parse_model_text(whole, KNOWN)
+        assert parsed.text.startswith(visible)
 
 
 def test_prose_is_shown_as_it_comes_and_calls_are_not():
@@ -90,32 +110,31 @@ def test_prose_is_shown_as_it_comes_and_calls_are_not():
         '"arguments": {}}</tool_call>',
     ]
     assert [reader.feed(piece) for piece in pieces] == ["", "Let me look that up", " for you.", "", ""]
-    reading = reader.close()
-    assert [call.name for call in reading.calls] == ["get_time"]
-    assert reading.text == "Let me look that up for you."
+    parsed = reader.close()
+    assert [call.name for call in parsed.calls] == ["get_time"]
+    assert parsed.text == "Let me look that up for you."
 
 
-def test_what_turns_out_to_be_no_call_is_shown_after_all():
+def test_text_that_is_held_back_and_no_call_is_shown_later():
     reader = ToolCallReader(TOOLS)
-    shown = "".join(reader.feed(char) for char in 'The answer is {"name": "Alice", "age": 3}, see [1] (a < b). Ok?\n')
-    assert shown.startswith('The answer is {"name": "Alice", "age": 3}, see [1] (a < b).')
+    visible = "".join(reader.feed(char) for char in 'The answer is {"name": "Alice", "age": 3}, see [1] (a < b). Ok?\n')
+    assert visible.startswith('The answer is {"name": "Alice", "age": 3}, see [1] (a < b).')
     assert reader.close().calls == ()
 
 
-def test_thoughts_are_not_shown():
+def test_thinking_is_not_shown():
     reader = ToolCallReader(TOOLS)
-    shown = "".join(
+    visible = "".join(
         reader.feed(piece)
         for piece in ["<thi", "nk>get_time", "() and so on</th", "ink>\n", "It is noon, ", "I think."]
     )
-    assert "It is noon, I think.".startswith(shown)
-    assert shown.startswith("It is noon")
+    assert "It is noon, I think.".startswith(visible)
+    assert visible.startswith("It is noon")
 
 
-@pytest.mark.timeout(20)
-def test_a_long_text_in_small_pieces_is_read_in_good_time():
+def test_a_long_text_in_small_pieces_is_parsed_in_time():
     reader = ToolCallReader(TOOLS)
     text = '{"rows": [' + '{"name": "x", "size": 1}, ' * 2_000 + "]}\n" + "That was all. " * 1_000
-    shown = "".join(reader.feed(text[at : at + 4]) for at in range(0, len(text), 4))
-    assert len(shown) > len(text) * 0.9
+    visible = "".join(reader.feed(text[at : at + 4]) for at in range(0, len(text), 4))
+    assert len(visible) > len(text) * 0.9
     assert reader.close().text == text.strip()

@@ -1,11 +1,13 @@
-"""The stores that every conformance test runs on. Postgres is a private cluster that lives as long as the tests do."""
+"""The stores that every conformance test runs on. Postgres is a private cluster that runs during the tests."""
 
 import glob
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,9 +19,24 @@ HOW_TO_GET_POSTGRES = (
 )
 
 
+@dataclass
+class PostgresServer:
+    """A Postgres server that was started for the tests."""
+
+    url: str
+    restart: Callable[[], None]
+
+
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[str]:
     """The address of a Postgres server."""
+    with run_postgres() as server:
+        yield server.url
+
+
+@contextmanager
+def run_postgres() -> Iterator[PostgresServer]:
+    """A server of its own, for tests that restart it."""
     if not (programs := _postgres_programs()):
         pytest.skip(HOW_TO_GET_POSTGRES)
     home = Path(tempfile.mkdtemp(prefix="ferrule-pg-"))  # a short path: it has to fit into a socket's name
@@ -32,9 +49,15 @@ def postgres_cluster() -> Iterator[str]:
     control = [*as_postgres, f"{programs}/pg_ctl", "-D", str(data), "-w", "-s"]
     try:
         _run([*as_postgres, f"{programs}/initdb", "-D", str(data), "-U", "ferrule", "-A", "trust", "-E", "UTF8", "-N"])
-        _run([*control, "-o", options, "-l", str(home / "log"), "start"])
+        start = [*control, "-o", options, "-l", str(home / "log"), "start"]
+
+        def restart() -> None:
+            _run([*control, "-m", "immediate", "stop"])
+            _run(start)
+
+        _run(start)
         try:
-            yield f"postgresql://ferrule@/postgres?host={home}"
+            yield PostgresServer(f"postgresql://ferrule@/postgres?host={home}", restart)
         finally:
             _run([*control, "-m", "immediate", "stop"])
     finally:
@@ -43,7 +66,7 @@ def postgres_cluster() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_cluster: str) -> str:
-    """An empty schema, which is as good as a database of one's own and much quicker to make."""
+    """An empty schema, which is as good as an own database and much faster to create."""
     import psycopg
 
     name = f"test_{uuid4().hex}"
@@ -65,8 +88,10 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 
 def _postgres_programs() -> str | None:
     in_path = shutil.which("initdb")
-    found = [os.path.dirname(in_path)] if in_path else sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True)
-    return next((directory for directory in found if os.path.exists(f"{directory}/pg_ctl")), None)
+    directories = (
+        [os.path.dirname(in_path)] if in_path else sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True)
+    )
+    return next((directory for directory in directories if os.path.exists(f"{directory}/pg_ctl")), None)
 
 
 def _run(command: list[str]) -> None:

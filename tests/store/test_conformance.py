@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ferrule.errors import StoreError
-from ferrule.store import Retention, ToolCallRecord, ToolKnowledgeStore
-from tests.store.making import ended, running
+from ferrule.store import DeletionReport, Retention, ToolCallRecord, ToolKnowledgeStore
+from ferrule.store.queries import VisibleCalls
+from tests.store.records import finish_record, start_record
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -53,11 +54,11 @@ async def test_a_record_comes_back_as_it_was(store_url):
         assert record.is_success is False
 
 
-async def test_a_call_is_seen_while_it_runs(store_url):
+async def test_a_running_call_can_be_queried(store_url):
     async with ToolKnowledgeStore(store_url) as store:
-        record = running(store, params={"n": 1}, metadata={"run": "r1"})
-        (seen,) = await store.query_call_records(status="running")
-        assert (seen.params, seen.metadata, seen.is_success) == ({"n": 1}, {"run": "r1"}, False)
+        record = start_record(store, params={"n": 1}, metadata={"run": "r1"})
+        (stored,) = await store.query_call_records(status="running")
+        assert (stored.params, stored.metadata, stored.is_success) == ({"n": 1}, {"run": "r1"}, False)
         record.status, record.result = "success", {"result": 2}
         store.record_finished(record)
         assert await store.query_call_records(status="running") == []
@@ -67,8 +68,8 @@ async def test_a_call_is_seen_while_it_runs(store_url):
 async def test_records_are_found_by_what_they_are_about(store_url):
     async with ToolKnowledgeStore(store_url) as store:
         for n in range(6):
-            ended(store, conversation_id=f"conv-{n % 2}", workflow_id=f"wf-{n % 3}", caller_id=f"agent-{n % 2}")
-        ended(store, "http_request", action="get", caller_type="workflow_node")
+            finish_record(store, conversation_id=f"conv-{n % 2}", workflow_id=f"wf-{n % 3}", caller_id=f"agent-{n % 2}")
+        finish_record(store, "http_request", action="get", caller_type="workflow_node")
         assert len(await store.query_call_records(conversation_id="conv-1")) == 3
         assert len(await store.query_call_records(workflow_id="wf-2")) == 2
         assert len(await store.query_call_records(caller_id="agent-0", workflow_id="wf-0")) == 1
@@ -81,10 +82,10 @@ async def test_records_are_found_by_what_they_are_about(store_url):
 
 async def test_records_are_found_by_how_they_ended(store_url):
     async with ToolKnowledgeStore(store_url) as store:
-        good = ended(store)
-        bad = ended(store, status="failed", error_type="timeout", error="took too long")
-        cancelled = ended(store, status="cancelled", error_type="cancelled")
-        running(store)
+        good = finish_record(store)
+        bad = finish_record(store, status="failed", error_type="timeout", error="took too long")
+        cancelled = finish_record(store, status="cancelled", error_type="cancelled")
+        start_record(store)
         assert await store.query_call_records(is_success=True) == [good]
         assert await store.query_call_records(status="failed") == [bad]
         assert await store.query_call_records(error_type="timeout") == [bad]
@@ -95,12 +96,12 @@ async def test_records_are_found_by_time_and_text(store_url):
     start = datetime(2030, 1, 1, tzinfo=UTC)
     async with ToolKnowledgeStore(store_url) as store:
         for hour in range(5):
-            ended(
+            finish_record(
                 store, started_at=(start + timedelta(hours=hour)).timestamp(), params={"q": f'the "{hour}" 100% 小时'}
             )
-        ended(store, status="failed", error="Disk Full", result={"path": "a_b\n"})
-        wanted = await store.query_call_records(since=start + timedelta(hours=1), until=start + timedelta(hours=3))
-        assert [r.created_at.hour for r in wanted] == [2, 1]
+        finish_record(store, status="failed", error="Disk Full", result={"path": "a_b\n"})
+        records = await store.query_call_records(since=start + timedelta(hours=1), until=start + timedelta(hours=3))
+        assert [r.created_at.hour for r in records] == [2, 1]
         assert len(await store.query_call_records(text='THE "3" 100% 小时')) == 1
         assert len(await store.query_call_records(text="disk full")) == 1
         assert len(await store.query_call_records(text="a_b\n")) == 1
@@ -109,12 +110,12 @@ async def test_records_are_found_by_time_and_text(store_url):
 
 async def test_pages_have_no_gaps_and_no_repeats_while_calls_go_on(store_url):
     async with ToolKnowledgeStore(store_url) as store:
-        made = [ended(store, started_at=1_900_000_000.0 + n // 7).record_id for n in range(100)]
-        seen: list[str] = []
-        while page := await store.query_call_records(limit=9, after=seen[-1] if seen else None):
-            seen += [record.record_id for record in page]
-            ended(store)
-        assert [record_id for record_id in seen if record_id in made] == made[::-1]
+        record_ids = [finish_record(store, started_at=1_900_000_000.0 + n // 7).record_id for n in range(100)]
+        pages: list[str] = []
+        while page := await store.query_call_records(limit=9, after=pages[-1] if pages else None):
+            pages += [record.record_id for record in page]
+            finish_record(store)
+        assert [record_id for record_id in pages if record_id in record_ids] == record_ids[::-1]
         first = await store.query_call_records(limit=3)
         assert (await store.query_call_records(limit=3, after=first[0]))[:2] == first[1:]
 
@@ -133,9 +134,9 @@ async def test_the_summary_of_a_conversation(store_url):
     async with ToolKnowledgeStore(store_url) as store:
         for n in range(10):
             status = "failed" if n == 0 else "success"
-            ended(store, "echo" if n < 3 else "http_request", conversation_id="conv_001", status=status)
-        running(store, conversation_id="conv_001")
-        ended(store, conversation_id="another")
+            finish_record(store, "echo" if n < 3 else "http_request", conversation_id="conv_001", status=status)
+        start_record(store, conversation_id="conv_001")
+        finish_record(store, conversation_id="another")
         summary = await store.get_call_summary("conv_001")
         assert (summary.total_calls, summary.successful_calls, summary.failed_calls) == (10, 9, 1)
         assert summary.to_brief() == {
@@ -158,24 +159,24 @@ async def test_the_summary_of_a_conversation_without_calls(store_url):
 
 async def test_statistics_count_calls_and_name_the_last_error(store_url):
     async with ToolKnowledgeStore(store_url) as store:
-        ended(store, status="failed", error="first", started_at=1_900_000_000)
-        ended(store, status="failed", error="second", started_at=1_900_000_001)
-        ended(store, started_at=1_900_000_002, execution_time=0.5)
-        ended(store, "other", status="cancelled")
-        running(store)
-        found = await store.get_call_statistics()
-        assert (found.total, found.successful, found.failed, found.cancelled, found.running) == (4, 1, 2, 1, 1)
-        assert found.success_rate == 25.0
-        echo = found.tools["echo"]
+        finish_record(store, status="failed", error="first", started_at=1_900_000_000)
+        finish_record(store, status="failed", error="second", started_at=1_900_000_001)
+        finish_record(store, started_at=1_900_000_002, execution_time=0.5)
+        finish_record(store, "other", status="cancelled")
+        start_record(store)
+        totals = await store.get_call_statistics()
+        assert (totals.total, totals.successful, totals.failed, totals.cancelled, totals.running) == (4, 1, 2, 1, 1)
+        assert totals.success_rate == 25.0
+        echo = totals.tools["echo"]
         assert (echo.calls, echo.failures, echo.last_error, echo.p50) == (3, 2, "second", 0.5)
-        assert found.tools["other"].mean is None
-        assert json.loads(json.dumps(found.to_dict()))["tools"]["other"]["calls"] == 1
+        assert totals.tools["other"].mean is None
+        assert json.loads(json.dumps(totals.to_dict()))["tools"]["other"]["calls"] == 1
 
 
 async def test_statistics_of_a_time_or_a_tool(store_url):
     async with ToolKnowledgeStore(store_url) as store:
         for n in range(4):
-            ended(store, f"tool-{n % 2}", started_at=1_900_000_000 + n, execution_time=1.0 + n)
+            finish_record(store, f"tool-{n % 2}", started_at=1_900_000_000 + n, execution_time=1.0 + n)
         since = datetime.fromtimestamp(1_900_000_002, UTC)
         assert (await store.get_call_statistics(since=since)).total == 2
         assert (await store.get_call_statistics(since=since)).tools["tool-1"].p99 == 4.0
@@ -183,27 +184,52 @@ async def test_statistics_of_a_time_or_a_tool(store_url):
         assert (await store.get_call_statistics(tool_name="none")).to_dict()["success_rate"] == 0.0
 
 
+async def test_only_visible_calls_are_found_and_counted(store_url):
+    async with ToolKnowledgeStore(store_url) as store:
+        facts = {"action": "read", "source": "tools"}
+        shown = [
+            finish_record(store, "disk", **facts),
+            finish_record(store, "to\0ol", **facts),
+            finish_record(store, "disk", action="format", source="tools", principal="token:me"),
+            finish_record(store, "unknown", principal="token:me"),
+        ]
+        finish_record(store, "disk", action="format", source="tools", principal="token:you")
+        finish_record(store, "disk", action="read", source="mcps")
+        finish_record(store, "unknown")
+        actions = [("disk", "read", "tools"), ("to\0ol", "read", "tools")]
+        many = [("other", f"action {n}", "tools") for n in range(40_000)]
+        visible = VisibleCalls(principals=frozenset({"token:me"}), actions=frozenset([*actions, *many]))
+        records = await store.query_call_records(visible=visible)
+        assert records == shown[::-1] and all(map(visible.shows, records))
+        totals = await store.get_call_statistics(visible=visible)
+        assert {name: figures.calls for name, figures in totals.tools.items()} == {"disk": 2, "to\0ol": 1, "unknown": 1}
+        nothing = VisibleCalls(principals=frozenset(), actions=frozenset())
+        assert await store.query_call_records(visible=nothing) == []
+
+
 @pytest.mark.parametrize("number", [1, 2, 3, 100, 101, 997])
 async def test_percentiles_are_those_of_python(store_url, number):
     times = [(n * 7919 % 1000 + 1) / 1000 for n in range(number)]
     async with ToolKnowledgeStore(store_url) as store:
         for seconds in times:
-            ended(store, execution_time=seconds)
-        ended(store, execution_time=0.0, error_type="validation_error", status="failed")
+            finish_record(store, execution_time=seconds)
+        finish_record(store, execution_time=0.0, error_type="validation_error", status="failed")
         echo = (await store.get_call_statistics()).tools["echo"]
     cuts = statistics.quantiles(times, n=100, method="inclusive") if number > 1 else [times[0]] * 99
     assert (echo.p50, echo.p95, echo.p99) == pytest.approx((cuts[49], cuts[94], cuts[98]))
     assert echo.mean == pytest.approx(statistics.mean(times))
 
 
-async def test_old_records_are_forgotten_and_running_ones_kept(store_url):
+async def test_old_records_are_deleted_and_running_ones_kept(store_url):
     async with ToolKnowledgeStore(store_url) as store:
         for n in range(5000):
-            ended(store, started_at=1_000_000_000 + n)
-        running(store, started_at=1_000_000_000)
-        new = ended(store)
-        assert await store.forget(older_than=datetime.fromtimestamp(1_000_004_000, UTC)) == 4000
-        assert await store.forget(older_than=timedelta(hours=1)) == 1000
+            finish_record(store, started_at=1_000_000_000 + n)
+        start_record(store, started_at=1_000_000_000)
+        new = finish_record(store)
+        assert await store.delete_records(older_than=datetime.fromtimestamp(1_000_004_000, UTC)) == DeletionReport(
+            calls=4000
+        )
+        assert await store.delete_records(older_than=timedelta(hours=1)) == DeletionReport(calls=1000)
         assert [r.status for r in await store.query_call_records()] == ["success", "running"]
         assert await store.get_call_record(new.record_id) == new
 
@@ -211,22 +237,24 @@ async def test_old_records_are_forgotten_and_running_ones_kept(store_url):
 async def test_retention_keeps_the_newest_and_the_young(store_url):
     retention = Retention(max_age=timedelta(days=1), max_records=10)
     async with ToolKnowledgeStore(store_url, retention=retention) as store:
-        ended(store, started_at=1_000_000_000)
+        finish_record(store, started_at=1_000_000_000)
         await store.flush()
         assert await store.query_call_records() == []
-        kept = [ended(store) for _ in range(30)][-10:]
-        assert await store.query_call_records() == kept[::-1]
+        newest = [finish_record(store) for _ in range(30)][-10:]
+        assert await store.query_call_records() == newest[::-1]
 
 
-async def test_what_json_and_databases_cannot_say_does_not_lose_the_record(store_url):
+async def test_values_that_json_or_a_database_cannot_represent_do_not_lose_the_record(store_url):
     async with ToolKnowledgeStore(store_url) as store:
         odd = {"nul": "a\0b", "half": "\ud800", "nan": float("nan"), "long": 2**100, "set": {1}, "path": timedelta(1)}
-        ended(store, "to\0ol", params=odd, result={"n": 10**400}, error="nul \0", conversation_id="c\0")
-        ended(store, "half \udfff", params={1: (2, 3)}, execution_time=float("nan"))
+        finish_record(store, "to\0ol", params=odd, result={"n": 10**400}, error="nul \0", conversation_id="c\0")
+        finish_record(store, "half \udfff", params={1: (2, 3)}, execution_time=float("nan"))
         second, first = await store.query_call_records()
-        assert first.params == odd | {"nul": "a\ufffdb", "half": "?", "nan": None, "set": [1], "path": "1 day, 0:00:00"}
-        assert (first.result, first.error) == ({"n": 10**400}, "nul \ufffd")
-        assert (second.tool_name, second.params, second.execution_time) == ("half ?", {"1": [2, 3]}, 0.0)
+        assert first.params == odd | {"nan": None, "set": [1], "path": "1 day, 0:00:00"}
+        assert (first.result, first.error) == ({"n": 10**400}, "nul \0")
+        assert (second.tool_name, second.params, second.execution_time) == ("half \udfff", {"1": [2, 3]}, 0.0)
+        assert list((await store.get_call_statistics()).tools) == ["half \udfff", "to\0ol"]
+        assert (await store.get_call_statistics(tool_name="to\0ol")).total == 1
         assert store.failures == 0
 
 
@@ -250,10 +278,10 @@ async def test_secrets_are_not_in_what_is_read_back(store_url):
         record.status, record.error = "failed", "bob may not use hunter2"
         record.result, record.metadata = {"url": "https://bob:pw@h/?pin=hunter2"}, {"password": "x"}
         store.record_finished(record, secret_names=frozenset({"pin"}))
-        (seen,) = await store.query_call_records()
-        assert seen.params == {"user": "bob", "pin": "[redacted]", "token": "[redacted]"}
-        assert seen.error == "bob may not use [redacted]"
-        assert (seen.result["url"], seen.metadata) == (
+        (stored,) = await store.query_call_records()
+        assert stored.params == {"user": "bob", "pin": "[redacted]", "token": "[redacted]"}
+        assert stored.error == "bob may not use [redacted]"
+        assert (stored.result["url"], stored.metadata) == (
             "https://bob:[redacted]@h/?pin=[redacted]",
             {"password": "[redacted]"},
         )
@@ -264,9 +292,9 @@ async def test_secrets_are_not_in_what_is_read_back(store_url):
 def test_everything_that_is_not_secret_comes_back(params, result):
     async def main() -> None:
         async with ToolKnowledgeStore() as store:
-            assume(store.redaction.clean([params, result]) == [params, result])
-            ended(store, params=params, result=result)
-            (seen,) = await store.query_call_records()
-            assert (seen.params, seen.result) == (params, result)
+            assume(store.redaction.redact([params, result]) == [params, result])
+            finish_record(store, params=params, result=result)
+            (stored,) = await store.query_call_records()
+            assert (stored.params, stored.result) == (params, result)
 
     asyncio.run(main())

@@ -7,39 +7,39 @@ import pytest
 
 from ferrule.errors import MissingExtra, StoreError
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
-from ferrule.store.location import locate
+from ferrule.store.location import parse_location
 
 
 @pytest.mark.parametrize("url", [None, "", "sqlite://", "sqlite:///:memory:"])
 def test_no_address_is_memory(url):
-    assert locate(url).kind == "memory"
+    assert parse_location(url).kind == "memory"
 
 
 @pytest.mark.parametrize("url", ["calls.db", "sqlite:///calls.db", "./calls.db"])
 def test_a_path_is_a_file_with_its_journal_and_artifacts_beside_it(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = locate(url)
-    assert (found.kind, found.database) == ("sqlite", str(tmp_path / "calls.db"))
-    assert (found.journal, found.artifacts) == (tmp_path / "calls.db.journal", tmp_path / "calls.db.artifacts")
+    location = parse_location(url)
+    assert (location.kind, location.database) == ("sqlite", str(tmp_path / "calls.db"))
+    assert (location.journal, location.artifacts) == (tmp_path / "calls.db.journal", tmp_path / "calls.db.artifacts")
 
 
 def test_four_slashes_begin_an_absolute_path():
-    assert locate("sqlite:////var/lib/a b?c#d%20.db").database == "/var/lib/a b?c#d%20.db"
+    assert parse_location("sqlite:////var/lib/a b?c#d%20.db").database == "/var/lib/a b?c#d%20.db"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
 def test_postgres_has_its_journal_in_the_state_directory(scheme, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    found = locate(f"{scheme}://bob:pw@host:5433/calls")
-    assert (found.kind, found.database) == ("postgresql", "postgresql+psycopg://bob:pw@host:5433/calls")
-    assert found.journal is not None and found.journal.is_relative_to(tmp_path / "ferrule")
-    assert found.shown == "postgresql://bob:***@host:5433/calls"
+    location = parse_location(f"{scheme}://bob:pw@host:5433/calls")
+    assert (location.kind, location.database) == ("postgresql", "postgresql+psycopg://bob:pw@host:5433/calls")
+    assert location.journal is not None and location.journal.is_relative_to(tmp_path / "ferrule")
+    assert location.display_name == "postgresql://bob:***@host:5433/calls"
 
 
 def test_two_databases_never_share_a_journal(tmp_path):
     urls = ["postgresql://h/a", "postgresql://h/b", "postgresql://i/a", "postgresql://h:1/a", "x/a.db", "y/a.db"]
-    assert len({locate(url, tmp_path).journal for url in urls}) == len(urls)
-    assert locate("postgresql://bob:one@h/a").journal == locate("postgresql://ann:two@h/a").journal
+    assert len({parse_location(url, tmp_path).journal for url in urls}) == len(urls)
+    assert parse_location("postgresql://bob:one@h/a").journal == parse_location("postgresql://ann:two@h/a").journal
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_two_databases_never_share_a_journal(tmp_path):
 )
 def test_any_other_address_is_an_error_that_says_what_to_write(url):
     with pytest.raises(StoreError, match=r"is not the address of a store. Write sqlite:///calls.db or a path"):
-        locate(url)
+        parse_location(url)
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "display_name"),
     [
         ("mysql://bob:hunter2@host/db", "mysql://bob:***@host/db"),
         ("mysql://bob:hun@ter2@host/db", "mysql://bob:***@host/db"),
@@ -63,20 +63,23 @@ def test_any_other_address_is_an_error_that_says_what_to_write(url):
         ("mysql://bob@h:1/db?a=b@c", "mysql://bob@h:1/db?a=b@c"),
     ],
 )
-def test_an_error_about_an_address_keeps_its_password(url, shown):
+def test_an_error_about_an_address_keeps_its_password(url, display_name):
     with pytest.raises(StoreError) as caught:
-        locate(url)
-    assert repr(shown) in str(caught.value)
+        parse_location(url)
+    assert repr(display_name) in str(caught.value)
 
 
 def test_a_postgres_address_is_shown_without_its_passwords():
-    found = locate("postgresql://h/db?user=bob&password=hunter2&sslpassword=hunter3")
-    assert found.shown == "postgresql://h/db?user=bob&password=***&sslpassword=***"
+    location = parse_location("postgresql://h/db?user=bob&password=hunter2&sslpassword=hunter3")
+    assert location.display_name == "postgresql://h/db?user=bob&password=***&sslpassword=***"
 
 
 def test_a_password_with_an_at_sign_is_no_part_of_the_host():
-    found = locate("postgresql://bob:hun@ter2@h/db")
-    assert (found.database, found.shown) == ("postgresql+psycopg://bob:hun%40ter2@h/db", "postgresql://bob:***@h/db")
+    location = parse_location("postgresql://bob:hun@ter2@h/db")
+    assert (location.database, location.display_name) == (
+        "postgresql+psycopg://bob:hun%40ter2@h/db",
+        "postgresql://bob:***@h/db",
+    )
 
 
 async def test_a_database_that_does_not_answer_keeps_its_password(tmp_path):
@@ -90,7 +93,7 @@ async def test_a_database_that_does_not_answer_keeps_its_password(tmp_path):
 
 def test_a_directory_is_not_a_file(tmp_path):
     with pytest.raises(StoreError, match=f"is a directory. Name a file in it: sqlite:///{tmp_path}/calls.db"):
-        locate(f"sqlite:///{tmp_path}")
+        parse_location(f"sqlite:///{tmp_path}")
 
 
 def test_postgres_without_its_driver_says_what_to_install(monkeypatch):
@@ -108,8 +111,8 @@ async def test_directories_on_the_way_are_made(tmp_path: Path):
 async def test_records_are_for_their_owner_only(tmp_path: Path):
     async with ToolKnowledgeStore(f"sqlite:///{tmp_path}/new/data/calls.db") as store:
         store.record_finished(ToolCallRecord(record_id="1", tool_name="t", status="success"))
-        store.artifacts.put(b"long", "text/plain")
+        store.artifacts.add(b"long", "text/plain")
         await store.flush()
-        made = list((tmp_path / "new").rglob("*"))
-        assert {path.name for path in made} >= {"calls.db", "calls.db-wal", "calls.db.journal", "calls.db.artifacts"}
-        assert [p for p in [tmp_path / "new", *made] if p.stat().st_mode & 0o077] == []
+        paths = list((tmp_path / "new").rglob("*"))
+        assert {path.name for path in paths} >= {"calls.db", "calls.db-wal", "calls.db.journal", "calls.db.artifacts"}
+        assert [p for p in [tmp_path / "new", *paths] if p.stat().st_mode & 0o077] == []

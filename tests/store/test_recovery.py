@@ -9,21 +9,25 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from sqlalchemy import Connection, Engine, event
 
+from ferrule.errors import StoreError
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
-from ferrule.store.journal import SEGMENT_BYTES, SEGMENTS_LEFT
-from tests.store.making import ended, running
+from ferrule.store.journal import MAX_DEFERRED_SEGMENTS, SEGMENT_BYTES
+from tests.store.records import finish_record, start_record
+from tests.waiting import until
 
 HEADER = json.dumps({"ferrule_journal": 1, "owner": "host:1:start"}) + "\n"
 ROOT = Path(__file__).parents[2]
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "tests.store.recording", *map(str, arguments)]
+    return [sys.executable, "-m", "tests.store.recording_process", *map(str, arguments)]
 
 
 async def everything(store: ToolKnowledgeStore) -> list[ToolCallRecord]:
@@ -66,7 +70,7 @@ def test_a_call_whose_process_died_is_interrupted(tmp_path):
 async def test_a_living_store_takes_over_from_a_dead_one(tmp_path):
     path = tmp_path / "calls.db"
     async with ToolKnowledgeStore(str(path)) as store:
-        mine = running(store, "mine")
+        mine = start_record(store, "mine")
         await (await asyncio.create_subprocess_exec(*command("leave_one_running", path), cwd=ROOT)).wait()
         assert {r.tool_name: r.status for r in await everything(store)} == {
             "stuck": "interrupted",
@@ -80,7 +84,7 @@ async def test_a_living_store_takes_over_from_a_dead_one(tmp_path):
 
 async def test_a_call_still_running_when_its_store_is_closed_is_interrupted(tmp_path):
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
-        late = running(store)
+        late = start_record(store)
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as reader:
         assert [r.status for r in await everything(reader)] == ["interrupted"]
     late.status = "success"
@@ -100,13 +104,13 @@ def test_two_processes_share_one_file(tmp_path):
 
 async def test_two_stores_of_one_process_share_one_file(tmp_path):
     path = str(tmp_path / "calls.db")
-    async with ToolKnowledgeStore(path) as one, ToolKnowledgeStore(path) as two:
-        first, second = ended(one), ended(two)
-        await one.flush()
-        assert await everything(two) == [second, first]
+    async with ToolKnowledgeStore(path) as store, ToolKnowledgeStore(path) as other_store:
+        first, second = finish_record(store), finish_record(other_store)
+        await store.flush()
+        assert await everything(other_store) == [second, first]
 
 
-async def test_a_line_that_was_not_written_to_its_end_is_left_out(tmp_path, caplog):
+async def test_a_line_that_was_not_written_to_its_end_is_skipped(tmp_path, caplog):
     journal = tmp_path / "calls.db.journal"
     journal.mkdir()
     torn = '["two",1.0,"echo",null,null,"unknown",null,null,null,null,null,{"a":1}'
@@ -116,7 +120,7 @@ async def test_a_line_that_was_not_written_to_its_end_is_left_out(tmp_path, capl
     (journal / "start-1-000001.jsonl").write_text(f"{HEADER}{whole}\n{torn}")
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
         assert [r.record_id for r in await everything(store)] == ["one"]
-    assert "its last line was not written to the end" in caplog.text
+    assert "its last line was not written to its end" in caplog.text
     assert list(journal.iterdir()) == []
 
 
@@ -128,8 +132,67 @@ async def test_a_line_with_a_gap_was_not_written_to_its_end_either(tmp_path, cap
     (journal / "start-1-000001.jsonl").write_text(HEADER + whole + gap + "\0" * 5_000)
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
         assert [r.record_id for r in await everything(store)] == ["one"]
-    assert "lines=<1> | not written to their end, left out" in caplog.text
+    assert "lines=<1> | not written to their end, skipped" in caplog.text
     assert list(journal.iterdir()) == []
+
+
+async def test_a_line_that_was_damaged_on_the_disk_is_reported_and_not_imported(tmp_path, caplog):
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db"), defer_import=True) as brief:
+        records = [finish_record(brief, params={"text": f"number {n}"}) for n in range(3)]
+    (segment,) = (tmp_path / "calls.db.journal").iterdir()
+    segment.write_bytes(segment.read_bytes().replace(b"number 1", b"number 7"))
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
+        assert await everything(store) == [records[2], records[0]]
+        assert await everything(store) == [records[2], records[0]]
+    assert "lines=<1> | damaged, not imported; the file is kept" in caplog.text
+    assert [file.suffix for file in segment.parent.iterdir()] == [".damaged"]
+
+
+async def test_a_journal_of_an_earlier_version_has_no_checksums_and_is_imported(tmp_path):
+    journal = tmp_path / "calls.db.journal"
+    journal.mkdir()
+    line = '["one",1.0,"echo",null,null,"unknown",null,null,null,null,null,{}]\n'
+    (journal / "start-1-000001.jsonl").write_text(HEADER + line)
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
+        assert [record.record_id for record in await everything(store)] == ["one"]
+    assert list(journal.iterdir()) == []
+
+
+async def test_values_that_were_damaged_in_the_database_are_a_store_error(tmp_path):
+    path = tmp_path / "calls.db"
+    async with ToolKnowledgeStore(str(path)) as store:
+        finish_record(store)
+        store.write_entry("orders", "1", {"state": "new"})
+        await store.flush()
+        run_sql(path, "UPDATE tool_calls SET params = '{\"a'")
+        run_sql(path, "UPDATE entries SET value = '{\"a'")
+        for query in (everything(store), store.read_entries("orders")):
+            with pytest.raises(StoreError, match="the database is damaged: a stored value is not JSON: .* Restore"):
+                await query
+
+
+async def test_a_text_that_cannot_be_decoded_any_more_is_a_store_error(tmp_path):
+    path = tmp_path / "calls.db"
+    async with ToolKnowledgeStore(str(path)) as store:
+        finish_record(store)
+        await store.flush()
+        run_sql(path, "UPDATE tool_calls SET tool_name = CAST(x'ec41' AS TEXT)")
+        with pytest.raises(StoreError, match="failed: .*decode"):
+            await everything(store)
+
+
+async def test_an_entry_is_replaced_after_the_clock_was_set_back(store_url, monkeypatch):
+    real, offset = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + offset)
+    for offset, state in ((0.0, "new"), (-7200.0, "paid"), (-3600.0, "sent")):
+        async with ToolKnowledgeStore(store_url) as store:
+            store.write_entry("orders", "1", {"state": "draft"})
+            offset -= 60  # the clock jumps while the store is open too
+            store.write_entry("orders", "1", {"state": state})
+            await store.flush()
+            offset -= 60
+            store.write_entry("orders", "1", {"state": f"{state} again"})
+            assert await store.read_entries("orders") == {"1": {"state": f"{state} again"}}
 
 
 async def test_an_old_line_never_undoes_the_end_of_a_call(tmp_path):
@@ -141,7 +204,7 @@ async def test_an_old_line_never_undoes_the_end_of_a_call(tmp_path):
         assert [(r.status, r.result) for r in await everything(store)] == [("success", {"result": 1})]
 
 
-async def test_lines_that_make_no_sense_do_not_stop_the_others(tmp_path, caplog):
+async def test_invalid_lines_do_not_stop_the_others(tmp_path, caplog):
     journal = tmp_path / "calls.db.journal"
     journal.mkdir()
     good = [f'["{n}",1.0,"echo",null,null,"unknown",null,null,null,null,null,{{}}]' for n in range(9)]
@@ -149,10 +212,10 @@ async def test_lines_that_make_no_sense_do_not_stop_the_others(tmp_path, caplog)
     (journal / "start-1-000001.jsonl").write_text(HEADER + "\n".join(bad[:3] + good + bad[3:]) + "\n")
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
         assert {r.record_id for r in await everything(store)} == {str(n) for n in range(9)}
-    assert "the database refuses this record, left out" in caplog.text
+    assert "the database rejects this record, which is skipped" in caplog.text
 
 
-async def test_a_file_that_is_no_journal_is_left_alone(tmp_path, caplog):
+async def test_a_file_that_is_no_journal_is_ignored(tmp_path, caplog):
     journal = tmp_path / "calls.db.journal"
     journal.mkdir()
     (journal / "notes.jsonl").write_text("hello\n")
@@ -168,41 +231,41 @@ async def test_a_long_journal_goes_on_in_another_file(tmp_path):
     text = "x" * 100_000
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
         for n in range(3 * SEGMENT_BYTES // len(text)):
-            running(store, params={"n": n, "text": text})
+            start_record(store, params={"n": n, "text": text})
             if n % 30 == 0:
                 await store.flush()
         await store.flush()
         assert len(list((tmp_path / "calls.db.journal").iterdir())) <= 2
-        found = await everything(store)
-        assert sorted(r.params["n"] for r in found) == list(range(3 * SEGMENT_BYTES // len(text)))
+        records = await everything(store)
+        assert sorted(r.params["n"] for r in records) == list(range(3 * SEGMENT_BYTES // len(text)))
 
 
-async def test_a_line_longer_than_what_is_read_at_once(tmp_path):
+async def test_a_line_longer_than_a_chunk_is_read(tmp_path):
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
-        ended(store, params={"text": "x" * 3_000_000})
-        (seen,) = await everything(store)
-        assert len(seen.params["text"]) == 3_000_000
+        finish_record(store, params={"text": "x" * 3_000_000})
+        (record,) = await everything(store)
+        assert len(record.params["text"]) == 3_000_000
 
 
 async def test_calls_are_recorded_even_where_no_journal_can_be(tmp_path, caplog):
     (tmp_path / "calls.db.journal").write_text("a file, not a directory")
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
-        made = [ended(store) for _ in range(50)]
-        assert await everything(store) == made[::-1]
+        records = [finish_record(store) for _ in range(50)]
+        assert await everything(store) == records[::-1]
         assert store.failures == 50
     assert caplog.text.count("could not be recorded") == 1
 
 
-async def test_a_journal_that_somebody_deletes_is_begun_again(tmp_path):
+async def test_a_journal_that_is_deleted_is_created_again(tmp_path):
     journal = tmp_path / "calls.db.journal"
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
-        ended(store)
+        finish_record(store)
         for file in journal.iterdir():
             file.unlink()
         journal.rmdir()
-        ended(store)
+        finish_record(store)
         await store.flush()
-        ended(store)
+        finish_record(store)
         assert len(list(journal.iterdir())) == 1
         assert len(await everything(store)) == 3
 
@@ -222,15 +285,15 @@ def test_a_disk_without_room_for_a_journal_breaks_no_call(tmp_path):
 
 
 async def test_a_file_system_that_cannot_map_files_is_written_to(tmp_path, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENODEV, "no such thing here")
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENODEV, "not supported here")
 
-    monkeypatch.setattr(mmap, "mmap", refuse)
-    async with ToolKnowledgeStore(str(tmp_path / "calls.db"), leave_to_others=True) as brief:
-        made = [ended(brief, params={"n": n}) for n in range(5)]
+    monkeypatch.setattr(mmap, "mmap", fail)
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db"), defer_import=True) as brief:
+        records = [finish_record(brief, params={"n": n}) for n in range(5)]
         assert brief.failures == 0
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
-        assert await everything(store) == made[::-1]
+        assert await everything(store) == records[::-1]
 
 
 async def test_a_database_that_fails_gets_its_records_later(tmp_path, caplog):
@@ -238,89 +301,90 @@ async def test_a_database_that_fails_gets_its_records_later(tmp_path, caplog):
     async with ToolKnowledgeStore(str(path)) as store:
         await store.flush()
         run_sql(path, "ALTER TABLE tool_calls RENAME TO away")
-        made = ended(store)
-        while not store.failures:
-            await asyncio.sleep(0.01)
+        record = finish_record(store)
+        await until(lambda: store.failures)
         run_sql(path, "ALTER TABLE away RENAME TO tool_calls")
-        assert await everything(store) == [made]
-    assert "records wait in the journal, the database does not take them" in caplog.text
+        assert await everything(store) == [record]
+    assert "the database does not accept records, which wait in the journal" in caplog.text
 
 
-async def test_what_the_database_does_not_take_at_the_end_is_there_the_next_time(tmp_path):
+async def test_records_the_database_does_not_accept_at_the_end_are_imported_next_time(tmp_path):
     path = tmp_path / "calls.db"
     async with ToolKnowledgeStore(str(path)) as store:
         run_sql(path, "ALTER TABLE tool_calls RENAME TO away")
-        made = ended(store)
+        record = finish_record(store)
     run_sql(path, "ALTER TABLE away RENAME TO tool_calls")
     async with ToolKnowledgeStore(str(path)) as store:
-        assert await everything(store) == [made]
+        assert await everything(store) == [record]
 
 
 def test_a_forked_child_records_under_ids_of_its_own(tmp_path):
     assert subprocess.run(command("record_in_a_forked_child", tmp_path / "calls.db"), cwd=ROOT).returncode == 0
 
 
-async def test_a_database_away_for_long_is_complained_about_once_in_a_while(tmp_path, caplog):
+async def test_repeated_failures_are_logged_only_once_in_a_while(tmp_path, caplog):
     caplog.set_level(logging.ERROR)
     (tmp_path / "calls.db.journal").write_text("")
     store = ToolKnowledgeStore(str(tmp_path / "calls.db"))
     for _ in range(1000):
-        ended(store)
+        finish_record(store)
     assert (store.failures, len(caplog.records)) == (1000, 1)
 
 
 async def test_what_is_recorded_while_the_store_closes_is_not_lost(tmp_path):
     store = ToolKnowledgeStore(str(tmp_path / "calls.db"))
     store.start()
-    made: list[str] = []
-    enough = threading.Event()
+    record_ids: list[str] = []
+    is_stopped = threading.Event()
 
-    def call_on_and_on() -> None:
-        while not enough.is_set() and len(made) < 50_000:
-            made.append(ended(store).record_id)
+    def keep_calling() -> None:
+        while not is_stopped.is_set() and len(record_ids) < 50_000:
+            record_ids.append(finish_record(store).record_id)
 
-    caller = threading.Thread(target=call_on_and_on)
+    caller = threading.Thread(target=keep_calling)
     caller.start()
     for _ in range(10):
         await store.aclose()
-    enough.set()
+    is_stopped.set()
     caller.join()
     await store.aclose()
-    assert {record.record_id for record in await asyncio.to_thread(everything_in, tmp_path / "calls.db")} == set(made)
+    assert {record.record_id for record in await asyncio.to_thread(everything_in, tmp_path / "calls.db")} == set(
+        record_ids
+    )
 
 
-async def test_a_query_does_not_wait_for_calls_that_come_meanwhile(tmp_path):
+async def test_a_query_does_not_wait_for_calls_made_meanwhile(tmp_path):
     async with ToolKnowledgeStore(str(tmp_path / "calls.db")) as store:
 
         def another_call(connection: Connection) -> None:
-            ended(store)
+            finish_record(store)
 
-        ended(store)
+        finish_record(store)
         event.listen(Engine, "commit", another_call)  # with every batch that is written, something new to write
         try:
-            await asyncio.wait_for(store.flush(), 10)
+            await asyncio.wait_for(store.flush(), 30)
         finally:
             event.remove(Engine, "commit", another_call)
         assert len(await everything(store)) > 1
 
 
-async def test_a_process_that_ends_at_once_leaves_its_records_to_the_next(tmp_path):
+async def test_a_short_lived_process_leaves_its_records_to_the_next(tmp_path):
     url = f"sqlite:///{tmp_path / 'calls.db'}"
-    async with ToolKnowledgeStore(url, leave_to_others=True) as brief:
+    async with ToolKnowledgeStore(url, defer_import=True) as brief:
         record = ToolCallRecord(record_id=brief.new_record_id(), tool_name="t", status="success")
         brief.record_finished(record)
     assert not (tmp_path / "calls.db").exists()
-    (left,) = (tmp_path / "calls.db.journal").iterdir()
-    assert left.stat().st_size < 1_000 and b"\0" not in left.read_bytes()
+    (segment,) = (tmp_path / "calls.db.journal").iterdir()
+    assert segment.stat().st_size < 1_000 and b"\0" not in segment.read_bytes()
     async with ToolKnowledgeStore(url) as store:
         assert [r.record_id for r in await store.query_call_records()] == [record.record_id]
 
 
-async def test_when_many_have_left_their_records_the_next_puts_them_all_away(tmp_path):
+async def test_after_many_deferred_segments_the_next_process_imports_them_all(tmp_path):
     url = f"sqlite:///{tmp_path / 'calls.db'}"
-    for _ in range(SEGMENTS_LEFT + 1):
-        async with ToolKnowledgeStore(url, leave_to_others=True) as brief:
+    for _ in range(MAX_DEFERRED_SEGMENTS + 1):
+        async with ToolKnowledgeStore(url, defer_import=True) as brief:
             brief.record_finished(ToolCallRecord(record_id=brief.new_record_id(), tool_name="t", status="success"))
     assert (tmp_path / "calls.db").exists()
-    async with ToolKnowledgeStore(url, leave_to_others=True) as store:
-        assert len(await store.query_call_records(limit=1000)) == SEGMENTS_LEFT + 1
+    async with ToolKnowledgeStore(url, defer_import=True) as store:
+        assert len(await store.query_call_records(limit=1000)) == MAX_DEFERRED_SEGMENTS + 1

@@ -1,4 +1,4 @@
-"""The tables: how they come to be, and that questions are answered from indexes."""
+"""The tables: how they are created, and that queries use indexes."""
 
 import re
 import sqlite3
@@ -11,21 +11,31 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Select, tuple_
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from ferrule.errors import StoreError
 from ferrule.store import ToolKnowledgeStore
-from ferrule.store.queries import CallFilter, newest_first
-from ferrule.store.schema import calls_table
-from tests.store.making import ended
+from ferrule.store.database import MIGRATIONS, StoreDatabase, calls_table
+from ferrule.store.location import parse_location
+from ferrule.store.queries import CallFilter, select_newest_first
+from tests.store.records import finish_record
 
 PAGE = Path(__file__).parents[2] / "docs" / "store.md"
+OPEN_AND_READ = """
+import asyncio, sys
+from ferrule.store import ToolKnowledgeStore
+
+async def main():
+    async with ToolKnowledgeStore(sys.argv[1]) as store:
+        print((await store.read_entries("run:old"))["1"])
+
+asyncio.run(main())
+"""
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 async def plan_of(path: Path, page: Select[tuple[object, ...]]) -> str:
     async with ToolKnowledgeStore(str(path)) as store:
-        ended(store)
+        finish_record(store)
         await store.flush()
     statement = page.limit(100).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
     with closing(sqlite3.connect(path)) as database:
@@ -33,7 +43,7 @@ async def plan_of(path: Path, page: Select[tuple[object, ...]]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "index"),
+    ("conditions", "index"),
     [
         (CallFilter(), "time"),
         (CallFilter(since=MOMENT, until=MOMENT), "time"),
@@ -53,8 +63,8 @@ async def plan_of(path: Path, page: Select[tuple[object, ...]]) -> str:
         (CallFilter(caller_id="a", status="success", since=MOMENT), "caller_id"),
     ],
 )
-async def test_a_question_is_answered_from_its_index_without_sorting(tmp_path, wanted, index):
-    plan = await plan_of(tmp_path / "calls.db", newest_first(wanted))
+async def test_a_query_uses_its_index_without_sorting(tmp_path, conditions, index):
+    plan = await plan_of(tmp_path / "calls.db", select_newest_first(conditions, sqlite.dialect()))
     assert f"USING INDEX tool_calls_by_{index}" in plan
     # Only calls that started in the same instant are sorted, by their id.
     assert "TEMP B-TREE" not in plan.replace("USE TEMP B-TREE FOR RIGHT PART OF ORDER BY", "").replace(
@@ -64,25 +74,50 @@ async def test_a_question_is_answered_from_its_index_without_sorting(tmp_path, w
 
 async def test_the_next_page_begins_in_the_index_where_the_last_one_ended(tmp_path):
     columns = calls_table().c
-    page = newest_first(CallFilter(conversation_id="c"))
+    page = select_newest_first(CallFilter(conversation_id="c"), sqlite.dialect())
     page = page.where(tuple_(columns.started_at, columns.record_id) < (1.5, "id"))
     plan = await plan_of(tmp_path / "calls.db", page)
     assert "tool_calls_by_conversation_id (conversation_id=? AND started_at<?)" in plan
 
 
-def test_many_processes_may_create_one_database_at_once(tmp_path):
+def test_many_processes_may_create_one_database_concurrently(tmp_path):
     code = f"from ferrule.store import ToolKnowledgeStore; ToolKnowledgeStore({str(tmp_path / 'calls.db')!r}).start()"
     processes = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(4)]
     assert [process.communicate()[1].decode() for process in processes] == [""] * 4
 
 
-async def test_a_database_of_a_newer_version_is_refused(tmp_path):
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_database_of_an_older_version_is_migrated_once_by_whoever_opens_it(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    url = f"sqlite:///{tmp_path}/calls.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    database = StoreDatabase(parse_location(url))
+    with monkeypatch.context() as patch:
+        patch.setattr("ferrule.store.database.MIGRATIONS", MIGRATIONS[:3])  # those of the first release
+        database.open()
+    with database.write() as connection:
+        connection.exec_driver_sql("INSERT INTO entries VALUES ('run:old', '1', 1.0, '\"kept\"')")
+    database.close()
+    processes = [
+        subprocess.Popen([sys.executable, "-c", OPEN_AND_READ, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    assert [process.communicate() for process in processes] == [(b"kept\n", b"")] * 4
+    database.open()
+    with database.read() as connection:
+        numbers = connection.exec_driver_sql("SELECT number, name FROM ferrule_migrations ORDER BY number").all()
+    database.close()
+    assert [tuple(row) for row in numbers] == [(n, name) for n, (name, _) in enumerate(MIGRATIONS, 1)]
+
+
+async def test_a_database_of_a_newer_version_is_rejected(tmp_path):
     path = tmp_path / "calls.db"
     async with ToolKnowledgeStore(str(path)):
         pass
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("INSERT INTO ferrule_migrations VALUES (99, 'from the future')")
-    with pytest.raises(StoreError, match=r"made by a newer ferrule \(schema 99\)"):
+    with pytest.raises(StoreError, match=r"created by a newer ferrule \(schema 99\)"):
         ToolKnowledgeStore(str(path)).start()
 
 
@@ -98,10 +133,12 @@ def test_a_server_that_does_not_answer_is_an_error_without_the_password():
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_manual_shows_the_tables_as_they_are():
-    calls = calls_table()
-    indexes = sorted(calls.indexes, key=lambda index: str(index.name))
-    statements = [str(CreateTable(calls).compile(dialect=sqlite.dialect())).strip()]
-    statements += [str(CreateIndex(index).compile(dialect=sqlite.dialect())) for index in indexes]
-    (shown,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert shown.split() == " ".join(f"{statement};" for statement in statements).split()
+async def test_the_manual_shows_the_tables_as_they_are(tmp_path):
+    path = tmp_path / "calls.db"
+    async with ToolKnowledgeStore(str(path)):
+        pass
+    query = "SELECT sql FROM sqlite_master WHERE tbl_name = 'tool_calls' AND sql IS NOT NULL ORDER BY type DESC, name"
+    with closing(sqlite3.connect(path)) as database:
+        statements = [f"{sql};" for (sql,) in database.execute(query)]
+    (documented,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert documented.split() == " ".join(statements).split()

@@ -16,7 +16,7 @@ SECRETS = st.text(min_size=2, max_size=12).map(lambda text: f"S3cret{text}")
 @settings(deadline=None, max_examples=30)
 @given(st.lists(SECRETS, min_size=1, max_size=4))
 @example(['S3cret"\\\n', "S3cret\0é", "S3cret\ud800", "S3cret 漢字/?&="])
-def test_no_file_holds_a_secret_at_any_time(secrets):
+def test_no_file_contains_a_secret_at_any_time(secrets):
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(record_secrets(Path(directory), secrets))
 
@@ -36,9 +36,9 @@ async def record_secrets(directory: Path, secrets: list[str]) -> None:
 
 
 def assert_not_written(directory: Path, secrets: list[str]) -> None:
-    written = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
-    assert b"login" in written
-    assert b"S3cret" not in written, secrets
+    content = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
+    assert b"login" in content
+    assert b"S3cret" not in content, secrets
 
 
 async def test_a_record_with_very_many_secrets_shows_nothing_and_stays_a_record(tmp_path: Path):
@@ -48,7 +48,7 @@ async def test_a_record_with_very_many_secrets_shows_nothing_and_stays_a_record(
         store.record_started(record)
         record.status, record.error, record.result = "failed", f"{tokens[299]} is wrong", {"said": tokens[150]}
         store.record_finished(record)
-        [seen] = await store.query_call_records()
-        assert (seen.params, seen.result) == ({"[redacted]": "[redacted]"}, {"[redacted]": "[redacted]"})
-        assert (seen.tool_name, seen.error) == ("login", "[redacted]")
+        [stored] = await store.query_call_records()
+        assert (stored.params, stored.result) == ({"[redacted]": "[redacted]"}, {"[redacted]": "[redacted]"})
+        assert (stored.tool_name, stored.error) == ("login", "[redacted]")
         assert_not_written(tmp_path, tokens)

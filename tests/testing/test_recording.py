@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from ferrule.core.messages import ToolCall, Usage, user_message
 from ferrule.errors import ModelUnavailable, SetupError
-from ferrule.messages import ToolCall, Usage, user_message
 from ferrule.models import ModelReply, ModelRequest, OpenAIModel
 from ferrule.testing import RecordedModel, RecordingModel, ScriptedModel
 from tests.models.model_server import call, completion, model_server
@@ -29,12 +29,12 @@ async def test_what_a_real_server_said_is_replayed_without_it(tmp_path):
     answer = completion("Wait.", calls=[call("add", '{"a": 1}'), call("add", "{a", "call_2")])
     async with model_server(answer) as server:
         model = OpenAIModel("m", base_url=server.openai, api_key="sk-very-secret")
-        said = await RecordingModel(model, tmp_path / "add.jsonl").generate(request)
+        reply = await RecordingModel(model, tmp_path / "add.jsonl").generate(request)
         await model.aclose()
-    heard: list[str] = []
+    pieces: list[str] = []
     replayed = RecordedModel(tmp_path / "add.jsonl")
-    assert await replayed.generate(request, heard.append) == said
-    assert said.usage.input_tokens == 12 and said.tool_calls[1].error and heard == ["Wait."]
+    assert await replayed.generate(request, pieces.append) == reply
+    assert reply.usage.input_tokens == 12 and reply.tool_calls[1].error and pieces == ["Wait."]
     assert replayed.name == "recorded:add"
 
 
@@ -48,7 +48,7 @@ async def test_a_request_made_twice_gets_its_replies_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "message"),
     [
         (asking("1 + 3?"), r"message 1 is '.*1 \+ 3\?.*' and was '.*1 \+ 2\?.*'"),
         (asking("1 + 2?", tools=[ADD]), "tools: add new"),
@@ -57,11 +57,11 @@ async def test_a_request_made_twice_gets_its_replies_in_order(tmp_path):
         (ModelRequest(messages=[]), "1 messages less, from .*1 .+ 2"),
     ],
 )
-async def test_a_request_that_was_not_recorded_is_told_with_what_differs(tmp_path, request_, told):
+async def test_a_request_that_was_not_recorded_is_an_error_that_says_what_differs(tmp_path, request_, message):
     await record(tmp_path / "r", (asking("1 + 2?"), "3"))
-    with pytest.raises(SetupError, match=told) as caught:
+    with pytest.raises(SetupError, match=message) as caught:
         await RecordedModel(tmp_path / "r").generate(request_)
-    assert "Make it anew with RecordingModel(model, " in str(caught.value)
+    assert "Record it again with RecordingModel(model, " in str(caught.value)
 
 
 async def test_it_is_compared_with_the_nearest_request(tmp_path):
@@ -74,8 +74,8 @@ async def test_it_is_compared_with_the_nearest_request(tmp_path):
 async def test_secrets_are_not_recorded_and_may_change(tmp_path):
     reply = ModelReply(text="Sent.", tool_calls=(ToolCall(name="login", arguments={"password": "hunter2-hunter2"}),))
     await record(tmp_path / "r", (asking("Authorization: Bearer abcdef123456"), reply))
-    written = (tmp_path / "r").read_text()
-    assert "abcdef123456" not in written and "hunter2" not in written
+    content = (tmp_path / "r").read_text()
+    assert "abcdef123456" not in content and "hunter2" not in content
     replayed = await RecordedModel(tmp_path / "r").generate(asking("Authorization: Bearer 654321fedcba"))
     assert replayed.text == "Sent." and replayed.usage == Usage()
 
@@ -118,5 +118,5 @@ def test_a_recording_that_is_not_there_or_broken_is_told(tmp_path):
     with pytest.raises(SetupError, match=r"There is no recording at .*Make it with RecordingModel"):
         RecordedModel(tmp_path / "none.jsonl")
     (tmp_path / "broken.jsonl").write_text('{"key": 1}\n')
-    with pytest.raises(SetupError, match=r"broken\.jsonl:1: this is no line of a recording"):
+    with pytest.raises(SetupError, match=r"broken\.jsonl:1: this is not a line of a recording"):
         RecordedModel(tmp_path / "broken.jsonl")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ferrule.core.messages import ToolCall, Usage, user_message
 from ferrule.errors import ModelUnavailable, SetupError
-from ferrule.messages import ToolCall, Usage, user_message
 from ferrule.models import ModelReply, ModelRequest
 from ferrule.testing import ScriptedModel
 
@@ -13,17 +13,20 @@ CALL = {"name": "add", "arguments": {"a": 1}}
 
 async def test_each_request_gets_the_next_turn():
     model = ScriptedModel([CALL, [CALL, {"name": "now"}], "It is 3."])
-    one, two, three = [await model.generate(QUESTION) for _ in range(3)]
-    assert one.tool_calls == (ToolCall(name="add", arguments={"a": 1}, id="call_1"),)
-    assert [(c.id, c.name, c.arguments) for c in two.tool_calls] == [("call_2", "add", {"a": 1}), ("call_3", "now", {})]
-    assert (three.text, three.tool_calls, three.usage) == ("It is 3.", (), Usage(requests=1))
-    assert [r.finish_reason for r in (one, two, three)] == ["tool_calls", "tool_calls", "stop"]
+    first, second, third = [await model.generate(QUESTION) for _ in range(3)]
+    assert first.tool_calls == (ToolCall(name="add", arguments={"a": 1}, id="call_1"),)
+    assert [(c.id, c.name, c.arguments) for c in second.tool_calls] == [
+        ("call_2", "add", {"a": 1}),
+        ("call_3", "now", {}),
+    ]
+    assert (third.text, third.tool_calls, third.usage) == ("It is 3.", (), Usage(requests=1))
+    assert [r.finish_reason for r in (first, second, third)] == ["tool_calls", "tool_calls", "stop"]
 
 
 async def test_a_script_that_ends_says_so_and_what_was_asked():
     model = ScriptedModel(["It is 3."], name="brief")
     await model.generate(QUESTION)
-    with pytest.raises(SetupError, match=r"'brief' has 1 turns, and turn 2 was asked for.*'user: 1 \+ 2\?'"):
+    with pytest.raises(SetupError, match=r"'brief' has 1 turns, and turn 2 was requested.*'user: 1 \+ 2\?'"):
         await model.generate(QUESTION)
 
 
@@ -37,8 +40,8 @@ async def test_the_last_turn_of_a_loop_comes_again_and_again_with_new_ids():
 async def test_a_turn_may_be_a_whole_reply_with_ids_of_its_own():
     reply = ModelReply(text="Hm.", tool_calls=(ToolCall(name="add", id="x"),), usage=Usage(requests=1, input_tokens=9))
     assert await ScriptedModel([reply]).generate(QUESTION) == reply
-    (asked,) = (await ScriptedModel([{**CALL, "id": "y"}]).generate(QUESTION)).tool_calls
-    assert asked.id == "y"
+    (call,) = (await ScriptedModel([{**CALL, "id": "y"}]).generate(QUESTION)).tool_calls
+    assert call.id == "y"
 
 
 @pytest.mark.parametrize("failure", [ModelUnavailable("busy"), KeyError])
@@ -56,8 +59,8 @@ async def test_a_turn_may_be_a_function_of_the_request():
 
 
 async def test_broken_arguments_are_read_as_from_a_real_model():
-    (asked,) = (await ScriptedModel([{"name": "add", "arguments": '{"a": '}]).generate(QUESTION)).tool_calls
-    assert asked.error is not None and asked.raw == '{"a": '
+    (call,) = (await ScriptedModel([{"name": "add", "arguments": '{"a": '}]).generate(QUESTION)).tool_calls
+    assert call.error is not None and call.raw == '{"a": '
 
 
 async def test_requests_are_kept_as_they_were():
@@ -70,10 +73,10 @@ async def test_requests_are_kept_as_they_were():
 
 
 async def test_text_is_handed_on_in_pieces():
-    heard: list[str] = []
-    text = "It  is\n three. "
-    await ScriptedModel([text]).generate(QUESTION, heard.append)
-    assert len(heard) == 3 and "".join(heard) == text
+    pieces: list[str] = []
+    text = "It  is\n third. "
+    await ScriptedModel([text]).generate(QUESTION, pieces.append)
+    assert len(pieces) == 3 and "".join(pieces) == text
 
 
 @pytest.mark.parametrize("turn", [{"tool": "add"}, {**CALL, "args": {}}, [CALL, "text"], 3, None])

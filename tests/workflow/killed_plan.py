@@ -19,17 +19,17 @@ from typing import Any
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import CoordinationAgent, GraphWorkflow, PlanningAgent, SimpleWorkflow, graph
-from ferrule.workflow.conductor import Conductor
+from ferrule.workflow.plan_runner import PlanRunner
 
 STEPS = 10
 STAGES: dict[str, list[tuple[Any, str]]] = {
     "simple": [
         (PlanningAgent, "decompose_task"),
-        (Conductor, "advance"),
-        (Conductor, "verify"),
+        (PlanRunner, "advance"),
+        (PlanRunner, "verify"),
         (CoordinationAgent, "synthesize"),
     ],
-    "langgraph": [(graph, name) for name in ("_planning", "_execution", "_verification", "_synthesis")],
+    "langgraph": [(graph, name) for name in ("_run_planning", "_run_execution", "_run_verification", "_run_synthesis")],
 }
 
 
@@ -101,11 +101,7 @@ async def main(kind: str, url: str, effects: str, moment: str) -> None:
         if moment.startswith("random:"):
             delay = float(moment.partition(":")[2])
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        try:
-            await flow.run("Append ten numbers", run_id="the-run")
-        finally:
-            if kind != "simple":
-                await flow.aclose()
+        await flow.run("Append ten numbers", run_id="the-run")
 
 
 def load_everything() -> None:

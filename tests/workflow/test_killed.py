@@ -15,6 +15,9 @@ from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow
 from tests.workflow.killed_plan import STEPS, make_tool, plan
 
+pytestmark = pytest.mark.timeout(300)
+"""Each test starts dozens of processes, which takes minutes on a busy machine."""
+
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator["subprocess.Popen[str]"]:
@@ -42,15 +45,13 @@ async def go_on(kind: str, folder: Path) -> None:
     effects = folder / "effects"
     async with UnifiedToolLibrary(store=url_in(folder)) as library:
         library.register(make_tool(effects))
-        notes = (await library.engine.store.notes("run:the-run")).values()
+        notes = (await library.engine.store.read_entries("run:the-run")).values()
         if not notes:
             return  # killed before it had begun
         script = ["All done."] if any(e["kind"] == "plan" for e in notes) else [plan(), "All done."]
         # Where the outcome of a call is not known, what needs it is not done; the model has nothing else to try.
         flow = (SimpleWorkflow if kind == "simple" else GraphWorkflow)(library, ScriptedModel(script))
         done = await flow.resume("the-run")
-        if isinstance(flow, GraphWorkflow):
-            await flow.aclose()
     appended = effects.read_text().split() if effects.exists() else []
     assert len(appended) == len(set(appended)), "a step was done twice"
     reported = {str(r.step_id) for r in done.results if not r.success}

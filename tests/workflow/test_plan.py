@@ -1,22 +1,30 @@
 """Plans: what models write, what is mended, and references between steps."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferrule.core.names import encode_model_name
 from ferrule.errors import InvalidArguments
-from ferrule.workflow.plan import Plan, plan_of, single_step
-from ferrule.workflow.references import resolve, steps_referred_to, with_other_ids
+from ferrule.workflow.plan import (
+    Plan,
+    find_referenced_steps,
+    parse_plan,
+    renumber_references,
+    resolve_references,
+    single_step_plan,
+)
 
 TOOLS = ["search_web", "calculate", "get_time"]
 RESULTS = {"1": {"items": [{"name": "tea", "price": 3}], "total": 1}, "2": "28 stars", "3": [1, 2, 3]}
 
 
 def plan(*steps: dict[str, object]) -> Plan:
-    found = plan_of({"steps": list(steps)}, TOOLS)
+    found = parse_plan({"steps": list(steps)}, TOOLS)
     assert found is not None
     return found
 
@@ -34,7 +42,7 @@ def test_a_plan_of_the_documents_is_read_as_it_is():
         "parallel_groups": [[1], [2]],
         "total_estimated_time": 60,
     }
-    found = plan_of(said, TOOLS)
+    found = parse_plan(said, TOOLS)
     assert found is not None and found.problems == () and found.parallel_groups == ((1,), (2,))
     assert found.total_estimated_time == 60 and found[2].dependencies == (1,) and found[1].complexity == 3
     assert Plan.from_dict(json.loads(json.dumps(found.to_dict()))) == found
@@ -42,7 +50,7 @@ def test_a_plan_of_the_documents_is_read_as_it_is():
 
 @pytest.mark.parametrize("said", [None, 7, {}, {"steps": []}, {"steps": "none"}, [], {"steps": [7, None]}])
 def test_where_there_is_no_step_there_is_no_plan(said):
-    assert plan_of(said, TOOLS) is None
+    assert parse_plan(said, TOOLS) is None
 
 
 def test_duplicate_ids_get_new_ones():
@@ -63,7 +71,7 @@ def test_dependencies_on_nothing_and_on_oneself_are_taken_out():
 
 def test_a_circle_is_opened():
     found = plan(step(1, needs=[3]), step(2, needs=[1]), step(3, needs=[2]))
-    assert [s.id for s in found.steps] == [1, 2, 3] and "go in a circle" in found.problems[0]
+    assert [s.id for s in found.steps] == [1, 2, 3] and "form a cycle" in found.problems[0]
 
 
 def test_a_reference_is_a_dependency():
@@ -74,7 +82,7 @@ def test_a_reference_is_a_dependency():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.lists(st.integers(0, 7), max_size=4)), min_size=1, max_size=8))
 def test_every_plan_can_be_done_in_its_order(said):
-    found = plan_of({"steps": [step(number, needs=list(needs)) for number, needs in said]}, TOOLS)
+    found = parse_plan({"steps": [step(number, needs=list(needs)) for number, needs in said]}, TOOLS)
     assert found is not None and len(found.steps) == len(said)
     done: set[str] = set()
     for one in found.steps:
@@ -90,13 +98,13 @@ def test_real_plans_are_read_with_their_dependencies():
     for line in path.read_text().splitlines():
         said = json.loads(line)
         steps = [{**one, "id": one["index"], "description": one["tool"]} for one in said["steps"]]
-        found = plan_of({"steps": steps}, {one["tool"] for one in steps})
+        found = parse_plan({"steps": steps}, {one["tool"] for one in steps})
         assert found is not None and found.problems == ()
         assert {s.id: list(s.dependencies) for s in found.steps} == {s["index"]: s["depends_on"] for s in said["steps"]}
 
 
 def test_a_question_that_needs_no_plan_is_one_step():
-    assert single_step("hello").to_dict()["steps"][0]["tool_type"] == "none"
+    assert single_step_plan("hello").to_dict()["steps"][0]["tool_type"] == "none"
 
 
 @pytest.mark.parametrize(
@@ -118,22 +126,22 @@ def test_a_question_that_needs_no_plan_is_one_step():
     ],
 )
 def test_references_are_replaced_and_keep_their_type(written, meant):
-    assert resolve(written, RESULTS, step=4) == meant
+    assert resolve_references(written, RESULTS, step=4) == meant
 
 
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("${9}", "there is no result of such a step. Results there are: 1, 2, 3."),
-        ("${1.totl}", "there is no totl in it: there is only items, total. Did you mean 'total'?"),
-        ("${3[5]}", "there is no [5] in it: there is a list of 3."),
-        ("${2.name}", "there is no name in it: there is a str."),
-        ("text with ${steps.8.x}", "Results there are"),
+        ("${9}", "that step has no result. Available results: 1, 2, 3."),
+        ("${1.totl}", "the result has no totl: it is an object with items, total. Did you mean 'total'?"),
+        ("${3[5]}", "the result has no [5]: it is a list of 3."),
+        ("${2.name}", "the result has no name: it is a str."),
+        ("text with ${steps.8.x}", "Available results"),
     ],
 )
 def test_a_reference_that_cannot_be_resolved_says_why(written, said):
     with pytest.raises(InvalidArguments) as error:
-        resolve({"deep": [written]}, RESULTS, step=4)
+        resolve_references({"deep": [written]}, RESULTS, step=4)
     assert said in str(error.value) and "Step 4" in str(error.value)
 
 
@@ -141,27 +149,96 @@ def test_a_reference_that_cannot_be_resolved_says_why(written, said):
 @given(st.text(alphabet="${}[]. 123abstep_\"'-", max_size=40))
 def test_no_text_breaks_the_reader(text):
     try:
-        resolve(text, RESULTS)
+        resolve_references(text, RESULTS)
     except InvalidArguments:
-        assert steps_referred_to(text) or "$" in text or "{" in text
+        assert find_referenced_steps(text) or "$" in text or "{" in text
 
 
 @pytest.mark.parametrize("said", ["1e999", "-1e999", "NaN", "1" + "0" * 400, "-5", "true", '"soon"', "null"])
 def test_a_time_that_is_none_is_no_time(said):
-    found = plan_of(json.loads(f'{{"steps": ["do it"], "total_estimated_time": {said}}}'), TOOLS)
+    found = parse_plan(json.loads(f'{{"steps": ["do it"], "total_estimated_time": {said}}}'), TOOLS)
     assert found is not None and found.total_estimated_time in (0.0, 1.0)
     assert Plan.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("${2.1}", {"1": "one"}),
+        ("${2.1.1}", "one"),
+        ("${2.2}", "two"),
+        ("${fetch.page.title} of ${steps.fetch.page.result.title}", "Tea of Tea"),
+        ("${step_4.total}", 7),
+        ("${fetch.title}", "Coffee"),
+        ("${fetch.0.y}", 5),
+        ("${fetch[0].y}", 5),
+        ("${fetch['0'][\"y\"]}", 5),
+        ("${fetchx.title}", "${fetchx.title}"),
+    ],
+)
+def test_a_step_is_found_by_its_own_id(written, meant):
+    results = {
+        "2": {"2": "two"},
+        "2.1": {"1": "one"},
+        "fetch": {"title": "Coffee", "0": {"y": 5}},
+        "fetch.page": {"title": "Tea"},
+        "step_4": {"total": 7},
+    }
+    assert resolve_references(written, results) == meant
+
+
+def test_references_to_steps_with_dots_in_their_ids_are_dependencies():
+    found = plan(
+        step("fetch.page", "get_time"), step("2.1", "calculate", parameters={"n": "${fetch.page.n}", "m": "${fetch.n}"})
+    )
+    assert found["2.1"].dependencies == ("fetch.page",)
+
+
+def test_tools_with_dots_in_their_ids_are_found_by_their_own_id():
+    names = ["math.factorial", "math.factorials", "math.factor", "geo.city.find", "weather__today"]
+    said = [step(n, name) for n, name in enumerate(["math.factorial", "geo.city.find", "weather.today"], 1)]
+    found = parse_plan({"steps": said}, [encode_model_name(name) for name in names])
+    assert found is not None and found.problems == ()
+    assert [s.tool_type for s in found.steps] == ["math-2e-factorial", "geo-2e-city-2e-find", "weather__today"]
+
+
+def test_real_tools_with_dots_in_their_names_are_not_lost():
+    path = Path(__file__).parents[3] / "shared/data/function_docs.jsonl"
+    if not path.is_file():
+        pytest.skip("needs shared/data beside the project")
+    names = sorted({json.loads(line)["name"] for line in path.read_text().splitlines()})
+    tools = [encode_model_name(name) for name in names]
+    for name in [name for name in names if "." in name][:200]:
+        found = parse_plan({"steps": [step(1, name)]}, tools)
+        assert found is not None and found.problems == () and found.steps[0].tool_type == encode_model_name(name)
+
+
 def test_references_can_be_turned_to_other_steps():
     said = {"a": "${1}", "b": ["see {{ 1.items[0].name }} and ${steps.2.x}"], "c": "${HOME} ${11}", "d": 1}
-    changed = with_other_ids(said, {"1": 4, "2": "x"})
+    changed = renumber_references(said, {"1": 4, "2": "x"})
     assert changed == {"a": "${4}", "b": ["see {{ 4.items[0].name }} and ${steps.x.x}"], "c": "${HOME} ${11}", "d": 1}
 
 
 def test_a_plan_that_follows_others_has_ids_of_its_own_and_repeats_nothing():
     after = plan(step(1, "calculate", parameters={"n": 1}), step(2, "get_time")).steps
     said = [step(1, "calculate", parameters={"n": 1}), step(2, "search_web", [1], parameters={"q": "${1} ${2}"})]
-    found = plan_of({"steps": said}, TOOLS, after=after, once=after[:1])
+    found = parse_plan({"steps": said}, TOOLS, after=after, once=after[:1])
     assert found is not None and [s.id for s in found.steps] == [1, 2, 3]
     assert found[3].parameters == {"q": "${1} ${2}"} and found[3].dependencies == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["${1}" * 1_000, " ${1.text}" * 2_000, ["${1}"] * 1_000, {"a": [{str(n): "${1}"} for n in range(1_000)]}],
+    ids=["text", "fields", "list", "objects"],
+)
+def test_a_short_plan_cannot_make_huge_arguments(written):
+    results = {"1": {"text": "x" * 99_000}}
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArguments, match="Step 4 was not executed: .* more than 1000000 characters"):
+            resolve_references(written, results, step=4)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(resolve_references("${1.text}" * 10, results)) == 990_000

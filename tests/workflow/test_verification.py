@@ -8,9 +8,9 @@ import pytest
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import PlanningAgent, StepContext, StepResult, VerificationAgent
-from ferrule.workflow.formatting import format_result
-from ferrule.workflow.planning import json_values_in
-from ferrule.workflow.verification import jaccard
+from ferrule.workflow.planning import find_json_values
+from ferrule.workflow.results import format_result
+from ferrule.workflow.verification import jaccard_similarity
 
 
 def result(text: Any, description: str = "find something", step_id: int = 1, **more: Any) -> StepResult:
@@ -49,15 +49,15 @@ async def test_what_is_sound_is_believed(text, description, expected):
     [
         ("", "find", "", "The result is empty."),
         ({"items": [], "text": ""}, "find", "", None),
-        ("Error: connection refused", "find", "", "speaks of an error"),
-        ("发生错误，请重试", "查找", "", "speaks of an error"),
+        ("Error: connection refused", "find", "", "reports an error"),
+        ("发生错误，请重试", "查找", "", "reports an error"),
         ("many", "how many stars", "number", "A number was expected"),
         ("soon", "when", "date", "A date was expected"),
         ("early", "what time", "time", "A time was expected"),
-        ("2026-02-31", "when", "", "There is no date 2026-02-31."),
-        ("23:75", "when", "", "There is no time 23:75."),
-        ("-5", "how many stars", "number", "never less than nothing"),
-        ("the probability is 140%", "probability of rain", "", "no share of a whole"),
+        ("2026-02-31", "when", "", "The date 2026-02-31 does not exist."),
+        ("23:75", "when", "", "The time 23:75 does not exist."),
+        ("-5", "how many stars", "number", "is never negative"),
+        ("the probability is 140%", "probability of rain", "", "not a share of a whole"),
         ("NaN", "the mean", "", "not a finite number"),
         ({"result": "-Infinity"}, "the mean", "", "not a finite number"),
     ],
@@ -80,7 +80,7 @@ async def test_results_of_one_subject_should_have_something_in_common():
     other = result("bananas are yellow fruit from the south", "capital of Japan", 2)
     verified = await verify(other, "", one)
     assert verified.verified and verified.confidence == 0.7
-    assert verified.issues == ("It has little in common with the result of step 1 on the same subject.",)
+    assert verified.issues == ("The result has little in common with that of step 1 on the same subject.",)
     assert (await verify(result("Tokyo, the capital of Japan", "capital of Japan", 2), "", one)).issues == ()
     assert (await verify(result("bananas", "colour of fruit", 2), "", one)).issues == ()
 
@@ -92,7 +92,11 @@ async def test_results_of_several_subjects_need_nothing_in_common():
 
 
 def test_jaccard_is_what_sets_have_in_common():
-    assert (jaccard({"a", "b"}, {"b", "c"}), jaccard(set(), set()), jaccard({"a"}, set())) == (1 / 3, 1.0, 0.0)
+    assert (
+        jaccard_similarity({"a", "b"}, {"b", "c"}),
+        jaccard_similarity(set(), set()),
+        jaccard_similarity({"a"}, set()),
+    ) == (1 / 3, 1.0, 0.0)
 
 
 def test_results_are_cut_to_the_length_of_their_kind():
@@ -133,10 +137,10 @@ async def test_of_many_tools_the_core_and_ten_others_are_shown_and_the_rest_coun
         plan = await PlanningAgent(library, model, core_tools=["calculator"]).decompose_task("Look a topic up")
         prompt = str(model.requests[0].messages[0]["content"])
         assert len(re.findall(r"\n- tool_\d", prompt)) == 10 and "more tools can be called by their names" in prompt
-        assert "- calculator: " in prompt and '"expression"' in prompt and plan.steps[0].tool_type == "tool_29"
+        assert "- calculator(expression): " in prompt and plan.steps[0].tool_type == "tool_29"
 
 
 def test_json_is_found_in_any_text():
-    assert list(json_values_in('Sure: {"a": 1} and [1, 2] {broken')) == [{"a": 1}, [1, 2]]
-    assert list(json_values_in('```json\n{"steps": []}\n```')) == [{"steps": []}]
-    assert list(json_values_in("{" * 5000)) == []
+    assert list(find_json_values('Sure: {"a": 1} and [1, 2] {broken')) == [{"a": 1}, [1, 2]]
+    assert list(find_json_values('```json\n{"steps": []}\n```')) == [{"steps": []}]
+    assert list(find_json_values("{" * 5000)) == []

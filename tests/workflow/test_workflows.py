@@ -10,7 +10,8 @@ from ferrule import SetupError, Transient, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState, Approval
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.workflow import PlanMade, StepEnded
+from ferrule.workflow.results import PlanCreated, StepEnded
+from tests.waiting import until
 
 NOTHING_ELSE = '{"steps": []}'
 
@@ -57,10 +58,10 @@ async def test_a_plan_is_made_done_and_answered(workflow):
         assert [r.result for r in done.results] == ["3", "It is three."] and done.usage.requests == 3
         assert [r.attempts[0].level for r in done.results] == ["name", "reasoning"]
         assert all(r.verification.verified for r in done.results)
-        assert [type(event) for event in seen] == [PlanMade, StepEnded, StepEnded]
+        assert [type(event) for event in seen] == [PlanCreated, StepEnded, StepEnded]
         assert set(done.timings) == {"planning", "execution", "synthesis"}
         prompt = str(model.requests[0].messages[0]["content"])
-        assert "add" in prompt and "none for a step that only needs thinking" in prompt
+        assert "add" in prompt and "none for a step that only needs reasoning" in prompt
         assert "3" in str(model.requests[1].messages) and model.requests[0].answer_schema is not None
 
 
@@ -85,27 +86,27 @@ async def test_a_reference_to_nothing_is_an_error_of_that_step_alone(workflow):
     ]
     async with UnifiedToolLibrary() as library:
         library.register(add, shop)
-        async with workflow(library, ScriptedModel([plan(*steps), NOTHING_ELSE, "done"])) as flow:
+        async with workflow(library, ScriptedModel([plan(*steps), "I do not know.", NOTHING_ELSE, "done"])) as flow:
             done = await flow.run("Buy tea")
         assert [r.success for r in done.results] == [True, False, True]
-        assert "there is no price in it" in done.results[1].error and "Did you mean 'prices'?" in done.results[1].error
+        assert "the result has no price" in done.results[1].error and "Did you mean 'prices'?" in done.results[1].error
 
 
 async def test_independent_steps_run_at_once_and_dependent_ones_as_soon_as_they_can(workflow):
     order: list[str] = []
 
     @tool(read_only=True)
-    async def wait(name: str, seconds: float) -> str:
+    async def wait(name: str, event: str) -> str:
         """Wait."""
         order.append(f"+{name}")
-        await asyncio.sleep(seconds)
+        await until(lambda: event in order)
         order.append(f"-{name}")
         return name
 
     steps = [
-        step(1, "wait", parameters={"name": "slow", "seconds": 0.3}),
-        step(2, "wait", parameters={"name": "quick", "seconds": 0.01}),
-        step(3, "wait", [2], parameters={"name": "next", "seconds": 0.01}),
+        step(1, "wait", parameters={"name": "slow", "event": "-next"}),
+        step(2, "wait", parameters={"name": "quick", "event": "+slow"}),
+        step(3, "wait", [2], parameters={"name": "next", "event": "-quick"}),
     ]
     async with UnifiedToolLibrary() as library:
         library.register(wait)
@@ -311,11 +312,13 @@ async def test_a_finished_run_is_given_again_and_an_unknown_one_refused(workflow
 
 
 async def test_cancelling_ends_everything(workflow):
+    begun: list[str] = []
     ended: list[str] = []
 
     @tool(read_only=True)
     async def wait(name: str) -> str:
         """Wait."""
+        begun.append(name)
         try:
             await asyncio.sleep(30)
         finally:
@@ -327,7 +330,7 @@ async def test_cancelling_ends_everything(workflow):
         library.register(wait)
         async with workflow(library, ScriptedModel([plan(*steps)])) as flow:
             task = asyncio.create_task(flow.run("Go"))
-            await asyncio.sleep(0.2)
+            await until(lambda: len(begun) == 3)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -387,8 +390,7 @@ async def test_what_was_running_when_a_run_was_cancelled_is_not_done_again(workf
         library.register(append)
         async with workflow(library, ScriptedModel([plan(step(1, "append", parameters={"n": 1}))])) as flow:
             running = asyncio.create_task(flow.run("Go", run_id="it"))
-            while not done:
-                await asyncio.sleep(0.01)
+            await until(lambda: done)
             running.cancel()
             await asyncio.wait({running})
             resumed = await flow.resume("it")
@@ -413,3 +415,23 @@ async def test_a_call_that_failed_before_a_crash_is_not_made_again_if_it_may_cha
         async with workflow(library, ScriptedModel([NOTHING_ELSE])) as flow:
             resumed = await flow.resume("it")
         assert tried == [1] and "no money" in (resumed.results[0].error or "")
+
+
+async def test_a_step_whose_references_insert_too_much_fails_and_the_others_go_on(workflow):
+    @tool(read_only=True)
+    async def repeat(text: str) -> str:
+        """Return the text."""
+        return text
+
+    steps = [
+        step(1, "repeat", parameters={"text": "x" * 50_000}),
+        step(2, "repeat", parameters={"text": "${1}" * 1_000}),
+        step(3, "repeat", parameters={"text": "${2}" * 2}),
+        step(4, "repeat", parameters={"text": "${1}"}),
+    ]
+    async with UnifiedToolLibrary() as library:
+        library.register(repeat)
+        async with workflow(library, ScriptedModel([plan(*steps), NOTHING_ELSE, "done", "done"])) as flow:
+            done = await flow.run("Repeat it")
+        assert [result.success for result in done.results] == [True, False, False, True]
+        assert "more than 1000000 characters" in (done.results[1].error or "") and done.results[2].skipped

@@ -1,5 +1,5 @@
-"""A library's tools as tools of other frameworks, with Ferrule's limits, memory, time-outs and records.
+"""The tools of a library as tools of other frameworks, with Ferrule's limits, memory, timeouts and records.
 
-Each framework has a module of its own, which needs that framework to be installed. The other way round,
-`library.register` takes other frameworks' tools as they are.
+Each framework has a module of its own, which needs that framework to be installed. In the other direction,
+`library.register` accepts other frameworks' tools as they are.
 """

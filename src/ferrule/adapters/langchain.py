@@ -1,4 +1,4 @@
-"""A library's tools for LangChain and LangGraph: `tools = as_langchain_tools(library)`."""
+"""The tools of a library for LangChain and LangGraph: `tools = as_langchain_tools(library)`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 from pydantic import PrivateAttr
 
-from ferrule.adapters.door import Door
-from ferrule.adapters.parts import base64_of, shown_parts, text_of_part
-from ferrule.call import ToolExecutionContext, ToolExecutionResult
-from ferrule.content import Content, Image
+from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, encode_base64, select_visible_parts
+from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
+from ferrule.core.content import Content, Image
 from ferrule.errors import MissingExtra
-from ferrule.library import UnifiedToolLibrary
+from ferrule.library.library import UnifiedToolLibrary
 
 try:
     from langchain_core.runnables import RunnableConfig
@@ -21,13 +20,16 @@ except ModuleNotFoundError as error:
     raise MissingExtra("langchain-core", "langchain") from error
 
 
-def as_langchain_tools(library: UnifiedToolLibrary, tools: Sequence[str] | None = None) -> list[BaseTool]:
+def as_langchain_tools(
+    library: UnifiedToolLibrary, tools: Sequence[str] | None = None, *, memory: bool = False
+) -> list[BaseTool]:
     """Every action of the library's tools, or of those named, as a LangChain tool.
 
-    Their calls are one run, with one memory, unless the caller's `config` names a `thread_id`.
+    With `memory`, a call that is known to fail is not made again in the same run: all calls belong to one run, unless
+    the caller's `config` has a `thread_id`.
     """
-    door = Door(library, tools, framework="langchain")
-    return [FerruleTool.of(door, schema) for schema in door.schemas()]
+    bridge = LibraryBridge(library, tools, framework="langchain", memory=memory)
+    return [FerruleTool.of(bridge, schema) for schema in bridge.schemas()]
 
 
 class FerruleTool(BaseTool):
@@ -35,34 +37,34 @@ class FerruleTool(BaseTool):
 
     handle_tool_error: Any = True
     response_format: Literal["content", "content_and_artifact"] = "content_and_artifact"
-    _door: Door = PrivateAttr()
+    _bridge: LibraryBridge = PrivateAttr()
 
     @classmethod
-    def of(cls, door: Door, schema: dict[str, Any]) -> FerruleTool:
-        made = cls(name=schema["name"], description=schema["description"], args_schema=schema["parameters"])
-        made._door = door
-        return made
+    def of(cls, bridge: LibraryBridge, schema: dict[str, Any]) -> FerruleTool:
+        tool = cls(name=schema["name"], description=schema["description"], args_schema=schema["parameters"])
+        tool._bridge = bridge
+        return tool
 
     def _run(self, /, *, _config: RunnableConfig, **arguments: Any) -> tuple[Any, ToolExecutionResult]:
-        return _settled(self._door.call_and_wait(self.name, arguments, self._context(_config)))
+        return _content_and_artifact(self._bridge.call_and_wait(self.name, arguments, self._context(_config)))
 
     async def _arun(self, /, *, _config: RunnableConfig, **arguments: Any) -> tuple[Any, ToolExecutionResult]:
-        return _settled(await self._door.call(self.name, arguments, self._context(_config)))
+        return _content_and_artifact(await self._bridge.call(self.name, arguments, self._context(_config)))
 
     def _context(self, config: RunnableConfig) -> ToolExecutionContext:
         thread = config.get("configurable", {}).get("thread_id")
-        run = self._door if thread is None else str(thread)
-        return self._door.context(run=run, conversation_id=None if thread is None else str(thread), config=config)
+        run = self._bridge if thread is None else str(thread)
+        return self._bridge.context(run=run, conversation_id=None if thread is None else str(thread), config=config)
 
 
-def _settled(result: ToolExecutionResult) -> tuple[Any, ToolExecutionResult]:
+def _content_and_artifact(result: ToolExecutionResult) -> tuple[Any, ToolExecutionResult]:
     if not result.is_success:
         raise ToolException(result.text)
-    parts = shown_parts(result)
-    return [_block(part) for part in parts] if parts else result.text, result
+    parts = select_visible_parts(result)
+    return [_convert_part(part) for part in parts] if parts else result.text, result
 
 
-def _block(part: Content) -> dict[str, Any]:
+def _convert_part(part: Content) -> dict[str, Any]:
     if isinstance(part, Image):
-        return {"type": "image", "base64": base64_of(part), "mime_type": part.mime_type}
-    return {"type": "text", "text": text_of_part(part)}
+        return {"type": "image", "base64": encode_base64(part), "mime_type": part.mime_type}
+    return {"type": "text", "text": convert_part_to_text(part)}

@@ -1,4 +1,4 @@
-"""A library's tools for the OpenAI Agents SDK: `Agent(name=…, tools=as_function_tools(library))`."""
+"""The tools of a library for the OpenAI Agents SDK: `Agent(name=…, tools=as_function_tools(library))`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ferrule.adapters.door import Door
-from ferrule.adapters.parts import data_url, shown_parts, text_of_part
-from ferrule.call import ToolExecutionResult
-from ferrule.content import Content, Image
+from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, make_data_url, select_visible_parts
+from ferrule.core.content import Content, Image
 from ferrule.errors import MissingExtra
-from ferrule.library import UnifiedToolLibrary
+from ferrule.library.library import UnifiedToolLibrary
 
 try:
     from agents import FunctionTool, Tool, ToolOutputImage, ToolOutputText
@@ -21,41 +19,41 @@ except ModuleNotFoundError as error:
     raise MissingExtra("openai-agents", "openai-agents") from error
 
 
-def as_function_tools(library: UnifiedToolLibrary, tools: Sequence[str] | None = None) -> list[Tool]:
+def as_function_tools(
+    library: UnifiedToolLibrary, tools: Sequence[str] | None = None, *, memory: bool = False
+) -> list[Tool]:
     """Every action of the library's tools, or of those named, as a function tool.
 
-    The context of an agent's run is `variables["context"]` of the calls' contexts.
+    The context of an agent's run is `variables["context"]` of the calls' contexts. With `memory`, a call that is known
+    to fail is not made again in the same run.
     """
-    door = Door(library, tools, framework="openai-agents")
+    bridge = LibraryBridge(library, tools, framework="openai-agents", memory=memory)
     return [
         FunctionTool(
             name=schema["name"],
             description=schema["description"],
             params_json_schema=schema["parameters"],
-            on_invoke_tool=partial(_call, door, schema["name"]),
+            on_invoke_tool=partial(_call_library_tool, bridge, schema["name"]),
             strict_json_schema=False,
         )
-        for schema in door.schemas()
+        for schema in bridge.schemas()
     ]
 
 
-async def _call(door: Door, name: str, ctx: ToolContext[Any], written: str) -> Any:
+async def _call_library_tool(bridge: LibraryBridge, name: str, ctx: ToolContext[Any], json_arguments: str) -> Any:
     try:
-        arguments = json.loads(written or "{}")
+        arguments = json.loads(json_arguments or "{}")
     except ValueError as error:
-        return f"The arguments of {name!r} are no JSON ({error}). Write them as one JSON object."
+        return f"The arguments of {name!r} are not JSON ({error}). Write them as one JSON object."
     group = None if ctx.run_config is None else ctx.run_config.group_id
-    # All calls of a run share its usage, and nothing else that could be told from other runs'.
-    context = door.context(run=ctx.usage, conversation_id=group, context=ctx.context)
-    return _settled(await door.call(name, arguments, context))
+    # All calls of a run share its usage object; nothing else distinguishes them from those of other runs.
+    context = bridge.context(run=ctx.usage, conversation_id=group, context=ctx.context)
+    result = await bridge.call(name, arguments, context)
+    parts = select_visible_parts(result) if result.is_success else []
+    return [_convert_part(part) for part in parts] if parts else result.text
 
 
-def _settled(result: ToolExecutionResult) -> Any:
-    parts = shown_parts(result) if result.is_success else []
-    return [_shown(part) for part in parts] if parts else result.text
-
-
-def _shown(part: Content) -> Any:
+def _convert_part(part: Content) -> Any:
     if isinstance(part, Image):
-        return ToolOutputImage(image_url=data_url(part))
-    return ToolOutputText(text=text_of_part(part))
+        return ToolOutputImage(image_url=make_data_url(part))
+    return ToolOutputText(text=convert_part_to_text(part))

@@ -1,17 +1,20 @@
-"""A library's tools for pydantic-ai: `Agent(model, toolsets=[FerruleToolset(library)])`."""
+"""The tools of a library for pydantic-ai: `Agent(model, toolsets=[FerruleToolset(library)])`; and toolsets as tools."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ferrule.adapters.door import Door
-from ferrule.adapters.parts import shown_parts, text_of_part
-from ferrule.call import ToolExecutionResult
-from ferrule.content import Audio, Content, Image
+from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, select_visible_parts
+from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
+from ferrule.core.content import Audio, Content, Image
+from ferrule.core.spec import Tool
 from ferrule.errors import VALIDATION_ERROR, MissingExtra
-from ferrule.library import UnifiedToolLibrary
-from ferrule.sources.toolset import tools_of_toolset
+from ferrule.kinds.frameworks.pydantic_ai import make_run_context, read_toolset_tool
+from ferrule.kinds.function.decorator import NO_OPTIONS
+from ferrule.kinds.function.tools import convert_foreign_tool
+from ferrule.library.library import UnifiedToolLibrary
 
 try:
     from pydantic_ai import AbstractToolset, BinaryContent, ModelRetry, RunContext, ToolDefinition, ToolReturn
@@ -21,22 +24,26 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("pydantic-ai-slim", "pydantic-ai") from error
 
-__all__ = ["FerruleToolset", "tools_of_toolset"]
-
-# The engine checks arguments, and says more about what is wrong with them.
-_ANYTHING = SchemaValidator(core_schema.any_schema())
+# The engine validates arguments, with better messages.
+_ANY_VALUE = SchemaValidator(core_schema.any_schema())
 
 
 class FerruleToolset(AbstractToolset[Any]):
     """Every action of a library's tools, or of those named, as they are at each step of a run.
 
-    An agent's `deps` are `variables["deps"]` of the calls' contexts.
+    An agent's `deps` are `variables["deps"]` of the calls' contexts. With `memory`, a call that is known to fail is not
+    made again in the same run.
     """
 
     def __init__(
-        self, library: UnifiedToolLibrary, tools: Sequence[str] | None = None, *, id: str | None = None
+        self,
+        library: UnifiedToolLibrary,
+        tools: Sequence[str] | None = None,
+        *,
+        id: str | None = None,
+        memory: bool = False,
     ) -> None:
-        self._door = Door(library, tools, framework="pydantic-ai")
+        self._bridge = LibraryBridge(library, tools, framework="pydantic-ai", memory=memory)
         self._id = id
 
     @property
@@ -54,30 +61,74 @@ class FerruleToolset(AbstractToolset[Any]):
                     strict=False,
                 ),
                 max_retries=ctx.max_retries,
-                args_validator=_ANYTHING,
+                args_validator=_ANY_VALUE,
             )
-            for schema in self._door.schemas()
+            for schema in self._bridge.schemas()
         }
 
     async def call_tool(self, name: str, tool_args: Any, ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
-        context = self._door.context(run=ctx.run_id or ctx.usage, conversation_id=ctx.conversation_id, deps=ctx.deps)
-        return _settled(await self._door.call(name, tool_args, context))
+        context = self._bridge.context(run=ctx.run_id or ctx.usage, conversation_id=ctx.conversation_id, deps=ctx.deps)
+        return _convert_result(await self._bridge.call(name, tool_args, context))
 
 
-def _settled(result: ToolExecutionResult) -> Any:
+def _convert_result(result: ToolExecutionResult) -> Any:
     if not result.is_success:
-        mend = result.error_type == VALIDATION_ERROR or result.metadata.get("advice") == "change_arguments"
-        raise ModelRetry(result.text) if mend else ToolFailed(result.text)
-    parts = shown_parts(result)
-    value = [_shown(part) for part in parts] if parts else _value(result)
+        can_retry = result.error_type == VALIDATION_ERROR or result.metadata.get("advice") == "change_arguments"
+        raise ModelRetry(result.text) if can_retry else ToolFailed(result.text)
+    if parts := select_visible_parts(result):
+        value: Any = [_convert_part(part) for part in parts]
+    else:
+        value = result.output["result"] if set(result.output) == {"result"} else result.output
     return ToolReturn(value, metadata={"call_id": result.call_id, **result.metadata})
 
 
-def _value(result: ToolExecutionResult) -> Any:
-    return result.output["result"] if set(result.output) == {"result"} else result.output
-
-
-def _shown(part: Content) -> Any:
+def _convert_part(part: Content) -> Any:
     if isinstance(part, (Image, Audio)):
         return BinaryContent(part.data, media_type=part.mime_type)
-    return text_of_part(part)
+    return convert_part_to_text(part)
+
+
+# Toolsets that must be entered and asked for their tools with await
+
+
+async def tools_of_toolset(toolset: Any, *, deps: Any = None) -> list[Tool]:
+    """The tools a pydantic-ai toolset of any kind lists for an agent with these `deps`: `library.register(*tools)`."""
+    entered = OpenToolset(toolset)
+    await entered.wait_until_ready()
+    try:
+        listed = await toolset.get_tools(make_run_context(None, deps, ToolExecutionContext()))
+        tools = [read_toolset_tool(toolset, tool, deps) for tool in listed.values()]
+    except BaseException:
+        await entered.aclose()
+        raise
+    return [convert_foreign_tool(tool, NO_OPTIONS, resource=entered) for tool in tools]
+
+
+class OpenToolset:
+    """A toolset entered and exited by one task, as what it opens (a connection, a server) may require.
+
+    It is exited when the engine that has its tools is closed.
+    """
+
+    def __init__(self, toolset: Any) -> None:
+        self._toolset = toolset
+        self._stop = asyncio.Event()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run())
+
+    async def wait_until_ready(self) -> None:
+        await self._ready
+
+    async def aclose(self) -> None:
+        self._stop.set()
+        await self._task
+
+    async def _run(self) -> None:
+        try:
+            async with self._toolset:
+                self._ready.set_result(None)
+                await self._stop.wait()
+        except Exception as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)

@@ -1,9 +1,9 @@
 """The tool-call loop on top of the library."""
 
 from ferrule.agent.agent import Agent
-from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep, Approval, ApprovalRequest, Question
-from ferrule.agent.approval import ApprovalPolicy, Person
-from ferrule.agent.limits import RunLimits
+from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep
+from ferrule.agent.run import RunLimits
+from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question
 
 __all__ = [
     "Agent",
@@ -11,7 +11,6 @@ __all__ = [
     "AgentState",
     "AgentStep",
     "Approval",
-    "ApprovalPolicy",
     "ApprovalRequest",
     "Person",
     "Question",

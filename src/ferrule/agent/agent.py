@@ -1,7 +1,8 @@
 """The tool-call loop: model → calls → tools → history → model, until there is an answer.
 
-Every call goes through a sub-agent of the run, the hub and the engine; a memory keeps the run from repeating what is
-known to fail. A run is written down as it goes: it can wait for a person for days, and go on after a crash.
+Every call goes through a sub-agent of the run, the hub and the engine. A memory keeps the run from repeating calls that
+are known to fail. A run is written into the store as it proceeds, so it can wait for a person for days and continue
+after a crash.
 """
 
 from __future__ import annotations
@@ -10,453 +11,589 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self, TypeVar, overload
 
-from ferrule.agent.account import account
-from ferrule.agent.acting import Acting
-from ferrule.agent.alone import alone
-from ferrule.agent.answer import AgentAnswer, AgentState, Approval
-from ferrule.agent.approval import ApprovalPolicy, Person
-from ferrule.agent.events import OnEvent, RunEnded, RunEvent, RunPaused, TurnStarted
-from ferrule.agent.limits import RunLimits
-from ferrule.agent.meaning import Meaning, Meant
-from ferrule.agent.prompts import failure_briefing, language_of, system_prompt, warnings_from_earlier_runs
-from ferrule.agent.recovery import answer_what_was_interrupted, relearn
-from ferrule.agent.run import BOOKS, Run
-from ferrule.agent.speaking import Speaking
-from ferrule.agent.style import Decisions, Style, ToolCalls, numbered
-from ferrule.agent.toolbox import Offer, Toolbox
-from ferrule.call import ToolExecutionContext, ToolExecutionResult
-from ferrule.errors import ModelError, RequestTooLong, SetupError
-from ferrule.library import UnifiedToolLibrary
-from ferrule.memory import RunMemory
-from ferrule.memory.counsel import Counsel
-from ferrule.messages import Message, ToolCall, assistant_message, system_message, user_message
+from ferrule.agent.answer import (
+    AgentAnswer,
+    AgentState,
+    OnEvent,
+    RunEnded,
+    RunEvent,
+    RunPaused,
+    TurnStarted,
+    log_listener_errors,
+)
+from ferrule.agent.formats import (
+    DecisionFormat,
+    ReplyFormat,
+    TextStreamer,
+    ToolCallFormat,
+    assign_call_ids,
+    reject_calls_over_limit,
+)
+from ferrule.agent.output import MAX_OUTPUT_ATTEMPTS, OutputType
+from ferrule.agent.prompts import (
+    explain_stop,
+    short_failure_summary,
+    suggest_missing_setup,
+    system_prompt,
+    warnings_from_earlier_runs,
+)
+from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
+from ferrule.agent.run import RUN_PREFIX, BudgetedModel, Run, RunBudget, RunLimits, lock_run
+from ferrule.agent.toolbox import AgentLibrary, CallResolver, ResolvedCall, Toolbox, ToolOffer, register_functions
+from ferrule.agent.turn import RunServices, TurnExecutor, policy_of_run
+from ferrule.core.events import RunEvents
+from ferrule.core.messages import Message, ToolCall, assistant_message, system_message, user_message
+from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
+from ferrule.core.names import did_you_mean
+from ferrule.core.permission import CallPolicy, Principal
+from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.library.subagent import ToolSubAgent
 from ferrule.models.choose import choose_model
-from ferrule.models.model import Model, ModelReply, ModelRequest
-from ferrule.spec import Tool
-from ferrule.subagent import ToolSubAgent
+from ferrule.models.retry import RetryingModel, close_model
+from ferrule.policy.approvals import Approval, Person, check_person
+from ferrule.policy.policy import check_policy
+from ferrule.texts.language import detect_language
 
 logger = logging.getLogger("ferrule.agent")
 
-SILENCES: Final = 3
-"""After so many replies in a row that neither call nor answer, the run is given up."""
-TROUBLE: Final = 3
-"""After so many turns in a row in which everything failed, the model is told how things stand."""
-WAITING: Final = 1_000
-"""Of so many runs that wait, the calls are kept with their secrets."""
+T = TypeVar("T")
+
+MAX_EMPTY_REPLIES: Final = 3
+"""The run is stopped after this many replies in a row without a call or an answer."""
+FAILED_TURNS_BEFORE_BRIEFING: Final = 3
+"""The model gets a summary of the failures after this many turns in a row in which every call failed."""
+MAX_PAUSED_RUNS: Final = 1_000
+"""How many waiting runs have their calls, with the secrets in them, kept in memory."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Life:
-    """What a run has beside its state while it is alive."""
+class ActiveRun:
+    """A run in progress: its state, and the objects that work on it."""
 
     run: Run
-    acting: Acting
-    calls: ToolSubAgent
-    memory: RunMemory | None
-    style: Style
-    emit: OnEvent
-    used: set[Tool]
-    silences: int = 0
-    trouble: int = 0
+    services: RunServices
+    turn: TurnExecutor
+    format: ReplyFormat
+    events: RunEvents
+    output: OutputType | None = None
+    """The type of the answer, if the caller named one."""
+    rejected_outputs: int = 0
+    empty_replies: int = 0
+    failed_turns: int = 0
 
 
 class Agent:
-    """A model with tools. One agent may have many runs at once."""
+    """A model with tools: those of a library, or a list of functions. One agent may have many concurrent runs."""
 
     def __init__(
         self,
-        library: UnifiedToolLibrary,
+        library: UnifiedToolLibrary | list[Any] | Model | str | None = None,
         model: Model | str | None = None,
         *,
         name: str = "agent",
         instructions: str = "",
-        tools: Collection[str] | None = None,
+        tools: Collection[Any] | None = None,
         core_tools: Sequence[str] = (),
+        control_tools: Collection[str] | None = None,
         limits: RunLimits | None = None,
-        approval: ApprovalPolicy | None = None,
+        policy: CallPolicy | None = None,
+        principal: Principal | None = None,
         person: Person | None = None,
         memory: bool = True,
-        style: Literal["tool_calls", "decisions"] = "tool_calls",
+        style: Literal["tool_calls", "decisions"] | ReplyFormat = "tool_calls",
         window_tokens: int = 100_000,
         schema_tokens: int = 20_000,
     ) -> None:
-        """`tools` are the only ones it may use; `core_tools` are shown in full however many there are.
+        """`Agent(library, model)`, or `Agent([function, …], model)` without a library.
 
-        `memory=False` lets it repeat what is known to fail. Without a `person` a run that needs one waits.
+        `tools` restricts the agent to these tools: names of tools of the library, or functions and other things that
+        can be registered, which are added to the library. Without a library the agent has one of its own with only
+        these; it is open during a run, or inside `async with agent`. The model always sees the schemas of `core_tools`.
+
+        The model may end a run with `finish_task` and ask with `ask_user`; those in `control_tools` are shown to it, by
+        default `ask_user` if there is a `person` to answer. `policy` decides about its calls instead of the library's.
+        `principal` is who it is to policies; by default an agent with its `name`.
+
+        `memory=False` lets the agent repeat calls that are known to fail. Runs learn from earlier runs of the same
+        tenant only: the principal's, or else the library's. Without a `person`, a run that needs an answer or an
+        approval waits. With `style` "decisions", or a `DecisionFormat`, it decides by prompt, not by tool calls.
         """
-        self.library, self.name = library, name
-        self.model = model if not (model is None or isinstance(model, str)) else choose_model(model)
-        self.instructions, self.person, self.memory = instructions, person, memory
-        self.limits, self.approval = limits or RunLimits(), approval or ApprovalPolicy()
+        self._own_library: AgentLibrary | None = None
+        library, tools = (None, [*library, *(tools or ())]) if isinstance(library, list) else (library, tools)
+        if isinstance(library, UnifiedToolLibrary):
+            self.library = library
+        elif library is not None and model is not None:
+            raise SetupError(f"{library!r} is not a library or a list of tools: write Agent(library, model)")
+        else:
+            self._own_library = AgentLibrary(tools or ())
+            self.library = self._own_library.library
+            model = library if library is not None else model
+        self.name = name
+        self.model = choose_model(model)
+        self.instructions, self.person, self.memory = instructions, check_person(person), memory
+        check_policy(policy)
+        self.limits, self.policy = limits or RunLimits(), policy
+        self._principal = self.library.with_tenant(principal or Principal(kind="agent", name=name))
         self._style, self._window = style, window_tokens
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
-        self._toolbox = self._make_toolbox(tools)
-        self._waiting: OrderedDict[str, list[ToolCall]] = OrderedDict()
+        self._control_tools = frozenset((["ask_user"] if person else []) if control_tools is None else control_tools)
+        self._toolbox = self._make_toolbox(None if tools is None else register_functions(self.library, tools))
+        self._paused_calls: OrderedDict[str, list[ToolCall]] = OrderedDict()
 
-    # Its tools
+    # Tools
 
     def register_tool(self, tool: Any) -> None:
-        """Bring a tool along, for the library as well."""
+        """Add a tool to the agent and to the library."""
         self.register_tools(tool)
 
     def register_tools(self, *tools: Any) -> None:
         specs = self.library.register(*tools)
         if self._toolbox.allowed is not None:
-            self.load_tools_by_config({*self._toolbox.allowed, *(spec.tool_id for spec in specs)})
+            self._toolbox = self._make_toolbox({*self._toolbox.allowed, *(spec.tool_id for spec in specs)})
 
     def load_tools_by_config(self, tool_names: Collection[str]) -> None:
-        """Hold it to these tools, whatever it had before."""
+        """Restrict the agent to these tools, replacing any earlier restriction. Names may have wildcards."""
+        snapshot, engine = self.library.engine.registry.snapshot(), self.library.engine
+        for name in tool_names:
+            if not (snapshot.may_contain(name) or set(name) & set("*?[") or engine.may_discover(name)):
+                raise SetupError(f"There is no tool {name!r}.{did_you_mean(name, snapshot.by_id)}")
         self._toolbox = self._make_toolbox(tool_names)
 
-    # Its runs
+    @property
+    def active_resources(self) -> dict[str, Any]:
+        """The objects of tools that are cleaned up when runs end, by the names of the tools."""
+        permitted = self._toolbox.permissions.select_tools(self.library.engine.registry.snapshot())
+        objects = {tool.id: getattr(tool.target, "closable_object", None) for tool in permitted.values()}
+        return {tool_id: resource for tool_id, resource in objects.items() if resource is not None}
 
+    # The library of its own
+
+    async def __aenter__(self) -> Self:
+        if self._own_library is not None:
+            await self._own_library.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._own_library is not None:
+            await self._own_library.close()
+
+    # Runs
+
+    @overload
     async def run(
         self,
         task: str,
         *,
+        output: type[T],
         history: Sequence[Message] = (),
         run_id: str | None = None,
         on_event: OnEvent | None = None,
-    ) -> AgentAnswer:
-        """Do a task. Whatever goes wrong is in the answer; with `history` it goes on from an earlier conversation."""
-        if not task.strip():
-            raise SetupError("There is nothing to do: the task is empty.")
-        run = Run(task, self.library.engine.store, run_id)
-        with alone(self.library.engine.store, run.id):
+        budget: RunBudget | None = None,
+    ) -> AgentAnswer[T]: ...
+    @overload
+    async def run(
+        self,
+        task: str,
+        *,
+        output: None = None,
+        history: Sequence[Message] = (),
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        budget: RunBudget | None = None,
+    ) -> AgentAnswer[str]: ...
+    async def run(
+        self,
+        task: str,
+        *,
+        output: Any = None,
+        history: Sequence[Message] = (),
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        budget: RunBudget | None = None,
+    ) -> AgentAnswer[Any]:
+        """Do a task. Errors are reported in the answer. `history` holds the messages of an earlier conversation.
+
+        `output` is the type of the answer: a pydantic model, a dataclass, or a type such as `int` or `list[str]`. The
+        answer is checked, and the model is told what is wrong with it; `answer.output` is the value.
+        `budget` is given by a caller who has used part of the limits for this task already.
+        """
+        if not isinstance(task, str) or not task.strip():
+            raise SetupError(f"task must be a string that is not empty, not {task!r}.")
+        output_type = None if output is None else OutputType(output)
+        async with self:
+            self.library.require_open()
+            run = Run(task, self.library.engine.store, run_id)
+            return await self._run_task(run, run_id, output_type, history, on_event, budget or RunBudget(self.limits))
+
+    @overload
+    def run_sync(self, task: str, *, output: type[T], history: Sequence[Message] = ()) -> AgentAnswer[T]: ...
+    @overload
+    def run_sync(self, task: str, *, output: None = None, history: Sequence[Message] = ()) -> AgentAnswer[str]: ...
+    def run_sync(self, task: str, *, output: Any = None, history: Sequence[Message] = ()) -> AgentAnswer[Any]:
+        """Do a task in code that is not async. A library that is not open is opened for it."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise SetupError(
+                "run_sync was called inside a running event loop, which it would block. Use `await agent.run(…)` there."
+            )
+        if self.library.engine.is_open:
+            raise SetupError(
+                "The library of this agent is open in another event loop. Use `await agent.run(…)` there, or run_sync "
+                "without opening the library."
+            )
+
+        async def run() -> AgentAnswer[Any]:
+            async with self if self._own_library is not None else self.library:
+                try:
+                    answer: AgentAnswer[Any] = await self.run(task, output=output, history=history)
+                    return answer
+                finally:
+                    if isinstance(self.model, RetryingModel):  # its connections belong to this event loop
+                        await close_model(self.model)
+
+        return asyncio.run(run())
+
+    async def _run_task(
+        self,
+        run: Run,
+        run_id: str | None,
+        output: OutputType | None,
+        history: Sequence[Message],
+        on_event: OnEvent | None,
+        budget: RunBudget,
+    ) -> AgentAnswer[Any]:
+        task = run.task
+        async with lock_run(self.library.engine.store, run.id) as lock:
             if run_id is not None and await run.exists():
                 raise SetupError(
-                    f"There is a run {run_id!r} already. Go on with it by resume({run_id!r}), or name another."
+                    f"The run {run_id!r} exists already. Continue it with resume({run_id!r}), or choose another id."
                 )
-            life = await self._bring_to_life(run, on_event)
+            active = await self._start_run(run, on_event, budget, output)
             earlier = [message for message in history if message["role"] != "system"]
-            run.begin([system_message(self._instructions(task)), *earlier, user_message(task)])
-            return await self._live(life)
+            run.begin([system_message(self._build_instructions(task, output)), *earlier, user_message(task)])
+            answer = await self._run_loop(active)
+            lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
+            return answer
 
+    @overload
     async def resume(
         self,
         run_id: str,
         answer: str | None = None,
         *,
+        output: type[T],
         approvals: Mapping[str, Approval | bool] | bool | None = None,
         on_event: OnEvent | None = None,
-    ) -> AgentAnswer:
-        """Go on with a run that waits, or that a crash interrupted.
+    ) -> AgentAnswer[T]: ...
+    @overload
+    async def resume(
+        self,
+        run_id: str,
+        answer: str | None = None,
+        *,
+        output: None = None,
+        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        on_event: OnEvent | None = None,
+    ) -> AgentAnswer[str]: ...
+    async def resume(
+        self,
+        run_id: str,
+        answer: str | None = None,
+        *,
+        output: Any = None,
+        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        on_event: OnEvent | None = None,
+    ) -> AgentAnswer[Any]:
+        """Continue a run that is waiting or was interrupted by a crash.
 
-        `answer` is what the user says to what the run asked; `approvals` say of each call that waits (by its id, or
-        with one word for all) whether it may be made.
+        `answer` is the user's answer to the run's question. `approvals` maps the ids of waiting calls to decisions; a
+        single value decides about all of them. `output` is the type of the answer, as `run` got it.
         """
-        with alone(self.library.engine.store, run_id):
+        output_type = None if output is None else OutputType(output)
+        async with self, lock_run(self.library.engine.store, run_id):
+            self.library.require_open()
             run = await Run.load(run_id, self.library.engine.store)
-            life = await self._bring_to_life(run, on_event)
-            return await self._live(life, self._catch_up(life, answer, approvals))
+            costs = sum(step.cost or 0.0 for step in run.steps)
+            budget = RunBudget(self.limits, usage=run.usage, seconds=run.seconds, tool_cost=costs)
+            active = await self._start_run(run, on_event, budget, output_type)
+            return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
 
     async def stream(
-        self, task: str, *, history: Sequence[Message] = (), run_id: str | None = None
+        self, task: str, *, output: Any = None, history: Sequence[Message] = (), run_id: str | None = None
     ) -> AsyncGenerator[RunEvent, None]:
-        """Do a task and see what happens as it happens; the last event has the answer. Leaving early ends the run."""
+        """Do a task and yield its events as they happen; the last has the answer. Closing the stream ends the run."""
         events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
-        task_of_run = asyncio.create_task(
-            self.run(task, history=history, run_id=run_id, on_event=events.put_nowait), name=f"ferrule-{self.name}"
+        run_task = asyncio.create_task(
+            self.run(task, output=output, history=history, run_id=run_id, on_event=events.put_nowait),
+            name=f"ferrule-{self.name}",
         )
-        task_of_run.add_done_callback(lambda _: events.put_nowait(None))
+        run_task.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
                 yield event
-            task_of_run.result()
+            run_task.result()
         finally:
-            task_of_run.cancel()
-            await asyncio.wait({task_of_run})
+            run_task.cancel()
+            await asyncio.wait({run_task})
 
     async def history(self, run_id: str) -> list[Message]:
         """The messages of a run, in OpenAI's format."""
         return (await Run.load(run_id, self.library.engine.store)).messages
 
     async def runs(self) -> list[str]:
-        """The ids of the runs in the store, the latest first."""
-        return [book.removeprefix(BOOKS) for book in await self.library.engine.store.books(BOOKS)]
+        """The ids of the runs in the store, latest first."""
+        streams = await self.library.engine.store.list_streams(RUN_PREFIX)
+        return [stream.removeprefix(RUN_PREFIX) for stream in streams]
 
-    # The story of a run
+    # Stages of a run
 
-    async def _live(self, life: _Life, before: Awaitable[None] | None = None) -> AgentAnswer:
-        run = life.run
-        try:
-            if before is not None:
-                await before
-            while run.state is AgentState.RUNNING:
-                await self._turn(life)
-        except ModelError as error:
-            self._stop(life, str(error))
-        finally:
-            await self._clean_up(life)
-        return self._answer(life)
-
-    async def _catch_up(
-        self, life: _Life, answer: str | None, approvals: Mapping[str, Approval | bool] | bool | None
-    ) -> None:
-        """From where a run was left to where its model may go on, as far as what it waits for is there."""
-        run, engine = life.run, self.library.engine
-        relearn(run, life.memory, engine.registry)
-        if answer is not None and not run.questions:
-            raise SetupError(f"The run {run.id!r} has asked nothing that could be answered.")
-        if run.state in (AgentState.FINISHED, AgentState.STOPPED):
-            return
-        for tool in filter(None, map(engine.registry.get, {step.tool_id for step in run.steps})):
-            life.acting.used(tool)  # so that what it holds since then is put away too
-        known = {*run.questions, *run.approvals} if run.state is AgentState.WAITING else set[str]()
-        run.go_on()
-        self._bring_back_secrets(run)
-        offer = self._toolbox.offer(run.task)
-        await answer_what_was_interrupted(run, life.acting, offer, engine)
-        await self._take_words(life, offer, answer, approvals)
-        if not run.is_waiting:
-            self._finish(run)
-        else:
-            run.wait(is_noted={*run.questions, *run.approvals} <= known)
-
-    async def _turn(self, life: _Life) -> None:
-        run = life.run
-        limit = self.limits.reached(turns=run.turns, calls=len(run.steps), seconds=run.seconds, usage=run.usage)
-        if limit is not None:
-            self._stop(life, limit)
-            return
-        offer = self._toolbox.offer(run.task)
-        reply = await self._think(life, offer)
-        move = life.style.read(run, reply, offer)
-        calls = self._within_limits(run, numbered(run, move.calls))
-        text = move.text or reply.text
-        run.said(assistant_message(text, calls), calls, reply.usage, kept=self._kept(life, text, calls, offer))
-        if calls:
-            await self._act(life, offer, calls)
-        elif move.remark is not None:
-            self._remark(life, move.remark)
-        else:
-            run.end(AgentState.FINISHED, move.text)
-
-    async def _think(self, life: _Life, offer: Offer) -> ModelReply:
-        life.emit(TurnStarted(life.run.turns + 1))
-        while True:
-            try:
-                return await self._generate(life, life.style.request(life.run, offer), offer)
-            except RequestTooLong:
-                if not life.style.shorten():
-                    raise
-
-    async def _generate(self, life: _Life, request: ModelRequest, offer: Offer) -> ModelReply:
-        # Nobody is told in pieces who does not watch: some models answer faster as a whole.
-        speaking = None if life.emit is _nobody else Speaking(life.emit, offer.known)
-        left = None if self.limits.seconds is None else max(0.001, self.limits.seconds - life.run.seconds)
-        try:
-            async with asyncio.timeout(left):
-                reply = await self.model.generate(request, speaking)
-        except TimeoutError:
-            raise ModelError(f"the model {self.model.name!r} did not answer in the time that was left") from None
-        if speaking is not None:
-            speaking.finish()
-        return reply
-
-    async def _act(self, life: _Life, offer: Offer, calls: Sequence[ToolCall]) -> None:
-        run, life.silences = life.run, 0
-        before = len(run.steps)
-        await life.acting.perform(calls, offer)
-        if run.is_waiting:
-            run.wait()
-            self._waiting[run.id] = run.open_calls
-            if len(self._waiting) > WAITING:
-                self._waiting.popitem(last=False)
-        elif not self._finish(run):
-            made = run.steps[before:]
-            life.trouble = 0 if any(step.is_success for step in made) else life.trouble + 1
-            if life.trouble >= TROUBLE and life.trouble % TROUBLE == 0 and run.context.failed_attempts:
-                run.add(user_message(failure_briefing(run.context, language=language_of(run.task))))
-
-    # Small parts of the story
-
-    async def _bring_to_life(self, run: Run, on_event: OnEvent | None) -> _Life:
-        engine, emit = self.library.engine, _nobody if on_event is None else _patient(on_event)
-        book = self.library.failures
-        memory = None
+    async def _start_run(
+        self, run: Run, on_event: OnEvent | None, budget: RunBudget, output: OutputType | None = None
+    ) -> ActiveRun:
+        engine, memory = self.library.engine, None
+        events = budget.attach(engine, self._toolbox.principal, run.id)
+        await self._toolbox.prepare(run.task)
         if self.memory:
-            await book.load()
-            counsel = Counsel(run.context, engine.registry, book, max_retries=self.limits.max_retries)
-            memory = RunMemory(adviser=counsel, listener=book)
-        calls = ToolSubAgent(
+            memory = await self.library.create_run_memory(
+                run.context, max_retries=self.limits.max_retries, permissions=self._toolbox.permissions
+            )
+        subagent = ToolSubAgent(
             self.name,
             engine,
             conversation_id=run.id,
-            tools=self._toolbox.allowed_names(),
-            door=_Door(self.library, self._toolbox),
+            principal=self._toolbox.principal,
+            caller=self._toolbox,
             memory=memory,
-            policy=self.approval,
+            policy=policy_of_run(run, engine.policy if self.policy is None else self.policy, engine.registry),
+            model=BudgetedModel(self.model, budget),
+            priority=self.limits.priority,
         )
-        used: set[Tool] = set()
-
-        def note_use(tool: Tool) -> None:
-            if tool not in used:
-                used.add(tool)
-                enter = getattr(tool.target, "enter", None)
-                if enter is not None:
-                    enter(run.id)
-
-        def forgive() -> None:
-            if memory is not None:
-                memory.forgive()  # a person has spoken: what failed may be tried again
-
-        acting = Acting(
-            run=run,
-            calls=calls,
-            meaning=Meaning(self.library.hub, self._toolbox),
-            policy=self.approval,
+        services = RunServices(
+            engine=engine,
+            subagent=subagent,
+            resolver=CallResolver(self.library.hub, self._toolbox),
             person=self.person,
-            emit=emit,
-            used=note_use,
-            heard=forgive,
-            patience=partial(self._patience, run),
-            settled=engine.discovered,
+            budget=budget,
+            memory=memory,
+            listener=log_listener_errors(on_event),
         )
-        style: Style = ToolCalls(self._window) if self._style == "tool_calls" else Decisions()
-        run.context.available_tools = [
-            s for s in await self.library.get_all_tools() if self._toolbox.may_use(s.tool_id)
-        ]
-        return _Life(run=run, acting=acting, calls=calls, memory=memory, style=style, emit=emit, used=used)
+        permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
+        run.context.available_tools = [*map(permissions.permitted_spec, permissions.select_tools(snapshot).values())]
+        reply_format = ToolCallFormat(self._window) if self._style == "tool_calls" else self._style
+        if isinstance(reply_format, str):
+            reply_format = DecisionFormat()
+        turn = TurnExecutor(run, services)
+        return ActiveRun(run=run, services=services, turn=turn, format=reply_format, events=events, output=output)
 
-    def _patience(self, run: Run, meant: Meant) -> float | None:
-        """No call takes longer than the run has left."""
-        if self.limits.seconds is None:
-            return None
-        own = None if meant.found is None else meant.found[0].spec.limits_of(meant.found[1]).timeout
-        left = max(0.001, self.limits.seconds - run.seconds)
-        return min(left, own or self.library.engine.config.default_timeout)
+    async def _run_loop(self, active: ActiveRun, first: Awaitable[None] | None = None) -> AgentAnswer[Any]:
+        run = active.run
+        with active.events.emit_agent_start_and_end(self.name, run.task) as data:
+            try:
+                if first is not None:
+                    await first
+                while run.state is AgentState.RUNNING:
+                    await self._take_turn(active)
+            except ModelError as error:
+                self._stop(active, str(error))
+            except BaseException as error:
+                run.interrupt(error)
+                raise
+            finally:
+                if run.state is not AgentState.WAITING:
+                    await active.turn.end_tool_use()
+            answer = data["answer"] = self._emit_answer(active)
+        return answer
 
-    def _instructions(self, task: str) -> str:
+    async def _resolve_open_calls(
+        self, active: ActiveRun, answer: str | None, approvals: Mapping[str, Approval | bool] | bool | None
+    ) -> None:
+        """Give the open calls of an interrupted or waiting run their results, as far as people have replied."""
+        run, registry = active.run, self.library.engine.registry
+        restore_memory(run, active.services.memory, registry)
+        if answer is not None and not run.questions:
+            raise SetupError(f"The run {run.id!r} has no open question. Resume it without an answer.")
+        if run.state in (AgentState.FINISHED, AgentState.STOPPED):
+            return
+        for tool in filter(None, map(registry.get, {step.tool_id for step in run.steps})):
+            active.turn.begin_tool_use(tool)  # so that the tool is released when the run ends
+        requested = run.open_requests if run.state is AgentState.WAITING else frozenset()
+        run.set_running()
+        self._restore_secrets(run)
+        offer = self._toolbox.offer(run.task)
+        await answer_interrupted_calls(run, active.turn, active.services, offer)
+        await self._apply_replies(active, offer, answer, approvals)
+        if not run.is_waiting:
+            self._end_if_finished(active)
+        else:
+            run.wait(is_recorded=run.open_requests <= requested)
+
+    async def _take_turn(self, active: ActiveRun) -> None:
+        run = active.run
+        limit = active.services.budget.find_reached_limit(turns=run.turns, calls=len(run.steps))
+        if (reason := limit or active.turn.find_endless_repetition()) is not None:
+            self._stop(active, reason)
+            return
+        offer = self._toolbox.offer(run.task, run.used_tools)
+        run.set_offer(offer.schemas, self.model.name)
+        try:
+            reply = await self._ask_model(active, offer)
+        except BudgetSpent as spent:
+            await active.turn.handle_spent_budget(spent)
+            return
+        parsed = active.format.parse(run, reply, offer)
+        resolver = active.services.resolver
+        calls = reject_calls_over_limit(run, assign_call_ids(run, parsed.calls), self.limits)
+        resolved = [resolver.resolve(call, offer) for call in calls]
+        self._collect_secrets(run, resolved)
+        redacted = assistant_message(parsed.text, [resolver.redact(call) for call in resolved])
+        message = assistant_message(parsed.text, calls)
+        cost = active.services.budget.reply_cost
+        run.add_reply(message, calls, reply.usage, redacted=redacted, source=parsed.source, cost=cost)
+        if calls:
+            await self._execute_calls(active, offer, resolved)
+        elif parsed.correction is not None and not (
+            parsed.is_answer_if_repeated and (active.empty_replies or active.output)
+        ):
+            self._send_correction(active, parsed.correction)
+        elif not can_reason(self.model) and (run.has_only_failures or reply.finish_reason == "refused"):
+            waiting = self.library.engine.registry.snapshot().unavailable
+            suggestion = "" if run.steps else f"\n{suggest_missing_setup(run.task, waiting)}"
+            run.end(AgentState.STOPPED, parsed.text + suggestion, parsed.text)
+        else:
+            self._finish(active, parsed.text)
+
+    async def _ask_model(self, active: ActiveRun, offer: ToolOffer) -> ModelReply:
+        active.services.emit(TurnStarted(active.run.turns + 1))
+        while True:
+            try:
+                request = active.format.request(active.run, offer, may_call=active.turn.may_call)
+                if active.output is not None:
+                    request = active.output.constrain(request, is_retry=active.rejected_outputs > 0)
+                return await self._generate(active, request, offer)
+            except RequestTooLong:
+                if not active.format.shorten_history():
+                    raise
+
+    async def _generate(self, active: ActiveRun, request: ModelRequest, offer: ToolOffer) -> ModelReply:
+        streamer = TextStreamer.create(active.services.listener, offer.known_tools, self.model)
+        reply = await BudgetedModel(self.model, active.services.budget).generate(request, streamer)
+        if streamer is not None:
+            streamer.finish()
+        return reply
+
+    async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[ResolvedCall]) -> None:
+        run, active.empty_replies = active.run, 0
+        before = len(run.steps)
+        await active.turn.execute_calls(calls, offer)
+        if run.is_waiting:
+            run.wait()
+            self._paused_calls[run.id] = run.open_calls
+            if len(self._paused_calls) > MAX_PAUSED_RUNS:
+                self._paused_calls.popitem(last=False)
+        elif not self._end_if_finished(active):
+            has_success = any(step.is_success for step in run.steps[before:])
+            active.failed_turns = 0 if has_success else active.failed_turns + 1
+            is_due = active.failed_turns > 0 and active.failed_turns % FAILED_TURNS_BEFORE_BRIEFING == 0
+            if is_due and run.context.failed_attempts:
+                run.add(user_message(short_failure_summary(run.context, language=detect_language(run.task))))
+
+    # Details
+
+    def _build_instructions(self, task: str, output: OutputType | None) -> str:
         warnings: list[str] = []
         if self.memory:
-            offered = {tool for tool, _ in self._toolbox.offer(task).actions.values()}
-            warnings = self.library.failures.warnings(offered)
-        language = language_of(task)
-        said = system_prompt(language=language, finish_task=True, ask_user=True, instructions=self.instructions)
-        return "\n\n".join(filter(None, [said, warnings_from_earlier_runs(warnings, language=language)]))
+            tools = {tool for tool, _ in self._toolbox.offer(task).actions.values()}
+            warnings = self.library.get_failure_history(self._principal.tenant).warnings(tools)
+        language = detect_language(task)
+        prompt = system_prompt(
+            language=language,
+            finish_task="finish_task" in self._control_tools,
+            ask_user="ask_user" in self._control_tools,
+            instructions=self.instructions,
+        )
+        form = "" if output is None else output.instruction
+        return "\n\n".join(filter(None, [prompt, form, warnings_from_earlier_runs(warnings, language=language)]))
 
-    def _within_limits(self, run: Run, calls: list[ToolCall]) -> list[ToolCall]:
-        """The calls; those beyond a limit say so instead of being made."""
-        most = self.limits.calls_per_turn
-        left = most if self.limits.calls is None else min(most, self.limits.calls - len(run.steps))
-        too_many = f"This call was not made: {left} more calls is the most for now. Make fewer at once."
-        return [*calls[:left], *(_refused(call, too_many) for call in calls[left:])]
-
-    async def _take_words(
+    async def _apply_replies(
         self,
-        life: _Life,
-        offer: Offer,
+        active: ActiveRun,
+        offer: ToolOffer,
         answer: str | None,
         approvals: Mapping[str, Approval | bool] | bool | None,
     ) -> None:
-        """What a person has said meanwhile."""
-        run = life.run
+        run = active.run
         waiting = {call.id: call for call in run.open_calls if call.id not in run.answers}
         if answer is not None:
-            life.acting.told(waiting[next(iter(run.questions))], answer)
-        for call_id in list(run.approvals):
-            word = approvals if isinstance(approvals, bool) or approvals is None else approvals.get(call_id)
-            if word is not None:
-                word = Approval(allowed=word) if isinstance(word, bool) else word
-                await life.acting.approved(waiting[call_id], offer, word)
+            active.turn.record_user_answer(waiting[next(iter(run.questions))], answer)
+        await active.turn.apply_approvals(waiting, offer, approvals)
 
-    def _kept(self, life: _Life, text: str, calls: Sequence[ToolCall], offer: Offer) -> Message:
-        """What the model said as it may be written down: without what its calls hand to tools as secrets."""
-        run, redaction = life.run, self.library.engine.store.redaction
-        for call in calls:
-            meant = life.acting.meaning.of(call, offer)
-            if meant.found is not None and meant.found[1].secret_names:
-                run.secrets += redaction.secrets_of(meant.call.arguments, meant.found[1].secret_names)
-        return assistant_message(text, [life.acting.meaning.shown(call, offer) for call in calls])
+    def _collect_secrets(self, run: Run, calls: Sequence[ResolvedCall]) -> None:
+        """Remember the secrets that calls pass to tools, so that they are removed from every stored entry."""
+        for resolved in calls:
+            if resolved.target is not None and resolved.target[1].secret_names:
+                secrets = self.library.engine.store.get_run_secrets(run.id)
+                secrets.add_params(resolved.call.arguments, resolved.target[1].secret_names)
 
-    def _bring_back_secrets(self, run: Run) -> None:
-        """Calls that wait lose their secrets in the notes; where this agent made the run wait, it still has them."""
-        kept = {call.id: call for call in self._waiting.pop(run.id, ())}
-        run.open_calls = [kept.get(call.id, call) for call in run.open_calls]
+    def _restore_secrets(self, run: Run) -> None:
+        """Put the secrets back into waiting calls: only the agent that paused the run has them, not the store."""
+        calls = {call.id: call for call in self._paused_calls.pop(run.id, ())}
+        run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
 
-    def _finish(self, run: Run) -> bool:
-        """End a run whose model has called `finish_task`."""
-        if run.finished_with is None:
+    def _end_if_finished(self, active: ActiveRun) -> bool:
+        """End the run if its model has called `finish_task`."""
+        if active.run.finish_message is None:
             return False
-        run.end(AgentState.FINISHED, run.finished_with)
+        self._finish(active, active.run.finish_message)
         return True
 
-    def _remark(self, life: _Life, text: str) -> None:
-        life.silences += 1
-        if life.silences >= SILENCES:
-            self._stop(life, f"the model said nothing that could be used {life.silences} times in a row")
+    def _finish(self, active: ActiveRun, text: str) -> None:
+        """End the run with this answer; if it is not of the type of the run's output, tell the model why."""
+        run, output = active.run, active.output
+        if output is None:
+            run.end(AgentState.FINISHED, text)
+            return
+        try:
+            run.value = output.parse(text)
+        except ValueError as error:
+            active.rejected_outputs += 1
+            if active.rejected_outputs >= MAX_OUTPUT_ATTEMPTS:
+                self._stop(active, f"the model gave no answer of the type {output.name}: {error}")
+            else:
+                run.add(user_message(f"This is not an answer of the required form: {error}.\n\n{output.instruction}"))
         else:
-            life.run.add(user_message(text))
+            run.end(AgentState.FINISHED, output.format(run.value))
 
-    def _stop(self, life: _Life, reason: str) -> None:
-        """End without an answer, but not without an account."""
-        run = life.run
-        logger.info("agent=<%s>, run=<%s>, turns=<%d> | stopped: %s", self.name, run.id, run.turns, reason)
-        run.end(AgentState.STOPPED, account(run.context, reason, language=language_of(run.task)), reason)
+    def _send_correction(self, active: ActiveRun, text: str) -> None:
+        active.empty_replies += 1
+        if active.empty_replies >= MAX_EMPTY_REPLIES:
+            self._stop(active, f"the model gave {active.empty_replies} replies in a row without a call or an answer")
+        else:
+            active.run.add(user_message(text))
 
-    def _answer(self, life: _Life) -> AgentAnswer:
-        answer = life.run.answer(life.calls.get_brief_summary())
-        life.emit(RunPaused(answer) if answer.state is AgentState.WAITING else RunEnded(answer))
+    def _stop(self, active: ActiveRun, reason: str) -> None:
+        """End the run without an answer; its text says what was tried."""
+        run = active.run
+        shown_reason = self.library.engine.store.get_run_secrets(run.id).redact(reason)
+        logger.info("agent=<%s>, run=<%s>, turns=<%d> | stopped: %s", self.name, run.id, run.turns, shown_reason)
+        run.end(AgentState.STOPPED, explain_stop(run.context, reason, language=detect_language(run.task)), reason)
+
+    def _emit_answer(self, active: ActiveRun) -> AgentAnswer[Any]:
+        answer = active.run.answer(active.services.subagent.get_brief_summary())
+        active.services.emit(RunPaused(answer) if answer.state is AgentState.WAITING else RunEnded(answer))
         return answer
 
-    async def _clean_up(self, life: _Life) -> None:
-        """What tools hold for this run is put away, unless it only waits."""
-        if life.run.state is AgentState.WAITING:
-            return
-        for tool in life.used:
-            leave = getattr(tool.target, "leave", None)
-            if leave is None:
-                continue
-            try:
-                await leave(life.run.id)
-            except Exception:
-                logger.exception("tool=<%s>, run=<%s> | could not put away what it holds", tool.id, life.run.id)
-
     def _make_toolbox(self, tools: Collection[str] | None) -> Toolbox:
-        return Toolbox(self.library, tools=tools, core=self._core, budget_tokens=self._schema_tokens)
-
-
-class _Door:
-    """The agent's own tools are called as they are; for all others the hub decides."""
-
-    def __init__(self, library: UnifiedToolLibrary, toolbox: Toolbox) -> None:
-        self._engine, self._hub, self._toolbox = library.engine, library.hub, toolbox
-
-    async def execute(
-        self,
-        name: str,
-        params: Mapping[str, Any] | None,
-        context: ToolExecutionContext | None,
-        /,
-        *,
-        action: str | None = None,
-    ) -> ToolExecutionResult:
-        own = self._toolbox.own(name)
-        if own is not None:
-            return await self._engine.execute_candidate(own, action, params, context)
-        return await self._hub.execute(name, params, context, action=action)
-
-
-def _refused(call: ToolCall, reason: str) -> ToolCall:
-    return ToolCall(name=call.name, arguments=call.arguments, id=call.id, error=reason)
-
-
-def _nobody(event: RunEvent) -> None:
-    """Nobody watches."""
-
-
-def _patient(on_event: OnEvent) -> OnEvent:
-    """A face that fails must not take the run with it."""
-
-    def emit(event: RunEvent) -> None:
-        try:
-            on_event(event)
-        except Exception:
-            logger.exception("event=<%s> | whoever watches the run failed", type(event).__name__)
-
-    return emit
+        principal = self._principal if tools is None else self._principal.restricted_to(tools)
+        return Toolbox(
+            self.library,
+            principal=principal,
+            policy=self.policy,
+            core=self._core,
+            budget_tokens=self._schema_tokens,
+            shown_control_tools=self._control_tools,
+        )

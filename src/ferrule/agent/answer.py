@@ -1,93 +1,95 @@
-"""What comes of a run: its answer, its steps, and what it waits for if it is not over."""
+"""The answer of a run, its steps, and the events emitted while it is in progress."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
-from ferrule.messages import Message, Usage
+from ferrule.core.call import Progress
+from ferrule.core.messages import Message, ToolCall, Usage
+from ferrule.errors import SetupError
+from ferrule.policy.approvals import ApprovalRequest, Question
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    OutputT = TypeVarWithDefault("OutputT", default=str)
+else:
+    OutputT = TypeVar("OutputT")
+
+logger = logging.getLogger("ferrule.agent")
 
 
 class AgentState(StrEnum):
-    """Where a run is."""
+    """The state of a run."""
 
     RUNNING = "running"
     WAITING = "waiting"
-    """For a person's word: an answer, or leave to make a call."""
+    """The run needs a person's answer, or approval of a call."""
     FINISHED = "finished"
     STOPPED = "stopped"
-    """It came to a limit, or the model failed; the answer says what was tried."""
+    """The run reached a limit, or the model failed. The answer says what was tried."""
+    INTERRUPTED = "interrupted"
+    """The run was cancelled, ended by an error, or its process is gone. It can be resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStep:
-    """One call of a run and what came of it."""
+    """One call of a run and its result."""
 
     id: str
     """The model's id for the call."""
     tool_id: str
     action: str | None
     arguments: dict[str, Any]
-    """As they may be shown: secrets are blanked."""
+    """Redacted: secrets are replaced."""
     text: str
-    """What the model was told."""
+    """The result as the model read it."""
     is_success: bool
     error_type: str | None = None
     seconds: float = 0.0
+    cost: float | None = None
+    """None for a tool without a price."""
     record_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """Something a run wants to know from a person before it goes on."""
-
-    call_id: str
-    text: str
-    options: tuple[str, ...] = ()
+NO_OUTPUT: Final = object()
+"""The answer has no value of a type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequest:
-    """A call that a person must agree to."""
-
-    call_id: str
-    tool_id: str
-    action: str | None
-    arguments: dict[str, Any]
-    """As they may be shown: secrets are blanked."""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
-    """A person's word on a call: as it is, with other arguments, or not at all."""
-
-    allowed: bool
-    arguments: Mapping[str, Any] | None = None
-    """What to call it with instead."""
-    reason: str = ""
-    """What the model is told when it is not allowed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentAnswer:
-    """What came of a run."""
+class AgentAnswer(Generic[OutputT]):
+    """The answer of a run, or the questions and approvals it waits for."""
 
     run_id: str
     state: AgentState
     text: str = ""
     steps: list[AgentStep] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    """What the model's replies and the calls cost; None if nothing of it has a price."""
     messages: list[Message] = field(default_factory=list)
     """The whole history, in OpenAI's format."""
     questions: list[Question] = field(default_factory=list)
     approvals: list[ApprovalRequest] = field(default_factory=list)
     reason: str = ""
-    """Why it stopped, if it did."""
+    """Why the run stopped, if its state is `stopped`."""
     summary: dict[str, Any] = field(default_factory=dict)
-    """Its calls in short: how many, of which tools, whether any failed."""
+    """A summary of the calls: how many there were, of which tools, and whether any failed."""
+    value: Any = field(default=NO_OUTPUT, repr=False)
+    """The output, where the run was started with a type for it."""
+
+    @property
+    def output(self) -> OutputT:
+        """The answer in the type that `run(…, output=…)` named; without one, its text. SetupError if there is none."""
+        if not self.is_finished:
+            why = f": {self.reason.rstrip('.')}" if self.reason else ""
+            next_step = " Continue it with agent.resume(…)." if self.state is AgentState.WAITING else ""
+            raise SetupError(f"The run {self.run_id!r} has no output: it is {self.state.value}{why}.{next_step}")
+        return cast(OutputT, self.text if self.value is NO_OUTPUT else self.value)
 
     @property
     def is_finished(self) -> bool:
@@ -109,3 +111,85 @@ class AgentAnswer:
             "reason": self.reason,
             "summary": self.summary,
         }
+
+
+# Events that an interface can show while a run is in progress
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """A turn starts: the model is asked for a reply."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A piece of the text the model writes."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A tool is called."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class CallProgress:
+    """A tool reports how far its call is (`report_progress`), or yields a part of its output."""
+
+    call: ToolCall
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class CustomEvent:
+    """A tool reports something of its own (`emit_event`)."""
+
+    call: ToolCall
+    name: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """A call has a result."""
+
+    step: AgentStep
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaused:
+    """The run waits for a person; it can be resumed."""
+
+    answer: AgentAnswer[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over."""
+
+    answer: AgentAnswer[Any]
+
+
+RunEvent: TypeAlias = (
+    TurnStarted | TextPiece | CallStarted | CallProgress | CustomEvent | CallEnded | RunPaused | RunEnded
+)
+OnEvent: TypeAlias = Callable[[RunEvent], None]
+
+
+def log_listener_errors(listener: Callable[[Any], None] | None) -> Callable[[Any], None] | None:
+    """Wrap a listener so that its exceptions are logged: a failing interface must not end the run. None stays None."""
+    if listener is None:
+        return None
+
+    def guarded(event: Any) -> None:
+        try:
+            listener(event)
+        except Exception:
+            logger.exception("event=<%s> | the listener of the run failed", type(event).__name__)
+
+    return guarded

@@ -1,104 +1,125 @@
-"""What a model is told about its task, what has happened so far, and how to answer.
+"""Prompts that state a task, what has happened so far, and how to reply.
 
-The prompts follow the language of the task unless one is named. What tools gave back stands in marked places, cut to
-a length, so that it can be told from what we say.
+They are in the language of the task unless another one is given. Tool results are marked and limited in length, so that
+a model can tell them from instructions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ferrule.agent.prompt_words import PromptWords, words_of
-from ferrule.content import as_text, encode_json
-from ferrule.describe.sentences import first_sentence, on_one_line, within
-from ferrule.describe.tokens import estimate_tokens
+from ferrule.catalog.search.terms import extract_terms
+from ferrule.core.content import as_text, encode_json
+from ferrule.core.json_schema import resolve_schema
+from ferrule.core.spec import Tool, ToolCapability, ToolSpec, parse_parameters
 from ferrule.memory.context import ExecutionContext
-from ferrule.spec import ToolCapability, ToolSpec, parameters_of
-from ferrule.validation.schema_walk import resolve
+from ferrule.models.offline.vocabulary import significant_terms
+from ferrule.texts.fixed_replies import SETUP_SUGGESTIONS, STOP_REPORT
+from ferrule.texts.language import detect_language
+from ferrule.texts.numbers import find_numbers
+from ferrule.texts.phrases import find_tool_phrases
+from ferrule.texts.prompts import PromptTexts, prompt_texts
+from ferrule.texts.shorten import estimate_tokens, first_sentence, shorten, single_line
 
-FAILURES_SHOWN: Final = 3
-OBSERVATIONS_SHOWN: Final = 2
-TOOLS_BUDGET: Final = 2000
+MAX_FAILURES: Final = 3
+MAX_OBSERVATIONS: Final = 2
+MAX_TOOLS_TOKENS: Final = 2000
 """Tokens for the list of tools."""
+MAX_SCHEMAS_TOKENS: Final = 4000
+"""Tokens for the tools that are listed with their schemas."""
 _OBSERVATION_LENGTH: Final = 800
 _ERROR_LENGTH: Final = 200
 _ARGUMENTS_LENGTH: Final = 160
-_MOST_VALUES: Final = 10
-_SWITCHES: Final = "tool_switches"
+_MAX_VALUES: Final = 10
+_TOOL_SWITCHES: Final = "tool_switches"
 
-_HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
-_KANA_OR_HANGUL = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
-_LATIN_WORD = re.compile(r"[A-Za-z][\w'-]*")
-_CLOSING = re.compile(r"<\s*/\s*(observation)", re.IGNORECASE)
-_NOT_THE_SPEAKER = re.compile(
-    r"https?://\S{1,2000}|\"[^\"\n]{1,500}\"|“[^”\n]{1,500}”|「[^」\n]{1,500}」|`[^`\n]{1,500}`"
-)
-
-
-def language_of(text: str) -> str:
-    """`zh` where at least half of what is said is Chinese, a character counting as a word; else `en`.
-
-    Addresses and quotations do not count.
-    """
-    said = _NOT_THE_SPEAKER.sub(" ", text[:5000])
-    han, words = len(_HAN.findall(said)), len(_LATIN_WORD.findall(said))
-    foreign = len(_KANA_OR_HANGUL.findall(said))
-    return "zh" if han and han >= words and han > foreign else "en"
+_CLOSING_TAG = re.compile(r"<\s*/\s*(observation)", re.IGNORECASE)
 
 
 # For models that decide by prompt
 
 
 def contextual_tool_selection_prompt(context: ExecutionContext, *, language: str | None = None) -> str:
-    """Asks for the next step and its tool, in the form of five lines."""
-    words = _words(context, language)
-    return _joined(
-        words.chooses_tools,
-        f"{words.task}: {context.task_description}",
-        f"{words.status}: {_counts(context, words)}",
-        _listed(words.failures, _failures(context, words), numbered=True),
-        _observations(context, words.observations, OBSERVATIONS_SHOWN),
-        _listed(words.patterns, _patterns(context, words)),
-        _tools(context.available_tools, words),
-        words.questions,
-        words.line_form,
+    """Ask for the next step and its tool, as five lines."""
+    texts = _choose_texts(context, language)
+    return _join_sections(
+        texts.chooses_tools,
+        f"{texts.task}: {context.task_description}",
+        f"{texts.status}: {_format_counts(context, texts)}",
+        _format_list(texts.failures, _failure_lines(context, texts), numbered=True),
+        _format_observations(context, texts.observations, MAX_OBSERVATIONS),
+        _format_list(texts.patterns, _pattern_lines(context, texts)),
+        _format_tools(context.available_tools, texts),
+        texts.questions,
+        texts.line_form,
     )
 
 
 def adaptive_execution_prompt(context: ExecutionContext, tool_id: str, *, language: str | None = None) -> str:
-    """Asks how to use one tool, in the form of a JSON object."""
-    words = _words(context, language)
+    """Ask how to use one tool, as a JSON object."""
+    texts = _choose_texts(context, language)
     spec = next((spec for spec in context.available_tools if spec.tool_id == tool_id), None)
-    return _joined(
-        words.uses_tool.format(tool=tool_id),
-        f"{words.task}: {context.task_description}\n{words.step}: {len(context.executed_steps) + 1}",
-        _listed(words.actions, map(_action_line, spec.capabilities) if spec is not None else ()),
-        _listed(words.problems_of_tool, _patterns(context, words, tool_id))
-        or f"{words.problems_of_tool}: {words.none}",
-        _observations(context, words.last_observation, 1) or f"{words.last_observation}: {words.none}",
-        words.strategy,
-        words.json_form_of_tool.format(tool=tool_id),
+    return _join_sections(
+        texts.uses_tool.format(tool=tool_id),
+        f"{texts.task}: {context.task_description}\n{texts.step}: {len(context.executed_steps) + 1}",
+        _format_list(texts.actions, map(_action_line, spec.capabilities) if spec is not None else ()),
+        _format_list(texts.problems_of_tool, _pattern_lines(context, texts, tool_id))
+        or f"{texts.problems_of_tool}: {texts.none}",
+        _format_observations(context, texts.last_observation, 1) or f"{texts.last_observation}: {texts.none}",
+        texts.strategy,
+        texts.json_form_of_tool.format(tool=tool_id),
     )
 
 
-def contextual_decision_prompt(context: ExecutionContext, *, language: str | None = None) -> str:
-    """Asks what happens next, in the form of a JSON object."""
-    words = _words(context, language)
-    return _joined(
-        words.decides,
-        f"{words.task}: {context.task_description}",
-        f"{words.status}: {_counts(context, words)}",
-        _listed(words.failures_by_tool, _failures_by_tool(context, words)),
-        _listed(words.failures, _failures(context, words), numbered=True),
-        _observations(context, words.observations, OBSERVATIONS_SHOWN),
-        _listed(words.patterns, _patterns(context, words)),
-        _tools(context.available_tools, words),
-        words.choices,
-        words.principles,
-        words.json_form,
+def contextual_decision_prompt(
+    context: ExecutionContext,
+    *,
+    language: str | None = None,
+    status: str | None = None,
+    failures: str | None = None,
+    learned: str | None = None,
+) -> str:
+    """Ask for the next action, as a JSON object. `status`, `failures` and `learned` replace these parts."""
+    texts = _choose_texts(context, language)
+    return _join_sections(
+        texts.decides,
+        f"{texts.task}: {context.task_description}",
+        f"{texts.status}: {execution_status(context, language=language) if status is None else status}",
+        failure_summary(context, language=language) if failures is None else failures,
+        _format_observations(context, texts.observations, MAX_OBSERVATIONS),
+        learning_summary(context, language=language) if learned is None else learned,
+        _format_tools_with_schemas(context.available_tools, texts),
+        texts.choices,
+        texts.principles,
+        texts.json_form,
     )
+
+
+def execution_status(context: ExecutionContext, *, language: str | None = None) -> str:
+    """How many steps there were, and how they ended."""
+    return _format_counts(context, _choose_texts(context, language))
+
+
+def failure_summary(context: ExecutionContext, *, language: str | None = None) -> str:
+    """The failures by tool, and the latest ones; empty if there are none."""
+    texts = _choose_texts(context, language)
+    return _join_sections(
+        _format_list(texts.failures_by_tool, _failure_count_lines(context, texts)),
+        _format_list(texts.failures, _failure_lines(context, texts), numbered=True),
+    )
+
+
+def learning_summary(context: ExecutionContext, *, language: str | None = None) -> str:
+    """What is known to go wrong, and what to try instead; empty if nothing is."""
+    texts = _choose_texts(context, language)
+    return _format_list(texts.patterns, _pattern_lines(context, texts))
+
+
+def format_tools_for_prompt(tools: Sequence[ToolSpec], *, language: str = "en") -> str:
+    """The tools with their actions, one line each."""
+    return _format_tools(tools, prompt_texts(language))
 
 
 # For the loop of tool calls
@@ -107,162 +128,248 @@ def contextual_decision_prompt(context: ExecutionContext, *, language: str | Non
 def system_prompt(
     *, language: str = "en", finish_task: bool = False, ask_user: bool = False, instructions: str = ""
 ) -> str:
-    """What a model that calls tools is told before anything else; `instructions` are the user's own."""
-    words = words_of(language)
-    offered = [words.finish_task] * finish_task + [words.ask_user] * ask_user
-    return _joined("\n".join([words.system, *offered]), instructions.strip())
+    """The system message for a model that calls tools; `instructions` are the user's own."""
+    texts = prompt_texts(language)
+    control = [texts.finish_task] * finish_task + [texts.ask_user] * ask_user
+    return _join_sections("\n".join([texts.system, *control]), instructions.strip())
 
 
-def failure_briefing(context: ExecutionContext, *, language: str | None = None) -> str:
-    """A short reminder of what has failed; empty while nothing has."""
+def short_failure_summary(context: ExecutionContext, *, language: str | None = None) -> str:
+    """A short summary of the failures so far; empty if there are none."""
     if not context.failed_attempts:
         return ""
-    words = _words(context, language)
+    texts = _choose_texts(context, language)
     last = context.failed_attempts[-1]
-    calls = dict.fromkeys(_call(attempt) for attempt in context.failed_attempts[-FAILURES_SHOWN:])
-    said = [
-        words.briefing.format(counts=_counts(context, words), failure=_failure(last, words)),
-        words.briefing_calls.format(values="; ".join(calls)),
+    calls = dict.fromkeys(_format_call(attempt) for attempt in context.failed_attempts[-MAX_FAILURES:])
+    lines = [
+        texts.short_summary.format(counts=_format_counts(context, texts), failure=_format_failure(last, texts)),
+        texts.short_summary_calls.format(values="; ".join(calls)),
     ]
     for tool_id, patterns in _patterns_by_tool(context):
-        if selectors := _values(patterns.get("failed_selectors"), words):
-            said.append(words.briefing_selectors.format(tool=tool_id, values=selectors))
-    return "\n".join(said)
+        if selectors := _format_values(patterns.get("failed_selectors"), texts):
+            lines.append(texts.short_summary_selectors.format(tool=tool_id, values=selectors))
+    return "\n".join(lines)
 
 
 def warnings_from_earlier_runs(warnings: Sequence[str], *, language: str = "en") -> str:
-    """What other runs have learned the hard way; empty if there is nothing."""
-    return _listed(words_of(language).warnings, map(on_one_line, warnings), colon=False)
+    """A list of failures from earlier runs; empty if there are none."""
+    return _format_list(prompt_texts(language).warnings, map(single_line, warnings), colon=False)
 
 
 # Pieces
 
 
-def _words(context: ExecutionContext, language: str | None) -> PromptWords:
-    return words_of(language or language_of(context.task_description))
+def _choose_texts(context: ExecutionContext, language: str | None) -> PromptTexts:
+    return prompt_texts(language or detect_language(context.task_description))
 
 
-def _joined(*sections: str) -> str:
+def _join_sections(*sections: str) -> str:
     return "\n\n".join(section for section in sections if section)
 
 
-def _listed(heading: str, lines: Iterable[str], *, numbered: bool = False, colon: bool = True) -> str:
+def _format_list(heading: str, lines: Iterable[str], *, numbered: bool = False, colon: bool = True) -> str:
     marked = [f"{f'{at}.' if numbered else '-'} {line}" for at, line in enumerate(lines, 1)]
     return "\n".join([heading + (":" if colon else ""), *marked]) if marked else ""
 
 
-def _counts(context: ExecutionContext, words: PromptWords) -> str:
+def _format_counts(context: ExecutionContext, texts: PromptTexts) -> str:
     good = sum(bool(step.get("success")) for step in context.executed_steps)
-    return words.counts.format(steps=len(context.executed_steps), good=good, bad=len(context.failed_attempts))
+    return texts.counts.format(steps=len(context.executed_steps), good=good, bad=len(context.failed_attempts))
 
 
-def _failures(context: ExecutionContext, words: PromptWords) -> Iterator[str]:
-    for attempt in context.failed_attempts[-FAILURES_SHOWN:]:
-        yield _failure(attempt, words)
+def _failure_lines(context: ExecutionContext, texts: PromptTexts) -> Iterator[str]:
+    for attempt in context.failed_attempts[-MAX_FAILURES:]:
+        yield _format_failure(attempt, texts)
 
 
-def _failure(attempt: Mapping[str, Any], words: PromptWords) -> str:
-    # In quotation marks: what a tool said must not pass for what we say.
-    error = encode_json(within(on_one_line(str(attempt.get("error") or "")), _ERROR_LENGTH)).decode()
-    return words.failure.format(call=_call(attempt), error=error)
+def _format_failure(attempt: Mapping[str, Any], texts: PromptTexts) -> str:
+    # In quotation marks, so that a model does not take text from a tool as an instruction.
+    error = encode_json(shorten(single_line(str(attempt.get("error") or "")), _ERROR_LENGTH)).decode()
+    return texts.failure.format(call=_format_call(attempt), error=error)
 
 
-def _call(attempt: Mapping[str, Any]) -> str:
-    """`browser.click {"selector": …}`; the action is left out where it is only the tool's own name."""
+def _format_call(attempt: Mapping[str, Any]) -> str:
+    """`browser.click {"selector": …}`; the action is omitted if it has the same name as the tool."""
     tool_id, action = str(attempt.get("tool_id")), attempt.get("action")
     name = f"{tool_id}.{action}" if action and action != tool_id else tool_id
     arguments = attempt.get("parameters")
-    return f"{name} {_cut(as_text(arguments), _ARGUMENTS_LENGTH)}" if arguments else name
+    return f"{name} {_cut_line(as_text(arguments), _ARGUMENTS_LENGTH)}" if arguments else name
 
 
-def _failures_by_tool(context: ExecutionContext, words: PromptWords) -> Iterator[str]:
+def _failure_count_lines(context: ExecutionContext, texts: PromptTexts) -> Iterator[str]:
     for tool_id in dict.fromkeys(attempt["tool_id"] for attempt in context.failed_attempts):
-        yield words.failure_count.format(tool=tool_id, count=context.failures_of(tool_id))
+        yield texts.failure_count.format(tool=tool_id, count=context.count_failures(tool_id))
 
 
-def _observations(context: ExecutionContext, heading: str, most: int) -> str:
-    shown = [_observation(text) for text in context.current_observations[-most:]]
-    return "\n".join([f"{heading}:", *shown]) if shown else ""
+def _format_observations(context: ExecutionContext, heading: str, limit: int) -> str:
+    observations = [_mark_observation(text) for text in context.observation_texts[-limit:]]
+    return "\n".join([f"{heading}:", *observations]) if observations else ""
 
 
-def _observation(text: str) -> str:
-    # A page that writes our closing mark must not get out of its place.
-    said = _CLOSING.sub(r"<\\/\1", within(text.strip(), _OBSERVATION_LENGTH))
-    return f"<observation>\n{said}\n</observation>"
+def _mark_observation(text: str) -> str:
+    # A page that contains the closing tag must not end the marked part.
+    escaped = _CLOSING_TAG.sub(r"<\\/\1", shorten(text.strip(), _OBSERVATION_LENGTH))
+    return f"<observation>\n{escaped}\n</observation>"
 
 
-def _patterns(context: ExecutionContext, words: PromptWords, only: str | None = None) -> Iterator[str]:
+def _pattern_lines(context: ExecutionContext, texts: PromptTexts, only: str | None = None) -> Iterator[str]:
     for tool_id, patterns in _patterns_by_tool(context):
         if only is not None and tool_id != only:
             continue
-        if selectors := _values(patterns.get("failed_selectors"), words):
-            yield words.failed_selectors.format(tool=tool_id, values=selectors)
-        if only is not None and (actions := _values(patterns.get("failed_actions"), words)):
-            yield words.failed_actions.format(tool=tool_id, values=actions)
-        for advice in _list(patterns.get("suggested_adjustments"))[-1:]:
-            if isinstance(advice, dict) and (instead := _instead(advice)):
-                reason = within(on_one_line(str(advice.get("reason") or "")), _ERROR_LENGTH)
-                yield words.adjustment.format(tool=tool_id, values=instead, reason=reason).rstrip()
-    for switch in _list(context.learned_patterns.get(_SWITCHES)):
+        if selectors := _format_values(patterns.get("failed_selectors"), texts):
+            yield texts.failed_selectors.format(tool=tool_id, values=selectors)
+        if only is not None and (actions := _format_values(patterns.get("failed_actions"), texts)):
+            yield texts.failed_actions.format(tool=tool_id, values=actions)
+        for advice in _as_list(patterns.get("suggested_adjustments"))[-1:]:
+            if isinstance(advice, dict) and (instead := _describe_adjustment(advice)):
+                reason = shorten(single_line(str(advice.get("reason") or "")), _ERROR_LENGTH)
+                yield texts.adjustment.format(tool=tool_id, values=instead, reason=reason).rstrip()
+    for switch in _as_list(context.learned_patterns.get(_TOOL_SWITCHES)):
         if isinstance(switch, dict) and only in (None, switch.get("from_tool")):
-            others = words.comma.join(map(str, _list(switch.get("to_tools"))))
-            yield words.switch.format(tool=switch.get("from_tool"), values=others or words.none)
+            others = texts.comma.join(map(str, _as_list(switch.get("to_tools"))))
+            yield texts.switch.format(tool=switch.get("from_tool"), values=others or texts.none)
 
 
 def _patterns_by_tool(context: ExecutionContext) -> Iterator[tuple[str, dict[str, Any]]]:
     for tool_id, patterns in context.learned_patterns.items():
-        if tool_id != _SWITCHES and isinstance(patterns, dict):
+        if tool_id != _TOOL_SWITCHES and isinstance(patterns, dict):
             yield tool_id, patterns
 
 
-def _instead(advice: Mapping[str, Any]) -> str:
-    """What an adjustment changes."""
+def _describe_adjustment(advice: Mapping[str, Any]) -> str:
+    """The arguments that an adjustment changes, as text."""
     before, after = advice.get("original_params"), advice.get("adjusted_params")
     if not isinstance(after, dict):
         return ""
     before = before if isinstance(before, dict) else {}
     changed = {name: value for name, value in after.items() if name not in before or before[name] != value}
-    return _cut(as_text(changed), _ARGUMENTS_LENGTH) if changed else ""
+    return _cut_line(as_text(changed), _ARGUMENTS_LENGTH) if changed else ""
 
 
-def _values(values: Any, words: PromptWords) -> str:
-    shown = [_cut(as_text(value), _ARGUMENTS_LENGTH) for value in _list(values)[-_MOST_VALUES:]]
-    return words.comma.join(shown)
+def _format_values(values: Any, texts: PromptTexts) -> str:
+    cut = [_cut_line(as_text(value), _ARGUMENTS_LENGTH) for value in _as_list(values)[-_MAX_VALUES:]]
+    return texts.comma.join(cut)
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _tools(tools: Sequence[ToolSpec], words: PromptWords) -> str:
-    """As many tools as the budget allows, a line each, and how many more there are."""
+def _format_tools(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
+    """One line for each tool that fits the budget, and the number of the others."""
     lines: list[str] = []
-    left = TOOLS_BUDGET
+    budget = MAX_TOOLS_TOKENS
     for spec in tools:
         line = _tool_line(spec)
-        left -= estimate_tokens(line)
-        if left < 0 and lines:
-            return f"{_listed(words.tools, lines)}\n{words.more_tools.format(count=len(tools) - len(lines))}"
+        budget -= estimate_tokens(line)
+        if budget < 0 and lines:
+            return f"{_format_list(texts.tools, lines)}\n{texts.more_tools.format(count=len(tools) - len(lines))}"
         lines.append(line)
-    return _listed(words.tools, lines) or f"{words.tools}: {words.none}"
+    return _format_list(texts.tools, lines) or f"{texts.tools}: {texts.none}"
+
+
+def _format_tools_with_schemas(tools: Sequence[ToolSpec], texts: PromptTexts) -> str:
+    """The actions with their schemas for each tool that fits the budget; one line for each of the others."""
+    lines: list[str] = []
+    budget = MAX_SCHEMAS_TOKENS
+    for at, spec in enumerate(tools):
+        line = "\n".join([_tool_line(spec), *map(_schema_line, spec.capabilities)])
+        budget -= estimate_tokens(line)
+        if budget < 0 and lines:
+            return f"{_format_list(texts.tools, lines)}\n{_format_tools(tools[at:], texts)}"
+        lines.append(line)
+    return _format_list(texts.tools, lines) or f"{texts.tools}: {texts.none}"
+
+
+def _schema_line(capability: ToolCapability) -> str:
+    return f"  {_action_line(capability)} {encode_json(capability.schema).decode()}"
 
 
 def _tool_line(spec: ToolSpec) -> str:
     only = spec.capability()
-    said = first_sentence(spec.description or (only.description if only is not None else ""))
+    description = first_sentence(spec.description or (only.description if only is not None else ""))
     actions = [capability.name for capability in spec.capabilities]
-    shown = [*actions[:_MOST_VALUES], *(["…"] if len(actions) > _MOST_VALUES else [])]
-    name = f"{spec.tool_id} ({', '.join(shown)})" if len(actions) > 1 else spec.tool_id
-    return f"{name}: {said}" if said else name
+    names = [*actions[:_MAX_VALUES], *(["…"] if len(actions) > _MAX_VALUES else [])]
+    name = f"{spec.tool_id} ({', '.join(names)})" if actions != [spec.tool_id] and actions else spec.tool_id
+    return f"{name}: {description}" if description else name
 
 
 def _action_line(capability: ToolCapability) -> str:
-    parameters = parameters_of(resolve(capability.schema, capability.schema))
+    parameters = parse_parameters(resolve_schema(capability.schema, capability.schema))
     names = [parameter.name if parameter.required else f"{parameter.name}?" for parameter in parameters]
-    said = first_sentence(capability.description)
-    return f"{capability.name}({', '.join(names)})" + (f": {said}" if said else "")
+    description = first_sentence(capability.description)
+    return f"{capability.name}({', '.join(names)})" + (f": {description}" if description else "")
 
 
-def _cut(text: str, most: int) -> str:
-    text = on_one_line(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut_line(text: str, limit: int) -> str:
+    text = single_line(text)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+# The report of a run that stopped without an answer
+
+MAX_REPORTED_STEPS: Final = 8
+_MAX_CALL_LENGTH: Final = 160
+_MAX_RESULT_LENGTH: Final = 500
+
+
+def explain_stop(context: ExecutionContext, reason: str, *, language: str = "en") -> str:
+    """Why a run stopped, what it tried, and its last result."""
+    texts, steps = STOP_REPORT[language], context.executed_steps
+    stopped = texts["stopped"].format(reason=reason.rstrip(".。"))
+    if not steps:
+        return f"{stopped} {texts['nothing']}"
+    lines = [stopped, texts["tried"]]
+    if len(steps) > MAX_REPORTED_STEPS:
+        lines.append(f"- {texts['more'].format(count=len(steps) - MAX_REPORTED_STEPS)}")
+    for step in steps[-MAX_REPORTED_STEPS:]:
+        call = shorten(f"{step['tool_id']} {as_text(step['parameters'])}", _MAX_CALL_LENGTH)
+        error = shorten(single_line(str(step["result"])), _MAX_CALL_LENGTH)
+        lines.append("- " + texts["good" if step["success"] else "bad"].format(call=call, error=error))
+    if context.current_observations:
+        last = context.observation_texts[-1].strip()
+        lines.append(texts["found"].format(text=shorten(last, _MAX_RESULT_LENGTH)))
+    return "\n".join(lines)
+
+
+_SETTING = re.compile(
+    r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|\[tools(?:\.[\w.<>]+)?\](?: \w+ = \"[^\"]*\")?|pip install '[^']+'"
+)
+"""Environment variables, settings of ferrule.toml and packages, in the text that says what a tool needs."""
+_FACT_QUESTION = re.compile(
+    r"(?:who|when|where|which|why|what|whats|how|is|are|was|did|does|latest|news|weather)\b|.*(?:谁|什么|哪|几|多少|吗|怎么|天气|新闻)",
+    re.IGNORECASE,
+)
+_ASKS_A_MODEL: Final = "llm"
+_SEARCHES_THE_WEB: Final = frozenset({"search", "web"})
+
+
+def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
+    """What could answer a question that no tool fits: one of the tools that are not set up, or a language model."""
+    texts, words = SETUP_SUGGESTIONS[detect_language(question)], significant_terms(question)
+    matches = {tool: _count_matches(words, _terms_of_tool(tool.spec)) for tool in waiting if tool.needs}
+    actions = [action.partition("__")[0] for action, *_ in find_tool_phrases(question)]
+    best = next((tool for tool in matches if tool.id in actions), None)
+    best = best or max(matches, key=lambda tool: (matches[tool], -len(tool.id)), default=None)
+    if best is None or not (matches[best] or best.id in actions):
+        is_calculation = "%" in question or len(find_numbers(question)) > 1
+        asks_for_fact = not is_calculation and _FACT_QUESTION.match(question.strip()) is not None
+        searching = (tool for tool in matches if _SEARCHES_THE_WEB.issubset(tool.spec.tags))
+        best = min(searching, key=lambda tool: len(tool.id), default=None) if asks_for_fact else None
+    settings = list(dict.fromkeys(_SETTING.findall(best.needs))) if best is not None else []
+    if best is None or not settings or _ASKS_A_MODEL in best.spec.tags:
+        return texts["model"] + texts["setting"]
+    names = [texts["file"].format(section=name) if name.startswith("[") else name for name in reversed(settings)]
+    setting = texts["or"].join(names)
+    setting = setting if setting.startswith("pip ") else texts["set"].format(setting=setting)
+    return texts["tool"].format(tool=best.id, setting=setting) + texts["setting"]
+
+
+def _count_matches(words: Sequence[str], terms: Collection[str]) -> int:
+    """How many words ask for a tool with these terms. A single one must be the first: `book a table` is no query."""
+    count = len({word for word in words if word in terms})
+    return count if count > 1 or (words and words[0] in terms) else 0
+
+
+def _terms_of_tool(spec: ToolSpec) -> set[str]:
+    return {*extract_terms(f"{spec.tool_id} {' '.join(spec.tags)} {first_sentence(spec.description)}")}

@@ -1,93 +1,111 @@
-"""Going on after a crash: what was done is not done again, what was learned is known again."""
+"""Resuming a run: calls that ended are not executed again, and the run's memory is restored."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Final
 
-from ferrule.agent.acting import Acting, text_for_model
 from ferrule.agent.answer import AgentStep
-from ferrule.agent.meaning import Meant
+from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.run import Run
-from ferrule.agent.toolbox import Offer
-from ferrule.call import ToolExecutionResult
-from ferrule.engine import ToolEngine
-from ferrule.errors import CANCELLED, KNOWN_FAILURE, PERMISSION_DENIED, VALIDATION_ERROR, SetupError, ToolNotFound
+from ferrule.agent.toolbox import ResolvedCall, ToolOffer
+from ferrule.agent.turn import RunServices, TurnExecutor, format_for_model
+from ferrule.catalog.registry import ToolRegistry
+from ferrule.core.call import CALLER_CONVERSATION_AGENT, ToolExecutionResult
+from ferrule.core.messages import ToolCall
+from ferrule.errors import CANCELLED, KNOWN_FAILURE, PERMISSION_DENIED, VALIDATION_ERROR, ToolNotFound
 from ferrule.memory import RunMemory
-from ferrule.messages import ToolCall
-from ferrule.registry import ToolRegistry
 from ferrule.store import ToolCallRecord
-from ferrule.tools.conversation import CONTROL
 
-UNKNOWN = (
-    "This call was interrupted while it ran; whether it did what it was to do is not known. It was not made again. "
-    "Find out before you repeat it."
+UNKNOWN_OUTCOME: Final = (
+    "This call was interrupted while it ran, so its outcome is unknown. It was not repeated. "
+    "Find out what it did before you repeat it."
 )
 INTERRUPTED: Final = "interrupted"
-_CUT_OFF: Final = (INTERRUPTED, "cancelled")
-_SEARCHED: Final = 500
+_INTERRUPTED_STATUSES: Final = (INTERRUPTED, "cancelled", "running")
+"""Whoever resumes a run has its lock. A call that still runs is one of a process that died on another machine."""
+_STOP_TIMEOUT: Final = 5.0
+"""Seconds in which a process that has lost the lock of a run, but lives, ends the calls of the run."""
+_MAX_RECORDS: Final = 10_000
+"""Of the calls that the model made: many times what it may make in one turn."""
 
 
-def relearn(run: Run, memory: RunMemory | None, registry: ToolRegistry) -> None:
-    """Tell the context and the memory of a run what its steps came to."""
+def restore_memory(run: Run, memory: RunMemory | None, registry: ToolRegistry) -> None:
+    """Restore the context and the memory of a run from its steps."""
     for step in run.steps:
-        result = _result_of(step)
+        result = _result_from_step(step)
         run.context.record(step.tool_id, step.action, step.arguments, result)
-        if memory is None or not _was_made(step) or not registry.snapshot().knows(step.tool_id):
+        if memory is None or not _was_executed(step) or not registry.snapshot().may_contain(step.tool_id):
             continue
         try:
             tool, capability = registry.find(step.tool_id, step.action)
         except ToolNotFound:
             continue
-        memory.relearn(tool, capability, dict(step.arguments), result)
+        memory.restore_call(tool, capability, dict(step.arguments), result)
 
 
-async def answer_what_was_interrupted(run: Run, acting: Acting, offer: Offer, engine: ToolEngine) -> None:
-    """Answer the calls that have none: from their records if they ended, else by making them if that is safe."""
+async def answer_interrupted_calls(run: Run, turn: TurnExecutor, services: RunServices, offer: ToolOffer) -> None:
+    """Give open calls their results: from their records if they ended, or by executing them if that is safe."""
     open_calls = [call for call in run.open_calls if call.id not in run.answers and call.id not in run.questions]
     if not open_calls:
         return
-    records = await engine.query_call_records(conversation_id=run.id, limit=_SEARCHED)
-    again = []
+    records = await _read_records(run, services)
+    unanswered = []
     for call in open_calls:
-        meant = acting.meaning.of(call, offer)
-        record = None if meant.tool_id in CONTROL else _record_of(call, records)
-        if record is not None and record.status == "running":
-            raise SetupError(f"The run {run.id!r} is going on in another process. Wait for its answer, or end it.")
-        if record is not None and not (record.status in _CUT_OFF and _is_safe(meant)):
-            run.answered(_step_of(call, record))
+        resolved = services.resolver.resolve(call, offer)
+        record = None if resolved.tool_id in CONTROL_TOOLS else _find_record(call, records)
+        if record is not None and not (record.status in _INTERRUPTED_STATUSES and _is_repeatable(resolved)):
+            run.add_answer(_step_from_record(call, record))
         elif call.id not in run.approvals:
-            again.append(call)
-    await acting.perform(again, offer)
+            unanswered.append(resolved)
+    await turn.execute_calls(unanswered, offer)
 
 
-def _record_of(call: ToolCall, records: list[ToolCallRecord]) -> ToolCallRecord | None:
-    """What became of a call; of several tools that tried, one that succeeded if any did.
+async def _read_records(run: Run, services: RunServices) -> list[ToolCallRecord]:
+    """The records of the run's calls, when none of them runs any more as far as can be known."""
+    deadline = time.monotonic() + _STOP_TIMEOUT
+    while True:
+        # Without the calls that tools made: there may be very many, and none of them is an open call.
+        records = await services.engine.query_call_records(
+            conversation_id=run.id, caller_type=CALLER_CONVERSATION_AGENT, limit=_MAX_RECORDS
+        )
+        if time.monotonic() > deadline or all(record.status != "running" for record in records):
+            return records
+        await asyncio.sleep(0.25)
 
-    One that only asked for leave has not been made.
+
+def _find_record(call: ToolCall, records: list[ToolCallRecord]) -> ToolCallRecord | None:
+    """The record of a call. If several tools were tried, a successful one is preferred.
+
+    Records of calls that only asked for approval are ignored: nothing was executed.
     """
-    mine = [record for record in records if record.metadata.get("tool_call_id") == call.id]
-    made = [record for record in mine if record.metadata.get("advice") != "ask_approval"]
-    made.sort(key=lambda record: (not record.is_success, record.status not in (*_CUT_OFF, "running")))
-    return made[0] if made else None
+    matches = [
+        record
+        for record in records
+        if record.metadata.get("tool_call_id") == call.id and record.metadata.get("advice") != "ask_approval"
+    ]
+    matches.sort(key=lambda record: (not record.is_success, record.status not in _INTERRUPTED_STATUSES))
+    return matches[0] if matches else None
 
 
-def _is_safe(meant: Meant) -> bool:
-    return bool(meant.candidates) and all(
-        tool.spec.effects_of(capability).repeatable for tool, capability in meant.candidates
+def _is_repeatable(resolved: ResolvedCall) -> bool:
+    return bool(resolved.candidates) and all(
+        tool.spec.effects_of(capability).repeatable for tool, capability in resolved.candidates
     )
 
 
-def _was_made(step: AgentStep) -> bool:
-    """Not: refused before anybody was called, answered from memory, or cut off so that nobody knows what it did."""
+def _was_executed(step: AgentStep) -> bool:
+    """Whether a tool was called and its outcome is known: the call was not refused, known to fail, or interrupted."""
     if step.error_type in (KNOWN_FAILURE, CANCELLED, INTERRUPTED):
         return False
     return bool(step.record_id) or step.error_type not in (PERMISSION_DENIED, VALIDATION_ERROR)
 
 
-def _step_of(call: ToolCall, record: ToolCallRecord) -> AgentStep:
-    text, error_type = UNKNOWN, INTERRUPTED if record.status in _CUT_OFF else record.error_type
-    if record.status not in _CUT_OFF:
-        text = text_for_model(
+def _step_from_record(call: ToolCall, record: ToolCallRecord) -> AgentStep:
+    text, error_type = UNKNOWN_OUTCOME, INTERRUPTED if record.status in _INTERRUPTED_STATUSES else record.error_type
+    if record.status not in _INTERRUPTED_STATUSES:
+        text = format_for_model(
             ToolExecutionResult(
                 is_success=record.is_success,
                 tool_name=record.tool_name,
@@ -110,7 +128,7 @@ def _step_of(call: ToolCall, record: ToolCallRecord) -> AgentStep:
     )
 
 
-def _result_of(step: AgentStep) -> ToolExecutionResult:
+def _result_from_step(step: AgentStep) -> ToolExecutionResult:
     return ToolExecutionResult(
         is_success=step.is_success,
         tool_name=step.tool_id,

@@ -1,36 +1,47 @@
-"""One run: its messages, its steps, what it waits for; written down as it goes.
+"""One run: its messages, steps, open questions, limits, budget and lock. It is written into the store as it proceeds.
 
-Everything that happens is one note in the run's book (see `ferrule.store.notes`), appended and never rewritten, so the
-hundredth turn costs what the first did. The history is what these notes say: a process that is killed between
-any two of them leaves a run that another can go on with.
+Everything that happens is one entry in the run's stream (see `ferrule.store.entry_streams`), appended and never
+rewritten, so the hundredth turn costs as much as the first. The entries contain the whole state of the run: if a
+process is killed between any two of them, another process can continue.
 
-    begin    what was asked, with all that is said before the model speaks
-    message  something the system, the user or the model said
-    answer   what came of one call, as soon as it is there
-    wait     what a person is asked
-    end      how it ended; a run that goes on after that says so by what follows
+    begin    the task, with all messages before the model's first reply
+    message  a message of the system, the user or the model
+    answer   the result of one call, as soon as it is available
+    wait     the questions and approvals it waits for
+    end      how it ended, also by an error; if the run is resumed later, further entries follow
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
-from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep, ApprovalRequest, Question
-from ferrule.errors import SetupError
+from ferrule.agent.answer import NO_OUTPUT, AgentAnswer, AgentState, AgentStep
+from ferrule.catalog.model_schemas import estimate_schema_tokens
+from ferrule.core.events import RunEvents, ToolEngineEventType
+from ferrule.core.messages import Message, Schema, ToolCall, Usage, arguments_to_send, decode_tool_call, tool_message
+from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
+from ferrule.core.names import model_name
+from ferrule.core.permission import LOCAL_USER, Principal
+from ferrule.engine import ToolEngine
+from ferrule.errors import FerruleError, LockHeld, ModelError, SetupError, error_text
 from ferrule.memory import ExecutionContext
-from ferrule.messages import Message, ToolCall, Usage, tool_message
-from ferrule.models.arguments import read_call
+from ferrule.models.reply_checks import check_reply
+from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.policy.budgets import BUDGET_TOOL, CostControl, Payer
 from ferrule.store import ToolKnowledgeStore
+from ferrule.store.store import StoreLock
 
-BOOKS = "run:"
-_STEP = tuple(field.name for field in fields(AgentStep))
-_LOST: Final = (
-    "This call was not made: it carried a secret, and secrets are not kept while a run waits or is interrupted. "
-    "Make it again with the value itself, or ask for it."
+_STEP_FIELDS = tuple(field.name for field in fields(AgentStep))
+_SECRET_LOST: Final = (
+    "This call was not executed: it contained a secret, and secrets are not stored while a run waits or is "
+    "interrupted. Make it again with the value itself, or ask for it."
 )
 
 
@@ -44,24 +55,33 @@ class Run:
         self.messages: list[Message] = []
         self.steps: list[AgentStep] = []
         self.usage = Usage()
+        self.model_cost: float | None = None
+        """What the replies cost; None if the model has no price."""
         self.turns = 0
         self.context = ExecutionContext(task_description=task)
         self.open_calls: list[ToolCall] = []
-        """Asked for in the last turn, not all answered yet."""
+        """The calls of the last turn, until all of them have results."""
         self.answers: dict[str, AgentStep] = {}
-        """Of the open calls, by their ids."""
+        """Results of the open calls, by call id."""
         self.questions: dict[str, Question] = {}
         self.approvals: dict[str, ApprovalRequest] = {}
         self.text = ""
         self.reason = ""
-        self.finished_with: str | None = None
-        """What `finish_task` said, once it did."""
-        self._planned: set[str] = set()
-        self.ids: set[str] = set()
-        """Of all its calls so far."""
-        self.secrets: tuple[str, ...] = ()
-        """Texts that are not written down: values of parameters that tools declare secret."""
-        self._store, self._entries = store, 0
+        self.finish_message: str | None = None
+        """The message of `finish_task`; None until it is called."""
+        self.value: Any = NO_OUTPUT
+        """The output of a run that has a type for it."""
+        self._planned_steps: set[str] = set()
+        self.call_ids: set[str] = set()
+        self.refused_names: set[str] = set()
+        """The tools, by their names for models, of which the last turn requested a call that is known to fail. They are
+        not offered in the next turn, so that the model does something else."""
+        self.call_sources: dict[str, str] = {}
+        """Calls as the model wrote them in its text, by the id of the first call of a reply."""
+        self._offer: tuple[Sequence[Schema], str] | None = None
+        self._offer_fields: dict[str, Any] = {}
+        """What is stored with the next reply, because it differs from before."""
+        self._store, self._entries = store, RunEntries(store, self.id)
         self._seconds_before, self._started = 0.0, time.monotonic()
 
     @property
@@ -69,77 +89,138 @@ class Run:
         return self._seconds_before + time.monotonic() - self._started
 
     @property
-    def planned(self) -> int:
-        """Steps of a plan that were done, where there is one."""
-        return len(self._planned)
+    def cost(self) -> float | None:
+        """What the replies of the model and the calls cost; None if nothing of it has a price."""
+        costs = [cost for cost in (self.model_cost, *(step.cost for step in self.steps)) if cost is not None]
+        return sum(costs) if costs else None
+
+    @property
+    def finished_plan_steps(self) -> int:
+        """How many steps of the run's plan have results; 0 without a plan."""
+        return len(self._planned_steps)
+
+    @property
+    def open_requests(self) -> frozenset[str]:
+        """The ids of what people are asked."""
+        return frozenset({*self.questions, *(request.approval_id for request in self.approvals.values())})
+
+    @property
+    def has_only_failures(self) -> bool:
+        """Whether calls were made and none succeeded."""
+        return bool(self.steps) and not any(step.is_success for step in self.steps)
+
+    @property
+    def used_tools(self) -> list[str]:
+        """What this run and the conversation before it called, by the names that models use; the latest first."""
+        names = [name for step in self.steps for name in (step.tool_id, model_name(step.tool_id, step.action))]
+        calls = [call["function"] for message in self.messages for call in message.get("tool_calls") or ()]
+        # The name inside `call_tool`, which is a parameter there.
+        earlier = [arguments_to_send(call["arguments"]).get("name", call["name"]) for call in calls]
+        return list(dict.fromkeys(reversed([*map(str, earlier), *names])))
 
     @property
     def is_waiting(self) -> bool:
         return bool(self.questions or self.approvals)
 
     async def exists(self) -> bool:
-        """Whether something is written down under its id."""
-        return bool(await self._store.notes(BOOKS + self.id))
+        """Whether the store already has a run with this id."""
+        return bool(await self._store.read_entries(RUN_PREFIX + self.id))
 
-    # What happens, in the order it does
+    # Changes of state, each written as an entry
 
     def begin(self, messages: Iterable[Message]) -> None:
         self.messages += messages
-        self.ids |= {asked["id"] for message in self.messages for asked in message.get("tool_calls") or ()}
-        self._write("begin", task=self.task, messages=self.messages)
+        self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
+        self._entries.write("begin", task=self.task, messages=list(self.messages))
 
     def add(self, message: Message) -> None:
         self.messages.append(message)
-        self._write("message", message=message)
+        self._entries.write("message", message=message)
 
-    def said(self, message: Message, calls: list[ToolCall], usage: Usage, *, kept: Message) -> None:
-        """The model has spoken; its calls are open from now on. `kept` is the message as it may be written down."""
+    def set_offer(self, schemas: Sequence[Schema], model: str) -> None:
+        """Note which model is asked next, and how many tokens the schemas of each tool take that it is shown."""
+        if self._offer is not None and self._offer[0] is schemas and self._offer[1] == model:
+            return
+        self._offer = schemas, model
+        tokens = {str(schema["function"]["name"]): estimate_schema_tokens(schema) for schema in schemas}
+        self._offer_fields = {"model": model, "tools": tokens}
+
+    def add_reply(
+        self,
+        message: Message,
+        calls: list[ToolCall],
+        usage: Usage,
+        *,
+        redacted: Message,
+        source: str = "",
+        cost: float | None = None,
+    ) -> None:
+        """Add the model's reply and open its calls. `redacted` is the message as it is stored.
+
+        `source` are the calls as they were written in the text. It is not stored if secrets are in it: a resumed run
+        shows such calls as those of an API.
+        """
         self.turns += 1
         self.usage += usage
         self.messages.append(message)
-        self.open_calls, self.answers, self.finished_with = calls, {}, None
+        self.open_calls, self.answers, self.finish_message = calls, {}, None
+        self.refused_names = set()
         used = [usage.requests, usage.input_tokens, usage.output_tokens, usage.cached_tokens]
         errors = {call.id: call.error for call in calls if call.error is not None}
-        kept = {**kept, "content": self._without_secrets(kept["content"])}
-        self._write("message", message=kept, used=used, errors=errors, seconds=self.seconds)
+        fields: dict[str, Any] = {"message": redacted, "used": used, "errors": errors, "seconds": self.seconds}
+        fields |= self._offer_fields
+        self._offer_fields = {}
+        if source:
+            self.call_sources[calls[0].id] = source
+            fields |= {"source": source} if redacted == message else {}
+        if cost is not None:
+            self.model_cost = (self.model_cost or 0.0) + cost
+            fields["cost"] = cost
+        self._entries.write("message", **fields)
 
-    def answered(self, step: AgentStep) -> None:
-        """One call has its answer. When all have theirs, they stand in the history in the order of the calls."""
-        kept = {name: getattr(step, name) for name in _STEP}
-        self._write("answer", step={**kept, "text": self._without_secrets(step.text)})
-        self._take(step)
+    def add_answer(self, step: AgentStep) -> None:
+        """Add the result of one call. Once all open calls have results, these enter the history in call order."""
+        values = {name: getattr(step, name) for name in _STEP_FIELDS}
+        self._entries.write("answer", step=values)
+        self._apply_answer(step)
 
-    def wait(self, *, is_noted: bool = False) -> None:
+    def wait(self, *, is_recorded: bool = False) -> None:
         self.state = AgentState.WAITING
-        if is_noted:
+        if is_recorded:
             return
-        asked = [asdict(question) for question in self.questions.values()]
-        requests = [asdict(request) for request in self.approvals.values()]
-        self._write("wait", questions=asked, approvals=requests)
+        questions = [asdict(question) for question in self.questions.values()]
+        approvals = [asdict(request) for request in self.approvals.values()]
+        self._entries.write("wait", questions=questions, approvals=approvals)
 
-    def go_on(self) -> None:
+    def set_running(self) -> None:
         self.state = AgentState.RUNNING
 
     def end(self, state: AgentState, text: str, reason: str = "") -> None:
         self.state, self.text, self.reason = state, text, reason
-        text, reason = self._without_secrets(text), self._without_secrets(reason)
-        self._write("end", state=state.value, text=text, reason=reason, seconds=self.seconds)
+        self._entries.write("end", state=state.value, text=text, reason=reason, seconds=self.seconds)
 
-    def answer(self, summary: Mapping[str, Any]) -> AgentAnswer:
+    def interrupt(self, error: BaseException) -> None:
+        """Record why the run ended before it was done. It can be resumed."""
+        if self.state is AgentState.RUNNING:
+            self.end(AgentState.INTERRUPTED, "", describe_interruption(error))
+
+    def answer(self, summary: Mapping[str, Any]) -> AgentAnswer[Any]:
         return AgentAnswer(
             run_id=self.id,
             state=self.state,
             text=self.text,
             steps=list(self.steps),
             usage=self.usage,
+            cost=self.cost,
             messages=list(self.messages),
             questions=list(self.questions.values()),
             approvals=list(self.approvals.values()),
             reason=self.reason,
             summary=dict(summary),
+            value=self.value,
         )
 
-    def _take(self, step: AgentStep) -> None:
+    def _apply_answer(self, step: AgentStep) -> None:
         self.steps.append(step)
         self.answers[step.id] = step
         self.questions.pop(step.id, None)
@@ -148,76 +229,317 @@ class Run:
             self.messages += [tool_message(call, self.answers[call.id].text) for call in self.open_calls]
             self.open_calls, self.answers = [], {}
 
-    def _without_secrets(self, text: Any) -> Any:
-        return self._store.redaction.clean(text, self.secrets) if self.secrets else text
-
-    def _write(self, kind: str, **said: Any) -> None:
-        self._entries += 1
-        self._store.note(BOOKS + self.id, f"{self._entries:08}", {"kind": kind, **said})
-
-    # Going on after a pause, or after a crash
+    # Loading a run after a pause or a crash
 
     @classmethod
     async def load(cls, run_id: str, store: ToolKnowledgeStore) -> Run:
-        """The run as it was last written down."""
-        entries = await store.notes(BOOKS + run_id)
+        """Rebuild a run from its entries."""
+        entries = await store.read_entries(RUN_PREFIX + run_id)
         if not entries:
-            raise SetupError(f"There is no run {run_id!r} in this store. `ferrule runs` lists those there are.")
+            raise SetupError(f"There is no run {run_id!r} in this store. `ferrule runs list` lists the runs.")
         run: Run | None = None
-        for said in entries.values():
+        for entry in entries.values():
             if run is None:
-                run = cls(str(said.get("task", "")), store, run_id)
-            run._replay(said)
+                run = cls(str(entry.get("task", "")), store, run_id)
+            run._replay(entry)
         assert run is not None
-        run._entries = int(max(entries))
+        run._entries.load(entries)
         return run
 
-    def _replay(self, said: Mapping[str, Any]) -> None:
-        kind = said.get("kind")
-        self._seconds_before = float(said.get("seconds", self._seconds_before))
+    @classmethod
+    async def load_and_detect_interruption(cls, run_id: str, store: ToolKnowledgeStore) -> Run:
+        """The run as others see it: one whose process is gone is interrupted, although its entries do not say so."""
+        run = await cls.load(run_id, store)
+        if run.state is AgentState.RUNNING and not await store.is_locked(RUN_PREFIX + run_id):
+            run = await cls.load(run_id, store)  # it may have ended in the meantime
+            if run.state is AgentState.RUNNING:
+                run.state, run.reason = AgentState.INTERRUPTED, "its process ended before the run did"
+        return run
+
+    def _replay(self, entry: Mapping[str, Any]) -> None:
+        kind = entry.get("kind")
+        self._seconds_before = float(entry.get("seconds", self._seconds_before))
         if kind == "begin":
-            self.messages += said.get("messages", ())
-            self.ids |= {asked["id"] for message in self.messages for asked in message.get("tool_calls") or ()}
+            self.messages += entry.get("messages", ())
+            self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
         elif kind == "message":
-            self._replay_message(said)
+            self._replay_message(entry)
         elif kind == "answer":
-            self._replay_answer(AgentStep(**said["step"]))
+            self._replay_answer(AgentStep(**entry["step"]))
         elif kind == "wait":
             self.state = AgentState.WAITING
-            self.questions = {
-                q["call_id"]: Question(**{**q, "options": tuple(q["options"])}) for q in said["questions"]
-            }
-            self.approvals = {r["call_id"]: ApprovalRequest(**r) for r in said["approvals"]}
+            self._replay_requests(entry)
         elif kind == "step":
-            self._planned.add(str(said["result"]["step_id"]))
+            self._planned_steps.add(str(entry["result"]["step_id"]))
             self.state = AgentState.RUNNING
         elif kind == "end":
-            self.state, self.text, self.reason = AgentState(said["state"]), said["text"], said["reason"]
+            self.state, self.text, self.reason = AgentState(entry["state"]), entry["text"], entry["reason"]
+            self._replay_requests(entry)  # a plan that waits has them here
 
-    def _replay_message(self, said: Mapping[str, Any]) -> None:
-        message = said["message"]
+    def _replay_requests(self, entry: Mapping[str, Any]) -> None:
+        questions, approvals = entry.get("questions", ()), entry.get("approvals", ())
+        self.questions = {q["call_id"]: Question(**{**q, "options": tuple(q["options"])}) for q in questions}
+        self.approvals = {r["call_id"]: ApprovalRequest(**r) for r in approvals}
+
+    def _replay_message(self, entry: Mapping[str, Any]) -> None:
+        message = entry["message"]
         self.messages.append(message)
         self.state = AgentState.RUNNING
-        if "used" in said:
+        if "used" in entry:
             self.turns += 1
-            requests, read, written, cached = said["used"]
-            self.usage += Usage(requests=requests, input_tokens=read, output_tokens=written, cached_tokens=cached)
+            requests, input_tokens, output_tokens, cached = entry["used"]
+            self.usage += Usage(
+                requests=requests, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached
+            )
             self.open_calls = [
-                self._call_of(asked, said.get("errors", {})) for asked in message.get("tool_calls") or ()
+                self._decode_call(call, entry.get("errors", {})) for call in message.get("tool_calls") or ()
             ]
-            self.answers, self.finished_with = {}, None
-            self.ids |= {call.id for call in self.open_calls}
+            self.answers, self.finish_message = {}, None
+            self.call_ids |= {call.id for call in self.open_calls}
+            if "cost" in entry:
+                self.model_cost = (self.model_cost or 0.0) + entry["cost"]
+            # The model was asked again, so no budget is waited for any more.
+            self.approvals = {key: each for key, each in self.approvals.items() if each.tool_id != BUDGET_TOOL}
+            if entry.get("source") and self.open_calls:
+                self.call_sources[self.open_calls[0].id] = entry["source"]
 
     def _replay_answer(self, step: AgentStep) -> None:
-        self._take(step)
+        self._apply_answer(step)
         if step.tool_id == "finish_task" and step.is_success:
-            self.finished_with = str(step.arguments.get("message", ""))
+            self.finish_message = str(step.arguments.get("message", ""))
 
-    def _call_of(self, asked: Mapping[str, Any], errors: Mapping[str, str]) -> ToolCall:
-        """A call as it stands in a message. One that could not be made then must not be made now."""
-        function = asked["function"]
-        call = read_call(function["name"], function["arguments"], id=asked["id"])
+    def _decode_call(self, data: Mapping[str, Any], errors: Mapping[str, str]) -> ToolCall:
+        """A call of a stored message. A call that was rejected then must stay rejected."""
+        function = data["function"]
+        call = decode_tool_call(function["name"], function["arguments"], id=data["id"])
         error = errors.get(call.id) or call.error
         if error is None and self._store.redaction.replacement in str(function["arguments"]):
-            error = _LOST
+            error = _SECRET_LOST
         return replace(call, error=error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """The limits at which an unfinished run is stopped. None means no limit."""
+
+    turns: int | None = 20
+    calls: int | None = 100
+    calls_per_turn: int = 32
+    tokens: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+    """In the unit of `price`; calls of paid tools count too."""
+    price: Callable[[Usage], float] | None = None
+    max_retries: int = 3
+    """After this many failures of one tool, other tools are suggested to the model."""
+    priority: int = 0
+    """Of its calls, where the limits have the strategy `priority`: the higher goes first."""
+
+    def __post_init__(self) -> None:
+        for name in ("turns", "calls", "calls_per_turn", "tokens", "seconds", "cost", "max_retries"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SetupError(f"The limit {name} must be more than 0, not {value!r}; None means no limit.")
+        if self.cost is not None and self.price is None:
+            raise SetupError("A limit on cost needs a price: a function from a Usage to its cost.")
+
+    def find_reached_limit(
+        self, *, turns: int, calls: int, seconds: float, usage: Usage, tool_cost: float = 0.0
+    ) -> str | None:
+        """A text that says which limit a run has reached; None if it may continue."""
+        if self.turns is not None and turns >= self.turns:
+            return f"it took {turns} turns (limit {self.turns})"
+        if self.calls is not None and calls >= self.calls:
+            return f"it made {calls} calls (limit {self.calls})"
+        if self.tokens is not None and usage.total_tokens >= self.tokens:
+            return f"it used {usage.total_tokens} tokens (limit {self.tokens})"
+        if self.seconds is not None and seconds >= self.seconds:
+            return f"it took {seconds:.0f} s (limit {self.seconds:g} s)"
+        if self.cost is not None and self.price is not None and self.price(usage) + tool_cost >= self.cost:
+            return f"it cost {self.price(usage) + tool_cost:.4g} (limit {self.cost:g})"
+        return None
+
+
+def describe_interruption(error: BaseException) -> str:
+    """The reason why a run was interrupted, from the exception that ended it."""
+    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
+        return "it was cancelled"
+    return error_text(error) if isinstance(error, FerruleError) else f"{type(error).__name__}: {error_text(error)}"
+
+
+@asynccontextmanager
+async def lock_run(store: ToolKnowledgeStore, run_id: str) -> AsyncIterator[StoreLock]:
+    """Hold the lock of a run. Only one caller at a time may work on a run: two would execute every call twice."""
+    try:
+        async with store.lock(RUN_PREFIX + run_id) as lock:
+            yield lock
+    except LockHeld as error:
+        if error.name != RUN_PREFIX + run_id:
+            raise
+        raise SetupError(
+            f"The run {run_id!r} is in progress, here or in another process. Wait for its answer, or end it."
+        ) from None
+
+
+# The entries that a run writes into the store, without its secrets.
+
+RUN_PREFIX: Final = "run:"
+_NEVER_SECRET: Final = ("kind", "state", "used", "seconds", "cost")
+"""Fields that are needed to continue the run; a number in them may equal a secret by chance."""
+
+
+class RunEntries:
+    """The stream of one run. Entries that were written before a secret of the run was known are written again."""
+
+    def __init__(self, store: ToolKnowledgeStore, run_id: str) -> None:
+        self._store, self._stream = store, RUN_PREFIX + run_id
+        self._secrets = store.get_run_secrets(run_id)
+        self._known_secrets = len(self._secrets)
+        self._entries: dict[str, Mapping[str, Any]] = {}
+        self._number = 0
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries the run has."""
+        return self._number
+
+    def load(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Continue after the entries in the store."""
+        self._entries = dict(entries)
+        self._number = int(max(entries))
+
+    def write(self, kind: str, **fields: Any) -> None:
+        if self._known_secrets != len(self._secrets):
+            self._known_secrets = len(self._secrets)
+            self._redact_earlier_entries()
+        self._number += 1
+        key = f"{self._number:08}"
+        self._entries[key] = entry = self._redact({"kind": kind, **fields})
+        self._store.write_entry(self._stream, key, entry)
+
+    def _redact_earlier_entries(self) -> None:
+        for key, entry in self._entries.items():
+            redacted = self._redact(entry)
+            if redacted != entry:
+                self._entries[key] = redacted
+                self._store.write_entry(self._stream, key, redacted)
+
+    def _redact(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self._secrets:
+            return entry
+        return {name: value if name in _NEVER_SECRET else self._secrets.redact(value) for name, value in entry.items()}
+
+
+# What a run may still use. Everything that a run does asks the same object, from the first moment on.
+
+
+class RunBudget:
+    """The limits of a run and how much of them is used."""
+
+    current: ClassVar[ContextVar[RunBudget | None]] = ContextVar("ferrule_run_budget", default=None)
+    """The budget of the run whose model is asked at the moment."""
+
+    def __init__(
+        self,
+        limits: RunLimits | None = None,
+        *,
+        usage: Usage | None = None,
+        calls: int = 0,
+        seconds: float = 0.0,
+        tool_cost: float = 0.0,
+    ) -> None:
+        """`usage`, `calls`, `seconds` and `tool_cost` are what the run used before it was resumed."""
+        self.limits = limits or RunLimits()
+        self.usage, self.calls, self.tool_cost = usage or Usage(), calls, tool_cost
+        self.reply_cost: float | None = None
+        """What the last reply of the model cost; None if it has no price."""
+        self.payer = Payer(principal=LOCAL_USER)
+        self.costs: CostControl | None = None
+        self.events: RunEvents | None = None
+        """Where the requests to models are reported."""
+        self._started = time.monotonic() - seconds
+        self._timers: set[asyncio.Timeout] = set()
+
+    def attach(self, engine: ToolEngine, principal: Principal, run_id: str) -> RunEvents:
+        """Report and pay what the models of a run do; returns where it is reported."""
+        self.events = RunEvents(engine.events, principal, run_id)
+        self.payer, self.costs = Payer(principal=principal, run_id=run_id), engine.costs
+        return self.events
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Never 0, because some functions take a timeout of 0 as no timeout; None without a limit."""
+        seconds = self.limits.seconds
+        return None if seconds is None else max(0.001, self._started + seconds - time.monotonic())
+
+    def exclude_time(self, seconds: float) -> None:
+        """Let time not count: the run waits for a server that is down or refuses more requests for now."""
+        self._started += seconds
+        for timer in self._timers:
+            if (when := timer.when()) is not None:
+                timer.reschedule(when + seconds)
+
+    @asynccontextmanager
+    async def limit_time(self) -> AsyncIterator[asyncio.Timeout]:
+        """Wait for a model no longer than the run may take; TimeoutError after that."""
+        token = self.current.set(self)
+        try:
+            async with asyncio.timeout(self.seconds_left) as timer:
+                self._timers.add(timer)
+                try:
+                    yield timer
+                finally:
+                    self._timers.discard(timer)
+        finally:
+            self.current.reset(token)
+
+    def find_reached_limit(self, *, turns: int = 0, calls: int = 0) -> str | None:
+        """A text that says which limit the run has reached; None if it may continue."""
+        seconds = time.monotonic() - self._started
+        return self.limits.find_reached_limit(
+            turns=turns, calls=calls, seconds=seconds, usage=self.usage, tool_cost=self.tool_cost
+        )
+
+
+class BudgetedModel(ModelWrapper):
+    """A model as one run uses it: its replies are checked, counted, and awaited no longer than the run may take."""
+
+    def __init__(self, model: Model, budget: RunBudget) -> None:
+        super().__init__(model)
+        self._budget = budget
+
+    async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
+        if (limit := self._budget.find_reached_limit()) is not None:
+            raise ModelError(f"the model {self.name!r} was not asked: {limit}")
+        if self._budget.events is None:
+            return await self._generate(request, on_text)
+        types = ToolEngineEventType.MODEL_STARTED, ToolEngineEventType.MODEL_ENDED
+        with self._budget.events.emit_start_and_end(*types, model=self.name, request=request) as data:
+            reply = data["reply"] = await self._generate(request, on_text)
+            data["cost"] = self._budget.reply_cost
+        return reply
+
+    async def _generate(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
+        """Ask the model, and pay for its reply."""
+        budget, costs = self._budget, self._budget.costs
+        if costs is None:
+            return await self._generate_in_time(request, on_text)
+        payment = await costs.pay_for_request(budget.payer, self.name, request)
+        started, reply = time.monotonic(), None
+        try:
+            reply = await self._generate_in_time(request, on_text)
+        finally:
+            seconds = time.monotonic() - started
+            budget.reply_cost = await costs.record_reply(budget.payer, self.name, payment, reply, seconds)
+        return reply
+
+    async def _generate_in_time(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
+        try:
+            async with self._budget.limit_time() as timer:
+                reply = await self.model.generate(request, on_text)
+        except TimeoutError:
+            reason = "within the time limit of the run" if timer.expired() else "in time"
+            raise ModelError(f"the model {self.name!r} did not reply {reason}") from None
+        reply = check_reply(reply, request, model=self.name)
+        self._budget.usage += reply.usage
+        return reply

@@ -1,107 +1,386 @@
-"""The tools a run offers its model: schemas and names, made once for as long as the tools stay the same."""
+"""The tools a run offers its model, computed again only when the tools change, and which of them a call refers to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+import asyncio
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Final
 
-from ferrule.content import encode_json
-from ferrule.describe.meta_tools import meta_tools
-from ferrule.describe.schemas import NamedAction, actions_by_name, openai_schema
-from ferrule.describe.tokens import estimate_tokens
-from ferrule.library import UnifiedToolLibrary
-from ferrule.messages import Schema
+from ferrule.agent.control_tools import CONTROL_TOOLS, control_tools
+from ferrule.catalog.model_schemas import NamedAction, estimate_schema_tokens
+from ferrule.catalog.registry import RegistrySnapshot
+from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.messages import Schema, ToolCall, decode_tool_call
+from ferrule.core.permission import CallPolicy, Principal
+from ferrule.core.spec import Tool, ToolCapability
+from ferrule.engine import ToolEngineConfig
+from ferrule.errors import SetupError
+from ferrule.hub import ToolHub
+from ferrule.kinds.function.tools import collect_tools
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.library.meta_tools import META_TOOLS, make_meta_tools
 from ferrule.parsing import KnownTools
-from ferrule.spec import Tool, ToolCapability
-from ferrule.tools.conversation import CONTROL, control_tools
+from ferrule.texts.language import detect_language
+from ferrule.texts.shorten import first_sentence
 
-RELEVANT: Final = 10
-"""Where not all tools can be shown: how many beside the core ones."""
+MAX_RELEVANT_TOOLS: Final = 10
+"""How many actions are shown besides the core tools, if not all fit."""
+MAX_SELECTED_TOKENS: Final = 1_900
+"""Of all schemas together, if not all tools fit: the rest is found by a search."""
+MAX_USED_TOOLS: Final = 5
+"""Of the actions shown besides the core tools, how many may be there because the run has used them."""
+_MAX_CANDIDATES: Final = 40
+"""Actions that are considered; of these, those that fit are shown."""
 
-KEPT: Final = 100
-"""Offers for tasks of which it may be asked again."""
+MAX_CACHED_OFFERS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What a model is offered."""
+class ToolOffer:
+    """The tools a model is offered."""
 
     schemas: Sequence[Schema]
     actions: Mapping[str, tuple[Tool, ToolCapability]]
-    """By the names the model knows; also of those it is not shown but may find."""
-    known: KnownTools
-    """For reading calls out of text."""
+    """By the names that models use; includes tools that are not shown but can be found by a search."""
+    known_tools: KnownTools
+    """For parsing calls in text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsableActions:
+    """The actions that a run may call."""
+
+    by_id: dict[str, Tool]
+    actions: Sequence[NamedAction]
+    names: Set[str]
+    fits_in_request: bool
+    """Whether the schemas of all of them fit into one request."""
 
 
 class Toolbox:
-    """Chooses what to offer. All tools if they are few; else the core ones, those that fit the task, and a search."""
+    """Chooses the tools to offer: all if they fit; otherwise the core tools, those that fit the task, and a search.
+
+    It also executes calls, as a `Caller`, because the agent's own tools are in no registry.
+    """
 
     def __init__(
         self,
         library: UnifiedToolLibrary,
         *,
-        tools: Collection[str] | None,
+        principal: Principal,
+        policy: CallPolicy | None,
         core: Sequence[str],
         budget_tokens: int,
         own: bool = True,
+        shown_control_tools: Collection[str] = (),
     ) -> None:
-        """`own=False` leaves out the tools that steer a run and those that find others."""
+        """`own=False` omits the tools that control a run and those that find other tools.
+
+        The model may call any tool that controls a run; only the `shown_control_tools` are described to it.
+        """
         self._library, self._core, self._budget = library, tuple(core), budget_tokens
-        self.allowed = None if tools is None else frozenset(tools)
-        # The agent's own: they are nobody else's business, so they are in no registry.
+        self.allowed = principal.tools
+        # The agent's own tools: no other caller may use them, so they are in no registry.
         self._control = {tool.id: tool for tool in control_tools()} if own else {}
-        self._meta = {tool.id: tool for tool in meta_tools(library.index)} if own else {}
-        self._made: dict[str, Offer] = {}
+        self._shown_control_tools = frozenset(shown_control_tools)
+        self._has_meta_tools = own
+        own_names = frozenset({*self._control, *(META_TOOLS if own else ())})
+        self.principal = principal.extended_by(own_names)
+        """The agent, which may use its own tools besides those it is restricted to."""
+        self.permissions = library.engine.permissions(self.principal, policy)
+        self._actions_by_name = library.descriptions.actions_by_name
+        self._offers: dict[Hashable, ToolOffer] = {}
+        self._usable: UsableActions | None = None
         self._version = -1
 
-    def own(self, name: str) -> Tool | None:
-        """The agent's own tool of this name."""
-        return self._control.get(name) or self._meta.get(name)
+    @cached_property
+    def _meta_tools(self) -> dict[str, Tool]:
+        """The tools that find and call other tools; built only for agents that need them."""
+        return (
+            {tool.id: tool for tool in make_meta_tools(self._library.index, self._library.engine)}
+            if self._has_meta_tools
+            else {}
+        )
 
-    def allowed_names(self) -> frozenset[str] | None:
-        """All that may be called: the tools it is held to, and its own."""
-        return None if self.allowed is None else self.allowed | self._control.keys() | self._meta.keys()
+    def get_own_tool(self, name: str) -> Tool | None:
+        """The agent's own tool with this name, if it has one."""
+        return self._control.get(name) or (self._meta_tools.get(name) if name in META_TOOLS else None)
 
-    def offer(self, task: str) -> Offer:
+    async def prepare(self, task: str) -> None:
+        """Let the tools be chosen by the meaning of the task too, not only by its words."""
+        if not self._usable_actions().fits_in_request:
+            await self._library.index.prepare(task)
+
+    def offer(self, task: str, used: Sequence[str] = ()) -> ToolOffer:
+        """The tools for a task. The first of those in `used`, by their names for models, are shown again."""
+        usable = self._usable_actions()
+        used = [name for name in used if name in usable.names][:MAX_USED_TOOLS] if not usable.fits_in_request else ()
+        key = (
+            detect_language(task)
+            if usable.fits_in_request
+            else (task, frozenset(used), self._library.index.uses_vectors(task))
+        )
+        offer = self._offers.get(key)
+        if offer is None:
+            offer = self._build_offer(usable, task, used)
+            if len(self._offers) >= MAX_CACHED_OFFERS:
+                self._offers.clear()
+            self._offers[key] = offer
+        return offer
+
+    def _usable_actions(self) -> UsableActions:
+        """All that can and may be called; looked up again when the tools have changed."""
         registry = self._library.engine.registry
-        if self._version != registry.version:
+        if self._usable is None or self._version != registry.version:
             self._version = registry.version
-            self._made.clear()
-        found = self._made.get(task) or self._made.get("")
-        if found is None:
-            found, is_all = self._choose(task)
-            if len(self._made) >= KEPT:
-                self._made.clear()
-            self._made["" if is_all else task] = found
-        return found
+            self._offers.clear()
+            self._usable = self._find_usable_actions(registry.snapshot())
+        return self._usable
 
-    def _choose(self, task: str) -> tuple[Offer, bool]:
-        """What to offer for a task, and whether that is the same for every task."""
-        own = {**self._control, **self._meta}
-        hidden = {*own, *CONTROL}  # to steer a run is nothing that a plan does
-        snapshot = self._library.engine.registry.snapshot()
-        known = {tool_id: tool for tool_id in snapshot.by_id if (tool := snapshot.get(tool_id)) is not None}
-        usable = {tool_id: tool for tool_id, tool in known.items() if self.may_use(tool_id) and tool_id not in hidden}
-        actions = actions_by_name((*usable.values(), *self._control.values()))
-        by_id = {**usable, **own}
-        schemas = [openai_schema(action) for action in actions]
-        is_all = sum(map(_tokens, schemas)) <= self._budget
-        if not is_all:
-            found = actions_by_name(self._meta.values())
-            schemas = [openai_schema(action) for action in (*self._shown(actions, task), *found)]
-            actions = [*actions, *found]
+    def _find_usable_actions(self, snapshot: RegistrySnapshot) -> UsableActions:
+        # A plan has no tools of its own: it may use registered tools with the names of the meta tools.
+        hidden = {*CONTROL_TOOLS, *(META_TOOLS if self._has_meta_tools else ())}
+        permitted = self.permissions.select_tools(snapshot)
+        by_id = {tool_id: tool for tool_id, tool in permitted.items() if tool_id not in hidden} | self._control
+        actions = [
+            action
+            for action in self._actions_by_name(by_id.values())
+            if self.permissions.may_call(by_id[action.spec.tool_id], action.capability)
+        ]
+        tokens = accumulate(action.tokens for action in actions)
+        fit = all(total <= self._budget for total in tokens)
+        return UsableActions(
+            by_id=by_id, actions=actions, names={action.name for action in actions}, fits_in_request=fit
+        )
+
+    def _build_offer(self, usable: UsableActions, task: str, used: Sequence[str]) -> ToolOffer:
+        actions, by_id = usable.actions, usable.by_id
+        if usable.fits_in_request:
+            schemas = [action.openai_schema for action in actions]
+        else:
+            search_actions = self._actions_by_name(filter(self.permissions.may_use, self._meta_tools.values()))
+            selected = self._select_schemas(usable, search_actions, task, used)
+            schemas = [*selected, *(action.openai_schema for action in search_actions)]
+            actions, by_id = [*actions, *search_actions], by_id | self._meta_tools
         by_name = {action.name: (by_id[action.spec.tool_id], action.capability) for action in actions}
-        return Offer(schemas=schemas, actions=by_name, known=KnownTools(schemas)), is_all
+        control_actions = self._actions_by_name(control_tools(detect_language(task))) if self._control else ()
+        control = {action.name: action.openai_schema for action in control_actions if action.name in usable.names}
+        others = {str(schema["function"]["name"]): schema for schema in schemas}
+        visible = {name: control.get(name, schema) for name, schema in others.items() if self._is_shown(name)}
+        known_tools = KnownTools([*visible.values(), *control.values()])
+        return ToolOffer(schemas=list(visible.values()), actions=by_name, known_tools=known_tools)
 
-    def _shown(self, actions: Sequence[NamedAction], task: str) -> list[NamedAction]:
+    def _is_shown(self, name: str) -> bool:
+        return name not in self._control or name in self._shown_control_tools
+
+    def _select_schemas(
+        self, usable: UsableActions, search_actions: Sequence[NamedAction], task: str, used: Sequence[str]
+    ) -> list[Schema]:
+        """The schemas of the core tools, of those that the run has used, and of the best for the task, while they fit.
+
+        In the order of their names, so that the prompt cache of a model stays valid.
+        """
         first = {*self._core, *self._control}
-        relevant = {hit.tool.id for hit in self._library.index.search(task, RELEVANT)}
-        return [action for action in actions if action.spec.tool_id in first or action.spec.tool_id in relevant]
+        always = [action for action in usable.actions if action.spec.tool_id in first]
+        selected = {action.name: action.openai_schema for action in always}
+        remaining = MAX_SELECTED_TOKENS - sum(action.tokens for action in (*always, *search_actions))
+        candidates = [*(a for a in usable.actions if a.name in used), *self._find_relevant(usable, task)]
+        max_count = len(selected) + MAX_RELEVANT_TOOLS
+        for action in candidates:
+            schema = _schema_within(action, remaining) if action.name not in selected else None
+            if schema is not None and len(selected) < max_count:
+                selected[action.name] = schema
+                remaining -= estimate_schema_tokens(schema)
+        return [selected[name] for name in sorted(selected)]
 
-    def may_use(self, tool_id: str) -> bool:
-        return self.allowed is None or tool_id in self.allowed
+    def _find_relevant(self, usable: UsableActions, task: str) -> list[NamedAction]:
+        by_action = {(a.spec.tool_id, a.capability.name): a for a in usable.actions}
+
+        def is_visible(tool: Tool, action: str | None) -> bool:
+            return (tool.id, action) in by_action and usable.by_id[tool.id] is tool
+
+        hits = self._library.index.search_actions(task, _MAX_CANDIDATES, is_visible=is_visible)
+        return [by_action[hit.tool.id, hit.action] for hit in hits]
+
+    async def execute(
+        self,
+        tool_name: str,
+        params: Mapping[str, Any] | None = None,
+        context: ToolExecutionContext | None = None,
+        *,
+        action: str | None = None,
+        timeout: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> ToolExecutionResult:
+        """Call one of the agent's own tools, or any other through the hub."""
+        own = self.get_own_tool(tool_name)
+        if own is None:
+            return await self._library.hub.execute(
+                tool_name, params, context, action=action, timeout=timeout, on_progress=on_progress
+            )
+        return await self._library.engine.execute_candidate(
+            own, action, params, context, timeout=timeout, on_progress=on_progress
+        )
 
 
-def _tokens(schema: Schema) -> int:
-    return estimate_tokens(encode_json(schema).decode())
+def _schema_within(action: NamedAction, tokens: int) -> Schema | None:
+    """The schema of an action; without the descriptions of its parameters if it is too long; None if it still is."""
+    schema = action.openai_schema
+    if action.tokens <= tokens:
+        return schema
+    function = schema["function"]
+    parameters = {**function["parameters"]}
+    parameters["properties"] = {
+        name: {key: value for key, value in inner.items() if key != "description"} if isinstance(inner, dict) else inner
+        for name, inner in parameters["properties"].items()
+    }
+    short = {**function, "description": first_sentence(function["description"]), "parameters": parameters}
+    schema = {**schema, "function": short}
+    return schema if estimate_schema_tokens(schema) <= tokens else None
+
+
+def register_functions(library: UnifiedToolLibrary, tools: Collection[Any]) -> set[str]:
+    """The names of the tools; functions and other things that are no names are registered, unless they are already."""
+    if isinstance(tools, str):
+        raise SetupError(f"tools must be a list: write tools=[{tools!r}].")
+    names = {tool for tool in tools if isinstance(tool, str)}
+    for tool in (tool for thing in tools if not isinstance(thing, str) for tool in collect_tools(thing)):
+        names.add(tool.id)
+        if all(other.fingerprint != tool.fingerprint for other in library.engine.registry.candidates(tool.id)):
+            library.register(tool)
+    return names
+
+
+class AgentLibrary:
+    """The library of an agent that was given functions. It is open while the agent is used."""
+
+    def __init__(self, tools: Collection[Any]) -> None:
+        config = ToolEngineConfig(
+            tools_directory=f"{os.devnull}/none",
+            auto_reload=False,
+            builtin_tools=any(isinstance(tool, str) for tool in tools),
+        )
+        # A file, because a run that waits for a person must be there when the library is opened again.
+        folder = tempfile.mkdtemp(prefix="ferrule-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.library = UnifiedToolLibrary(config, store=f"sqlite:///{folder}/runs.db")
+        self._users = 0
+        self._change: asyncio.Future[None] | None = None
+        """Opens or closes the library."""
+
+    async def open(self) -> None:
+        self._users += 1
+        if self._users == 1:
+            self._change = asyncio.ensure_future(self._run_after(self._change, self.library.initialize()))
+        assert self._change is not None
+        try:
+            await asyncio.shield(self._change)
+        except BaseException:
+            self._users -= 1
+            raise
+
+    async def close(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            self._change = asyncio.ensure_future(self._run_after(self._change, self.library.aclose()))
+            await asyncio.shield(self._change)
+
+    async def _run_after(self, earlier: asyncio.Future[None] | None, change: Awaitable[None]) -> None:
+        if earlier is not None and earlier.get_loop() is asyncio.get_running_loop():
+            with suppress(Exception):
+                await earlier
+        await change
+
+
+# Finding the tool that a model's call refers to.
+#
+# A policy can only decide about tools that are known, so every name is resolved here before a person is asked: the name
+# in a schema, the name of an action alone, any other name the library knows, and `call_tool`, which wraps another call.
+
+CALL_TOOL: Final = "call_tool"
+_NAME_MISSING: Final = "call_tool needs `name`, the name of a tool as search_tools gave it, and `arguments`, an object."
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCall:
+    """A call of a model with the tool it refers to."""
+
+    original: ToolCall
+    """As the model wrote it."""
+    call: ToolCall
+    """As it is executed: without `call_tool` around it."""
+    target: tuple[Tool, ToolCapability] | None = None
+    """None if there is no such tool."""
+    candidates: Sequence[tuple[Tool, ToolCapability]] = ()
+    """All tools that may be tried for this call, in order."""
+
+    @property
+    def tool_id(self) -> str:
+        return self.call.name if self.target is None else self.target[0].id
+
+    @property
+    def action(self) -> str | None:
+        return None if self.target is None else self.target[1].name
+
+
+class CallResolver:
+    """Finds the tools that calls refer to."""
+
+    def __init__(self, hub: ToolHub, toolbox: Toolbox) -> None:
+        self._hub, self._toolbox = hub, toolbox
+
+    def resolve(self, original: ToolCall, offer: ToolOffer) -> ResolvedCall:
+        call = _unwrap_call_tool(original)
+        if call.error is not None:
+            return ResolvedCall(original, call)
+        target = offer.actions.get(call.name)
+        own = self._toolbox.get_own_tool(call.name)
+        if own is not None:
+            target = target or (own, own.spec.capabilities[0])
+            return ResolvedCall(original, call, target, (target,))
+        name, action = (call.name, None) if target is None else (target[0].id, target[1].name)
+        candidates = [(c.tool, c.capability) for c in self._hub.find_by_name(name, action)]
+        if target is not None or not candidates:
+            return ResolvedCall(original, call, target, candidates)
+        permitted = [candidate for candidate in candidates if self._toolbox.permissions.may_call(*candidate)]
+        if not permitted:  # the engine refuses it, and names only what the model has named
+            return ResolvedCall(original, call)
+        candidates = permitted
+        names = dict.fromkeys(tool.spec.model_name(capability) for tool, capability in candidates)
+        if len(names) > 1:
+            error = f"{call.name!r} may mean {' or '.join(names)}: write which one you mean."
+            return ResolvedCall(original, replace(call, error=error))
+        return ResolvedCall(original, call, candidates[0], candidates)
+
+    def redact(self, resolved: ResolvedCall) -> ToolCall:
+        """The original call without the arguments that its tool declares secret."""
+        original = resolved.original
+        if resolved.target is None or not resolved.target[1].secret_names:
+            return original
+        arguments = self._hub.engine.redact_arguments(resolved.tool_id, resolved.call.arguments, resolved.action)
+        return replace(original, arguments=_wrap_arguments(original, arguments))
+
+
+def _unwrap_call_tool(call: ToolCall) -> ToolCall:
+    """The call inside `call_tool`, which is executed instead."""
+    while call.name == CALL_TOOL and call.error is None:
+        name = call.arguments.get("name")
+        if not isinstance(name, str) or not name:
+            return replace(call, error=_NAME_MISSING)
+        call = decode_tool_call(name, call.arguments.get("arguments") or {}, id=call.id)
+    return call
+
+
+def _wrap_arguments(call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]:
+    if call.name != CALL_TOOL:
+        return arguments
+    inner = decode_tool_call(str(call.arguments["name"]), call.arguments.get("arguments") or {})
+    return {**call.arguments, "arguments": _wrap_arguments(inner, arguments)}

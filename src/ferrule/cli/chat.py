@@ -1,7 +1,7 @@
 """`ferrule chat`: a conversation with tools.
 
-The terminal has the main thread, so that lines can be edited as usual; runs have a loop in a thread of their own.
-Ctrl-C stops what is being done, and at an empty prompt nothing: Ctrl-D or /quit ends the conversation.
+The terminal uses the main thread, so that lines can be edited as usual; runs use an event loop in another thread.
+Ctrl-C stops the current run; Ctrl-D or /quit ends the conversation.
 """
 
 from __future__ import annotations
@@ -16,38 +16,42 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ferrule.agent import AgentAnswer, AgentState
-from ferrule.cli import show
-from ferrule.cli.asking import ask_at_the_terminal, read_line
-from ferrule.cli.making import make_agent, model_of
-from ferrule.cli.session import USAGE, Session, fail
-from ferrule.cli.talking import PersonAtTheTerminal, Voice, say_what_it_waits_for
-from ferrule.cli.terminal import complain, say
+from ferrule.cli import printing
+from ferrule.cli.ask import build_agent, select_model
+from ferrule.cli.elicitation import terminal_elicitation
+from ferrule.cli.run_view import RunView, TerminalUser, print_waiting
+from ferrule.cli.session import EXIT_USAGE, Session, fail
+from ferrule.cli.terminal import echo, print_error, read_line
+from ferrule.core.messages import Message
+from ferrule.core.model import can_reason
 from ferrule.errors import FerruleError
-from ferrule.library import UnifiedToolLibrary
-from ferrule.messages import Message
+from ferrule.library.library import UnifiedToolLibrary
 from ferrule.models import choose_model, close_model
+from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_talk
+from ferrule.orchestrator.strategy_runner import turns_of
+from ferrule.texts.language import detect_language
 
 T = TypeVar("T")
 
 HELP = """\
-/tools          the tools there are
-/model [NAME]   which model answers; with a name, change it
-/history        what was said so far
-/new            begin anew
+/tools          list the tools
+/model [NAME]   show the model; with a name, change it
+/history        show the conversation
+/new            start a new conversation
 /quit           end (or Ctrl-D)
-Ctrl-C stops what is being done."""
+Ctrl-C stops the current run."""
 
 
-def hold_conversation(session: Session, *, model: str | None, tools: list[str] | None) -> None:
+def run_chat(session: Session, *, model: str | None, tools: list[str] | None) -> None:
     try:
-        with _loop() as loop:
-            Conversation(session, loop, model, tools).hold()
+        with _start_event_loop() as loop:
+            ChatSession(session, loop, model, tools).run()
     except FerruleError as error:
-        fail(str(error), code=USAGE)
+        fail(str(error), code=EXIT_USAGE)
 
 
-class Conversation:
-    """What is said, by whom, and with which model."""
+class ChatSession:
+    """One conversation at the terminal: its messages, model and tools."""
 
     def __init__(
         self, session: Session, loop: asyncio.AbstractEventLoop, model: str | None, tools: list[str] | None
@@ -55,90 +59,103 @@ class Conversation:
         self._loop, self._tools = loop, tools
         self._history: list[Message] = []
         self._section = session.config().agent
-        self._model = model_of(self._section, model)
-        self._library = UnifiedToolLibrary(engine=session.engine(on_elicit=ask_at_the_terminal(contextlib.nullcontext)))
+        self._model = select_model(self._section, model)
+        self._library = UnifiedToolLibrary(
+            engine=session.engine(on_elicit=terminal_elicitation(contextlib.nullcontext)), hub=session.config().hub
+        )
 
-    def hold(self) -> None:
-        self._wait(self._library.initialize())
+    def run(self) -> None:
+        self._run_in_loop(self._library.initialize())
         try:
-            with _editing():
-                complain(f"ferrule chat, model {self._model.name}. /help shows what else can be said.")
-                while (line := _read()) is not None:
+            with _line_editing():
+                print_error(f"ferrule chat, model {self._model.name}. /help lists the commands.")
+                while (line := _read_input()) is not None:
                     try:
-                        self._take(line.strip())
+                        self._handle_line(line.strip())
                     except KeyboardInterrupt:
-                        complain("Stopped.")
+                        print_error("Stopped.")
         finally:
-            self._wait(close_model(self._model))
-            self._wait(self._library.aclose())
+            self._run_in_loop(close_model(self._model))
+            self._run_in_loop(self._library.aclose())
 
-    def _take(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         if not line:
             return
         word, _, rest = line.partition(" ")
         if word == "/quit":
             raise EOFError
-        command = {"/tools": self._list_tools, "/history": self._show_history, "/new": self._begin_anew}.get(word)
+        command = {
+            "/tools": self._list_tools,
+            "/history": self._show_history,
+            "/new": self._start_new_conversation,
+        }.get(word)
         if command is not None:
             command()
         elif word == "/model":
             self._change_model(rest.strip())
         elif word.startswith("/"):
-            say(HELP if word == "/help" else f"There is no {word}.\n{HELP}")
+            echo(HELP if word == "/help" else f"Unknown command {word}.\n{HELP}")
         else:
-            self._answer(line)
+            self._run_agent(line)
 
-    def _answer(self, line: str) -> None:
-        voice = Voice()
-        agent = make_agent(
+    def _run_agent(self, line: str) -> None:
+        small_talk = detect_small_talk(line, has_language_model=can_reason(self._model))
+        if small_talk is not None:
+            snapshot = self._library.engine.registry.snapshot()
+            callable_tools = list(filter(None, map(snapshot.get, snapshot.by_id)))
+            echo(reply_to_small_talk(small_talk, callable_tools, turns_of(self._history), detect_language(line)))
+            return
+        view = RunView()
+        view.shows_results = can_reason(self._model)
+        agent = build_agent(
             self._section,
             self._library,
             self._model,
             name="chat",
             tools=self._tools,
             turns=None,
-            person=PersonAtTheTerminal(read_line),
+            person=TerminalUser(read_line),
         )
         try:
-            answer: AgentAnswer = self._wait(agent.run(line, history=self._history, on_event=voice))
+            answer: AgentAnswer = self._run_in_loop(agent.run(line, history=self._history, on_event=view))
         except KeyboardInterrupt:
-            voice.end_line()
-            complain("Stopped.")
+            view.end_line()
+            print_error("Stopped.")
             return
         except FerruleError as error:
-            complain(f"ferrule: {error}")
+            print_error(f"ferrule: {error}")
             return
         if answer.state is AgentState.WAITING:
-            say_what_it_waits_for(answer)
+            print_waiting(answer)
             return
-        voice.finish(answer.text)
+        view.finish(answer.text)
         self._history = answer.messages
 
     def _list_tools(self) -> None:
-        show.tools(sorted(self._library.engine.registry, key=lambda tool: tool.id), {})
+        printing.print_tools(sorted(self._library.engine.registry, key=lambda tool: tool.id), {})
 
     def _show_history(self) -> None:
         for message in self._history:
             if message["role"] in ("user", "assistant") and message.get("content"):
-                say(f"{message['role']}: {message['content']}")
+                echo(f"{message['role']}: {message['content']}")
 
-    def _begin_anew(self) -> None:
+    def _start_new_conversation(self) -> None:
         self._history = []
-        complain("A new conversation.")
+        print_error("A new conversation.")
 
     def _change_model(self, name: str) -> None:
         if name:
             try:
                 chosen = choose_model(name)
             except FerruleError as error:
-                complain(f"ferrule: {error}")
+                print_error(f"ferrule: {error}")
                 return
-            self._wait(close_model(self._model))
+            self._run_in_loop(close_model(self._model))
             self._model = chosen
-        say(f"model {self._model.name}")
+        echo(f"model {self._model.name}")
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let the loop do it; Ctrl-C cancels it and waits until it has ended."""
+    def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop; Ctrl-C cancels it and waits until it has ended."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -149,20 +166,20 @@ class Conversation:
             raise
 
 
-def _read() -> str | None:
-    """What the person types; None at the end."""
+def _read_input() -> str | None:
+    """The line the user types; None at the end."""
     while True:
         try:
             return input("> " if sys.stdin.isatty() else "")
         except KeyboardInterrupt:
-            complain("(Ctrl-D or /quit ends the conversation)")
+            print_error("(Ctrl-D or /quit ends the conversation)")
         except EOFError:
             return None
 
 
 @contextlib.contextmanager
-def _editing() -> Iterator[None]:
-    """Arrow keys and a history of lines, where the system has them; /quit ends it."""
+def _line_editing() -> Iterator[None]:
+    """Line editing and input history where the system has readline; /quit ends it."""
     history: Path | None = None
     with contextlib.suppress(ImportError):
         import readline
@@ -184,7 +201,7 @@ def _editing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _loop() -> Iterator[asyncio.AbstractEventLoop]:
+def _start_event_loop() -> Iterator[asyncio.AbstractEventLoop]:
     """An event loop in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="ferrule-chat", daemon=True)

@@ -1,32 +1,40 @@
-"""The commands for MCP servers, and to be one: `ferrule mcp add|list|test|import|serve`."""
+"""The commands for MCP servers, and to be one: `ferrule mcp add|remove|enable|disable|list|test|import|serve`."""
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ferrule.cli import show
-from ferrule.cli.arguments import read_pairs
-from ferrule.cli.session import USAGE, Session, fail, run
-from ferrule.cli.terminal import complain, say
+from ferrule.cli import printing
+from ferrule.cli.options import AsJson
+from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs, run
+from ferrule.cli.terminal import echo, print_error
+from ferrule.cli.trust import accept_server
+from ferrule.core.names import did_you_mean
+from ferrule.core.spec import Tool
 from ferrule.errors import CallError, FerruleError, LoadError, SetupError
-from ferrule.executors.mcp.config import McpServerConfig, read_server
-from ferrule.executors.mcp.executor import McpExecutor
-from ferrule.names import did_you_mean
-from ferrule.redaction import Redaction
-from ferrule.sources.mcp_clients import ImportedServer, import_servers, known_files
-from ferrule.sources.mcp_file import McpFile
-from ferrule.sources.mcp_json import write_server
-from ferrule.spec import Tool
+from ferrule.kinds.mcp.config import McpServerConfig, read_server_config
+from ferrule.kinds.mcp.executor import McpExecutor
+from ferrule.kinds.mcp.mcp_json import (
+    ImportedServer,
+    change_server,
+    find_client_files,
+    import_servers,
+    write_server,
+)
+from ferrule.kinds.mcp.servers import McpFile
+from ferrule.store.redaction import Redaction
 
 mcp_app = typer.Typer(help="Use the tools of MCP servers.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 File = Annotated[
     Path | None, typer.Option("--file", "-f", help="The file that lists the servers; else the project's mcp.json.")
 ]
@@ -38,44 +46,114 @@ DEFAULT_FILE = Path("mcp.json")
 def add_server(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What to call the server.")],
+    program: Annotated[
+        list[str] | None, typer.Argument(help="After `--`: the program to start with its arguments; or an address.")
+    ] = None,
     command: Annotated[str | None, typer.Option("--command", help="The program to start.")] = None,
     arg: Annotated[list[str] | None, typer.Option("--arg", help="An argument of it; may be repeated.")] = None,
     env: Annotated[
-        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable for it; ${VAR} is filled in.")
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME=VALUE", help="A variable for it; ${VAR} is filled in."),
     ] = None,
     cwd: Annotated[str | None, typer.Option("--cwd", help="The folder to start it in.")] = None,
     url: Annotated[str | None, typer.Option("--url", help="The address of a server that runs.")] = None,
-    kind: Annotated[str | None, typer.Option("--type", help="http, sse or ws, if the address does not say.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--type", "--transport", "-t", help="http, sse or ws, if the address does not say.")
+    ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header to send; ${VAR} is filled in.")
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header to send; ${VAR} is filled in."),
     ] = None,
     timeout: Annotated[int | None, typer.Option("--timeout", min=1, help="Milliseconds a call may take.")] = None,
     file: File = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a server to mcp.json."""
-    file = _file(context, file)
+    """Add a server to mcp.json: `ferrule mcp add time -- uvx mcp-server-time`."""
+    file = choose_file(context, file)
+    if program and (command or arg or url):
+        fail("Write the program either after `--` or with --command and --arg, not both.", code=EXIT_USAGE)
+    if program and len(program) == 1 and "://" in program[0]:
+        url = program[0]
+    elif program:
+        command, arg = program[0], program[1:]
     try:
-        said: dict[str, Any] = {
+        options: dict[str, Any] = {
             "type": kind,
             "command": command,
             "args": arg,
-            "env": read_pairs(env or (), "--env"),
+            "env": parse_pairs(env or (), "--env"),
             "cwd": cwd,
             "url": url,
-            "headers": read_pairs(header or (), "--header"),
+            "headers": parse_pairs([re.sub(r"^([\w-]+):\s*", r"\1=", each) for each in header or ()], "--header"),
             "timeout": timeout,
         }
-        entry = {key: value for key, value in said.items() if value}
-        read_server(entry)
+        entry = {key: value for key, value in options.items() if value}
+        config = read_server_config(entry, folder=file.absolute().parent)
         write_server(file, name, entry, replace=force)
+        accept_server(_project_folder(context, file), name, config)  # the user has just written it
     except (SetupError, OSError) as error:
-        fail(str(error), code=USAGE)
+        fail(str(error), code=EXIT_USAGE)
     if as_json:
-        show.as_json({"name": name, "file": str(file), "server": entry})
+        printing.print_json({"name": name, "file": str(file), "server": entry})
     else:
-        say(f"added {name} to {file}\nTry it with: ferrule mcp test {shlex.quote(name)}")
+        echo(f"added {name} to {file}\nTry it with: ferrule mcp test {shlex.quote(name)}")
+
+
+@mcp_app.command("remove")
+def remove_server(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The server.")],
+    file: File = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a server from mcp.json."""
+    _change_entry(context, file, name, lambda entry: None, "removed", as_json)
+
+
+@mcp_app.command("enable")
+def enable_server(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The server.")],
+    file: File = None,
+    as_json: AsJson = False,
+) -> None:
+    """Use a server again."""
+
+    def enable(entry: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in entry.items() if key not in ("disabled", "enabled")}
+
+    _change_entry(context, file, name, enable, "enabled", as_json)
+
+
+@mcp_app.command("disable")
+def disable_server(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The server.")],
+    file: File = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep a server in mcp.json, but do not use it."""
+    _change_entry(context, file, name, lambda entry: {**entry, "disabled": True}, "disabled", as_json)
+
+
+def _change_entry(
+    context: typer.Context,
+    file: Path | None,
+    name: str,
+    change: Callable[[dict[str, Any]], dict[str, Any] | None],
+    outcome: str,
+    as_json: bool,
+) -> None:
+    path = choose_file(context, file)
+    try:
+        change_server(path, name, change)
+    except (SetupError, OSError) as error:
+        fail(str(error), code=EXIT_USAGE)
+    if as_json:
+        printing.print_json({"name": name, "file": str(path), "outcome": outcome})
+    else:
+        echo(f"{outcome} {name} in {path}")
 
 
 @mcp_app.command("serve")
@@ -84,40 +162,67 @@ def serve(
     tools: Annotated[
         list[str] | None, typer.Option("--tool", "-t", help="Offer only this tool; may be repeated.")
     ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Refuse a call that the same client has just made and that failed.")
+    ] = False,
+    virtual: Annotated[
+        str | None, typer.Option("--virtual", help="Offer what this virtual server of ferrule.toml selects.")
+    ] = None,
+    search: Annotated[bool, typer.Option("--search", help="Offer two tools that find and call the others.")] = False,
+    plain_names: Annotated[
+        bool, typer.Option("--plain-names", help="Name actions as their servers do, where that is unique.")
+    ] = False,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Also offer the servers of this file.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Offer the project of this folder, as far as you trust it.")
+    ] = None,
 ) -> None:
     """Be an MCP server: offer the project's tools to the client that starts this, on standard input and output."""
-    from ferrule.library import UnifiedToolLibrary
-    from ferrule.server.mcp import McpFace
-    from ferrule.server.mcp_asking import ask_the_client
+    from ferrule.library.library import UnifiedToolLibrary
+    from ferrule.server.mcp import McpServer, ask_client
 
     session: Session = context.obj
+    if file is not None and not file.is_file():
+        fail(f"There is no file {file}.", code=EXIT_USAGE)
+    if folder is not None:
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            fail(f"The folder {folder} cannot be used: {error.strerror}.", code=EXIT_USAGE)
 
-    async def story() -> None:
-        async with UnifiedToolLibrary(engine=session.engine(on_elicit=ask_the_client, watch=True)) as library:
+    async def command() -> None:
+        options: dict[str, Any] = {"tools": tools, "search": search, "plain_names": plain_names}
+        if virtual is not None:
+            section = session.config().server.virtual_server(virtual).model_dump()
+            options = {name: value or section[name] for name, value in options.items()}
+        engine = session.engine(on_elicit=ask_client, watch=True, mcp_file=file)
+        library = UnifiedToolLibrary(engine=engine, hub=session.config().hub)
+        server = McpServer(library, memory=memory, **options)
+        async with library:
             if sys.stdin.isatty():
-                complain("ferrule: waiting for an MCP client on standard input. Ctrl-C stops.")
-            await McpFace(library, tools=tools).serve_stdio()
+                print_error("ferrule: waiting for an MCP client on standard input. Ctrl-C stops.")
+            await server.serve_stdio()
 
-    run(story())
+    run(command())
 
 
 @mcp_app.command("list")
 def list_servers(context: typer.Context, file: File = None, as_json: AsJson = False) -> None:
     """List the servers, with what they offered when they were last connected. Starts none."""
-    file = _file(context, file)
+    file = choose_file(context, file)
     report = McpFile(file).load()
     if as_json:
-        servers, errors = map(_described, report.tools), map(show.problem, report.errors)
-        show.as_json({"servers": list(servers), "errors": list(errors)})
+        servers, errors = map(_describe_server, report.tools), map(printing.problem_to_dict, report.errors)
+        printing.print_json({"servers": list(servers), "errors": list(errors)})
     else:
-        show.table(
+        printing.print_table(
             ("server", "state", "actions", "how"),
-            [_row(tool) for tool in report.tools],
+            [_server_row(tool) for tool in report.tools],
             empty=f"No servers in {file}. Add one with: ferrule mcp add",
             cut=(3,),
         )
         for error in report.errors:
-            complain(f"ferrule: not loaded: {error}")
+            print_error(f"ferrule: not loaded: {error}")
     if report.errors:
         raise typer.Exit(1)
 
@@ -131,10 +236,12 @@ def test_server(
     as_json: AsJson = False,
 ) -> None:
     """Connect to a server, list its actions and measure how long that takes."""
-    file = _file(context, file)
-    tool = _find(file, name)
+    is_named, file = file is not None, choose_file(context, file)
+    tool = find_server(file, name)
+    if not is_named:
+        require_accepted(context, tool)
 
-    async def story() -> dict[str, Any]:
+    async def command() -> dict[str, Any]:
         executor = McpExecutor()
         try:
             started = time.perf_counter()
@@ -157,15 +264,15 @@ def test_server(
         finally:
             await executor.aclose()
 
-    found = run(story())
+    report = run(command())
     if as_json:
-        show.as_json(found)
+        printing.print_json(report)
         return
-    titled = f"{found['server'] or name} {found['version'] or ''}".strip()
-    say(f"{titled}, protocol {found['protocol']}")
-    say(f"connected in {found['connect_seconds']:.2f} s, answers in {found['answer_seconds'] * 1000:.1f} ms")
-    rows = [(each["name"], each["description"]) for each in found["actions"]]
-    show.table(("action", "what it does"), rows, empty="It has no actions.", cut=(1,))
+    title = f"{report['server'] or name} {report['version'] or ''}".strip()
+    echo(f"{title}, protocol {report['protocol']}")
+    echo(f"connected in {report['connect_seconds']:.2f} s, answers in {report['answer_seconds'] * 1000:.1f} ms")
+    rows = [(action["name"], action["description"]) for action in report["actions"]]
+    printing.print_table(("action", "what it does"), rows, empty="It has no actions.", cut=(1,))
 
 
 @mcp_app.command("import")
@@ -179,9 +286,9 @@ def import_from_others(
     as_json: AsJson = False,
 ) -> None:
     """Take over the servers of Claude Desktop, Claude Code, Cursor, VS Code and Windsurf."""
-    file = _file(context, file)
+    file = choose_file(context, file)
     project = file.absolute().parent
-    sources = [source] if source is not None else [path for _, path in known_files(project)]
+    sources = [source] if source is not None else [path for _, path in find_client_files(project)]
     imported: list[ImportedServer] = []
     problems: list[LoadError] = []
     for path in sources:
@@ -191,62 +298,85 @@ def import_from_others(
             imported += import_servers(path, file, project=project, replace=force)
         except LoadError as error:
             problems.append(error)
+    _accept_imported(context, file, [each.name for each in imported if each.outcome in ("added", "replaced")])
     if as_json:
         servers = [{"name": i.name, "from": str(i.path), "outcome": i.outcome, "note": i.note} for i in imported]
-        show.as_json({"servers": servers, "errors": [str(p) for p in problems]})
+        printing.print_json({"servers": servers, "errors": [str(p) for p in problems]})
     else:
         for each in imported:
-            say(f"{each.outcome:<8} {each.name} from {each.path}" + (f": {each.note}" if each.note else ""))
+            echo(f"{each.outcome:<8} {each.name} from {each.path}" + (f": {each.note}" if each.note else ""))
         for problem in problems:
-            complain(f"ferrule: not read: {problem}")
+            print_error(f"ferrule: not read: {problem}")
         if not imported and not problems:
-            say("No servers of other programs were found. Name a file with --from.")
+            echo("No servers of other programs were found. Name a file with --from.")
     if source is not None and problems:
-        raise typer.Exit(USAGE)
+        raise typer.Exit(EXIT_USAGE)
 
 
-def _find(file: Path, name: str) -> Tool:
+def _accept_imported(context: typer.Context, file: Path, names: list[str]) -> None:
+    """Servers that the user has just taken over need no further question."""
+    tools = {tool.id: tool.target for tool in McpFile(file).load().tools} if names else {}
+    for name in names:
+        if isinstance(config := tools.get(name), McpServerConfig):
+            accept_server(_project_folder(context, file), name, config)
+
+
+def find_server(file: Path, name: str) -> Tool:
     report = McpFile(file).load()
     tools = {tool.id: tool for tool in report.tools}
     if name not in tools:
         for error in report.errors:
             if repr(name) in error.message:
-                fail(str(error), code=USAGE)
+                fail(str(error), code=EXIT_USAGE)
         fail(f"No server {name!r} in {file}.{did_you_mean(name, tools)} See them with: ferrule mcp list", code=3)
     return tools[name]
 
 
-def _described(tool: Tool) -> dict[str, Any]:
+def require_accepted(context: typer.Context, tool: Tool) -> None:
+    """End the command when the user has not trusted the entry of this server."""
+    assert isinstance(tool.target, McpServerConfig)
+    accepted = (context.obj or Session(None)).accepted_servers
+    if accepted is not None and tool.target.trust_digest not in accepted:
+        fail(f"The server {tool.id!r} is not trusted. Look at its entry, then run: ferrule trust", code=EXIT_USAGE)
+
+
+def _project_folder(context: typer.Context, file: Path) -> Path:
+    """The folder whose trust covers a file of servers: that of the project, else the file's own."""
+    config = (context.obj or Session(None)).config_before_trust
+    return file.absolute().parent if config.path is None else config.root
+
+
+def _describe_server(tool: Tool) -> dict[str, Any]:
     return {
         "name": tool.id,
         "enabled": tool.spec.enabled,
         "listed": tool.spec.metadata["listed"],
-        "how": _how(tool),
+        "how": _transport_of(tool),
         "actions": [capability.name for capability in tool.spec.capabilities],
         "origin": tool.origin,
     }
 
 
-def _row(tool: Tool) -> tuple[str, str, str, str]:
+def _server_row(tool: Tool) -> tuple[str, str, str, str]:
     state = "off" if not tool.spec.enabled else "listed" if tool.spec.metadata["listed"] else "not listed yet"
     count = str(len(tool.spec.capabilities)) if tool.spec.metadata["listed"] else ""
-    return tool.id, state, count, _how(tool)
+    return tool.id, state, count, _transport_of(tool)
 
 
-def _how(tool: Tool) -> str:
+def _transport_of(tool: Tool) -> str:
     config = tool.target
     assert isinstance(config, McpServerConfig)
-    return Redaction().clean_text(" ".join((config.where, *config.args)))
+    return Redaction().redact_text(" ".join((config.location, *config.args)))
 
 
-def _file(context: typer.Context, named: Path | None) -> Path:
-    """The file that was named, else that of the project; without a project, one in this folder."""
+def choose_file(context: typer.Context, named: Path | None) -> Path:
+    """The file named on the command line, else that of the project; without a project, `mcp.json` in this folder."""
     if named is not None or context.obj is None:
         return named or DEFAULT_FILE
     try:
-        config = context.obj.config()
+        config = context.obj.config_before_trust
     except FerruleError as error:
-        fail(str(error), code=USAGE)
+        fail(str(error), code=EXIT_USAGE)
     inside = config.path is not None and config.engine_config.mcp_file is not None
-    path = Path(config.placed_engine_config.mcp_file) if inside else DEFAULT_FILE
+    path = Path(config.engine_config_with_paths.mcp_file) if inside else DEFAULT_FILE
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

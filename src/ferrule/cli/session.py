@@ -1,22 +1,30 @@
-"""What every command needs: the project's engine, Ctrl-C that stops cleanly, and exit codes that tell."""
+"""What every command needs: the project's engine, arguments, a clean stop on Ctrl-C, and exit codes."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import signal
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import typer
 
-from ferrule.call import ToolExecutionResult
-from ferrule.cli.terminal import complain
+from ferrule.cli.terminal import print_error
+from ferrule.cli.trust import FolderTrust, decide_trust, explain_untrusted
 from ferrule.config import FerruleConfig
+from ferrule.core.call import ToolExecutionResult
+from ferrule.core.elicitation import OnElicit
+from ferrule.core.permission import Verdict
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import (
+    APPROVAL_REQUIRED,
     CANCELLED,
     EXECUTION_ERROR,
     EXECUTOR_NOT_FOUND,
@@ -27,15 +35,18 @@ from ferrule.errors import (
     TOOL_NOT_FOUND,
     VALIDATION_ERROR,
     FerruleError,
+    SetupError,
 )
-from ferrule.executors.mcp.elicitation import OnElicit
 from ferrule.store import ToolKnowledgeStore
+from ferrule.store.location import user_state_directory
+from ferrule.telemetry.tracing import Tracing, start_tracing
 
 T = TypeVar("T")
 
-NOWHERE = f"{os.devnull}/none"
-"""In the place of a folder or file of tools: it is not there, and never will be."""
-USAGE = 2
+NO_PATH = f"{os.devnull}/none"
+"""A path that never exists, in place of a folder or file of tools."""
+DEFAULT_MCP_FILE = "mcp.json"
+EXIT_USAGE = 2
 EXIT_CODES = {
     EXECUTION_ERROR: 1,
     VALIDATION_ERROR: 2,
@@ -44,6 +55,7 @@ EXIT_CODES = {
     TIMEOUT: 4,
     REJECTED: 5,
     PERMISSION_DENIED: 6,
+    APPROVAL_REQUIRED: 8,
     KNOWN_FAILURE: 7,
     CANCELLED: 130,
 }
@@ -52,21 +64,51 @@ EXIT_CODES = {
 class Session:
     """The project a command works on."""
 
-    def __init__(self, config_path: Path | None) -> None:
-        self._path = config_path
+    def __init__(self, config_path: Path | None, *, accepted_servers: frozenset[str] | None = None) -> None:
+        """`accepted_servers`: those of `mcp.json` that may be started, if that was decided before."""
+        self._path, self._accepted_servers = config_path, accepted_servers
+        self.tracing: Tracing | None = None
+        """Sends the traces of the engine; None if that is not configured."""
+
+    @cached_property
+    def config_before_trust(self) -> FerruleConfig:
+        """The project's configuration, whether its folder is trusted or not: only for where its files are."""
+        return FerruleConfig.read(self._path) if self._path is not None else FerruleConfig.find(Path.cwd())
+
+    @cached_property
+    def _folder_trust(self) -> FolderTrust:
+        """What the user has decided about the folder. Asked for at most once."""
+        config = self.config_before_trust
+        return decide_trust(config if config.path is not None else FerruleConfig.defaults_for_folder(Path.cwd()))
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the project's files may be run: its file is named by `--config`, or its folder is trusted."""
+        return self._path is not None or self.config_before_trust.path is None or self._folder_trust.is_trusted
+
+    @property
+    def accepted_servers(self) -> frozenset[str] | None:
+        """The digests of the servers of `mcp.json` that may be started; None for all."""
+        return self._accepted_servers if self._path is not None else self._folder_trust.servers
 
     def config(self) -> FerruleConfig:
-        """The project's configuration; outside a project the records go to the user's own state folder."""
-        config = FerruleConfig.read(self._path) if self._path is not None else FerruleConfig.find(Path.cwd())
-        if config.store.url is not None:
-            return config
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "ferrule"
-        url = f"sqlite:///{state / 'calls.db'}"
-        return dataclasses.replace(config, store=dataclasses.replace(config.store, url=url))
+        """The project's configuration; outside a project, records go to the user's state folder."""
+        config = self.config_before_trust
+        if not self.is_trusted:
+            raise SetupError(
+                f"{self._folder_trust.folder} is not trusted: nothing in it is run, and its ferrule.toml is not used. "
+                + explain_untrusted(self._folder_trust.folder)
+            )
+        if config.path is not None and self.accepted_servers is not None:
+            engine_config = dataclasses.replace(config.engine_config, accepted_servers=self.accepted_servers)
+            config = dataclasses.replace(config, engine_config=engine_config)
+        return _with_store(config)
 
     def tools_directory(self) -> Path | None:
-        """The folder of tools. Loading it runs it, and without a project `./tools` may be anybody's: then there is none
-        unless a variable names it.
+        """The folder of tools, if it may be loaded.
+
+        Loading runs its Python files, and without a ferrule.toml `./tools` may come from anywhere: then it is used
+        only if an environment variable names it.
         """
         config = self.config()
         if config.path is None and "FERRULE_ENGINE_TOOLS_DIRECTORY" not in os.environ:
@@ -74,47 +116,94 @@ class Session:
         return config.root / config.engine_config.tools_directory
 
     def store(self) -> ToolKnowledgeStore:
-        """The records alone: to look at them no tool is loaded."""
+        """The store without the engine: reading records loads no tool."""
         config = self.config()
-        bare = dataclasses.replace(config, engine_config=without_files(config.engine_config))
-        return bare.engine(leave_records_to_others=True).store
+        bare = dataclasses.replace(config, engine_config=without_tool_sources(config.engine_config))
+        return bare.engine(defer_record_import=True).store
 
-    def engine(self, on_elicit: OnElicit | None = None, *, watch: bool = False) -> ToolEngine:
-        """The project's engine. Only one that stays must `watch` files: a command is over before one could change."""
+    def engine(
+        self,
+        on_elicit: OnElicit | None = None,
+        *,
+        watch: bool = False,
+        tool_name: str | None = None,
+        mcp_file: Path | None = None,
+        is_long: bool = False,
+    ) -> ToolEngine:
+        """The project's engine. Only a server needs to `watch` files; a command that runs long (`is_long`) writes its
+        records into the database while it runs.
+
+        With `tool_name`, only plugins that provide this tool are loaded at first. For `mcp_file` see `project`.
+        """
+        project = self.project(watch=watch, mcp_file=mcp_file)
+        engine = project.engine(defer_record_import=not (watch or is_long), on_elicit=on_elicit, tool_name=tool_name)
+        self.tracing = start_tracing(project.telemetry, engine)
+        return engine
+
+    def project(self, *, watch: bool = False, mcp_file: Path | None = None) -> FerruleConfig:
+        """The configuration of the project's engine, with the files of tools and servers that may be used.
+
+        `mcp_file` is a file of MCP servers that the user names; without one it is that of the project, or `mcp.json`
+        in this folder.
+        """
         config = self.config()
-        settled = config.engine_config
+        engine_config = config.engine_config
         if not watch:
-            settled = dataclasses.replace(settled, auto_reload=False, watch_for_changes=False)
+            engine_config = dataclasses.replace(engine_config, auto_reload=False, watch_for_changes=False)
         if config.path is None:
-            named = self.tools_directory()
-            settled = dataclasses.replace(without_files(settled), tools_directory=str(named or NOWHERE))
-            if named is None and Path("tools").is_dir():
-                complain("ferrule: ./tools is not loaded: there is no ferrule.toml. Make one if it is yours.")
-        settled_config = dataclasses.replace(config, engine_config=settled)
-        return settled_config.engine(leave_records_to_others=not watch, on_elicit=on_elicit)
+            directory = self.tools_directory()
+            engine_config = dataclasses.replace(
+                without_tool_sources(engine_config), tools_directory=str(directory or NO_PATH)
+            )
+            if directory is None and Path("tools").is_dir():
+                print_error(
+                    "ferrule: ./tools is not loaded without a ferrule.toml. If you trust it, create one: ferrule init"
+                )
+        if mcp_file is not None:  # whoever names a file may decide what is started
+            engine_config = dataclasses.replace(engine_config, mcp_file=str(mcp_file.absolute()), accepted_servers=None)
+        elif config.path is None and Path(DEFAULT_MCP_FILE).is_file():
+            path, accepted = str(Path(DEFAULT_MCP_FILE).absolute()), self.accepted_servers
+            engine_config = dataclasses.replace(engine_config, mcp_file=path, accepted_servers=accepted)
+        return dataclasses.replace(config, engine_config=engine_config)
+
+    def listing_engine(self) -> ToolEngine:
+        """The engine for a command that lists tools: of a folder that is not trusted, its YAML tools and no setting."""
+        if self.is_trusted:
+            return self.engine()
+        folder = self._folder_trust.folder
+        print_error(f"ferrule: {folder} is not trusted: only its YAML tools are listed. {explain_untrusted(folder)}")
+        return _with_store(self.config_before_trust.for_untrusted_folder()).engine(defer_record_import=True)
 
 
-def without_files(config: ToolEngineConfig) -> ToolEngineConfig:
-    """The same without folders of tools and skills, without servers and documents."""
-    return dataclasses.replace(config, tools_directory=NOWHERE, skills_directories=(), mcp_file=None, openapi=())
+def _with_store(config: FerruleConfig) -> FerruleConfig:
+    """The configuration with a place for its records."""
+    if config.store.url is not None:
+        return config
+    url = f"sqlite:///{user_state_directory() / 'calls.db'}"
+    return dataclasses.replace(config, store=config.store.model_copy(update={"url": url}))
 
 
-def run(story: Coroutine[Any, Any, T], *, if_stopped: Callable[[], str] = str) -> T:
-    """Run a command's story; what goes wrong becomes one line and an exit code.
+def without_tool_sources(config: ToolEngineConfig) -> ToolEngineConfig:
+    """The configuration without folders of tools and skills, MCP servers and OpenAPI documents."""
+    return dataclasses.replace(config, tools_directory=NO_PATH, skills_directories=(), mcp_file=None, openapi=())
 
-    `if_stopped` says what can be done after Ctrl-C.
+
+def run(command: Coroutine[Any, Any, T], *, after_interrupt: Callable[[], str] = str) -> T:
+    """Run a command; an error becomes one line and an exit code.
+
+    `after_interrupt` returns what to print after Ctrl-C.
     """
     try:
-        return asyncio.run(_until_interrupted(story))
+        return asyncio.run(_run_until_interrupted(command))
     except KeyboardInterrupt:
-        fail(f"Stopped.{if_stopped()}", code=130)
+        fail(f"Stopped.{after_interrupt()}", code=130)
     except FerruleError as error:
-        fail(str(error), code=USAGE)
+        fail(str(error), code=EXIT_USAGE)
 
 
-async def _until_interrupted(story: Coroutine[Any, Any, T]) -> T:
-    # Ctrl-C and `kill` cancel the story, so that running tools are ended and the store is closed.
-    task = asyncio.ensure_future(story)
+async def _run_until_interrupted(command: Coroutine[Any, Any, T]) -> T:
+    # Ctrl-C and `kill` cancel the command, so that running tools end and the store is closed.
+    task = asyncio.ensure_future(command)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
@@ -124,11 +213,84 @@ async def _until_interrupted(story: Coroutine[Any, Any, T]) -> T:
         raise KeyboardInterrupt from None
 
 
+@contextmanager
+def open_output(path: Path | None) -> Iterator[TextIO]:
+    """The file that a command writes, or standard output; a message if it cannot be written."""
+    if path is None:
+        yield sys.stdout
+        return
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror}.", code=EXIT_USAGE)
+    with file:
+        yield file
+
+
 def fail(message: str, *, code: int) -> NoReturn:
-    complain(f"ferrule: {message}")
+    print_error(f"ferrule: {message}")
     raise typer.Exit(code)
 
 
-def exit_with(result: ToolExecutionResult) -> None:
+def exit_on_failure(result: ToolExecutionResult) -> None:
     if not result.is_success:
         raise typer.Exit(EXIT_CODES.get(result.error_type or "", 1))
+
+
+def exit_on_denial(verdict: Verdict) -> None:
+    """The exit code of a call that the policy decides about, so that scripts can test it."""
+    if verdict != "allow":
+        raise typer.Exit(EXIT_CODES[PERMISSION_DENIED if verdict == "deny" else APPROVAL_REQUIRED])
+
+
+# ---- arguments: `key=value`, or `key:=JSON` for values that are not text
+
+
+def parse_arguments(pairs: Sequence[str], params: str | None) -> dict[str, Any]:
+    """The arguments of a call; pairs override `--params`."""
+    arguments = _read_params(params) if params is not None else {}
+    for pair in pairs:
+        name, sign, value = _split_argument(pair)
+        arguments[name] = _parse_json(value, f"{name}:=") if sign == ":=" else value
+    return arguments
+
+
+def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
+    """The values of an option that takes `NAME=VALUE` several times."""
+    pairs = {}
+    for pair in values:
+        name, separator, value = pair.partition("=")
+        if not name or not separator:
+            raise SetupError(f"{option} takes NAME=VALUE, not {pair!r}.")
+        pairs[name] = value
+    return pairs
+
+
+def _split_argument(pair: str) -> tuple[str, str, str]:
+    name, equals, value = pair.partition("=")
+    if not equals or not name.rstrip(":"):
+        raise SetupError(f"An argument is written name=value, or name:=JSON; {pair!r} is neither.")
+    return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
+
+
+def _read_params(params: str) -> dict[str, Any]:
+    if params == "-":
+        text = sys.stdin.read()
+    elif params.startswith("@"):
+        try:
+            text = Path(params[1:]).read_text(encoding="utf-8")
+        except OSError as error:
+            raise SetupError(f"Cannot read {params[1:]}: {error.strerror}.") from None
+    else:
+        text = params
+    read = _parse_json(text, "--params")
+    if not isinstance(read, dict):
+        raise SetupError(f"--params takes a JSON object such as '{{\"a\": 1}}', not {text[:60]!r}.")
+    return read
+
+
+def _parse_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SetupError(f"{where} is not valid JSON ({error}): {text[:60]!r}") from None

@@ -7,18 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ferrule.cli import show
-from ferrule.cli.session import USAGE, Session, fail
-from ferrule.cli.terminal import complain, say
+from ferrule.cli import printing
+from ferrule.cli.options import AsJson
+from ferrule.cli.session import EXIT_USAGE, Session, fail
+from ferrule.cli.terminal import echo, print_error
+from ferrule.core.spec import Tool, ToolType
 from ferrule.errors import FerruleError
-from ferrule.sources.skill_directory import SkillsDirectory
-from ferrule.sources.skill_paths import document_in, skill_folders
-from ferrule.sources.skill_rules import validate_skill
-from ferrule.spec import Tool, ToolType
+from ferrule.kinds.skill.directory import SkillsDirectory, find_skill_file, skill_folders
+from ferrule.kinds.skill.strict_validation import validate_skill
 
 skills_app = typer.Typer(help="See and check the skills of a project.", no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @skills_app.command("list")
@@ -28,19 +26,19 @@ def list_skills(
     as_json: AsJson = False,
 ) -> None:
     """List the skills. Python files are run."""
-    report = SkillsDirectory(*([directory] if directory is not None else _project_folders(context.obj))).load()
+    report = SkillsDirectory(*([directory] if directory is not None else _project_skill_folders(context.obj))).load()
     if as_json:
-        skills, errors = map(_described, report.tools), map(show.problem, report.errors)
-        show.as_json({"skills": list(skills), "errors": list(errors)})
+        skills, errors = map(_describe_skill, report.tools), map(printing.problem_to_dict, report.errors)
+        printing.print_json({"skills": list(skills), "errors": list(errors)})
     else:
-        show.table(
+        printing.print_table(
             ("skill", "description", "actions", "tools it may use", "where"),
-            [_row(tool) for tool in report.tools],
+            [_skill_row(tool) for tool in report.tools],
             empty="There are no skills here. A skill is a folder with a SKILL.md in it, in skills/.",
             cut=(1, 3, 4),
         )
         for error in report.errors:
-            complain(f"ferrule: not loaded: {error}")
+            print_error(f"ferrule: not loaded: {error}")
     if report.errors:
         raise typer.Exit(1)
 
@@ -53,53 +51,62 @@ def validate_skills(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold folders with a SKILL.md to the Agent Skills specification, and print all problems at once."""
+    """Check folders with a SKILL.md against the Agent Skills specification, and print all problems."""
     if paths:
-        folders = [folder for path in paths for folder in _skills_in(path) or [path]]
+        folders = [folder for path in paths for folder in _find_skills(path) or [path]]
     else:
-        folders = [folder for path in _project_folders(context.obj) for folder in _skills_in(path)]
-    found = {folder: validate_skill(folder) for folder in folders}
-    problems = [error for errors in found.values() for error in errors]
-    right = [folder for folder, errors in found.items() if not errors]
+        folders = [folder for path in _project_skill_folders(context.obj) for folder in _find_skills(path)]
+    results = {folder: validate_skill(folder) for folder in folders}
+    problems = [error for errors in results.values() for error in errors]
+    valid = [folder for folder, errors in results.items() if not errors]
     if as_json:
-        show.as_json({"skills": [str(folder) for folder in right], "errors": [show.problem(e) for e in problems]})
+        printing.print_json(
+            {"skills": [str(folder) for folder in valid], "errors": [printing.problem_to_dict(e) for e in problems]}
+        )
     else:
         for error in problems:
-            say(error)
-        show.verdict(len(right), "skill", len(problems))
+            echo(error)
+        printing.print_check_summary(len(valid), "skill", len(problems))
     if problems:
         raise typer.Exit(1)
 
 
-def _project_folders(session: Session) -> list[Path]:
+def _project_skill_folders(session: Session) -> list[Path]:
     try:
         config = session.config()
     except FerruleError as error:
-        fail(str(error), code=USAGE)
+        fail(str(error), code=EXIT_USAGE)
     if config.path is None:
-        fail("There is no ferrule.toml here. Name the folder: ferrule skills list skills", code=USAGE)
-    folders = map(Path, config.placed_engine_config.skills_directories)
+        fail("There is no ferrule.toml here. Name the folder: ferrule skills list skills", code=EXIT_USAGE)
+    folders = map(Path, config.engine_config_with_paths.skills_directories)
     here = Path.cwd()
     return [folder.relative_to(here) if folder.is_relative_to(here) else folder for folder in folders]
 
 
-def _skills_in(path: Path) -> list[Path]:
+def _find_skills(path: Path) -> list[Path]:
     """The folders of skills under a folder, which may be one itself."""
-    return [folder for folder in skill_folders(path) if document_in(folder) is not None]
+    return [folder for folder in skill_folders(path) if find_skill_file(folder) is not None]
 
 
-def _described(tool: Tool) -> dict[str, Any]:
+def _describe_skill(tool: Tool) -> dict[str, Any]:
     return {
         "name": tool.id,
         "description": tool.spec.description,
         "kind": "folder" if tool.spec.tool_type == ToolType.SKILL else "python",
         "actions": [capability.name for capability in tool.spec.capabilities],
         "allowed_tools": list(tool.spec.metadata.get("allowed_tools", ())),
+        "digest": tool.spec.metadata.get("source_hash", ""),
         "origin": tool.origin,
     }
 
 
-def _row(tool: Tool) -> tuple[str, str, str, str, str]:
-    said = _described(tool)
-    actions = "SKILL.md" if said["kind"] == "folder" else ", ".join(said["actions"])
-    return tool.id, show.first_sentence(tool.spec.description), actions, " ".join(said["allowed_tools"]), tool.origin
+def _skill_row(tool: Tool) -> tuple[str, str, str, str, str]:
+    description = _describe_skill(tool)
+    actions = "SKILL.md" if description["kind"] == "folder" else ", ".join(description["actions"])
+    return (
+        tool.id,
+        printing.first_sentence(tool.spec.description),
+        actions,
+        " ".join(description["allowed_tools"]),
+        tool.origin,
+    )

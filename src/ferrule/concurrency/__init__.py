@@ -1,7 +1,7 @@
-"""How many calls may run at once, who waits, and who goes next."""
+"""How many calls may run concurrently, which ones wait, and which one starts next."""
 
 from ferrule.concurrency.config import ConcurrencyConfig, ConcurrencyMetrics
-from ferrule.concurrency.controller import ToolConcurrencyController
-from ferrule.concurrency.floor import Place
+from ferrule.concurrency.controller import ToolConcurrencyController, suspend_slots
+from ferrule.concurrency.scheduler import Slot
 
-__all__ = ["ConcurrencyConfig", "ConcurrencyMetrics", "Place", "ToolConcurrencyController"]
+__all__ = ["ConcurrencyConfig", "ConcurrencyMetrics", "Slot", "ToolConcurrencyController", "suspend_slots"]

@@ -1,72 +1,105 @@
-"""Places and queues: the door every call passes.
+"""Slots and queues: every call passes here before it runs.
 
-A call takes a place with `acquire` and gives it back with `release` (or `leave`, see below). With room that costs a
-microsecond; without room it waits in line, or is refused with `Rejected`, whose details tell the reason.
+A call takes a slot with `acquire` and gives it back with `release` (or `release_and_wait`, see below). With room that
+costs about a microsecond; without room the call waits in a queue, or is rejected with `Rejected`, whose details hold
+the reason.
 
-**A tool that calls a tool.** If a call kept its place while the calls it makes wait for theirs, a few such calls would
-fill all places and wait for each other for ever. So *nobody holds a place while waiting for one*: a call made inside
-another (the context of the running task tells) is *nested*, and lends:
+**A tool that calls a tool.** If a call kept its slot while the calls it makes wait for theirs, a few such calls would
+fill all slots and wait for each other for ever. So *no call holds a slot while it waits for another one*. A call made
+inside another is *nested* (known from a context variable of the running task), and then:
 
-- The outer place is given back as soon as a nested call arrives, once however many nested calls there are.
-- When the last of them has ended, or was refused, the outer call takes its place back: ahead of all waiters, whatever
-  the queue size, without a time-out, and before it goes on. As this may have to wait, nested calls end with
-  `await leave(place)`; `release(place)` only asks for the outer place and does not wait for it.
-- Under cancellation nobody waits: the outer place comes back by itself, or not at all if the outer call ends first.
-- An outer call that ends before its nested ones (they run in background tasks) takes nothing back, and calls made after
+- The outer slot is suspended as soon as the first nested call arrives, and stays so while any nested call waits or
+  runs.
+- When the last of them has ended, or was rejected, the outer call reclaims its slot: ahead of all queues, whatever
+  their size, without a timeout, and before it goes on. As this may have to wait, nested calls end with `await
+  release_and_wait(slot)`; `release(slot)` only requests the outer slot and does not wait for it.
+- Under cancellation nothing waits: the outer slot is reclaimed later, or not at all if the outer call ends first.
+- An outer call that ends before its nested ones (they run in background tasks) reclaims nothing, and calls made after
   its end are ordinary ones.
 
-What a task acquires is the outer place of whatever this task, and the tasks it starts, acquire before it is released.
-So two calls side by side need two tasks, and a place is released by the task that acquired it. An outer call is taken
-to wait while any of its nested calls is under way; if it does something else meanwhile, that is not counted.
+The slot that a task acquires is the outer slot of whatever this task, and the tasks it starts, acquire before it is
+released. So two calls side by side need two tasks, and a slot is released by the task that acquired it. An outer call
+is taken to be waiting while any of its nested calls is in progress; if it does other work meanwhile, that is not
+counted.
 
-A controller belongs to one event loop at a time. All but the metrics must be used from that loop's thread.
+A controller belongs to one event loop at a time. Everything except the metrics must be used from that loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
-from ferrule.call import CALLER_WORKFLOW_NODE
+from ferrule.concurrency.adaptive import AdaptiveLimit
 from ferrule.concurrency.config import ConcurrencyConfig, ConcurrencyMetrics
-from ferrule.concurrency.floor import RELEASED, RETURNING, Bucket, Floor, Place
-from ferrule.concurrency.rate import CallRate
-from ferrule.concurrency.refusals import (
-    CLOSED,
-    CONCURRENCY_LIMIT,
-    QUEUE_FULL,
-    QUEUE_TIMEOUT,
-    rate_limited,
-    refusal,
+from ferrule.concurrency.fleet import FleetLimits, LeaseTable
+from ferrule.concurrency.scheduler import (
+    ACTIVE,
+    RECLAIMING,
+    RELEASED,
+    Bucket,
+    CallRate,
+    LeasedRate,
+    Slot,
+    SlotScheduler,
 )
+from ferrule.core.call import CALLER_WORKFLOW_NODE
 from ferrule.errors import Rejected, SetupError
 
 logger = logging.getLogger("ferrule.concurrency")
 
+# Reasons of a rejection
+CONCURRENCY_LIMIT: Final = "concurrency_limit"
+QUEUE_FULL: Final = "queue_full"
+QUEUE_TIMEOUT: Final = "queue_timeout"
+RATE_LIMIT: Final = "rate_limit"
+CLOSED: Final = "closed"
+
 
 class ToolConcurrencyController:
-    """Lets in as many calls as may run at once; the others wait or are refused."""
+    """Lets as many calls run as the configuration allows; the others wait or are rejected."""
 
     def __init__(self, config: ConcurrencyConfig | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = ConcurrencyConfig() if config is None else config
         self._clock = clock
-        self._rates = {bucket: CallRate(limit) for bucket, limit in self.config.rate_limits.items()}
-        self._floor = Floor(self.config, self._rates, clock)
-        # Not at module level as usual: the places of two controllers know nothing of each other.
-        self._current: ContextVar[Place | None] = ContextVar("ferrule_place", default=None)
-        self._bypass = Place(Bucket("", self._floor, None, None, []), None)
-        self._bypass.state = RELEASED
+        self._rates: Mapping[str, CallRate | LeasedRate]
+        self._adaptive = {
+            bucket: AdaptiveLimit(
+                self.config.bucket_limits[bucket], minimum, self.config.adaptive_latency.get(bucket, math.inf)
+            )
+            for bucket, minimum in self.config.adaptive_limits.items()
+        }
+        self._fleet: FleetLimits | None = None
+        if self.config.shared:
+            rates = {bucket: LeasedRate(limit) for bucket, limit in self.config.rate_limits.items()}
+            self._rates = rates
+            self._fleet = FleetLimits(self.config, rates, lambda: self._scheduler, clock=clock)
+        else:
+            self._rates = {bucket: CallRate(limit) for bucket, limit in self.config.rate_limits.items()}
+        self._scheduler = self._make_scheduler()
+        # Not at module level as usual: the slots of two controllers must not be taken for nested ones of each other.
+        self._current: ContextVar[Slot | None] = ContextVar("ferrule_slot", default=None)
+        # Calls of workflow nodes are not limited: they get this slot, which is never counted.
+        self._unlimited = Slot(Bucket("", self._scheduler, None, None, []), None)
+        self._unlimited.state = RELEASED
         self._arrivals = count()
         self._total_acquired = 0
         self._total_rejected = 0
         self._total_timeout = 0
         self._total_ended = 0
         self._total_time = 0.0
+
+    def yield_to_others(self) -> None:
+        """Let the calls of other processes go first where limits are shared: for batches beside live traffic."""
+        if self._fleet is not None:
+            self._fleet.yields_to_others = True
 
     async def acquire(
         self,
@@ -75,66 +108,86 @@ class ToolConcurrencyController:
         priority: int = 0,
         caller_type: str = "unknown",
         timeout: float | None = None,
-    ) -> Place:
-        """Wait for a place, at most `timeout` seconds (None: the configured time); raises `Rejected`."""
+    ) -> Slot:
+        """Wait for a slot, at most `timeout` seconds (None: the configured time); raises `Rejected`."""
         if caller_type == CALLER_WORKFLOW_NODE:
-            return self._bypass
-        place = self._newcomer(bucket)
-        if not place.bucket.floor.enter(place):
-            await self._wait(place, priority, self.config.default_timeout if timeout is None else timeout)
+            return self._unlimited
+        slot = self._new_slot(bucket)
+        if not slot.bucket.scheduler.try_start(slot):
+            await self._wait_for_slot(slot, priority, self.config.default_timeout if timeout is None else timeout)
         self._total_acquired += 1
-        self._current.set(place)
-        return place
+        self._current.set(slot)
+        return slot
 
-    def try_acquire(self, bucket: str = "general", *, caller_type: str = "unknown") -> Place | None:
-        """A place, if there is room and nobody is ahead; for callers who save themselves an await."""
+    def try_acquire(self, bucket: str = "general", *, caller_type: str = "unknown") -> Slot | None:
+        """A slot, if there is room and no call is ahead in a queue; for callers that can save an await."""
         if caller_type == CALLER_WORKFLOW_NODE:
-            return self._bypass
-        place = self._newcomer(bucket)
-        if not place.bucket.floor.enter(place):
+            return self._unlimited
+        slot = self._new_slot(bucket)
+        if not slot.bucket.scheduler.try_start(slot):
             return None
         self._total_acquired += 1
-        self._current.set(place)
-        return place
+        self._current.set(slot)
+        return slot
 
-    def release(self, place: Place) -> None:
-        """Give a place back; a second time does nothing."""
-        if place.state is RELEASED:
+    def release(self, slot: Slot) -> None:
+        """Give a slot back; a second time does nothing."""
+        if slot.state is RELEASED:
             return
         self._total_ended += 1
-        self._total_time += self._clock() - place.since
-        # An ordinary place stays behind in the context, where it counts for nothing: setting the variable is slow.
-        if place.outer is not None and self._current.get() is place:
-            self._current.set(place.outer)
-        place.bucket.floor.leave(place)
+        self._total_time += self._clock() - slot.acquired_at
+        # A slot that is not nested may stay in the context variable, where it is ignored: setting it would be slow.
+        if slot.outer is not None and self._current.get() is slot:
+            self._current.set(slot.outer)
+        slot.bucket.scheduler.release(slot)
 
-    async def leave(self, place: Place) -> None:
-        """Give a place back and, if the call was nested, go on when the outer call has its place again."""
-        outer = place.outer
-        self.release(place)
+    async def release_and_wait(self, slot: Slot) -> None:
+        """Give a slot back and, if the call was nested, wait until the outer call has its slot again."""
+        outer = slot.outer
+        self.release(slot)
         if outer is not None:
-            await _taken_back(outer)
+            await _wait_until_reclaimed(outer)
 
-    def place(
+    def slot(
         self,
         bucket: str = "general",
         *,
         priority: int = 0,
         caller_type: str = "unknown",
         timeout: float | None = None,
-    ) -> _Stay:
-        """`async with controller.place("http"):` holds a place for the block."""
-        return _Stay(self, bucket, priority, caller_type, timeout)
+    ) -> SlotContext:
+        """`async with controller.slot("http"):` holds a slot for the block."""
+        return SlotContext(self, bucket, priority, caller_type, timeout)
 
-    def refuse_waiting(self) -> None:
-        """Refuse all who wait now, with the reason `closed`: for shutting down."""
-        for place in self._floor.waiters():
-            self._floor.refuse(place, CLOSED)
+    def report_load(self, slot: Slot | None, *, seconds: float = 0.0, is_overload: bool = False) -> None:
+        """How a call has gone, for a bucket whose limit is adaptive: `is_overload` for a timeout or an answer 429."""
+        if slot is None or (adaptive := slot.bucket.adaptive) is None:
+            return
+        bucket = slot.bucket
+        adaptive.report(self._clock(), seconds=seconds, is_overload=is_overload)
+        if not bucket.is_leased:  # else the next renewal asks for so many
+            bucket.limit = adaptive.slots
+            bucket.scheduler.start_ready()
+
+    def join_fleet(self, table: LeaseTable) -> None:
+        """Share the limits with the other processes that use the table. Without `shared` it does nothing."""
+        if self._fleet is not None:
+            self._fleet.start(table)
+
+    async def leave_fleet(self) -> None:
+        """Give all leases back, when no call runs any more."""
+        if self._fleet is not None:
+            await self._fleet.aclose()
+
+    def reject_waiting(self) -> None:
+        """Reject all calls that wait now, with the reason `closed`: for shutting down."""
+        for slot in self._scheduler.waiting_slots():
+            self._scheduler.reject(slot, CLOSED)
 
     def get_metrics(self) -> ConcurrencyMetrics:
         return ConcurrencyMetrics(
-            current_concurrent=self._floor.running,
-            queue_length=self._floor.waiting,
+            current_concurrent=self._scheduler.running,
+            queue_length=self._scheduler.waiting,
             total_acquired=self._total_acquired,
             total_rejected=self._total_rejected,
             total_timeout=self._total_timeout,
@@ -142,136 +195,211 @@ class ToolConcurrencyController:
         )
 
     def get_bucket_metrics(self) -> dict[str, dict[str, int | None]]:
-        """Calls that run, may run at once (None: no limit) and wait, per bucket that has a limit or was used."""
-        return {
-            name: {"current": bucket.current, "limit": self.config.bucket_limits.get(name), "queue": bucket.waiting}
-            for name, bucket in self._floor.buckets.copy().items()
-        }
+        """Running calls, the limit (None: no own limit) and waiting calls of each bucket with a limit or in use.
 
-    def _newcomer(self, bucket: str) -> Place:
-        floor = self._floor
-        # Cheaper than asking for the running loop; a second one beside the first is noticed when something must wait.
-        if floor.loop is None or not floor.loop.is_running():
-            floor = self._floor_of_running_loop()
+        With a shared limit also `leased`, the slots that this process has of it now; with an adaptive one also
+        `adaptive_limit`, how many slots the service can bear now.
+        """
+        metrics: dict[str, dict[str, int | None]] = {}
+        for name, bucket in self._scheduler.buckets.copy().items():
+            limit = self.config.bucket_limits.get(name)
+            metrics[name] = {"current": bucket.current, "limit": limit, "queue": bucket.waiting}
+            if bucket.adaptive is not None:
+                metrics[name]["adaptive_limit"] = bucket.adaptive.slots
+            if self._fleet is not None and limit is not None:
+                metrics[name]["leased"] = self._fleet.get_leased(name)
+        return metrics
+
+    def _new_slot(self, bucket: str) -> Slot:
+        scheduler = self._scheduler
+        # Cheaper than asking for the running loop; a second loop beside the first is noticed when a call must wait.
+        if scheduler.loop is None or not scheduler.loop.is_running():
+            scheduler = self._scheduler_of_running_loop()
         outer = self._current.get()
-        if outer is not None and (outer.state is RELEASED or outer.bucket.floor is not floor):
+        if outer is not None and (outer.state is RELEASED or outer.bucket.scheduler is not scheduler):
             outer = None
         try:
-            return Place(floor.buckets[bucket], outer)
+            return Slot(scheduler.buckets[bucket], outer)
         except KeyError:
-            return Place(floor.add_bucket(bucket), outer)
+            return Slot(scheduler.add_bucket(bucket), outer)
 
-    async def _wait(self, place: Place, priority: int, timeout: float) -> None:
-        """Return when the place is held; a call that is refused takes its outer place back before it says so."""
-        floor, outer = place.bucket.floor, place.outer
-        if asyncio.get_running_loop() is not floor.loop:
-            raise _used_by_two_loops(floor)
-        place.rank = self._rank(priority)
-        self._refuse_what_rate_forbids(place, timeout)
-        if floor.join(place):
+    async def _wait_for_slot(self, slot: Slot, priority: int, timeout: float) -> None:
+        """Return when the call may run; a rejected call waits until its outer call has its slot again."""
+        scheduler, outer = slot.bucket.scheduler, slot.outer
+        if asyncio.get_running_loop() is not scheduler.loop:
+            raise _two_loops_error(scheduler)
+        if slot.bucket.is_leased and self._fleet is not None and self.config.strategy == "reject":
+            await self._fleet.renew_for(slot.bucket.name)  # other processes may have room
+            if scheduler.try_start(slot):
+                return
+        slot.rank = self._rank(priority)
+        self._check_rate(slot, timeout)
+        if scheduler.enqueue(slot):
             return
-        reason = self._reason_not_to_wait() or await self._stand_in_line(place, timeout)
+        reason = self._reason_not_to_wait() or await self._wait_in_queue(slot, timeout)
         if reason:
-            floor.withdraw(place)
-            refused = self._refusal(reason, place, timeout)
+            scheduler.withdraw(slot)
+            error = self._make_rejection(reason, slot.bucket.name, timeout)
             if outer is not None:
-                await _taken_back(outer)
-            raise refused
+                await _wait_until_reclaimed(outer)
+            raise error
 
     def _rank(self, priority: int) -> tuple[float, int]:
-        """The smaller goes first. As all grow old at the same speed, the order of two waiters never changes."""
+        """The smaller starts first. All waiting calls age at the same speed, so the order of two never changes."""
         arrival = next(self._arrivals)
         if self.config.strategy == "priority":
             return (self._clock() - priority * self.config.ageing, arrival)
         return (0.0, arrival)
 
-    def _refuse_what_rate_forbids(self, place: Place, timeout: float) -> None:
-        rate = place.bucket.rate
+    def _check_rate(self, slot: Slot, timeout: float) -> None:
+        """Reject a call immediately when the rate limit cannot let it start in time."""
+        rate, bucket = slot.bucket.rate, slot.bucket.name
         if rate is None:
             return
-        retry_after = rate.wait(self._clock(), place.bucket.floor.ahead_of(place))
+        retry_after = rate.seconds_until_start(self._clock(), slot.bucket.scheduler.count_ahead_of(slot))
         if retry_after > (0.0 if self.config.strategy == "reject" else timeout):
             self._total_rejected += 1
-            raise rate_limited(place.bucket.name, rate.limit, retry_after)
+            raise Rejected(
+                f"Bucket {bucket!r} is limited to {_format_call_count(rate.limit)} per minute. "
+                f"Call again in {retry_after:.1f} s.",
+                reason=RATE_LIMIT,
+                bucket=bucket,
+                retry_after=retry_after,
+            )
 
     def _reason_not_to_wait(self) -> str:
         if self.config.strategy == "reject":
             return CONCURRENCY_LIMIT
-        return QUEUE_FULL if self._floor.waiting > self.config.queue_size else ""
+        return QUEUE_FULL if self._scheduler.waiting > self.config.queue_size else ""
 
-    async def _stand_in_line(self, place: Place, timeout: float) -> str:
-        """The reason of a refusal, or nothing when the place is held."""
-        floor = place.bucket.floor
-        timer = asyncio.get_running_loop().call_later(timeout, floor.expire, place)
+    async def _wait_in_queue(self, slot: Slot, timeout: float) -> str:
+        """The reason of a rejection, or an empty text when the call may run."""
+        scheduler = slot.bucket.scheduler
+        timer = asyncio.get_running_loop().call_later(timeout, scheduler.expire, slot, QUEUE_TIMEOUT)
         try:
-            return await place.changed()
+            return await slot.wait_for_change()
         except BaseException:
-            floor.withdraw(place)
+            scheduler.withdraw(slot)
             raise
         finally:
             timer.cancel()
 
-    def _refusal(self, reason: str, place: Place, timeout: float) -> Rejected:
+    def _make_rejection(self, reason: str, bucket: str, timeout: float) -> Rejected:
         if reason == QUEUE_TIMEOUT:
             self._total_timeout += 1
         else:
             self._total_rejected += 1
-        return refusal(reason, place.bucket.name, self.config, timeout)
+        no_slot = f"No slot for a call in bucket {bucket!r} ({self._describe_limits(bucket)})"
+        messages = {
+            CONCURRENCY_LIMIT: f"{no_slot}, and calls do not wait for one (strategy 'reject')."
+            " Call again when another call has ended.",
+            QUEUE_FULL: f"{no_slot}, and the queue of {self.config.queue_size} is full. Call again later.",
+            QUEUE_TIMEOUT: f"{no_slot} within {timeout:g} s. Call again later, with fewer concurrent calls.",
+            CLOSED: f"{no_slot} before the engine closed, which starts no more calls. Call again after a restart.",
+        }
+        return Rejected(messages[reason], reason=reason, bucket=bucket)
 
-    def _floor_of_running_loop(self) -> Floor:
-        """Move to another event loop, with nothing left over from the last one but its rates."""
-        floor, loop = self._floor, asyncio._get_running_loop()
-        if loop is None or loop is floor.loop:
-            return floor
-        if floor.loop is None:
-            floor.loop = loop
-            return floor
-        if not floor.is_idle:
-            _abandon(floor, floor.loop)
-        self._floor = Floor(self.config, self._rates, self._clock)
-        self._floor.loop = loop
-        return self._floor
+    def _describe_limits(self, bucket: str) -> str:
+        own = self.config.bucket_limits.get(bucket)
+        if own is None:
+            return f"limit: {_format_call_count(self.config.max_concurrent)}"
+        return f"limit: {_format_call_count(own)} in this bucket, {self.config.max_concurrent} in total"
+
+    def _scheduler_of_running_loop(self) -> SlotScheduler:
+        """Move to another event loop; only the start times of the rate limits come along."""
+        scheduler, loop = self._scheduler, asyncio._get_running_loop()
+        if loop is None or loop is scheduler.loop:
+            return scheduler
+        if scheduler.loop is None:
+            scheduler.loop = loop
+            return scheduler
+        if not scheduler.is_idle:
+            _abandon_scheduler(scheduler, scheduler.loop)
+        self._scheduler = self._make_scheduler()
+        self._scheduler.loop = loop
+        return self._scheduler
+
+    def _make_scheduler(self) -> SlotScheduler:
+        if self._fleet is None:
+            return SlotScheduler(self.config, self._rates, self._clock, adaptive=self._adaptive)
+        return SlotScheduler(self.config, self._rates, self._clock, self._fleet.wake, self._adaptive)
 
 
-class _Stay:
-    """One `async with`: a place from entry to exit."""
+class SlotContext:
+    """A slot from the entry of an `async with` block to its exit."""
 
-    __slots__ = ("_arguments", "_controller", "_place")
+    __slots__ = ("_arguments", "_controller", "_slot")
 
     def __init__(self, controller: ToolConcurrencyController, *arguments: Any) -> None:
         self._controller, self._arguments = controller, arguments
 
-    async def __aenter__(self) -> Place:
+    async def __aenter__(self) -> Slot:
         bucket, priority, caller_type, timeout = self._arguments
-        self._place = await self._controller.acquire(
-            bucket, priority=priority, caller_type=caller_type, timeout=timeout
-        )
-        return self._place
+        self._slot = await self._controller.acquire(bucket, priority=priority, caller_type=caller_type, timeout=timeout)
+        return self._slot
 
     def __aexit__(self, *exc_info: object) -> Coroutine[Any, Any, None]:
-        return self._controller.leave(self._place)
+        return self._controller.release_and_wait(self._slot)
 
 
-async def _taken_back(outer: Place) -> None:
-    """Wait until the outer call has its place again; under cancellation go on at once."""
+@asynccontextmanager
+async def suspend_slots(slots: Sequence[Slot], *, of_calls: Sequence[Slot]) -> AsyncIterator[None]:
+    """Let others use the slots while their calls wait for something that is no work, such as a person.
+
+    `of_calls` are the slots of the calls of which one continues when the block is left: then one of them is counted
+    again. Waiting for all of them would never end where they are more than the limit, because each needs its answer to
+    release its slot.
+    """
+    unreleased_slots = [slot for slot in slots if slot.state is not RELEASED]
+    for slot in unreleased_slots:
+        slot.bucket.scheduler.suspend(slot)
+    try:
+        yield
+    finally:
+        for slot in unreleased_slots:
+            slot.bucket.scheduler.resume(slot)
+        await _wait_until_one_is_reclaimed(of_calls)
+
+
+async def _wait_until_reclaimed(outer: Slot) -> None:
+    """Wait until the outer call has its slot again; return immediately under cancellation."""
     task = asyncio.current_task()
-    while outer.state is RETURNING and not (task is not None and task.cancelling()):
-        await outer.changed()
+    while outer.state is RECLAIMING and not (task is not None and task.cancelling()):
+        await outer.wait_for_change()
 
 
-def _abandon(floor: Floor, loop: asyncio.AbstractEventLoop) -> None:
+async def _wait_until_one_is_reclaimed(slots: Sequence[Slot]) -> None:
+    task = asyncio.current_task()
+    while not (task is not None and task.cancelling()):
+        reclaiming = [slot for slot in slots if slot.state is RECLAIMING]
+        if not reclaiming or any(slot.state is ACTIVE for slot in slots):
+            return
+        changes = [asyncio.ensure_future(slot.wait_for_change()) for slot in reclaiming]
+        try:
+            await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for change in changes:
+                change.cancel()
+
+
+def _abandon_scheduler(scheduler: SlotScheduler, loop: asyncio.AbstractEventLoop) -> None:
     if not loop.is_closed():
-        raise _used_by_two_loops(floor)
+        raise _two_loops_error(scheduler)
     logger.warning(
-        "running=<%d>, waiting=<%d> | event loop was closed under these calls, their places are free again",
-        floor.running,
-        floor.waiting,
+        "running=<%d>, waiting=<%d> | the event loop of these calls was closed, their slots are free again",
+        scheduler.running,
+        scheduler.waiting,
     )
-    floor.abandon()
+    scheduler.abandon()
 
 
-def _used_by_two_loops(floor: Floor) -> SetupError:
+def _two_loops_error(scheduler: SlotScheduler) -> SetupError:
     return SetupError(
-        f"this controller still serves another event loop ({floor.running} running, {floor.waiting} waiting):"
-        " let these calls end first, or give each loop a controller of its own"
+        "this controller is still in use by another event loop"
+        f" ({scheduler.running} running, {scheduler.waiting} waiting):"
+        " let these calls end first, or create a controller for each loop"
     )
+
+
+def _format_call_count(number: int) -> str:
+    return "1 call" if number == 1 else f"{number} calls"

@@ -1,43 +1,73 @@
-"""The time-out of running calls: one timer for all of them.
+"""The timeouts of running calls, which can be paused; one timer serves all of them.
 
-An event-loop timer per call costs more than the rest of a quick call. Nearly all calls end long before their time,
-so their deadlines only stand in a set; a single timer is set to the earliest one it knows. When it rings, the
-tasks of expired calls are cancelled, and cancelled again every half second while they refuse to end.
+A call's clock is stopped while the call waits for a nested call's slot or for a person. And an event-loop timer per
+call would cost more than the rest of a quick call: nearly all calls end long before their timeout, so their deadlines
+are only kept in a set, and a single timer is set to the earliest one. When it fires, the tasks of expired calls are
+cancelled, and cancelled again every half second while they ignore it.
+
+A tool that ignores all of that is abandoned: `run_until_abandoned` stands between the task and the tool's coroutine, so
+it can end the coroutine where it waits and let the task go on. Nothing of the coroutine runs after that; only tasks and
+threads that it started may.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from typing import Any
 
-CANCEL_AGAIN_AFTER = 0.5
+from ferrule.core.aio import CANCEL_INTERVAL
+from ferrule.errors import ExecutionFailed, Rejected
+
+logger = logging.getLogger("ferrule.engine")
+
+MAX_ABANDONED_TASKS = 20
+"""Tasks of one tool that may run on after it was abandoned; then its calls are rejected until some of them end."""
 
 
 class Deadline:
-    """The moment by which one call, run in the current task, must have ended."""
+    """The time by which one call, run in the current task, must have ended."""
 
-    __slots__ = ("_before", "_cancelled", "_ended", "_keeper", "_pauses", "_remaining", "_task", "when")
+    __slots__ = (
+        "_cancellations",
+        "_cancellations_before",
+        "_deadlines",
+        "_has_ended",
+        "_pauses",
+        "_remaining",
+        "_stop_timer",
+        "_task",
+        "awaited",
+        "is_abandoned",
+        "is_expired",
+        "when",
+    )
 
-    def __init__(self, keeper: Deadlines, seconds: float) -> None:
-        task = asyncio.current_task(keeper.loop)
+    awaited: Any
+    """What its tool waited for when it was abandoned."""
+
+    def __init__(self, deadlines: Deadlines, seconds: float) -> None:
+        task = asyncio.current_task(deadlines.loop)
         assert task is not None, "a call runs in a task"
-        self._keeper, self._task = keeper, task
-        self._before = task.cancelling()
-        self._cancelled = self._pauses = 0
-        self._ended = False
+        self._deadlines, self._task = deadlines, task
+        self._cancellations_before = task.cancelling()
+        self._cancellations = self._pauses = 0
+        self._has_ended = self.is_expired = self.is_abandoned = False
+        self._stop_timer: asyncio.TimerHandle | None = None
         self._remaining = seconds
-        self.when = keeper.loop.time() + seconds
+        self.when = deadlines.loop.time() + seconds
         if seconds != math.inf:
-            keeper.watch(self)
+            deadlines.watch(self)
 
     @property
-    def expired(self) -> bool:
-        return self._cancelled > 0
-
-    @property
-    def cancelled_by_others(self) -> bool:
-        """Whether, now that it has ended, somebody else wants its task to stop."""
-        return self._task.cancelling() > self._before
+    def is_cancelled_by_caller(self) -> bool:
+        """Whether its task was also cancelled for another reason than the deadline."""
+        sent = 0 if self._has_ended else self._cancellations
+        return self._task.cancelling() - sent > self._cancellations_before
 
     def pause(self) -> None:
         """Stop the clock: the call waits for something that is not its own work."""
@@ -45,64 +75,202 @@ class Deadline:
         if self._pauses == 1 and self.when != math.inf:
             self._remaining = self.remaining()
             self.when = math.inf
-            self._keeper.active.discard(self)
+            self._deadlines.active.discard(self)
 
     def resume(self) -> None:
-        """Let the clock go on, when nothing else it waits for is left."""
+        """Restart the clock, unless something else has paused it too."""
         self._pauses -= 1
-        if self._pauses == 0 and self._remaining != math.inf and not self._ended:
-            self.when = self._keeper.loop.time() + self._remaining
-            self._keeper.watch(self)
+        if self._pauses == 0 and self._remaining != math.inf and not self._has_ended:
+            self.when = self._deadlines.loop.time() + self._remaining
+            self._deadlines.watch(self)
 
     def is_of_this_loop(self) -> bool:
-        return self._keeper.loop is asyncio.get_running_loop()
+        return self._deadlines.loop is asyncio.get_running_loop()
 
     def remaining(self) -> float:
-        return self.when - self._keeper.loop.time()
+        return self.when - self._deadlines.loop.time()
 
     def end(self) -> None:
-        """The call has ended; take back the cancellations it was sent."""
-        self._ended = True
-        self._keeper.active.discard(self)
-        if self._cancelled:
-            for _ in range(self._cancelled):
-                self._task.uncancel()
+        """The call has ended; take back the cancellations that the deadline sent."""
+        self._has_ended = True
+        self._deadlines.active.discard(self)
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
+        for _ in range(self._cancellations):
+            self._task.uncancel()
 
     def expire(self) -> None:
-        if not self._ended:
-            self._cancelled += 1
-            self.when += CANCEL_AGAIN_AFTER
-            self._task.cancel()
+        if self._has_ended:
+            return
+        self.is_expired = True
+        if self._cancellations * CANCEL_INTERVAL >= self._deadlines.stop_timeout:
+            self.is_abandoned = True
+        self.when += CANCEL_INTERVAL
+        self._cancel()
+
+    def abandon(self) -> None:
+        """Let the task go on without the tool."""
+        if not self._has_ended:
+            self.is_abandoned = True
+            self._cancel()
+
+    def on_cancellation(self) -> None:
+        """A cancellation reaches the tool. If its caller sent it and the tool has not ended some time later, the tool
+        is abandoned. It may as well come from a timeout of the tool's own, which takes it back.
+        """
+        if self._stop_timer is None and not self.is_expired:
+            deadlines = self._deadlines
+            self._stop_timer = deadlines.loop.call_later(deadlines.stop_timeout, self._check_cancellation)
+
+    def tasks_left(self) -> list[asyncio.Task[Any]]:
+        """The tasks that still run and that its tool waited for when it was abandoned."""
+        awaited = (self.awaited, *getattr(self.awaited, "_children", ()))  # `_children`: of `asyncio.gather`
+        return [task for task in awaited if isinstance(task, asyncio.Task) and not task.done()]
+
+    def _check_cancellation(self) -> None:
+        self._stop_timer = None
+        if not self._has_ended and self.is_cancelled_by_caller:
+            self.abandon()
+
+    def _cancel(self) -> None:
+        self._cancellations += 1
+        self._task.cancel()
 
 
 class Deadlines:
     """Every deadline of one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, stop_timeout: float = 5.0) -> None:
         self.loop = loop
+        self.stop_timeout = stop_timeout
+        """Seconds after the first cancellation, when a call is abandoned."""
         self.active: set[Deadline] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._next = math.inf
+        self._timer_time = math.inf
 
     def watch(self, deadline: Deadline) -> None:
         self.active.add(deadline)
-        if deadline.when < self._next:
-            self._ring_at(deadline.when)
+        if deadline.when < self._timer_time:
+            self._set_timer(deadline.when)
 
-    def _ring_at(self, when: float) -> None:
+    def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._next = when
-        self._timer = self.loop.call_at(when, self._ring) if when != math.inf else None
+        self._timer_time = when
+        self._timer = self.loop.call_at(when, self._on_timer) if when != math.inf else None
 
-    def _ring(self) -> None:
-        # The loop may ring a clock tick early.
-        now = max(self.loop.time(), self._next)
+    def _on_timer(self) -> None:
+        now = max(self.loop.time(), self._timer_time)  # the loop may run a timer one clock tick early
         for deadline in [d for d in self.active if d.when <= now]:
             deadline.expire()
         self._timer = None
-        self._ring_at(min((d.when for d in self.active), default=math.inf))
+        self._set_timer(min((d.when for d in self.active), default=math.inf))
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+# Running a tool so that it can be abandoned
+
+
+@types.coroutine
+def run_until_abandoned(coroutine: Coroutine[Any, Any, Any], deadline: Deadline) -> Generator[Any, Any, Any]:
+    """The coroutine's value. If its deadline abandons it, it is closed."""
+    try:
+        resume: Callable[[Any], Any] = coroutine.send
+    except AttributeError:  # an executor of the user's may return any awaitable
+        return (yield from coroutine.__await__())
+    argument: Any = None
+    while True:
+        try:
+            awaited = resume(argument)
+        except StopIteration as stop:
+            return stop.value
+        except GeneratorExit as error:  # its own: a real one, of a caller that is closed, arrives at a `yield`
+            raise ExecutionFailed("The tool raised GeneratorExit.") from error
+        try:
+            if awaited is None or type(awaited) is asyncio.Future:
+                argument = yield awaited
+            else:
+                argument = yield from _wait_for(awaited, deadline)
+            resume = coroutine.send
+        except GeneratorExit:
+            _close(coroutine)
+            raise
+        except BaseException as error:
+            if deadline.is_abandoned:
+                deadline.awaited = awaited
+                _close(coroutine)
+                raise
+            deadline.on_cancellation()
+            resume, argument = coroutine.throw, error
+
+
+def _wait_for(awaited: Any, deadline: Deadline) -> Generator[Any, Any, Any]:
+    """Wait for a task, or a future that stands for tasks, as asyncio does, but such that the wait can be abandoned:
+    cancelling the waiting task cancels the other one, which may ignore that.
+    """
+    if not asyncio.isfuture(awaited):
+        return (yield awaited)  # asyncio says what is wrong with it
+    awaited._asyncio_future_blocking = False  # what asyncio does with a future that it gets
+    while not awaited.done():
+        waiter: asyncio.Future[None] = awaited.get_loop().create_future()
+
+        def wake(_: Any, waiter: asyncio.Future[None] = waiter) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        awaited.add_done_callback(wake)
+        try:
+            yield from waiter
+        except asyncio.CancelledError:
+            awaited.remove_done_callback(wake)
+            if deadline.is_abandoned or not awaited.cancel():
+                raise
+            deadline.on_cancellation()
+    return None
+
+
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    with suppress(BaseException):  # it waits for something even now: it is never continued
+        coroutine.close()
+
+
+class AbandonedTasks:
+    """Tasks that abandoned tools have started, while they run."""
+
+    def __init__(self) -> None:
+        self._tool_names: dict[asyncio.Task[Any], str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tool_names)
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The name of its tool for each task."""
+        return list(self._tool_names.values())
+
+    def add(self, tool_name: str, call_id: str, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Keep track of tasks that a tool waited for when it was abandoned, and that still run."""
+        for task in tasks:
+            logger.warning("tool=<%s>, call=<%s> | abandoned, but a task that it started runs on", tool_name, call_id)
+            self._tool_names[task] = tool_name
+            task.add_done_callback(lambda task: self._tool_names.pop(task, None))
+
+    def check(self, tool_name: str) -> None:
+        """Refuse to call a tool of which too many tasks still run."""
+        if (count := self.tool_names.count(tool_name)) >= MAX_ABANDONED_TASKS:
+            raise Rejected(
+                f"Tool {tool_name!r} was abandoned {count} times, and tasks that it started still run. "
+                "It must end its tasks when it is cancelled.",
+                reason="abandoned_calls",
+            )
+
+    async def cancel(self) -> None:
+        """Cancel the tasks of this event loop; those that ignore it run on."""
+        for _ in range(3):
+            if tasks := [task for task in self._tool_names if task.get_loop() is asyncio.get_running_loop()]:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks, timeout=CANCEL_INTERVAL)

@@ -7,82 +7,72 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ferrule.content import as_text, encode_json
+from ferrule.core.content import as_text, encode_json
 from ferrule.errors import StoreError
 from ferrule.store import ToolKnowledgeStore
 
 logger = logging.getLogger("ferrule.engine")
 
-MAX_ERROR = 10_000
+MAX_ERROR_CHARACTERS = 10_000
 
-# Each run of marks is looked at from its beginning only: from each of its places it would take hours.
+# A run of marks matches only from its first one: tried from each of them, a long run would take quadratic time.
 _SENTENCE_END = re.compile(r"[。！？；…]+[”’」』）]*|(?<![.!?])[.!?]+[\"')\]]*(?=\s|\Z)|\n")
-_SHORT = frozenset({int, float, bool, type(None)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class ShortenedOutput:
     """A result that was cut."""
 
-    shown: dict[str, Any]
+    data: dict[str, Any]
     artifact_id: str | None
-    """None when it could not be kept."""
+    """None when the whole could not be stored."""
     size: int
 
 
-def cut_output(data: dict[str, Any], most: int, store: ToolKnowledgeStore, secrets: tuple[str, ...]) -> Cut | None:
-    """What to hand on instead of a result of more than so many bytes; None for one that is short enough."""
+def cut_output(
+    data: dict[str, Any], max_bytes: int, store: ToolKnowledgeStore, secrets: tuple[str, ...]
+) -> ShortenedOutput | None:
+    """The shortened form of a result that has more than `max_bytes`; None for a result that is short enough."""
     whole = encode_json(data)
-    if len(whole) <= most:
+    if len(whole) <= max_bytes:
         return None
     text = as_text(data["result"]) if set(data) == {"result"} else whole.decode()
-    artifact_id = _keep(data, whole, store, secrets)
-    kept = f" and is kept as artifact {artifact_id}" if artifact_id else ""
-    note = f"[Cut here: the whole result has {len(whole):,} bytes{kept}. Ask for a smaller part.]"
-    shown = {"result": f"{cut_text(text, most)}\n{note}", "truncated": True, "artifact_id": artifact_id}
-    if data.get("untrusted"):  # what is left of a stranger's words is still that
-        shown["untrusted"] = True
-    return Cut(shown=shown, artifact_id=artifact_id, size=len(whole))
+    artifact_id = _store_whole_output(data, whole, store, secrets)
+    stored = f" and is kept as artifact {artifact_id}" if artifact_id else ""
+    note = f"[Cut here: the whole result has {len(whole):,} bytes{stored}. Ask for a smaller part.]"
+    cut = {"result": f"{cut_text(text, max_bytes)}\n{note}", "truncated": True, "artifact_id": artifact_id}
+    if data.get("untrusted"):  # a part of untrusted text is untrusted too
+        cut["untrusted"] = True
+    return ShortenedOutput(data=cut, artifact_id=artifact_id, size=len(whole))
 
 
 def cut_text(text: str, max_bytes: int) -> str:
-    """At most so many bytes of UTF-8, ending with a sentence if one ends in the last half, else with a word."""
+    """At most `max_bytes` of UTF-8, ending with a sentence if one ends in the last half, else with a word."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= max_bytes:
         return text
-    shown = encoded[:max_bytes].decode("utf-8", "ignore")
-    ends = [match.end() for match in _SENTENCE_END.finditer(shown, len(shown) // 2)]
+    cut = encoded[:max_bytes].decode("utf-8", "ignore")
+    ends = [match.end() for match in _SENTENCE_END.finditer(cut, len(cut) // 2)]
     if ends:
-        return shown[: ends[-1]].rstrip()
-    space = shown.rfind(" ", len(shown) // 2)
-    return shown[:space] if space > 0 else shown
+        return cut[: ends[-1]].rstrip()
+    space = cut.rfind(" ", len(cut) // 2)
+    return cut[:space] if space > 0 else cut
 
 
 def cut_error(text: str) -> str:
-    """An error a model can still read."""
-    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}… ({len(text):,} characters)"
+    """Shorten an error message to a length that a model can read."""
+    if len(text) <= MAX_ERROR_CHARACTERS:
+        return text
+    return f"{text[:MAX_ERROR_CHARACTERS]}… ({len(text):,} characters)"
 
 
-def _keep(data: dict[str, Any], whole: bytes, store: ToolKnowledgeStore, secrets: tuple[str, ...]) -> str | None:
-    if secrets or store.redaction.suspects(whole.decode()):  # an artifact is a record too
-        whole = encode_json(store.redaction.clean(data, secrets))
+def _store_whole_output(
+    data: dict[str, Any], whole: bytes, store: ToolKnowledgeStore, secrets: tuple[str, ...]
+) -> str | None:
+    if secrets or store.redaction.may_contain_secret(whole.decode()):  # an artifact is a record too
+        whole = encode_json(store.redaction.redact(data, secrets))
     try:
-        return store.artifacts.put(whole, "application/json").artifact_id
-    except (OSError, StoreError) as error:  # a full disk must not cost the caller what is there
-        logger.error("size=<%d> | a long result could not be kept whole: %s", len(whole), error)
+        return store.artifacts.add(whole, "application/json").artifact_id
+    except (OSError, StoreError) as error:  # with a full disk the caller still gets the cut result
+        logger.error("size=<%d> | a long result could not be stored whole: %s", len(whole), error)
         return None
-
-
-def surely_short(data: dict[str, Any], most: int) -> bool:
-    """Whether a result is short at first sight, without writing it out."""
-    if len(data) > 8:
-        return False
-    left = most // 6  # a character of JSON text has at most six bytes
-    for key, value in data.items():
-        if type(value) is str:
-            left -= len(value) + len(key)
-        elif type(value) in _SHORT:
-            left -= 32 + len(key)
-        else:
-            return False
-    return left > 0

@@ -1,219 +1,402 @@
 """Redundancy: tools that can do the same job back each other up, race, or are combined.
 
-Every call goes through the engine's one door. The hub only decides which candidates are called, with which
-arguments, when, and what is made of their answers.
+Every call goes through the engine's pipeline. The hub only decides which candidates are called, with which arguments,
+when, and how their answers are combined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
-from ferrule.call import ToolExecutionContext, ToolExecutionResult
+from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.model import Model, can_reason
 from ferrule.engine import ToolEngine
-from ferrule.errors import InvalidArguments
-from ferrule.hub.answer import Attempt, Ending, Job, JobKey
-from ferrule.hub.candidate import CandidateIndex, ToolCandidate
-from ferrule.hub.config import HubConfig
-from ferrule.hub.extra_calls import ExtraCalls
-from ferrule.hub.fitting import Fitting
-from ferrule.hub.lists import merged_lists
-from ferrule.hub.pace import Pace
-from ferrule.hub.race import gather, race
-from ferrule.hub.strategy import Strategy, strategy_for
-from ferrule.hub.synthesis import Synthesizer, synthesize
+from ferrule.errors import FerruleError, InvalidArguments, SetupError
+from ferrule.hub.candidates import (
+    CandidateIndex,
+    ToolCandidate,
+    accepts_arguments,
+    map_arguments,
+    select_permitted,
+)
+from ferrule.hub.race import ExtraCallBudget, LatencyTracker, gather_results, race_concurrently, race_staggered
+from ferrule.hub.results import CandidateCall, CandidateResult, HubRequest, RequestKey
+from ferrule.hub.synthesis import (
+    HubStrategy,
+    Synthesizer,
+    find_similar,
+    merge_page_lists,
+    strategy_of_candidates,
+    synthesize,
+)
+from ferrule.policy.policy import Permissions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubConfig:
+    """How many candidates are called, when, and how long the hub waits for them. Times are seconds."""
+
+    strategy: Literal["best", "race"] = "best"
+    """How the best answer is picked: `best` starts a candidate when the one before is slow or has failed, `race` starts
+    all that may run concurrently immediately. A tool may declare its own.
+    """
+    use_model: bool = True
+    """Let a model combine answers, where the caller or the hub has one; otherwise they are merged without it."""
+    max_parallel: int = 3
+    """Candidates that run concurrently."""
+    stagger: float = 0.05
+    """Between the starts of two candidates in a race, while nothing is known about the time the first one takes."""
+    hedge_share: float = 0.2
+    """Average number of extra candidates per race that are started while others still run."""
+    hedge_burst: int = 10
+    """How many of these may be saved up, and are available at the beginning."""
+    gather_timeout: float = 1.0
+    """When answers are combined: how long the others have after the first, or twice its own time if that is more.
+
+    `math.inf` waits for all of them, as long as their own timeouts let them run.
+    """
+    synthesis_timeout: float = 10.0
+    """How long the model has to combine answers; after that they are merged without it."""
+    destructive_fallback: bool = False
+    """Let a destructive tool do a job where a read-only one can do it too."""
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("best", "race"):
+            raise SetupError(f"strategy must be 'best' or 'race', not {self.strategy!r}")
+        if self.max_parallel < 1:
+            raise SetupError(f"max_parallel must be at least 1, not {self.max_parallel!r}")
+        for name in ("stagger", "hedge_share", "hedge_burst", "gather_timeout"):
+            if not getattr(self, name) >= 0:
+                raise SetupError(f"{name} must be 0 or more, not {getattr(self, name)!r}")
+        if not self.synthesis_timeout > 0:
+            raise SetupError(f"synthesis_timeout must be more than 0 seconds, not {self.synthesis_timeout!r}")
 
 
 class ToolHub:
-    """Calls whatever can do a job: one tool, the first that answers, or several whose answers are combined."""
+    """Calls the tools that can do a job: one tool, the first that answers, or several whose answers are combined."""
 
     def __init__(
         self,
         engine: ToolEngine,
         *,
-        model: Synthesizer | None = None,
+        model: Model | Synthesizer | None = None,
         config: HubConfig | None = None,
-        chance: Random | None = None,
+        random: Random | None = None,
     ) -> None:
         self.engine = engine
         self.model = model
         self.config = config or HubConfig()
-        self._chance = chance or Random()
-        self._fitting = Fitting(strict=engine.config.strict_validation)
-        self._pace = Pace(engine, unknown=self.config.stagger)
-        self._extra = ExtraCalls(share=self.config.extra_share, burst=self.config.extra_burst)
-        self._last_success: dict[JobKey, tuple[str, str]] = {}
-        """By what was wanted: the source and the id of the tool that last did it."""
+        self._random = random or Random()
+        self._latencies = LatencyTracker(engine, default=self.config.stagger)
+        self._budget = ExtraCallBudget(share=self.config.hedge_share, burst=self.config.hedge_burst)
+        self._last_success: dict[RequestKey, tuple[str, str]] = {}
+        """The source and the id of the tool that last did the job."""
         self._index: CandidateIndex | None = None
+        self._index_version = -1
 
     async def execute(
         self,
-        name: str,
-        params: Mapping[str, Any] | None = None,
+        tool_name: str,
+        params: Mapping[str, Any] | str | None = None,
         context: ToolExecutionContext | None = None,
         *,
         action: str | None = None,
+        timeout: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
     ) -> ToolExecutionResult:
-        """Let the tools of a name do a job. Whatever goes wrong is in the result."""
-        found = self._known().named(name, action)
-        job = Job(wanted=name, action=action, params=_plain(params), context=context, skipped=list(found.skipped))
-        if allowed := _allowed(found.candidates, context):
-            return await self._do(job, allowed)
-        if found.candidates and context is not None:
-            message = f"Tool {name!r} is not among the tools that may be used here."
-            return job.answer(self.engine.refuse(name, params, context, message, action=action))
-        # The engine says best why there is no such tool, and records that it was asked for.
-        return job.answer(await self.engine.execute(name, params, context, action=action))
+        """Let the tools of a name do a job. Whatever goes wrong is in the result.
+
+        A text as `params` is for tools that take one text.
+        """
+        if not isinstance(tool_name, str) or not (action is None or isinstance(action, str)):
+            return await self.engine.execute(tool_name, params, context, action=action, timeout=timeout)
+        matches = self._current_index().by_name(tool_name, action)
+        if matches.is_partial and self.engine.may_discover(tool_name):
+            await self.engine.wait_for_discovery(tool_name)
+            matches = self._current_index().by_name(tool_name, action)
+        if len(matches.candidates) == 1 and not matches.skipped:
+            candidate = matches.candidates[0]
+            arguments: Any = params if type(params) is dict else _copy_params(params)
+            if isinstance(arguments, str):  # other arguments are validated by the engine alone
+                arguments = self._try_map_arguments(candidate, arguments)
+            result = await self.engine.execute_candidate(
+                candidate.tool, candidate.capability.name, arguments, context, timeout=timeout, on_progress=on_progress
+            )
+            return _add_source_metadata(result, candidate)
+        request = HubRequest(
+            name=tool_name,
+            action=action,
+            params=_copy_params(params),
+            context=context,
+            timeout=timeout,
+            on_progress=on_progress,
+            skipped=list(matches.skipped),
+        )
+        if candidates := self._select_candidates(request, matches.candidates):
+            return await self._call_several(request, candidates)
+        # The engine explains best why there is no such tool or why it may not be called, and records the call.
+        result = await self.engine.execute(tool_name, request.params, context, action=action)
+        if not result.is_success:
+            return request.finish(result)
+        # A server that took long to start has listed its actions meanwhile.
+        matches = self._current_index().by_name(tool_name, action)
+        request.skipped = list(matches.skipped)
+        return request.finish(result, *matches.candidates[:1])
 
     async def execute_by_capability(
         self,
         tag: str,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | str | None = None,
         context: ToolExecutionContext | None = None,
+        *,
+        replacing: ToolCandidate | None = None,
     ) -> ToolExecutionResult:
-        """Let the tools with a tag do a job, whatever they are called."""
-        known = self._known()
-        found = known.tagged(tag)
-        job = Job(wanted=tag, tag=tag.casefold(), params=_plain(params), context=context, skipped=list(found.skipped))
-        if allowed := _allowed(found.candidates, context):
-            return await self._do(job, allowed)
-        return job.not_found(f"No enabled tool can be called by the tag {tag!r}.{known.near_tags(tag)}")
+        """Let the tools with a tag do a job, whatever they are called.
+
+        With `replacing`, only those that can do the same as this candidate. `metadata["answered_by"]` names who did it.
+        """
+        matches = self._current_index().by_tag(tag)
+        if matches.is_partial and self.engine.is_discovering:
+            await self.engine.wait_for_discovery()
+            matches = self._current_index().by_tag(tag)
+        request = HubRequest(
+            name=tag,
+            tag=tag.casefold(),
+            params=_copy_params(params),
+            context=context,
+            replacing=replacing,
+            skipped=list(matches.skipped),
+        )
+        similar = matches.candidates if replacing is None else find_similar(replacing, matches.candidates, tag)
+        if candidates := self._select_candidates(request, similar):
+            return await self._call_several(request, candidates)
+        suggestion = self._current_index().suggest_tags(tag, self._permissions_of(request))
+        return request.not_found_result(f"No enabled tool can be called by the tag {tag!r}.{suggestion}")
+
+    def register(self, *candidates: ToolCandidate) -> None:
+        """Add the tools of candidates that were made by hand."""
+        self.engine.register(*(candidate.tool for candidate in candidates))
 
     def find_by_name(self, name: str, action: str | None = None) -> list[ToolCandidate]:
-        return list(self._known().named(name, action).candidates)
+        return list(self._current_index().by_name(name, action).candidates)
 
-    def find_by_capability(self, tag: str) -> list[ToolCandidate]:
-        return list(self._known().tagged(tag).candidates)
+    def find_by_capability(self, tag: str, *, replacing: ToolCandidate | None = None) -> list[ToolCandidate]:
+        """The tools with a tag; with `replacing`, those that can do the same as this candidate."""
+        candidates = list(self._current_index().by_tag(tag).candidates)
+        return candidates if replacing is None else find_similar(replacing, candidates, tag)
 
-    # The story of one job
-
-    async def _do(self, job: Job, candidates: Sequence[ToolCandidate]) -> ToolExecutionResult:
-        if len(candidates) == 1:
-            return await self._only(job, candidates[0])
-        attempts = self._fit(job, self._order(job, candidates))
-        strategy = strategy_for([attempt.candidate for attempt in attempts], job.tag)
-        together, rest = self._split(attempts, strategy)
-        answer = None
-        if together and strategy == "synthesize":
-            answer = await self._combine(job, together)
-        elif together:
-            answer = await self._pick(job, together)
-        return answer if answer is not None else await self._one_by_one(job, rest)
-
-    # The steps of a job
-
-    async def _only(self, job: Job, candidate: ToolCandidate) -> ToolExecutionResult:
+    def _try_map_arguments(self, candidate: ToolCandidate, params: Any) -> Any:
         try:
-            params = self._fitting.fit(candidate.capability, job.params)
+            return self._map_arguments(candidate, params)
         except InvalidArguments:
-            params = job.params  # the engine tells the caller all that is wrong
-        ending = await self._call(job, Attempt(candidate=candidate, params=params))
-        return job.answer(ending.result, candidate)
+            return params  # the engine reports everything that is wrong with them
 
-    def _order(self, job: Job, candidates: Sequence[ToolCandidate]) -> list[ToolCandidate]:
-        """The last to succeed first, then by source; equals in any order, so that load spreads."""
+    # Several candidates
+
+    def _select_candidates(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> list[ToolCandidate]:
+        """The candidates that the caller may call; those that need an approval are tried last, one after the other."""
+        permissions = self._permissions_of(request)
+        allowed, asking = select_permitted(candidates, permissions)
+        # The reason names the actions of the tool.
+        request.skipped = [s for s in request.skipped if permissions.permitted_spec(s.tool) is s.tool.spec]
+        request.tools_needing_approval = frozenset(candidate.tool for candidate in asking)
+        request.candidate_tools = frozenset(candidate.tool for candidate in candidates)
+        permitted = [*allowed, *asking]
+        if self.config.destructive_fallback or not any(candidate.effects.read_only for candidate in permitted):
+            return permitted
+        for candidate in (each for each in permitted if each.effects.destructive):
+            request.skip(candidate, "It is destructive, and a read-only tool can do the job.")
+        return [candidate for candidate in permitted if not candidate.effects.destructive]
+
+    def _permissions_of(self, request: HubRequest) -> Permissions:
+        context = request.context or ToolExecutionContext()
+        return self.engine.permissions(context.principal, context.policy)
+
+    async def _call_several(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> ToolExecutionResult:
+        if len(candidates) == 1 and request.tag is None:
+            params = self._try_map_arguments(candidates[0], request.params)
+            only = await self._call_candidate(request, CandidateCall(candidate=candidates[0], params=params))
+            return request.finish(only.result, only.candidate)
+        calls = self._prepare_calls(request, self._order_candidates(request, candidates))
+        if (approved := await self._find_approved_call(request, calls)) is not None:
+            return await self._try_in_order(request, [approved, *(call for call in calls if call is not approved)])
+        strategy = strategy_of_candidates([call.candidate for call in calls], request.tag, self.config.strategy)
+        concurrent, remaining = self._split_calls(request, calls, strategy)
+        result = None
+        if concurrent and strategy == "synthesize":
+            result = await self._combine_answers(request, concurrent)
+        elif concurrent:
+            result = await self._race_candidates(request, concurrent, together=strategy == "race")
+        return result if result is not None else await self._try_in_order(request, remaining)
+
+    def _order_candidates(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> list[ToolCandidate]:
+        """The last to succeed first, then by source; equals in random order, so that load spreads."""
         ordered = list(candidates)
-        self._chance.shuffle(ordered)
-        last = self._last_success.get(job.key)
-        return sorted(ordered, key=lambda c: ((c.source, c.name) != last, c.priority))
+        self._random.shuffle(ordered)
+        last = self._last_success.get(request.key)
+        return sorted(
+            ordered, key=lambda c: (c.tool in request.tools_needing_approval, (c.source, c.name) != last, c.priority)
+        )
 
-    def _fit(self, job: Job, candidates: Sequence[ToolCandidate]) -> list[Attempt]:
-        """The candidates the arguments can be fitted to."""
-        attempts = []
+    async def _find_approved_call(self, request: HubRequest, calls: Sequence[CandidateCall]) -> CandidateCall | None:
+        """The call that a person has approved, perhaps with other arguments: it is made before any other."""
+        if request.context is None or request.context.approval_id is None:
+            return None
+        try:
+            approval = await self.engine.approvals.get(request.context.approval_id)
+        except FerruleError:  # there is none, or it cannot be read, which the engine reports
+            return None
+        fingerprint = approval.fingerprint if approval.state == "approved" else None
+        return next((call for call in calls if call.candidate.tool.fingerprint == fingerprint), None)
+
+    def _prepare_calls(self, request: HubRequest, candidates: Sequence[ToolCandidate]) -> list[CandidateCall]:
+        """The candidates that can be called with the arguments; the others are skipped."""
+        calls = []
         for candidate in candidates:
             try:
-                params = self._fitting.fit(candidate.capability, job.params)
+                params = self._map_arguments(candidate, request.params)
             except InvalidArguments as error:
-                job.skip(candidate, str(error))
-            else:
-                attempts.append(Attempt(candidate=candidate, params=params))
-        return attempts
-
-    def _split(self, attempts: list[Attempt], strategy: Strategy) -> tuple[list[Attempt], list[Attempt]]:
-        """Those that are called together, and those that are called one by one if need be."""
-        together = [attempt for attempt in attempts if attempt.candidate.may_race][: self.config.max_parallel]
-        if len(together) < 2 or (strategy == "best" and attempts[0] not in together):
-            return [], attempts
-        return together, [attempt for attempt in attempts if attempt not in together]
-
-    async def _pick(self, job: Job, attempts: list[Attempt]) -> ToolExecutionResult | None:
-        winner = await race(attempts, partial(self._call, job), self._pace, self._extra)
-        return None if winner is None else self._succeed(job, winner)
-
-    async def _combine(self, job: Job, attempts: list[Attempt]) -> ToolExecutionResult | None:
-        endings, late = await gather(attempts, partial(self._call, job), self.config.patience)
-        for attempt in late:
-            job.skip(attempt.candidate, "It was stopped, because it took much longer than others that answered.")
-        answers = [ending for ending in endings if ending.is_answer]
-        if len(answers) < 2:
-            return self._succeed(job, answers[0]) if answers else None
-        self._remember(job, answers[0])
-        lists = merged_lists([answer.result.output for answer in answers])
-        if lists is not None:
-            return job.combined(answers, lists, "lists")
-        text, synthesis = await synthesize(job, answers, self.model, self.config.synthesis_timeout)
-        return job.combined(answers, {"result": text}, synthesis)
-
-    async def _one_by_one(self, job: Job, attempts: list[Attempt]) -> ToolExecutionResult:
-        for position, attempt in enumerate(attempts):
-            if (silent := job.done_before(attempt.candidate)) is not None:
-                job.skip(attempt.candidate, f"{silent.candidate.label} has succeeded already.")
+                request.skip(candidate, str(error))
                 continue
-            ending = await self._call(job, attempt)
-            if ending.is_answer:
-                return self._succeed(job, ending)
-            if (why := _why_nobody_else(ending)) is not None:
-                for left in attempts[position + 1 :]:
-                    job.skip(left.candidate, f"{ending.candidate.label} {why}")
-                return job.answer(ending.result, ending.candidate)
-        return job.failure() if job.empty is None else self._succeed(job, job.empty)
+            if request.tag is not None and not accepts_arguments(
+                candidate, request.params, params, request.needed_arguments
+            ):
+                request.skip(candidate, "It has no parameters for the arguments.")
+                continue
+            calls.append(CandidateCall(candidate=candidate, params=params))
+        return calls
 
-    # Small parts of the steps
+    def _split_calls(
+        self, request: HubRequest, calls: list[CandidateCall], strategy: HubStrategy
+    ) -> tuple[list[CandidateCall], list[CandidateCall]]:
+        """The calls that run concurrently, and those that are made one after the other if none of these succeeds."""
+        harmless = (c for c in calls if c.candidate.may_race and c.candidate.tool not in request.tools_needing_approval)
+        concurrent = list(islice(harmless, self.config.max_parallel))
+        if len(concurrent) < 2 or (strategy != "synthesize" and calls[0] not in concurrent):
+            return [], calls
+        return concurrent, [call for call in calls if call not in concurrent]
 
-    async def _call(self, job: Job, attempt: Attempt) -> Ending:
-        candidate = attempt.candidate
+    async def _race_candidates(
+        self, request: HubRequest, calls: list[CandidateCall], *, together: bool
+    ) -> ToolExecutionResult | None:
+        call = partial(self._call_candidate, request)
+        if together:
+            winner = await race_concurrently(calls, call)
+        else:
+            winner = await race_staggered(calls, call, self._latencies, self._budget)
+        return None if winner is None else self._finish_with_success(request, winner)
+
+    async def _combine_answers(self, request: HubRequest, calls: list[CandidateCall]) -> ToolExecutionResult | None:
+        results, stopped = await gather_results(
+            calls, partial(self._call_candidate, request), self.config.gather_timeout
+        )
+        for call in stopped:
+            request.skip(call.candidate, "It was stopped, because it took much longer than others that answered.")
+        answers = [result for result in results if result.is_answer]
+        if len(answers) < 2:
+            return self._finish_with_success(request, answers[0]) if answers else None
+        self._remember_success(request, answers[0])
+        pages = merge_page_lists([answer.result.output for answer in answers])
+        if pages is not None:
+            return request.combine_answers(answers, pages, "lists")
+        text, synthesis = await synthesize(request, answers, self._model_for(request), self.config.synthesis_timeout)
+        return request.combine_answers(answers, {"result": text}, synthesis)
+
+    async def _try_in_order(self, request: HubRequest, calls: list[CandidateCall]) -> ToolExecutionResult:
+        for position, call in enumerate(calls):
+            if (success := request.find_success_blocking(call.candidate)) is not None:
+                request.skip(call.candidate, f"{success.candidate.label} has succeeded already.")
+                continue
+            result = await self._call_candidate(request, call)
+            if result.is_answer:
+                return self._finish_with_success(request, result)
+            if (reason := _find_reason_to_stop(result)) is not None:
+                for other in calls[position + 1 :]:
+                    request.skip(other.candidate, f"{result.candidate.label} {reason}")
+                return request.finish(result.result, result.candidate)
+        success = request.first_success
+        return request.failed_result() if success is None else self._finish_with_success(request, success)
+
+    # Parts of the steps
+
+    async def _call_candidate(self, request: HubRequest, call: CandidateCall) -> CandidateResult:
+        candidate, context = call.candidate, request.context
+        if context is not None and context.approval_id is not None and len(request.candidate_tools) > 1:
+            is_for_candidate = await self.engine.is_approval_of(context.approval_id, candidate.tool)
+            context = context if is_for_candidate else replace(context, approval_id=None)
         result = await self.engine.execute_candidate(
-            candidate.tool, candidate.capability.name, attempt.params, job.context
+            candidate.tool,
+            candidate.capability.name,
+            call.params,
+            context,
+            timeout=request.timeout,
+            on_progress=request.on_progress,
         )
         if result.is_success:
-            self._pace.note(candidate, result)
-        ending = Ending(candidate=candidate, result=result)
-        job.ended.append(ending)
-        return ending
+            self._latencies.add(candidate, result)
+        candidate_result = CandidateResult(candidate=candidate, result=result)
+        request.results.append(candidate_result)
+        return candidate_result
 
-    def _succeed(self, job: Job, ending: Ending) -> ToolExecutionResult:
-        self._remember(job, ending)
-        return job.answer(ending.result, ending.candidate)
+    def _map_arguments(self, candidate: ToolCandidate, params: Any) -> Any:
+        validate = partial(self.engine.check, candidate.tool, action=candidate.capability.name)
+        return map_arguments(candidate.capability, params, validate)
 
-    def _remember(self, job: Job, ending: Ending) -> None:
-        self._last_success[job.key] = (ending.candidate.source, ending.candidate.name)
+    def _model_for(self, request: HubRequest) -> Model | Synthesizer | None:
+        """The model that combines answers: the caller's, or else the hub's."""
+        own = request.context.model if request.context is not None else None
+        model = self.model if own is None else own
+        if not self.config.use_model or model is None or not (callable(model) or can_reason(model)):
+            return None
+        return model
 
-    def _known(self) -> CandidateIndex:
-        snapshot = self.engine.registry.snapshot()
-        if self._index is None or self._index.snapshot is not snapshot:
-            self._index = CandidateIndex(snapshot)
+    def _finish_with_success(self, request: HubRequest, result: CandidateResult) -> ToolExecutionResult:
+        self._remember_success(request, result)
+        return request.finish(result.result, result.candidate)
+
+    def _remember_success(self, request: HubRequest, result: CandidateResult) -> None:
+        self._last_success[request.key] = (result.candidate.source, result.candidate.name)
+
+    def _current_index(self) -> CandidateIndex:
+        registry = self.engine.registry
+        if self._index is None or self._index_version != registry.version:
+            snapshot = registry.snapshot()
+            self._index, self._index_version = CandidateIndex(snapshot), snapshot.version
         return self._index
 
 
-def _allowed(candidates: Sequence[ToolCandidate], context: ToolExecutionContext | None) -> Sequence[ToolCandidate]:
-    """The candidates that the caller may use: having the name of one that is allowed is not enough."""
-    if context is None or context.allowed_tools is None:
-        return candidates
-    allowed = context.allowed_tools
-    return [candidate for candidate in candidates if not allowed.isdisjoint(candidate.names)]
+def _add_source_metadata(result: ToolExecutionResult, candidate: ToolCandidate) -> ToolExecutionResult:
+    """The result of the only candidate, which nearly every call has: what `HubRequest.finish` does, in less time."""
+    source = candidate.source
+    meta = {"source": source, "synthesized": False, "source_count": 1, "sources": [source]}
+    result.metadata = {**result.metadata, "_meta": meta}
+    if not result.is_success:
+        failure = {"candidate": candidate.label, "error": result.error, "error_type": result.error_type}
+        result.metadata["failures"] = [failure]
+    return result
 
 
-def _why_nobody_else(ending: Ending) -> str | None:
-    """Why a job that failed is not given to the next candidate; None when it may be."""
-    if ending.may_have_happened:
-        return "failed, but may have done it already."
-    if ending.needs_approval and not ending.candidate.effects.repeatable:
-        return "waits for a person's approval."  # nobody must do meanwhile what was not agreed to
+def _find_reason_to_stop(result: CandidateResult) -> str | None:
+    """Why the next candidate must not be called after this failure; None when it may be called."""
+    if result.may_have_taken_effect:
+        return "failed, but may already have taken effect."
+    if result.has_edited_arguments:
+        return "was called with arguments that a person has changed."  # the others would get the original ones
+    if result.result.metadata.get("refused"):
+        return "was refused by a person."  # the person refused the effect, whichever tool would cause it
+    if result.needs_approval and not result.candidate.effects.repeatable:
+        return "waits for a person's approval."  # no other candidate may do meanwhile what was not approved
     return None
 
 
-def _plain(params: Mapping[str, Any] | None) -> Any:
-    """The arguments as a dictionary of their own; what is no mapping stays, for the check to say so."""
-    return dict(params) if isinstance(params, Mapping) else {} if params is None else params
+def _copy_params(params: Mapping[str, Any] | str | None) -> Any:
+    """A copy of the arguments as a dictionary; anything else stays unchanged, for validation to report it."""
+    try:
+        return dict(params) if isinstance(params, Mapping) else {} if params is None else params
+    except Exception:  # a mapping of the caller's own that fails
+        return params

@@ -1,8 +1,7 @@
-"""What a run has lived through, and what must not be repeated."""
+"""What a run has experienced, and which calls it must not repeat."""
 
 from ferrule.memory.context import ExecutionContext
-from ferrule.memory.failure import Failure
-from ferrule.memory.failure_class import FailureClass, FailureClassifier, FailurePolicy
+from ferrule.memory.failures import CallFailure, FailureClass, FailureClassifier, FailurePolicy
 from ferrule.memory.run_memory import RunMemory
 
-__all__ = ["ExecutionContext", "Failure", "FailureClass", "FailureClassifier", "FailurePolicy", "RunMemory"]
+__all__ = ["CallFailure", "ExecutionContext", "FailureClass", "FailureClassifier", "FailurePolicy", "RunMemory"]

@@ -1,128 +1,186 @@
-"""What was asked and answered in a conversation, and what of it was so at a moment.
+"""The questions and answers of a conversation, and snapshots of it.
 
-A conversation is a book in the store: a note when a question arrives, another when it has its answer, under keys that
-grow with time and are never written twice. So the state of a moment is all notes with smaller keys: a snapshot is no
-copy but a mark, and what comes later, also from questions asked at the same time, cannot get into it.
+A conversation is a stream of entries in the store: one when a question arrives, another when it is answered, under
+keys that increase with time and are never reused. A snapshot is therefore not a copy but a key: it consists of all
+entries with smaller keys, and later entries, also of questions asked at the same time, cannot get into it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ferrule.errors import StoreError
 from ferrule.store import ToolKnowledgeStore
+from ferrule.store.entry_streams import find_last_key
 
-CONVERSATIONS: Final = "conversation:"
-RUNS: Final = "asked:"
-DEFAULT: Final = "default"
-"""The conversation of those who name none."""
-KEPT: Final = 80
-"""Of a longer conversation the oldest turns are forgotten."""
+CONVERSATION_PREFIX: Final = "conversation:"
+RUN_PREFIX: Final = "asked:"
+DEFAULT_CONVERSATION: Final = "default"
+"""The conversation of callers that name none."""
+MAX_TURNS: Final = 80
+"""The oldest turns of a longer conversation are deleted."""
+SYNCHRONIZE_TIMEOUT: Final = 5.0
+"""Seconds that the first question of a conversation waits for the store."""
+_MAX_NAMES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One question and what came of it."""
+    """One question with its answer."""
 
     question: str
     answer: str = ""
     state: str = "running"
-    """`finished`, `waiting`, `stopped`; `failed` or `cancelled` if it came to nothing; `running` until then."""
+    """`running`, then `finished`, `waiting`, `stopped`, `failed` or `cancelled`."""
     is_question: bool = True
-    """Greetings, and questions after questions, are none."""
+    """False for greetings and for questions about the conversation itself."""
     run_id: str = ""
+    principal: str = ""
+    """Who asked."""
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySnapshot:
-    """A conversation as it was at a moment."""
+    """A conversation as it was at one point in time."""
 
     conversation_id: str
-    moment: str
+    before: str
+    """Entries with smaller keys belong to the snapshot."""
     _store: ToolKnowledgeStore
 
     async def turns(self) -> tuple[Turn, ...]:
-        """The turns until then, the oldest first; one that had no answer yet has none here for ever."""
-        notes = await self._store.notes(CONVERSATIONS + self.conversation_id)
-        await self._forget_oldest(notes)
-        asked: dict[str, Mapping[str, Any]] = {}
-        answered: dict[str, Mapping[str, Any]] = {}
-        for key, said in notes.items():
-            if key >= self.moment:
+        """The turns, oldest first; a question that had no answer then has none here."""
+        entries = await self._store.read_entries(CONVERSATION_PREFIX + self.conversation_id)
+        await self._delete_oldest(entries)
+        questions: dict[str, Mapping[str, Any]] = {}
+        answers: dict[str, Mapping[str, Any]] = {}
+        for key, entry in entries.items():
+            if key >= self.before:
                 break
-            if said["kind"] == "question":
-                asked[key] = said
+            if entry["kind"] == "question":
+                questions[key] = entry
             else:
-                answered[said["turn"]] = said
-        return tuple(_turn(said, answered.get(key)) for key, said in asked.items())
+                answers[entry["turn"]] = entry
+        return tuple(_make_turn(entry, answers.get(key)) for key, entry in questions.items())
 
     async def questions(self) -> list[str]:
         return [turn.question for turn in await self.turns() if turn.is_question]
 
-    async def _forget_oldest(self, notes: Mapping[str, Any]) -> None:
-        if len(notes) > 3 * KEPT:
-            # Small talk goes before questions do, however new it is; but not that of this very moment.
-            real = {key for key, said in notes.items() if said["kind"] == "question" and said["is_question"]}
-            idle = {key for key in list(notes)[:-KEPT] if notes[key].get("turn", key) not in real}
-            left = [key for key in notes if key not in idle]
-            await self._store.forget_notes(CONVERSATIONS + self.conversation_id, [*idle, *left[: -2 * KEPT]])
+    async def _delete_oldest(self, entries: Mapping[str, Any]) -> None:
+        if len(entries) > 3 * MAX_TURNS:
+            # Small talk is deleted before questions, except the most recent entries.
+            questions = {key for key, entry in entries.items() if entry["kind"] == "question" and entry["is_question"]}
+            small_talk = {key for key in list(entries)[:-MAX_TURNS] if entries[key].get("turn", key) not in questions}
+            others = [key for key in entries if key not in small_talk]
+            await self._store.delete_entries(
+                CONVERSATION_PREFIX + self.conversation_id, [*small_talk, *others[: -2 * MAX_TURNS]]
+            )
 
 
 class ConversationMemory:
-    """Writes conversations down."""
+    """Stores conversations."""
 
     def __init__(self, store: ToolKnowledgeStore) -> None:
         self._store = store
         self._last = 0
+        self._synchronized: dict[str, None] = {}
+        """Conversations whose last keys are known."""
+        self._synchronizing: dict[str, asyncio.Lock] = {}
         self._writer = os.urandom(3).hex()
-        """So that two processes never write under one key."""
+        """Makes keys of different processes different."""
+        self._open_questions: dict[str, dict[str, Any]] = {}
+        """Questions without an answer, by turn: their runs may still show that they contain a secret."""
+        self._readers: dict[str, None] = {}
+        """Runs whose tools have read the conversation."""
 
-    def create_snapshot(self, conversation_id: str = DEFAULT) -> HistorySnapshot:
+    async def synchronize(self, conversation_id: str) -> None:
+        """Continue after the last key of a conversation, which is later than now if the clock was set back since."""
+        if conversation_id in self._synchronized:
+            return
+        async with self._synchronizing.setdefault(conversation_id, asyncio.Lock()):  # questions stay in their order
+            if conversation_id not in self._synchronized:
+                with suppress(StoreError, TimeoutError):  # then the clock alone decides
+                    async with asyncio.timeout(SYNCHRONIZE_TIMEOUT):
+                        key = await self._store.query(find_last_key, CONVERSATION_PREFIX + conversation_id) or ""
+                        self._last = max(self._last, int(key.partition("-")[0] or 0))
+                _add_bounded(self._synchronized, conversation_id)
+        self._synchronizing.pop(conversation_id, None)
+
+    def create_snapshot(self, conversation_id: str = DEFAULT_CONVERSATION) -> HistorySnapshot:
         """The conversation as it is now."""
-        return HistorySnapshot(conversation_id=conversation_id, moment=self._moment(), _store=self._store)
+        return HistorySnapshot(conversation_id=conversation_id, before=self._next_key(), _store=self._store)
 
-    def ask(self, conversation_id: str, question: str, *, is_question: bool = True) -> str:
-        """Write down what was said; returns the key of its turn."""
-        said = {"text": question, "is_question": is_question, "at": time.time()}
-        return self._write(conversation_id, "question", said)
+    def add_question(
+        self, conversation_id: str, question: str, *, is_question: bool = True, principal: str = ""
+    ) -> str:
+        """Store a question; returns the key of its turn."""
+        entry = {"text": question, "is_question": is_question, "principal": principal, "at": time.time()}
+        turn = self._write(conversation_id, "question", entry)
+        self._open_questions[turn] = entry
+        return turn
 
-    def answer(self, conversation_id: str, turn: str, text: str, *, state: str, run_id: str = "") -> None:
-        """Write down what came of a question; said again, it takes the place of what was said before."""
+    def add_answer(self, conversation_id: str, turn: str, text: str, *, state: str, run_id: str = "") -> None:
+        """Store the answer of a turn, without the secrets of its run; a second answer replaces the first."""
+        question = self._open_questions.pop(turn, None)
+        if run_id and (secrets := self._store.get_run_secrets(run_id)):
+            text = secrets.redact(text)
+            if question is not None and (cleaned := secrets.redact(question["text"])) != question["text"]:
+                entry = {"kind": "question", **question, "text": cleaned}
+                self._store.write_entry(CONVERSATION_PREFIX + conversation_id, turn, entry)
         self._write(conversation_id, "answer", {"turn": turn, "text": text, "state": state, "run_id": run_id})
 
-    def bind(self, run_id: str, snapshot: HistorySnapshot, turn: str, **facts: Any) -> None:
-        """Let a run see the snapshot, whoever goes on with it and whenever."""
-        said = {"conversation_id": snapshot.conversation_id, "moment": snapshot.moment, "turn": turn, **facts}
-        self._store.note(RUNS + run_id, "begin", said)
+    def bind_run(self, run_id: str, snapshot: HistorySnapshot, turn: str, **facts: Any) -> None:
+        """Tie a run to the snapshot, also for processes that resume it later."""
+        entry = {"conversation_id": snapshot.conversation_id, "before": snapshot.before, "turn": turn, **facts}
+        self._store.write_entry(RUN_PREFIX + run_id, "begin", entry)
 
-    async def bound_to(self, run_id: str) -> Mapping[str, Any] | None:
-        """What was said when the run began; None if it is no run of ours."""
-        return (await self._store.notes(RUNS + run_id)).get("begin")
+    async def get_run_binding(self, run_id: str) -> Mapping[str, Any] | None:
+        """What `bind_run` stored for a run; None for a run that was not bound."""
+        return (await self._store.read_entries(RUN_PREFIX + run_id)).get("begin")
 
     async def snapshot_of(self, run_id: str) -> HistorySnapshot | None:
-        """What a run may know of the conversation it is part of."""
-        bound = await self.bound_to(run_id)
+        """The snapshot a run is tied to, for tools that read it."""
+        _add_bounded(self._readers, run_id)
+        bound = await self.get_run_binding(run_id)
         if bound is None:
             return None
-        return HistorySnapshot(conversation_id=bound["conversation_id"], moment=bound["moment"], _store=self._store)
+        return HistorySnapshot(conversation_id=bound["conversation_id"], before=bound["before"], _store=self._store)
 
-    def _write(self, conversation_id: str, kind: str, said: dict[str, Any]) -> str:
-        key = self._moment()
-        self._store.note(CONVERSATIONS + conversation_id, key, {"kind": kind, **said})
+    def was_read_by(self, run_id: str) -> bool:
+        """Whether a tool of this run has read the conversation, so that its result belongs to the conversation."""
+        return run_id in self._readers
+
+    def _write(self, conversation_id: str, kind: str, entry: dict[str, Any]) -> str:
+        key = self._next_key()
+        self._store.write_entry(CONVERSATION_PREFIX + conversation_id, key, {"kind": kind, **entry})
         return key
 
-    def _moment(self) -> str:
+    def _next_key(self) -> str:
         self._last = max(time.time_ns(), self._last + 1)
         return f"{self._last:020}-{self._writer}"
 
 
-def _turn(asked: Mapping[str, Any], answered: Mapping[str, Any] | None) -> Turn:
-    question, is_question, at = asked["text"], asked["is_question"], asked["at"]
-    if answered is None:
-        return Turn(question=question, is_question=is_question, at=at)
-    answer, state, run_id = answered["text"], answered["state"], answered["run_id"]
-    return Turn(question=question, answer=answer, state=state, is_question=is_question, run_id=run_id, at=at)
+def _add_bounded(names: dict[str, None], name: str) -> None:
+    """Add a name; of too many, the oldest is removed."""
+    names[name] = None
+    if len(names) > _MAX_NAMES:
+        del names[next(iter(names))]
+
+
+def _make_turn(question: Mapping[str, Any], answer: Mapping[str, Any] | None) -> Turn:
+    turn = Turn(
+        question=question["text"],
+        is_question=question["is_question"],
+        principal=question.get("principal", ""),
+        at=question["at"],
+    )
+    if answer is None:
+        return turn
+    return replace(turn, answer=answer["text"], state=answer["state"], run_id=answer["run_id"])

@@ -1,15 +1,15 @@
-"""Never twice: what keeps a run from making a call that is known to fail.
+"""Never twice: keeps a run from making a call that is known to fail.
 
-The engine asks before each call and tells after it (see `ferrule.call.CallMemory`). A failed call is known to fail
-until something happens that may have changed that: a successful call that is not read-only, of the same tool or one
-that speaks of the same thing. A transient failure has its tries, then rests. Polling is exempt, and so is what a
-person asks to be tried again. A tool that changes has another fingerprint and starts clean.
+The engine asks before each call and reports after it (see `ferrule.core.call.CallMemory`). A failed call is known to
+fail until something may have changed that: a successful call with side effects, by the same tool or with arguments
+that mention the same thing. A transient failure may be retried a few times, then has to wait. Polling is exempt, and
+so are calls that a person wants retried. A tool that changes gets a new fingerprint and starts without failures.
 
-A value that was not found counts beyond the one call: a selector that matched nothing matches nothing for any
+A value that was not found counts for more than one call: a selector that matched nothing matches nothing for any
 other action on the same page either.
 
-Successful calls are watched too: a read-only call that gave the same answer three times, with nothing changed
-between, is answered from the record for a while.
+Successful calls are watched too: a read-only call that returned the same result three times, with no change in
+between, is not made again for a while: its result comes from memory.
 """
 
 from __future__ import annotations
@@ -21,51 +21,60 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from ferrule.call import ToolExecutionResult
-from ferrule.content import Output, as_text
+from ferrule.core.call import ToolExecutionResult
+from ferrule.core.content import Output, as_text
+from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, REJECTED, KnownFailure
-from ferrule.memory.failure import MENTIONED, Failure, host_of, missing_value, texts_in, without_secrets
-from ferrule.memory.failure_class import FailureClass, FailureClassifier
-from ferrule.memory.identity import CallIdentity, digest, identify, same_text
-from ferrule.memory.parameters import ADDRESSES, LOCATORS
-from ferrule.spec import Effects, Tool, ToolCapability
+from ferrule.memory.call_identity import ADDRESSES, LOCATORS, CallIdentity, digest_output, identify_call, normalize_text
+from ferrule.memory.failures import (
+    MIN_MENTION_LENGTH,
+    CallFailure,
+    FailureClass,
+    FailureClassifier,
+    find_host,
+    find_missing_value,
+    find_texts,
+    remove_secrets,
+)
 
-REMEMBERED: Final = 1_000
-"""Failures, and answers, the oldest of which are forgotten first."""
-REOPENINGS: Final = 3
-"""A call that failed so often is not tried again for a change that did not help it before."""
-SAME_ANSWERS: Final = 3
-FRESH: Final = 30.0
-"""Seconds an answer from the record stands for the world."""
-SHOWN: Final = 300
+MAX_REMEMBERED: Final = 1_000
+"""Failures, and results, per run; the oldest are forgotten first."""
+MAX_RETRIES_AFTER_CHANGE: Final = 3
+"""A call that failed this often is not retried after a change that did not help before."""
+SAME_RESULTS_BEFORE_REUSE: Final = 3
+REUSE_SECONDS: Final = 30.0
+"""How long a repeated result is reused."""
+MAX_QUOTE_LENGTH: Final = 300
 
-_GOES = frozenset({"url", "uri", "page", "tab", "site"})
-"""Parameters of changes that lead to another page, where what was missing may be."""
-# Read-only tools whose answer changes by itself, whatever their specs forget to say.
-_MOVES = re.compile(
+_NAVIGATION_PARAMETERS = frozenset({"url", "uri", "page", "tab", "site"})
+"""A call with one of these may lead to another page, where a missing element may exist."""
+# Names of read-only tools whose result changes by itself, in case their specs do not declare `polling`.
+VOLATILE_NAME = re.compile(
     r"(^|[_\W])(poll|status|state|progress|wait|watch|tail|ping|health|now|time|date|random|uuid|next|sleep|check)"
     r"([_\W]|$)|状态|进度|时间|随机",
     re.IGNORECASE,
 )
 
 
-class Adviser(Protocol):
-    """Says what could be tried instead of a call that failed."""
+class AlternativeSuggester(Protocol):
+    """Suggests what could be tried instead of a call that failed."""
 
-    def __call__(self, tool: Tool, capability: ToolCapability, failure: Failure, /) -> list[str]: ...
+    def __call__(self, tool: Tool, capability: ToolCapability, failure: CallFailure, /) -> list[str]: ...
 
 
 class FailureListener(Protocol):
-    """Is told what failed, and what cured it."""
+    """Receives what failed, what was not made again, and the arguments that worked afterwards."""
 
-    def failed(self, tool: Tool, failure: Failure, /) -> None: ...
+    def on_failure(self, tool: Tool, failure: CallFailure, /) -> None: ...
 
-    def cured(self, tool: Tool, failure: Failure, parameters: Mapping[str, Any], /) -> None: ...
+    def on_refusal(self, tool: Tool, failure: CallFailure, /) -> None: ...
+
+    def on_recovery(self, tool: Tool, failure: CallFailure, parameters: Mapping[str, Any], /) -> None: ...
 
 
 @dataclass(slots=True)
-class _Answers:
-    """How often a read-only call gave the same answer."""
+class _RepeatedResult:
+    """How often a read-only call returned the same result."""
 
     digest: int
     count: int
@@ -80,79 +89,84 @@ class RunMemory:
         self,
         *,
         classifier: FailureClassifier | None = None,
-        adviser: Adviser | None = None,
+        suggest: AlternativeSuggester | None = None,
         listener: FailureListener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.classifier = classifier or FailureClassifier()
-        self._adviser, self._listener, self._clock = adviser, listener, clock
-        self._failures: OrderedDict[Any, Failure] = OrderedDict()
-        self._missing: dict[Any, Failure] = {}
+        self._suggest, self._listener, self._clock = suggest, listener, clock
+        self._failures: OrderedDict[Any, CallFailure] = OrderedDict()
+        self._missing: dict[Any, CallFailure] = {}
         """By tool, parameter and value."""
-        self._answers: OrderedDict[Any, _Answers] = OrderedDict()
-        self._worked: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self._results: OrderedDict[Any, _RepeatedResult] = OrderedDict()
+        self._working_arguments: dict[tuple[str, str], list[dict[str, Any]]] = {}
         """By tool and action: the arguments of the last calls that succeeded after a failure."""
-        self._uncured: dict[tuple[str, str], Failure] = {}
+        self._last_failure: dict[tuple[str, str], CallFailure] = {}
+        """By tool and action, until a call of it succeeds."""
         self._hosts: dict[tuple[str, str, str], str] = {}
-        """By tool: where its last change took it."""
+        """By tool: the host of its last call with side effects."""
 
     @property
-    def failures(self) -> list[Failure]:
-        """What failed in this run and has not succeeded since, oldest first."""
+    def failures(self) -> list[CallFailure]:
+        """The calls that failed in this run and have not succeeded since, oldest first."""
         return list(self._failures.values())
 
-    # Asked before a call, told after it
+    # Before and after a call
 
-    def recall(self, tool: Tool, capability: ToolCapability, params: dict[str, Any]) -> Output | None:
+    def find_result(self, tool: Tool, capability: ToolCapability, params: dict[str, Any]) -> Output | None:
         effects = tool.spec.effects_of(capability)
-        if effects.polling or not (self._failures or self._answers):
+        if effects.polling or not (self._failures or self._results):
             return None
         failure = self.known_failure(tool, capability, params) if self._failures else None
         if failure is not None:
-            failure.asked_again, failure.asked_at = failure.asked_again + 1, self._clock()
-            raise self._known_failure(tool, capability, failure)
-        return self._same_again(identify(tool, capability, params)) if self._answers else None
+            failure.refusals, failure.refused_at = failure.refusals + 1, self._clock()
+            if self._listener is not None:
+                self._listener.on_refusal(tool, failure)
+            raise self._make_known_failure(tool, capability, failure)
+        return self._repeated_result(identify_call(tool, capability, params)) if self._results else None
 
-    def known_failure(self, tool: Tool, capability: ToolCapability, params: Mapping[str, Any]) -> Failure | None:
-        """The failure that says that a call would fail now."""
-        identity = identify(tool, capability, params)
+    def known_failure(self, tool: Tool, capability: ToolCapability, params: Mapping[str, Any]) -> CallFailure | None:
+        """The failure by which a call is known to fail now."""
+        identity = identify_call(tool, capability, params)
         failure = self._failures.get(identity.key)
-        if failure is not None and self._holds(failure, identity):
+        if failure is not None and self._still_fails(failure, identity):
             return failure
-        return self._known_missing(identity, tool.spec.effects_of(capability), params) if self._missing else None
+        return (
+            self._missing_value_failure(identity, tool.spec.effects_of(capability), params) if self._missing else None
+        )
 
-    def learn(
+    def record_result(
         self, tool: Tool, capability: ToolCapability, params: dict[str, Any], result: ToolExecutionResult
     ) -> None:
         if result.error_type in (CANCELLED, KNOWN_FAILURE) or result.metadata.get("recalled"):
             return
         effects = tool.spec.effects_of(capability)
         if result.is_success:
-            self._succeeded(tool, capability, effects, params, result)
+            self._learn_success(tool, capability, effects, params, result)
         else:
-            self._failed(tool, capability, effects, params, result)
+            self._learn_failure(tool, capability, effects, params, result)
 
-    def relearn(
+    def restore_call(
         self, tool: Tool, capability: ToolCapability, params: dict[str, Any], result: ToolExecutionResult
     ) -> None:
-        """Learn again what the run knew before it was interrupted: nobody else is told, and no answer is fresh."""
+        """Restore what the run knew before it was interrupted: listeners are not called, and results are not reused."""
         listener, self._listener = self._listener, None
         try:
-            self.learn(tool, capability, params, result)
+            self.record_result(tool, capability, params, result)
         finally:
             self._listener = listener
-            self._answers.clear()
+            self._results.clear()
 
-    def forgive(self, tool_id: str | None = None) -> int:
-        """Forget what failed, of one tool or of all, so that it may be tried again; returns how many failures."""
-        gone = [key for key, failure in self._failures.items() if tool_id in (None, failure.tool_id)]
-        for key in gone:
-            self._forget(key)
-        return len(gone)
+    def clear_failures(self, tool_id: str | None = None) -> int:
+        """Forget the failures of one tool, or of all, so that the calls may be retried; returns how many."""
+        keys = [key for key, failure in self._failures.items() if tool_id in (None, failure.tool_id)]
+        for key in keys:
+            self._forget_failure(key)
+        return len(keys)
 
     # Failures
 
-    def _failed(
+    def _learn_failure(
         self,
         tool: Tool,
         capability: ToolCapability,
@@ -160,17 +174,17 @@ class RunMemory:
         params: dict[str, Any],
         result: ToolExecutionResult,
     ) -> None:
-        failure_class = self._class_of(result, effects)
+        failure_class = self._classify_failure(result, effects)
         result.metadata["failure_class"] = failure_class.value
-        # One that was not let in was not made; one that waits for a person's word is nobody's mistake.
+        # A rejected call was never made, and a call that waits for approval has not failed.
         if effects.polling or result.error_type == REJECTED or result.metadata.get("advice") == "ask_approval":
             return
-        identity, error = identify(tool, capability, params), result.error or result.error_type or "failed"
+        identity, error = identify_call(tool, capability, params), result.error or result.error_type or "failed"
         if secret_names := capability.secret_names:
-            error = without_secrets(error, params, secret_names)
+            error = remove_secrets(error, params, secret_names)
         failure = self._failures.get(identity.key)
         if failure is None:
-            failure = Failure(
+            failure = CallFailure(
                 identity=identity,
                 tool_id=tool.id,
                 action=capability.name,
@@ -178,90 +192,98 @@ class RunMemory:
                 error=error,
                 failure_class=failure_class,
                 last_at=self._clock(),
-                host=host_of(params) or self._hosts.get(identity.tool, ""),
+                host=find_host(params) or self._hosts.get(identity.tool, ""),
             )
             self._failures[identity.key] = failure
-            if len(self._failures) > REMEMBERED:
-                self._forget(next(iter(self._failures)))
+            if len(self._failures) > MAX_REMEMBERED:
+                self._forget_failure(next(iter(self._failures)))
         else:
             failure.count += 1
             failure.error, failure.failure_class = error, failure_class
             failure.identity = identity if identity.timing > failure.identity.timing else failure.identity
-            failure.reopened, failure.last_at = False, self._clock()
-        self._no_longer_missing(failure)
-        if failure_class is FailureClass.NOT_FOUND and (value := missing_value(failure.parameters, error)) is not None:
+            failure.may_retry, failure.last_at = False, self._clock()
+        self._clear_missing_value(failure)
+        if (
+            failure_class is FailureClass.NOT_FOUND
+            and (value := find_missing_value(failure.parameters, error)) is not None
+        ):
             failure.value = value
             self._missing[(*identity.tool, *value)] = failure
-        self._uncured[tool.id, capability.name] = failure
+        self._last_failure[tool.id, capability.name] = failure
         if self._listener is not None:
-            self._listener.failed(tool, failure)
-        if self._adviser is not None and (instead := self._adviser(tool, capability, failure)):
+            self._listener.on_failure(tool, failure)
+        if self._suggest is not None and (instead := self._suggest(tool, capability, failure)):
             result.metadata["instead"] = instead
 
-    def _class_of(self, result: ToolExecutionResult, effects: Effects) -> FailureClass:
-        if effects.repeatable and "outcome" in result.metadata:  # whether it has happened does not matter then
+    def _classify_failure(self, result: ToolExecutionResult, effects: Effects) -> FailureClass:
+        # A repeatable call may be made again even if the first one had its effect.
+        if effects.repeatable and "outcome" in result.metadata:
             facts = {name: value for name, value in result.metadata.items() if name != "outcome"}
             return self.classifier.classify(replace(result, metadata=facts))
         return self.classifier.classify(result)
 
-    def _holds(self, failure: Failure, identity: CallIdentity) -> bool:
-        """Whether a call that failed would fail now."""
-        if failure.reopened or not failure.speaks_of(identity):
+    def _still_fails(self, failure: CallFailure, identity: CallIdentity) -> bool:
+        """Whether a call that failed is still expected to fail."""
+        if failure.may_retry or not failure.applies_to(identity):
             return False
         policy = self.classifier.policy(failure.failure_class)
-        tries = failure.count - policy.executions
-        if tries < 0:
+        retries = failure.count - policy.executions
+        if retries < 0:
             return False
-        return policy.rest is None or self._clock() < failure.last_at + policy.rest * 2**tries
+        return policy.rest is None or self._clock() < failure.last_at + policy.rest * 2**retries
 
-    def _known_missing(self, identity: CallIdentity, effects: Effects, params: Mapping[str, Any]) -> Failure | None:
-        """The failure that says that one of the values of a call is not there."""
+    def _missing_value_failure(
+        self, identity: CallIdentity, effects: Effects, params: Mapping[str, Any]
+    ) -> CallFailure | None:
+        """The failure by which a value of this call is known to be missing."""
         for name, value in params.items():
             if not isinstance(value, str):
                 continue
-            failure = self._missing.get((*identity.tool, name, same_text(value)))
-            if failure is None or not self._holds(failure, identity):
+            failure = self._missing.get((*identity.tool, name, normalize_text(value)))
+            if failure is None or not self._still_fails(failure, identity):
                 continue
-            # What only points at something cannot make it; anything else may be about to. An id may be that of
-            # another kind of thing in another action, a file or an address is the same in all of them.
+            # A locator cannot create what it points at; another parameter may be about to. An id may belong to another
+            # kind of object in another action, but a file or an address is the same in all of them.
             only_looks = name in LOCATORS or (effects.read_only and name in ADDRESSES)
-            if only_looks and failure.in_the_same_place(params, name):
+            if only_looks and failure.has_same_location(params, name):
                 return failure
         return None
 
-    def _known_failure(self, tool: Tool, capability: ToolCapability, failure: Failure) -> KnownFailure:
+    def _make_known_failure(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> KnownFailure:
         policy = self.classifier.policy(failure.failure_class)
         times = "once" if failure.count == 1 else f"{failure.count} times"
-        said = [f"This call of {tool.id!r} failed {times} before and was not made again: {_short(failure.error)}"]
-        if failure.asked_again > 1:
-            said.append(f"It has been asked for {failure.asked_again} more times since.")
-        said.append(policy.advice)
-        worked = self._worked.get((tool.id, capability.name), [])
-        said += [f"What has worked: {_short(as_text(params))}" for params in worked[-2:]]
-        instead = self._adviser(tool, capability, failure) if self._adviser is not None else []
+        message = [
+            f"This call of {tool.id!r} failed {times} before and was not made again: {_shorten_quote(failure.error)}"
+        ]
+        if failure.refusals > 1:
+            message.append(f"It has been requested {failure.refusals} more times since.")
+        message.append(policy.advice)
+        working = self._working_arguments.get((tool.id, capability.name), [])[-2:]
+        message += [f"Arguments that worked: {_shorten_quote(as_text(params))}" for params in working]
+        instead = self._suggest(tool, capability, failure) if self._suggest is not None else []
         if instead:
-            said.append("Try instead: " + "; ".join(instead) + ".")
+            message.append("Try instead: " + "; ".join(instead) + ".")
         return KnownFailure(
-            " ".join(said),
+            " ".join(message),
             failure_class=failure.failure_class.value,
             remedy=policy.remedy,
             failures=failure.count,
-            asked_again=failure.asked_again,
-            worked=worked[-2:],
+            refusals=failure.refusals,
+            worked=working,
             instead=instead,
         )
 
-    def _forget(self, key: Any) -> None:
-        self._no_longer_missing(self._failures.pop(key))
+    def _forget_failure(self, key: Any) -> None:
+        self._clear_missing_value(self._failures.pop(key))
 
-    def _no_longer_missing(self, failure: Failure) -> None:
+    def _clear_missing_value(self, failure: CallFailure) -> None:
         if failure.value is not None:
             self._missing.pop((*failure.identity.tool, *failure.value), None)
             failure.value = None
 
     # Successes
 
-    def _succeeded(
+    def _learn_success(
         self,
         tool: Tool,
         capability: ToolCapability,
@@ -269,83 +291,92 @@ class RunMemory:
         params: dict[str, Any],
         result: ToolExecutionResult,
     ) -> None:
-        identity = identify(tool, capability, params)
+        identity = identify_call(tool, capability, params)
         if self._failures:
-            self._cure(tool, capability, identity, params)
+            self._learn_recovery(tool, capability, identity, params)
         if self._missing:
-            self._found(identity, params, result)
+            self._allow_retries_of_missing(identity, params, result)
         if not effects.read_only:
-            self._changed(identity, params, result.executed_at.timestamp())
-        elif not effects.polling and not _MOVES.search(f"{tool.id} {capability.name}"):
-            self._answered(identity, result)
+            self._allow_retries_after_change(identity, params, result.executed_at.timestamp())
+        elif "approval_id" in result.metadata:
+            return  # it was approved for one call: the next one needs an approval of its own
+        elif not effects.polling and not VOLATILE_NAME.search(f"{tool.id} {capability.name}"):
+            self._count_result(identity, result)
 
-    def _cure(self, tool: Tool, capability: ToolCapability, identity: CallIdentity, params: Mapping[str, Any]) -> None:
+    def _learn_recovery(
+        self, tool: Tool, capability: ToolCapability, identity: CallIdentity, params: Mapping[str, Any]
+    ) -> None:
         if identity.key in self._failures:
-            self._forget(identity.key)
-        failure = self._uncured.pop((tool.id, capability.name), None)
+            self._forget_failure(identity.key)
+        failure = self._last_failure.pop((tool.id, capability.name), None)
         if failure is None or failure.identity.key == identity.key:
             return
-        shown = {name: value for name, value in params.items() if name not in capability.secret_names}
-        worked = self._worked.setdefault((tool.id, capability.name), [])
-        worked.append(shown)
-        del worked[:-5]
+        arguments = {name: value for name, value in params.items() if name not in capability.secret_names}
+        working = self._working_arguments.setdefault((tool.id, capability.name), [])
+        working.append(arguments)
+        del working[:-5]
         if self._listener is not None:
-            self._listener.cured(tool, failure, shown)
+            self._listener.on_recovery(tool, failure, arguments)
 
-    def _changed(self, identity: CallIdentity, params: Mapping[str, Any], began: float) -> None:
-        """Something may be different now: what failed may be tried again, what was answered asked again."""
-        self._answers.clear()
-        if host := host_of(params):
+    def _allow_retries_after_change(self, identity: CallIdentity, params: Mapping[str, Any], began: float) -> None:
+        """After a side effect, related failures may be retried and no result is reused."""
+        self._results.clear()
+        if host := find_host(params):
             self._hosts[identity.tool] = host
-        said = texts_in(params)
-        goes_elsewhere = not _GOES.isdisjoint(params)
+        texts = find_texts(params)
+        navigates = not _NAVIGATION_PARAMETERS.isdisjoint(params)
         for failure in self._failures.values():
-            if failure.reopened:
+            if failure.may_retry:
                 continue
-            is_elsewhere_now = goes_elsewhere and failure.value is not None and failure.value[0] in LOCATORS
-            if failure.identity.tool == identity.tool or is_elsewhere_now or failure.is_mentioned_in(said):
-                failure.reopened = failure.count < REOPENINGS or identity.key not in failure.openers
-                failure.openers.add(identity.key)
-            elif began >= max(failure.last_at, failure.asked_at) and failure.may_depend_on(params):
-                # Once for each kind of change.
-                failure.reopened = failure.count < REOPENINGS and identity.key[:4] not in failure.openers
-                failure.openers.add(identity.key[:4])
+            is_on_other_page = navigates and failure.value is not None and failure.value[0] in LOCATORS
+            if failure.identity.tool == identity.tool or is_on_other_page or failure.is_mentioned_in(texts):
+                failure.may_retry = (
+                    failure.count < MAX_RETRIES_AFTER_CHANGE or identity.key not in failure.retry_triggers
+                )
+                failure.retry_triggers.add(identity.key)
+            elif began >= max(failure.last_at, failure.refused_at) and failure.may_depend_on(params):
+                # Another tool may have removed the obstacle: one retry for each action that may have done so.
+                action = identity.key[:4]
+                failure.may_retry = failure.count < MAX_RETRIES_AFTER_CHANGE and action not in failure.retry_triggers
+                failure.retry_triggers.add(action)
 
-    def _found(self, identity: CallIdentity, params: Mapping[str, Any], result: ToolExecutionResult) -> None:
-        """What was missing may be there now: a call that names it has succeeded, or one has shown it."""
+    def _allow_retries_of_missing(
+        self, identity: CallIdentity, params: Mapping[str, Any], result: ToolExecutionResult
+    ) -> None:
+        """A missing value may exist now: a call with it has succeeded, or a result contains it."""
         for name, value in params.items():
-            if isinstance(value, str) and (failure := self._missing.get((*identity.tool, name, same_text(value)))):
-                failure.reopened = True
-        shown = ""
+            if isinstance(value, str) and (failure := self._missing.get((*identity.tool, name, normalize_text(value)))):
+                failure.may_retry = True
+        output = ""
         for failure in self._missing.values():
-            if failure.reopened or failure.value is None or failure.count >= REOPENINGS:
+            if failure.may_retry or failure.value is None or failure.count >= MAX_RETRIES_AFTER_CHANGE:
                 continue
-            shown = shown or as_text(result.output)
-            failure.reopened = len(failure.value[1]) >= MENTIONED and failure.value[1] in shown
+            output = output or as_text(result.output)
+            failure.may_retry = len(failure.value[1]) >= MIN_MENTION_LENGTH and failure.value[1] in output
 
-    def _answered(self, identity: CallIdentity, result: ToolExecutionResult) -> None:
-        answer, now = digest(result.output), self._clock()
-        known = self._answers.get(identity.key)
-        if known is None or known.digest != answer:
-            self._answers[identity.key] = _Answers(answer, 1, now, None)
-            if len(self._answers) > REMEMBERED:
-                self._answers.popitem(last=False)
+    def _count_result(self, identity: CallIdentity, result: ToolExecutionResult) -> None:
+        output, now = digest_output(result.output), self._clock()
+        results = self._results.get(identity.key)
+        if results is None or results.digest != output:
+            self._results[identity.key] = _RepeatedResult(output, 1, now, None)
+            if len(self._results) > MAX_REMEMBERED:
+                self._results.popitem(last=False)
             return
-        known.count, known.at = known.count + 1, now
-        if known.count >= SAME_ANSWERS:
-            known.output = Output(data=result.output, parts=result.content)
+        results.count, results.at = results.count + 1, now
+        if results.count >= SAME_RESULTS_BEFORE_REUSE:
+            results.output = Output(data=result.output, parts=result.content)
             result.metadata["note"] = (
-                f"This call has now given the same answer {known.count} times and nothing has changed in between. "
-                "Use the answer, or do something else."
+                f"This call has now returned the same result {results.count} times and nothing has changed in between. "
+                "Use the result, or do something else."
             )
 
-    def _same_again(self, identity: CallIdentity) -> Output | None:
-        known = self._answers.get(identity.key)
-        if known is None or known.output is None or self._clock() > known.at + FRESH:
+    def _repeated_result(self, identity: CallIdentity) -> Output | None:
+        results = self._results.get(identity.key)
+        if results is None or results.output is None or self._clock() > results.at + REUSE_SECONDS:
             return None
-        known.count += 1
-        return known.output
+        results.count += 1
+        return results.output
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else text[: SHOWN - 1].rstrip() + "…"
+def _shorten_quote(text: str) -> str:
+    return text if len(text) <= MAX_QUOTE_LENGTH else text[: MAX_QUOTE_LENGTH - 1].rstrip() + "…"

@@ -1,11 +1,10 @@
 """Language models behind one small protocol."""
 
-from ferrule.models.anthropic_model import AnthropicModel
+from ferrule.core.model import Model, ModelReply, ModelRequest
+from ferrule.models.anthropic import AnthropicModel
 from ferrule.models.choose import choose_model
-from ferrule.models.closing import close_model
-from ferrule.models.model import Model, ModelReply, ModelRequest
-from ferrule.models.openai_model import OpenAIModel
-from ferrule.models.patience import PatientModel
+from ferrule.models.openai import OpenAIModel
+from ferrule.models.retry import RetryingModel, close_model
 
 __all__ = [
     "AnthropicModel",
@@ -13,7 +12,7 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "OpenAIModel",
-    "PatientModel",
+    "RetryingModel",
     "choose_model",
     "close_model",
 ]

@@ -1,92 +1,223 @@
-"""Which model to use, from a word or from the environment."""
+"""Chooses a model by a spec such as `openai:gpt-5.4`, or by the environment, stored keys and servers on this machine.
+
+Packages add providers through the entry-point group `ferrule.models`: an entry `prefix = "package.module:make_model"`
+is used for specs `prefix:name` when the prefix is not built in. It is called with the name (None without a colon) and
+the environment, and returns the model.
+"""
 
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeAlias
 
-from ferrule.errors import SetupError
-from ferrule.models.anthropic_model import AnthropicModel
-from ferrule.models.model import Model
-from ferrule.models.openai_model import OpenAIModel
-from ferrule.models.patience import PatientModel
-from ferrule.names import did_you_mean
+from ferrule.core.model import Model
+from ferrule.core.names import did_you_mean
+from ferrule.errors import SetupError, error_text
+from ferrule.models.anthropic import AnthropicModel
+from ferrule.models.downloads import find_downloaded
+from ferrule.models.keys import EnvironmentWithKeys, key_variable, model_environment
+from ferrule.models.openai import OpenAIModel
+from ferrule.models.retry import RetryingModel
+from ferrule.models.servers import LOCAL_SERVERS, LocalServer, ServerState, find_servers
 
 DEFAULT_OPENAI_MODEL = "gpt-5.4-mini"
 DEFAULT_ANTHROPIC_MODEL = "claude-sonnet-5-5"
+ENTRY_POINT_GROUP = "ferrule.models"
+
+ModelFactory: TypeAlias = Callable[[str | None, Mapping[str, str]], Model]
 
 
-def choose_model(spec: str | None = None, environ: Mapping[str, str] | None = None) -> Model:
-    """`openai:gpt-5.4`, `anthropic:claude-opus-5-5`, `local`, `local:/path/to/model.gguf` or `offline`.
-
-    Without a spec: `FERRULE_MODEL` if it is one, else what the environment has a key or a base URL for, else
-    `offline`. Models of the network come with a time-out and further attempts (`PatientModel`).
-    """
-    environ = os.environ if environ is None else environ
-    kind, model = read_spec(spec, environ)
-    return _KINDS[kind](model, environ)
+# Built-in providers
 
 
-def read_spec(spec: str | None, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """The kind of model that is meant and the name behind the colon, without making it."""
-    named = environ.get("FERRULE_MODEL", "").strip()
-    if spec is None:
-        spec = named if named.partition(":")[0] in _KINDS else _by_environment(environ)
-    kind, colon, model = spec.strip().partition(":")
-    if kind not in _KINDS:
-        raise SetupError(
-            f"No model is called {spec!r}.{did_you_mean(kind, _KINDS)} "
-            f"Write 'openai:{spec}', 'anthropic:{spec}', 'local', 'local:/path/to/model.gguf' or 'offline'."
-        )
-    if colon and not model:
-        raise SetupError(f"{spec!r} names no model behind the colon. Write 'openai:gpt-5.4-mini', for example.")
-    return kind, model or None
-
-
-def _by_environment(environ: Mapping[str, str]) -> str:
-    if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL"):
-        return "openai"
-    return "anthropic" if environ.get("ANTHROPIC_API_KEY") else "offline"
-
-
-def _openai(model: str | None, environ: Mapping[str, str]) -> Model:
+def _make_openai_model(name: str | None, environ: Mapping[str, str]) -> Model:
     base_url, api_key = environ.get("OPENAI_BASE_URL", ""), environ.get("OPENAI_API_KEY", "")
-    model = model or _plain_name(environ) or environ.get("OPENAI_MODEL")
-    if not model and base_url:
-        raise SetupError(f"Which model of {base_url} is meant? Set FERRULE_MODEL, or write 'openai:<its name>'.")
-    return PatientModel(OpenAIModel(model or DEFAULT_OPENAI_MODEL, base_url=base_url, api_key=api_key))
+    name = name or _name_from_environment(environ) or environ.get("OPENAI_MODEL")
+    if not name and base_url:
+        raise SetupError(f"No model of {base_url} is chosen. Set FERRULE_MODEL, or write 'openai:<its name>'.")
+    return RetryingModel(OpenAIModel(name or DEFAULT_OPENAI_MODEL, base_url=base_url, api_key=api_key))
 
 
-def _anthropic(model: str | None, environ: Mapping[str, str]) -> Model:
-    name = model or _plain_name(environ) or DEFAULT_ANTHROPIC_MODEL
+def _make_anthropic_model(name: str | None, environ: Mapping[str, str]) -> Model:
+    name = name or _name_from_environment(environ) or DEFAULT_ANTHROPIC_MODEL
     api_key = environ.get("ANTHROPIC_API_KEY") or environ.get("ANTHROPIC_AUTH_TOKEN")
-    return PatientModel(AnthropicModel(name, base_url=environ.get("ANTHROPIC_BASE_URL") or None, api_key=api_key))
+    return RetryingModel(AnthropicModel(name, base_url=environ.get("ANTHROPIC_BASE_URL") or None, api_key=api_key))
 
 
-def _plain_name(environ: Mapping[str, str]) -> str | None:
-    """`FERRULE_MODEL` where it is only the name of a model, and somebody else says whose."""
-    named = environ.get("FERRULE_MODEL", "").strip()
-    return None if not named or named.partition(":")[0] in _KINDS else named
+# The local and the offline model are imported when they are chosen: users of a network model do not need them.
 
 
-def _local(model: str | None, environ: Mapping[str, str]) -> Model:
+def _make_local_model(path: str | None, environ: Mapping[str, str]) -> Model:
     local: Any = importlib.import_module("ferrule.models.local")
-    chosen: Model = local.LocalModel() if model is None else local.LocalModel(model)
-    return chosen
+    model: Model = local.LocalModel() if path is None else local.LocalModel(find_downloaded(path, environ) or path)
+    return model
 
 
-def _offline(model: str | None, environ: Mapping[str, str]) -> Model:
-    if model is not None:
-        raise SetupError(f"There is one offline model only: write 'offline', not 'offline:{model}'.")
-    chosen: Model = importlib.import_module("ferrule.models.offline").OfflineModel()
-    return chosen
+def _make_offline_model(name: str | None, environ: Mapping[str, str]) -> Model:
+    if name is not None:
+        raise SetupError(f"There is only one offline model: write 'offline', not 'offline:{name}'.")
+    model: Model = importlib.import_module("ferrule.models.offline").OfflineModel()
+    return model
 
 
-_KINDS: dict[str, Callable[[str | None, Mapping[str, str]], Model]] = {
-    "openai": _openai,
-    "anthropic": _anthropic,
-    "local": _local,
-    "offline": _offline,
+def _make_server_model(server: LocalServer, name: str | None, environ: Mapping[str, str]) -> Model:
+    """A model of a server on this machine. The server is asked for its models only if none is named."""
+    if name is None:
+        [state] = find_servers(environ, [server.prefix])
+        if state.problem:
+            raise SetupError(
+                f"{server.title} cannot be used: {state.problem}. Start it with `{server.start}`, or set "
+                f"{server.variable} to its address."
+            )
+        name = state.models[0]
+    key = environ.get(key_variable(server.prefix), "")
+    base_url = f"{server.url(environ)}/v1"
+    return RetryingModel(OpenAIModel(name, base_url=base_url, api_key=key, provider=server.prefix))
+
+
+def _make_litellm_model(name: str | None, environ: Mapping[str, str]) -> Model:
+    if name is None:
+        raise SetupError("'litellm' needs the name of a model. Write 'litellm:groq/llama-4-scout', for example.")
+    model: Model = importlib.import_module("ferrule.models.litellm").LiteLLMModel(name, environ=environ)
+    return RetryingModel(model)
+
+
+_PROVIDERS: dict[str, ModelFactory] = {
+    "openai": _make_openai_model,
+    "anthropic": _make_anthropic_model,
+    **{server.prefix: partial(_make_server_model, server) for server in LOCAL_SERVERS.values()},
+    "litellm": _make_litellm_model,
+    "local": _make_local_model,
+    "offline": _make_offline_model,
 }
+
+
+# Choosing
+
+
+def choose_model(spec: Model | str | None = None, environ: Mapping[str, str] | None = None) -> Model:
+    """The model of a name; a model is returned as it is.
+
+    `openai:gpt-5.4`, `anthropic:claude-opus-5-5`, `ollama:qwen3`, `litellm:groq/llama-4-scout`, `local`,
+    `local:/path/to/model.gguf`, `offline`, or `prefix:name` of a provider that an installed package adds.
+
+    Without a spec: `FERRULE_MODEL` if it is one, else the provider for which there is a key or a base URL, else the
+    first model of a server on this machine, else `offline`. An `environ` of your own decides alone: neither stored keys
+    nor servers are looked for then. Models behind a network API get a timeout and retries (`RetryingModel`).
+    """
+    if spec is not None and not isinstance(spec, str):
+        if not callable(getattr(spec, "generate", None)):
+            raise SetupError(f"{spec!r} is not a model. Give its name (openai:gpt-5.4), or an object with `generate`.")
+        return spec
+    environ = model_environment(environ)
+    provider, name = parse_model_spec(find_default(environ).spec if spec is None else spec, environ)
+    make_model = _PROVIDERS.get(provider)
+    return make_model(name, environ) if make_model is not None else _make_plugin_model(provider, name, environ)
+
+
+def parse_model_spec(spec: str | None, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """The provider and the name after the colon, without creating the model."""
+    if spec is None:
+        spec = find_default(environ, servers=()).spec
+    provider, colon, name = spec.strip().partition(":")
+    if provider not in _PROVIDERS and not _find_plugins(provider):
+        name = name or spec.strip()
+        raise SetupError(
+            f"Unknown model {spec!r}.{did_you_mean(provider, _PROVIDERS)} "
+            f"Write 'openai:{name}', 'anthropic:{name}', 'ollama:{name}', 'litellm:{name}', 'local', "
+            "'local:/path/to/model.gguf', 'offline', or the prefix of a provider that an installed package adds. "
+            "See what is usable: ferrule models"
+        )
+    if colon and not name:
+        raise SetupError(f"{spec!r} has no model name after the colon. Write 'openai:gpt-5.4-mini', for example.")
+    return provider, name or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """The model that answers when none is named."""
+
+    spec: str
+    reason: str
+
+
+def find_default(environ: Mapping[str, str], servers: Sequence[ServerState] | None = None) -> ModelChoice:
+    """The model that answers when none is named, and why.
+
+    `servers` are the servers on this machine; None: they are asked, unless the environment is one's own.
+    """
+    default = environ.get("FERRULE_MODEL", "").strip()
+    if _has_provider(default):
+        return ModelChoice(spec=default, reason="FERRULE_MODEL is set")
+    for provider, variables in (
+        ("openai", ("OPENAI_API_KEY", "OPENAI_BASE_URL")),
+        ("anthropic", ("ANTHROPIC_API_KEY",)),
+    ):
+        for variable in variables:
+            if environ.get(variable):
+                return ModelChoice(spec=provider, reason=_explain_variable(variable, environ))
+    if servers is None:
+        servers = find_servers(environ) if _may_look_for_servers(environ) else ()
+    for state in servers:
+        if state.models:
+            name = default if default in state.models else state.models[0]
+            reason = f"{state.server.title} runs at {state.url}, and there is no key"
+            return ModelChoice(spec=f"{state.server.prefix}:{name}", reason=reason)
+    return ModelChoice(spec="offline", reason="there is no key and no model server on this machine")
+
+
+def _explain_variable(variable: str, environ: Mapping[str, str]) -> str:
+    is_stored = isinstance(environ, EnvironmentWithKeys) and variable in environ.stored_variables
+    return f"{variable} is {'stored' if is_stored else 'set'}"
+
+
+def _may_look_for_servers(environ: Mapping[str, str]) -> bool:
+    is_off = environ.get("FERRULE_LOCAL_SERVERS", "").casefold() in ("0", "false", "no", "off")
+    return isinstance(environ, EnvironmentWithKeys) and not is_off
+
+
+def _has_provider(spec: str) -> bool:
+    """Names of models may have a colon too: `qwen3:8b` is no provider's."""
+    provider, colon, _ = spec.partition(":")
+    return provider in _PROVIDERS or bool(colon and _find_plugins(provider))
+
+
+def _name_from_environment(environ: Mapping[str, str]) -> str | None:
+    """`FERRULE_MODEL` if it is only the name of a model, without a provider."""
+    name = environ.get("FERRULE_MODEL", "").strip()
+    return None if not name or _has_provider(name) else name
+
+
+# Providers that packages add
+
+
+def _find_plugins(provider: str) -> list[EntryPoint]:
+    return [*entry_points(group=ENTRY_POINT_GROUP, name=provider)] if provider else []
+
+
+def list_plugins() -> dict[str, str]:
+    """The prefixes that installed packages add, and what each is loaded from."""
+    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _make_plugin_model(provider: str, name: str | None, environ: Mapping[str, str]) -> Model:
+    entry, *others = _find_plugins(provider)
+    if any(other.value != entry.value for other in others):
+        values = ", ".join(sorted({entry.value, *(other.value for other in others)}))
+        raise SetupError(
+            f"Several installed packages add the model provider {provider!r} ({values}). Remove all but one."
+        )
+    try:
+        make_model: ModelFactory = entry.load()
+    except Exception as error:
+        raise SetupError(
+            f"The model provider {provider!r} cannot be loaded from {entry.value!r}: {error_text(error)}"
+        ) from error
+    model = make_model(name, environ)
+    if not callable(getattr(model, "generate", None)):
+        raise SetupError(f"{entry.value!r}, the model provider {provider!r}, returned {model!r}, which is not a model.")
+    return model

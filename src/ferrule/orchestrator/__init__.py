@@ -1,4 +1,4 @@
-"""The door for questions."""
+"""The entry point for questions."""
 
 from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
 from ferrule.orchestrator.orchestrator import Orchestrator

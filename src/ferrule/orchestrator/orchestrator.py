@@ -1,4 +1,4 @@
-"""The door for questions: small talk at once, what is known from the cache, everything else with tools.
+"""The entry point for questions: small talk is answered directly, repeated questions from the cache, others with tools.
 
 question ─► fast path ─► history snapshot ─► request cache ─► plan, loop or direct ─► answer
                │                                  │                                     │
@@ -10,75 +10,89 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from ferrule.agent import AgentState, Approval, ApprovalPolicy, Person, RunLimits
-from ferrule.agent.prompts import language_of
+from ferrule.agent import AgentState, Approval, Person, RunLimits
+from ferrule.agent.answer import log_listener_errors
+from ferrule.agent.control_tools import HISTORY_TOOL, history_tool
+from ferrule.core.events import ToolEngineEventType
+from ferrule.core.messages import Message, Usage
+from ferrule.core.model import Model, can_reason
+from ferrule.core.permission import CallPolicy, Principal
+from ferrule.core.spec import Tool
 from ferrule.errors import SetupError
-from ferrule.library import UnifiedToolLibrary
-from ferrule.memory.conversation import DEFAULT, ConversationMemory
-from ferrule.messages import Usage
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.memory.conversation import DEFAULT_CONVERSATION, ConversationMemory
 from ferrule.models.choose import choose_model
-from ferrule.models.closing import close_model
-from ferrule.models.model import Model
-from ferrule.orchestrator.flights import Flights, Tell, patient
-from ferrule.orchestrator.replies import reply_about_history, reply_about_tools, reply_to_greeting
-from ferrule.orchestrator.request_cache import RequestCache
+from ferrule.models.retry import close_model
+from ferrule.orchestrator.request_cache import EventListener, RequestCache, SharedRuns, digest_configuration
 from ferrule.orchestrator.result import OrchestratorResult
-from ferrule.orchestrator.runs import Asked, Runs, WorkflowKind
-from ferrule.orchestrator.small_talk import ABOUT_HISTORY, SmallTalk, small_talk_in
-from ferrule.orchestrator.strategy import check_strategy
+from ferrule.orchestrator.small_talk import (
+    ABOUT_HISTORY,
+    NON_QUESTIONS,
+    SmallTalk,
+    detect_small_talk,
+    reply_to_small_talk,
+)
+from ferrule.orchestrator.strategy_runner import StrategyRunner, TaskRequest, WorkflowKind, check_strategy
 from ferrule.store import ToolCallSummary
-from ferrule.tools.conversation import HISTORY_TOOL, history_tool
+from ferrule.texts.language import detect_language
+from ferrule.workflow.results import Workflow
 
 logger = logging.getLogger("ferrule.orchestrator")
 
-CACHE_SECONDS: Final = 300.0
+DEFAULT_CACHE_TTL: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Landed:
-    """What came of a run that several may wait for."""
+class SharedResult:
+    """The result of a run that several callers may wait for."""
 
     result: OrchestratorResult
-    is_for_all: bool
-    """It would be the same for everybody: nothing in it belongs to one conversation."""
+    for_all: OrchestratorResult | None
+    """The result for other conversations; None if something in it belongs to one conversation."""
 
 
 class Orchestrator:
-    """Answers questions. One orchestrator may answer many at once."""
+    """Answers questions, many of them concurrently."""
 
     def __init__(
         self,
         library: UnifiedToolLibrary,
         model: Model | str | None = None,
         *,
-        workflow: WorkflowKind = "auto",
+        workflow: WorkflowKind = "simple",
         strategy: str | None = None,
-        policy: ApprovalPolicy | None = None,
+        policy: CallPolicy | None = None,
         person: Person | None = None,
         limits: RunLimits | None = None,
         tools: Collection[str] | None = None,
         instructions: str = "",
-        cache_ttl: float | None = CACHE_SECONDS,
+        principal: Principal | None = None,
+        cache_ttl: float | None = DEFAULT_CACHE_TTL,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`strategy` is plan, loop, direct, or model to let the model choose; without one the question decides.
+        """`strategy` is `plan`, `loop` (the default), `direct`, or `model` to let the model choose.
 
-        `cache_ttl` is how long answers are kept, in seconds; None keeps none. `limits` hold for plans
-        and for the loop; their `price` says what an answer cost. `tools` are the only ones it may use.
+        `workflow` executes plans: `simple`, `langgraph`, or `auto` for LangGraph if it is installed. `cache_ttl` is how
+        long answers are cached, in seconds; None disables the cache. `limits` apply to plans and to the loop; their
+        `price` gives the cost of an answer. `tools` restricts the orchestrator to these tools. `principal` makes its
+        calls. Cached answers are not shared with orchestrators of another principal, policy or configuration.
         """
         check_strategy(strategy)
         self.library = library
         self._owns_model = model is None or isinstance(model, str)
-        self.model = choose_model(model) if model is None or isinstance(model, str) else model
+        self.model = choose_model(model)
         self.memory = ConversationMemory(library.engine.store)
         self._strategy, self._limits = strategy, limits
+        principal = library.with_tenant(principal or Principal(kind="agent", name="orchestrator"))
+        self._principal = principal if tools is None else principal.restricted_to(tools)
+        self.policy = policy
         self._cache = RequestCache(library.engine.store, cache_ttl, clock=clock)
-        self._runs = Runs(
+        self._runner = StrategyRunner(
             library,
             self.model,
             self.memory,
@@ -88,15 +102,21 @@ class Orchestrator:
             limits=limits,
             tools=None if tools is None else {*tools, HISTORY_TOOL},
             instructions=instructions,
+            principal=principal,
         )
-        self._held_to: dict[str, Any] = {"only tools": sorted(tools)} if tools is not None else {}
-        self._held_to |= {"told before": instructions} if instructions else {}
-        self._flights: Flights[_Landed] = Flights()
+        allowed = None if tools is None else sorted(tools)
+        self._cache_scope = digest_configuration(
+            principal,
+            policy or library.engine.policy,
+            allowed,
+            instructions,
+            workflow,
+        )
+        self._shared_runs: SharedRuns[SharedResult] = SharedRuns()
 
     async def aclose(self) -> None:
-        """Give up what is being answered, and close what was opened; the library stays open."""
-        await self._flights.aclose()
-        await self._runs.aclose()
+        """Cancel the questions in progress and close the model if it was created here. The library stays open."""
+        await self._shared_runs.aclose()
         if self._owns_model:
             await close_model(self.model)
 
@@ -106,7 +126,7 @@ class Orchestrator:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    # The story of a question
+    # Entry points
 
     async def process_task(
         self,
@@ -115,31 +135,48 @@ class Orchestrator:
         *,
         strategy: str | None = None,
         conversation_id: str | None = None,
-        on_event: Tell | None = None,
+        history: Sequence[Message] = (),
+        on_event: EventListener | None = None,
     ) -> OrchestratorResult:
-        """Answer a question. Whatever goes wrong on the way is in the result.
+        """Answer a question. Errors are reported in the result.
 
-        `context` is what the answer should know, by name. Without a `conversation_id` it belongs to the one
-        conversation of all who name none. `on_event` is told what happens: how it will be answered
-        (`StrategyChosen`), then the events of the workflow or of the agent.
+        `context` holds facts for the answer, by name. Questions without a `conversation_id` share one
+        conversation. `history` are earlier messages in OpenAI's format; they take the place of the conversation in the
+        store. `on_event` receives `StrategyChosen`, then the events of the workflow or the agent.
         """
         check_strategy(strategy)
         if not task.strip():
-            raise SetupError("There is nothing to answer: the question is empty.")
-        began = time.perf_counter()
-        small_talk = small_talk_in(task)
-        snapshot = self.memory.create_snapshot(conversation_id or DEFAULT)
-        is_question = small_talk is not SmallTalk.GREETING and small_talk not in ABOUT_HISTORY
-        turn = self.memory.ask(snapshot.conversation_id, task, is_question=is_question)
-        asked = Asked(
-            task=task, context=context or {}, strategy=strategy or self._strategy, snapshot=snapshot, turn=turn
+            raise SetupError("The question is empty. Ask something.")
+        started = time.perf_counter()
+        small_talk = detect_small_talk(task, has_language_model=can_reason(self.model))
+        conversation_id = conversation_id or DEFAULT_CONVERSATION
+        await self.memory.synchronize(conversation_id)
+        snapshot = self.memory.create_snapshot(conversation_id)
+        is_question = small_talk not in NON_QUESTIONS | ABOUT_HISTORY
+        turn = self.memory.add_question(
+            snapshot.conversation_id, task, is_question=is_question, principal=self._principal.label
         )
-        try:
-            result = await self._maybe_fast_path(asked, small_talk) or await self._answer(asked, patient(on_event))
-        except BaseException as error:
-            self._note_failure(asked, error)
-            raise
-        return self._finished(asked, result, time.perf_counter() - began)
+        request = TaskRequest(
+            task=task,
+            context=context or {},
+            strategy=strategy or self._strategy,
+            snapshot=snapshot,
+            turn=turn,
+            messages=tuple(history),
+        )
+        types = ToolEngineEventType.QUESTION_STARTED, ToolEngineEventType.QUESTION_ENDED
+        with self.library.engine.events.emit_start_and_end(
+            *types, self._principal, question=task, conversation_id=conversation_id
+        ) as data:
+            try:
+                result = await self._maybe_fast_path(request, small_talk)
+                if result is None:
+                    result = await self._answer_question(request, log_listener_errors(on_event))
+            except BaseException as error:
+                self._record_failure(request, error)
+                raise
+            result = data["result"] = self._record_answer(request, result, time.perf_counter() - started)
+        return result
 
     async def resume(
         self,
@@ -147,92 +184,116 @@ class Orchestrator:
         answer: Mapping[str, str] | str | None = None,
         *,
         approvals: Mapping[str, Approval | bool] | bool | None = None,
-        on_event: Tell | None = None,
+        on_event: EventListener | None = None,
     ) -> OrchestratorResult:
-        """Go on with a run that waits, or that a crash interrupted: `answer` what it asked, or allow what it wants.
+        """Continue a run that is waiting or was interrupted by a crash.
 
-        It is gone on with by what began it: the same workflow, or the agent. Of several questions of a plan a single
-        text answers the first; a map of their ids and texts answers all.
+        `answer` is the answer to its question; `approvals` decides about its waiting calls.
+
+        The workflow or agent that started the run continues it. If a plan has several questions, a single text answers
+        the first one; a mapping from their ids to texts answers all.
         """
-        began = time.perf_counter()
-        self._have_history_tool()
-        result = await self._runs.resume(run_id, answer, approvals, patient(on_event))
-        bound = await self.memory.bound_to(run_id)
-        if bound is not None:
-            result = replace(result, conversation_id=bound["conversation_id"])
-            self.memory.answer(
-                bound["conversation_id"], bound["turn"], result.answer, state=result.state.value, run_id=run_id
-            )
-        return self._told(result, time.perf_counter() - began)
+        started = time.perf_counter()
+        self._ensure_history_tool()
+        types = ToolEngineEventType.QUESTION_STARTED, ToolEngineEventType.QUESTION_ENDED
+        with self.library.engine.events.emit_start_and_end(*types, self._principal, run_id=run_id) as data:
+            result = await self._runner.resume(run_id, answer, approvals, log_listener_errors(on_event))
+            bound = await self.memory.get_run_binding(run_id)
+            if bound is not None:
+                result = replace(result, conversation_id=bound["conversation_id"])
+                self.memory.add_answer(
+                    bound["conversation_id"], bound["turn"], result.answer, state=result.state.value, run_id=run_id
+                )
+            result = data["result"] = self._finalize(result, time.perf_counter() - started)
+        return result
 
-    # The steps of a question
+    @property
+    def workflow(self) -> Workflow:
+        """The workflow that executes plans."""
+        return self._runner.workflow
 
-    async def _maybe_fast_path(self, asked: Asked, small_talk: SmallTalk | None) -> OrchestratorResult | None:
+    # Processing steps
+
+    async def _maybe_fast_path(self, request: TaskRequest, small_talk: SmallTalk | None) -> OrchestratorResult | None:
         """The answer to small talk, without a model; None for everything else."""
         if small_talk is None:
             return None
-        began = time.perf_counter()
-        language, tools = language_of(asked.task), self.library.engine.registry.snapshot()
-        if small_talk is SmallTalk.GREETING:
-            answer = reply_to_greeting(tools, language)
-        elif small_talk is SmallTalk.CAPABILITIES:
-            answer = reply_about_tools(tools, language)
-        else:
-            answer = reply_about_history(small_talk, await asked.snapshot.turns(), language)
+        started = time.perf_counter()
+        language, tools = detect_language(request.task), self._list_tools()
+        turns = await request.snapshot.turns() if small_talk in ABOUT_HISTORY else ()
+        answer = reply_to_small_talk(small_talk, tools, turns, language)
         return OrchestratorResult(
-            question=asked.task,
+            question=request.task,
             answer=answer,
             state=AgentState.FINISHED,
             strategy="fast_path",
             tool_usage_summary=ToolCallSummary(conversation_id="").to_brief(),
-            timings={"fast_path": time.perf_counter() - began},
+            timings={"fast_path": time.perf_counter() - started},
         )
 
-    async def _answer(self, asked: Asked, tell: Tell | None) -> OrchestratorResult:
-        """From the cache; else by the run of somebody who asks the same just now; else by a run of its own."""
-        self._have_history_tool()
+    def _list_tools(self) -> Collection[Tool]:
+        """The tools that the orchestrator's calls may use."""
+        engine = self.library.engine
+        permissions = engine.permissions(self._principal, self.policy)
+        return permissions.select_tools(engine.registry.snapshot()).values()
+
+    async def _answer_question(self, request: TaskRequest, listener: EventListener | None) -> OrchestratorResult:
+        """Answer from the cache, by joining a run that is answering the same question, or by a new run."""
+        self._ensure_history_tool()
+        if request.messages:  # the answer belongs to this conversation
+            return await self._runner.run(request, listener)
         registry = self.library.engine.registry
-        known_too = {**asked.context, **self._held_to}
-        key = self._cache.key(asked.task, registry, self.model.name, asked.strategy, known_too)
+        scope = (request.strategy, dict(request.context), self._cache_scope)
+        key = self._cache.key(request.task, registry, self.model.name, *scope)
         if key is None:
-            return await self._runs.run(asked, tell)
-        began = time.perf_counter()
-        known = await self._cache.get(key)
-        looking = time.perf_counter() - began
-        if known is not None:
-            return replace(known, cached=True, usage=Usage(), timings={"cache": looking})
-        result = await self._share(key, asked, tell)
-        return replace(result, timings={"cache": looking, **result.timings})
+            return await self._runner.run(request, listener)
+        started = time.perf_counter()
+        cached = await self._cache.get(key)
+        lookup = time.perf_counter() - started
+        if cached is not None:
+            return replace(cached, cached=True, usage=Usage(), timings={"cache": lookup})
+        result = await self._run_shared(key, request, listener)
+        return replace(result, timings={"cache": lookup, **result.timings})
 
-    async def _share(self, key: str, asked: Asked, tell: Tell | None) -> OrchestratorResult:
-        """By one run for all who ask the same at once. Of other conversations only what belongs to none is taken."""
-        asker = asked.snapshot.conversation_id
-        flight = self._flights.find(key, asker)
-        if flight is None and (other := self._flights.find_any(key)) is not None:
-            landed = await other.join()  # what happens in it is not for this asker's eyes
-            if landed.is_for_all:
-                return replace(landed.result, shared=True)
-            flight = self._flights.find(key, asker)
-        if flight is not None:
-            return replace((await flight.join(tell)).result, shared=True)
-        flight = self._flights.start(key, asker, lambda told: self._run(key, asked, told if tell else None))
-        return (await flight.join(tell)).result
+    async def _run_shared(self, key: str, request: TaskRequest, listener: EventListener | None) -> OrchestratorResult:
+        """Answer by one run for all callers who ask the same question now.
 
-    async def _run(self, key: str, asked: Asked, tell: Tell | None) -> _Landed:
-        """Answer it, and keep the answer if it would be the same again."""
-        result = await self._runs.run(asked, tell)
-        seconds = self._cache.seconds_for(result, self.library.engine.registry.snapshot())
-        if seconds is not None:
-            await self._cache.put(key, result, seconds)
-        return _Landed(result, is_for_all=seconds is not None)
+        Between conversations, only results that belong to no conversation are shared.
+        """
+        conversation_id = request.snapshot.conversation_id
+        run = self._shared_runs.find(key, conversation_id)
+        if run is None and (other := self._shared_runs.find_any(key)) is not None:
+            shared = await other.join()  # without the listener: its events belong to the other conversation
+            if shared.for_all is not None:
+                return replace(shared.for_all, shared=True)
+            run = self._shared_runs.find(key, conversation_id)
+        if run is not None:
+            return replace((await run.join(listener)).result, shared=True)
+        run = self._shared_runs.start(
+            key, conversation_id, lambda emit: self._run_and_cache(key, request, emit if listener else None)
+        )
+        return (await run.join(listener)).result
 
-    def _finished(self, asked: Asked, result: OrchestratorResult, seconds: float) -> OrchestratorResult:
-        """The result with all that is to be said about it, also to the conversation."""
-        conversation = asked.snapshot.conversation_id
-        self.memory.answer(conversation, asked.turn, result.answer, state=result.state.value, run_id=result.run_id)
-        return self._told(replace(result, question=asked.task, conversation_id=conversation), seconds)
+    async def _run_and_cache(self, key: str, request: TaskRequest, listener: EventListener | None) -> SharedResult:
+        """Answer the question, and cache the answer if it may be cached."""
+        result = await self._runner.run(request, listener)
+        seconds = await self._cache.find_ttl(result, self.library.engine.registry.snapshot())
+        for_all = None
+        if seconds is not None and not self.memory.was_read_by(result.run_id):
+            for_all = self._cache.without_secrets(result)
+            if for_all is not None:
+                await self._cache.add(key, for_all, seconds)
+        return SharedResult(result, for_all)
 
-    def _told(self, result: OrchestratorResult, seconds: float) -> OrchestratorResult:
+    def _record_answer(self, request: TaskRequest, result: OrchestratorResult, seconds: float) -> OrchestratorResult:
+        """Add the answer to the conversation."""
+        conversation = request.snapshot.conversation_id
+        self.memory.add_answer(
+            conversation, request.turn, result.answer, state=result.state.value, run_id=result.run_id
+        )
+        return self._finalize(replace(result, question=request.task, conversation_id=conversation), seconds)
+
+    def _finalize(self, result: OrchestratorResult, seconds: float) -> OrchestratorResult:
         price = self._limits.price if self._limits is not None else None
         result = replace(
             result,
@@ -251,12 +312,12 @@ class Orchestrator:
         )
         return result
 
-    def _note_failure(self, asked: Asked, error: BaseException) -> None:
+    def _record_failure(self, request: TaskRequest, error: BaseException) -> None:
         cancelled = isinstance(error, asyncio.CancelledError)
         text, state = ("", "cancelled") if cancelled else (str(error), "failed")
-        self.memory.answer(asked.snapshot.conversation_id, asked.turn, text, state=state)
+        self.memory.add_answer(request.snapshot.conversation_id, request.turn, text, state=state)
 
-    def _have_history_tool(self) -> None:
-        """Not before the first question: the library may bring a tool of this name from its files."""
+    def _ensure_history_tool(self) -> None:
+        """Register the history tool at the first question, because the library may load a tool with this name."""
         if HISTORY_TOOL not in self.library.engine.registry:
             self.library.engine.register(history_tool(self.memory))

@@ -1,62 +1,72 @@
-"""What comes of a question, however it was answered."""
+"""The result of a question, in the same form for every strategy."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.agent.answer import AgentState, ApprovalRequest, Question
-from ferrule.messages import Usage
-from ferrule.names import did_you_mean
-from ferrule.workflow import Plan, StepResult, Verification
+from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep
+from ferrule.core.content import as_text
+from ferrule.core.messages import Usage
+from ferrule.core.names import did_you_mean, model_name
+from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.texts.shorten import shorten
+from ferrule.workflow import Plan, StepContext, StepResult, Verification, VerificationAgent, WorkflowResult
+from ferrule.workflow.results import StepAttempt
 
-Way: TypeAlias = Literal["fast_path", "plan", "loop", "direct"]
+AnswerStrategy: TypeAlias = Literal["fast_path", "plan", "loop", "direct"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorResult:
-    """The answer, and how it came about. `result["answer"]` reads a field too."""
+    """The answer, and how it was found. Fields can also be read as `result["answer"]`."""
 
     question: str
     answer: str
     state: AgentState
-    strategy: Way
+    strategy: AnswerStrategy
     trace_id: str = ""
-    """Of this question; what it did is logged under it."""
+    """The id of this question in the log."""
     run_id: str = ""
-    """Of the run that found the answer, to resume it or look at its records; empty where none was needed."""
+    """The run that found the answer, for resuming it or reading its records; empty if no run was needed."""
     conversation_id: str = ""
     plan: Plan | None = None
     steps: tuple[StepResult, ...] = ()
-    """What was done, step of a plan or call of the loop alike."""
+    """The steps of a plan, or the calls of the loop."""
     verification: Verification | None = None
-    """Of all steps together: the least sure one counts."""
+    """The verification of all steps together; the lowest confidence counts."""
     tool_usage_summary: dict[str, Any] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
     """What the usage costs, if there is a price."""
     timings: dict[str, float] = field(default_factory=dict)
-    """Seconds of each stage, and `total`."""
+    """Seconds that each stage took, and `total`."""
     cached: bool = False
-    """The answer was kept from an earlier time."""
+    """The answer comes from the cache."""
     shared: bool = False
-    """The answer is that of a run that somebody else's same question had begun."""
+    """The answer comes from a run that another caller started with the same question."""
     questions: tuple[Question, ...] = ()
     approvals: tuple[ApprovalRequest, ...] = ()
-    """What it waits for, if it does."""
+    """Calls that wait for approval; `questions` wait for an answer."""
     errors: tuple[str, ...] = ()
-    """What was wrong and did not stop it; or, if it stopped, why."""
+    """Problems that did not stop the run, or the reason why it stopped."""
 
     @property
     def is_finished(self) -> bool:
         return self.state is AgentState.FINISHED
 
+    @property
+    def final_answer(self) -> str:
+        """The answer, by its name in the state of a workflow."""
+        return self.answer
+
     def __str__(self) -> str:
         return self.answer
 
     def __getitem__(self, name: str) -> Any:
-        if name not in _NAMES:
-            raise KeyError(f"A result has no {name!r}.{did_you_mean(name, _NAMES)}")
+        if name not in _FIELD_NAMES:
+            raise KeyError(f"A result has no {name!r}.{did_you_mean(name, _FIELD_NAMES)}")
         return getattr(self, name)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,16 +94,87 @@ class OrchestratorResult:
         }
 
 
-_NAMES = tuple(field.name for field in fields(OrchestratorResult))
+_FIELD_NAMES = (*(field.name for field in fields(OrchestratorResult)), "final_answer")
 
 
-def verification_of_all(steps: tuple[StepResult, ...]) -> Verification | None:
-    """What is to be said about all steps together; None where nothing was done that could be verified."""
-    found = [step.verification for step in steps if step.verification is not None and not step.skipped]
-    if not found:
+def combine_verifications(steps: tuple[StepResult, ...]) -> Verification | None:
+    """Combine the verifications of all steps; None if there are none."""
+    verifications = [step.verification for step in steps if step.verification is not None and not step.skipped]
+    if not verifications:
         return None
     return Verification(
-        verified=all(one.verified for one in found),
-        confidence=min(one.confidence for one in found),
-        issues=tuple(issue for one in found for issue in one.issues),
+        verified=all(v.verified for v in verifications),
+        confidence=min(v.confidence for v in verifications),
+        issues=tuple(issue for v in verifications for issue in v.issues),
     )
+
+
+# Converting the results of plans and agents
+
+_MAX_DESCRIPTION_LENGTH: Final = 200
+
+
+def convert_workflow_result(done: WorkflowResult, summary: Mapping[str, Any]) -> OrchestratorResult:
+    return OrchestratorResult(
+        question=done.question,
+        answer=done.answer,
+        state=done.state,
+        strategy="plan",
+        run_id=done.run_id,
+        plan=done.plan,
+        steps=done.results,
+        verification=combine_verifications(done.results),
+        tool_usage_summary=dict(summary),
+        usage=done.usage,
+        timings=dict(done.timings),
+        approvals=done.approvals,
+        questions=done.questions,
+        errors=done.errors,
+    )
+
+
+async def convert_agent_answer(
+    task: str, answer: AgentAnswer, strategy: AnswerStrategy, summary: Mapping[str, Any]
+) -> OrchestratorResult:
+    """Convert an agent's answer. Its calls are verified like the steps of a plan."""
+    steps = tuple([await _verify_step(convert_agent_step(step), task) for step in answer.steps])
+    return OrchestratorResult(
+        question=task,
+        answer=answer.text,
+        state=answer.state,
+        strategy=strategy,
+        run_id=answer.run_id,
+        steps=steps,
+        verification=combine_verifications(steps),
+        tool_usage_summary=dict(summary),
+        usage=answer.usage,
+        questions=tuple(answer.questions),
+        approvals=tuple(answer.approvals),
+        errors=(answer.reason,) if answer.state is AgentState.STOPPED and answer.reason else (),
+    )
+
+
+def convert_agent_step(step: AgentStep) -> StepResult:
+    """Convert a call of an agent to a step."""
+    name = step.tool_id if step.action in (None, step.tool_id) else model_name(step.tool_id, step.action)
+    error = None if step.is_success else step.text
+    return StepResult(
+        step_id=step.id,
+        description=shorten(f"{name} {as_text(step.arguments)}", _MAX_DESCRIPTION_LENGTH),
+        tool_type=name,
+        success=step.is_success,
+        result=step.text if step.is_success else "",
+        output=step.text if step.is_success else None,
+        error=error,
+        error_type=step.error_type,
+        attempts=(
+            StepAttempt(level="name", tool=step.tool_id, success=step.is_success, error=error, call_id=step.record_id),
+        ),
+        seconds=step.seconds,
+    )
+
+
+async def _verify_step(step: StepResult, task: str) -> StepResult:
+    # Without the other results: unlike steps of a plan, two calls of one tool have the same subject but need not agree.
+    verification = await VerificationAgent().verify_result(step, StepContext(question=task))
+    return replace(step, verification=verification)

@@ -1,44 +1,79 @@
-"""What needs no model: greetings, what can you do, what did I ask. In English and Chinese.
+"""Answering small talk without a model: greetings, `what can you do`, `what did I ask`, in English and Chinese.
 
-A text is small talk only as a whole: `hi` is, `hi, what is 2+2?` is not, and `this` has no `hi` in it.
+Only the whole text counts as small talk: `hi` does, `hi, what is 2+2?` and `this` do not.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
-from ferrule.orchestrator.wording import LONGEST, any_of, words_in
+from ferrule.agent.control_tools import HISTORY_TOOL
+from ferrule.core.spec import Tool, ToolSpec
+from ferrule.memory.conversation import Turn
+from ferrule.orchestrator.questions import MAX_SMALL_TALK_LENGTH, any_pattern, normalize_words
+from ferrule.texts.fixed_replies import EXAMPLE_QUESTIONS, SMALL_TALK
+from ferrule.texts.shorten import first_sentence, shorten
 
 
 class SmallTalk(StrEnum):
-    """What is meant."""
+    """The kinds of small talk."""
 
     GREETING = "greeting"
+    THANKS = "thanks"
+    GOODBYE = "goodbye"
+    ACKNOWLEDGEMENT = "acknowledgement"
+    IDENTITY = "identity"
     CAPABILITIES = "capabilities"
     LAST_QUESTION = "last_question"
     QUESTIONS = "questions"
     LAST_ANSWER = "last_answer"
 
 
-LONGEST_GREETING: Final = 40
+MAX_GREETING_LENGTH: Final = 40
+NON_QUESTIONS: Final = frozenset({SmallTalk.GREETING, SmallTalk.THANKS, SmallTalk.GOODBYE, SmallTalk.ACKNOWLEDGEMENT})
 ABOUT_HISTORY: Final = frozenset({SmallTalk.LAST_QUESTION, SmallTalk.QUESTIONS, SmallTalk.LAST_ANSWER})
 
-_HELLO = any_of(
+_HELLO = any_pattern(
     "hi|hello|hey|hiya|heya|howdy|hullo|greetings|yo|morning|evening",
     "good (?:morning|afternoon|evening|day)",
     "how are you(?: doing)?|hows it going|how is it going|how do you do|whats up|nice to meet you",
     "(?:(?:你|您|你们|大家|各位)好|早上好|早安|上午好|中午好|下午好|晚上好|早|嗨|哈喽|哈啰|哈罗|嘿|喂|在吗|在不在|您早)+[啊呀哦哇吗呢吧嘛哈]*",
 )
-_COMPANY = any_of(
-    "there|everyone|everybody|all|again|folks|friend|my friend|you|ferrule|today|and",
+_ADDRESSEE = any_pattern(
+    "there|everyone|everybody|all|again|folks|friend|my friend|mate|buddy|pal|man|dude|guys|you|ferrule|today|and",
     "朋友|大家|各位|你们|[啊呀]",
 )
-_GREETING = re.compile(f"{_HELLO}(?: {any_of(_HELLO, _COMPANY)})*")
+_GREETING = re.compile(f"{_HELLO}(?: {any_pattern(_HELLO, _ADDRESSEE)})*")
+
+_THANKS = any_pattern(
+    "thanks|thx|ty|cheers|thank you|much appreciated|great|perfect|awesome|nice|good job|well done",
+    "谢谢|谢啦|多谢|感谢|太好了|辛苦了|非常感谢|太感谢了",
+)
+_AFTER_THANKS = any_pattern(
+    "a lot|so much|very much|a bunch|a million|again|thanks|thank you|ferrule|mate|buddy|pal|man|dude",
+    "that (?:helped|helps|was helpful)",
+    "for (?:your|the) help|for that",
+    "你|您|啦|了|啊|你的帮助|您的帮助",
+)
+_GOODBYE = any_pattern(
+    "(?:good )?bye(?: bye)?|goodbye|see you(?: later| soon| tomorrow)?|good night|farewell|cya", "再见|拜拜|晚安|回头见"
+)
+_ACKNOWLEDGEMENT = any_pattern(
+    "ok|okay|k|cool|got it|i see|alright|all right|right|sure|fine|sorry|never ?mind|no worries|no problem|wow",
+    "haha|lol|good|understood|good to know|interesting|that is all|thats all|nothing|my bad|oops",
+    "好|好的|好吧|嗯+|哦+|知道了|明白了?|了解|没事|没关系|算了|对不起|抱歉|不好意思|哈+|行|可以",
+)
+_CLOSINGS: Final = {
+    "acknowledgement": re.compile(f"{_ACKNOWLEDGEMENT}(?: {_ACKNOWLEDGEMENT})*"),
+    "thanks": re.compile(f"(?:{_ACKNOWLEDGEMENT} ?)*{_THANKS}(?: ?{any_pattern(_THANKS, _AFTER_THANKS)})*"),
+    "goodbye": re.compile(f"(?:ok |okay |{_THANKS} )*{_GOODBYE}(?: {_ADDRESSEE})*"),
+}
 
 _BEFORE = (
-    any_of(
+    any_pattern(
         "hi|hello|hey|there|ok|okay|so|well|please|excuse me|sorry|ferrule",
         "tell me|(?:can|could) you (?:please )?(?:tell|show) me|do you (?:know|remember)|remind me|i forgot",
     )
@@ -47,30 +82,36 @@ _BEFORE = (
 _BEFORE_CHINESE = (
     "(?:你好|您好|嗨|嘿|请问|请|麻烦|麻烦你|那|那么|好的|告诉我|跟我说说?|你?还?记得|你知道|我想知道|我忘了) ?"
 )
-_AFTER = " " + any_of(
+_AFTER = " " + any_pattern(
     "please|exactly|for me|for us|here|again|now|so far|before|earlier|just now|previously",
     "last|last time|until now|today|you|then|ferrule|thanks|thank you",
 )
 _AFTER_CHINESE = " ?(?:呢|吗|啊|呀|吧|了|来着|谢谢|嘛)"
 
-_CAPABILITIES = any_of(
+_CAPABILITIES = any_pattern(
     "what (?:all |else )?(?:can|could) you do(?: to help)?(?: for)?(?: me| us)?|what do you do",
+    "(?:can|could) you help(?: me| us)?(?: out)?",
     "what can you help(?: me| us)?(?: with)?|how (?:can|could) you help(?: me| us)?",
     "what (?:all )?are you (?:able to do|capable of(?: doing)?)",
     "(?:what|which)(?: are| is|s) your (?:capabilities|abilities|skills|features|tools|functions)",
     "(?:what|which) (?:tools|skills|capabilities|functions|abilities|features) "
     "(?:do you (?:have|know|offer)|have you(?: got)?|are (?:there|available)|can (?:you|i) use)",
     "(?:list|show|show me|give me|name)(?: all)?(?: of)?(?: your| the)?(?: available)? (?:tools|capabilities|skills)",
-    "who are you|what are you|introduce yourself|help",
+    "help",
     "你?(?:都|还|究竟|到底)?(?:能|会|可以|能够)(?:帮我|为我|帮助我|帮忙|帮)?(?:干|做|完成|处理)[些点]?(?:什么|啥|哪些)(?:事情?|工作|任务)?",
     "你(?:能|可以)帮(?:我|助我)(?:什么|些什么|什么忙)",
     "你?都?有些?(?:什么|哪些|啥)(?:功能|能力|工具|技能|本领|本事)(?:可以用|可用|能用)?",
     "你?(?:能|可以|会)使?用(?:什么|哪些)工具",
     "你的(?:功能|能力|工具|技能)都?(?:是什么|有哪些|有什么)?",
     "(?:列出|显示|展示|介绍)(?:一下)?(?:你的?|所有的?|全部的?|可用的?)*(?:工具|功能|能力|自己)",
-    "你是谁|你是什么|自我介绍(?:一下)?|帮助",
+    "帮助",
 )
-_LAST_QUESTION = any_of(
+_IDENTITY = any_pattern(
+    "who are you|what are you|introduce yourself|(?:whats|what is) your name|do you have a name|who (?:made|built) you",
+    "are you (?:an? )?(?:ai|bot|robot|chatbot|human|person|real|machine|computer|chatgpt|claude|language model)",
+    "你是谁|你是什么|自我介绍(?:一下)?|你叫什么(?:名字)?|你的名字是什么|你是(?:机器人|人工智能|真人|人|ai)",
+)
+_LAST_QUESTION = any_pattern(
     "what did i (?:just |last )?(?:ask|say)|what have i just (?:asked|said)|what i (?:just )?asked",
     "(?:repeat |whats |what (?:was|is) )?(?:my|the) (?:last|previous|prior|latest) (?:question|message|request|query)"
     "(?: i (?:just )?asked)?",
@@ -78,7 +119,7 @@ _LAST_QUESTION = any_of(
     "(?:我的?)?(?:上一?个|上一?条|前一个|刚才的?|刚刚的?|最后一个|上次的?)(?:我?问的?)?(?:问题|提问)是?(?:什么|啥)?",
     "(?:刚刚|刚才|之前|上次|刚|方才)?我(?:刚刚|刚才|之前|上次|刚|前面|方才)?[问说提][了的]?你?的?(?:问题)?是?(?:什么|啥)(?:问题)?",
 )
-_QUESTIONS = any_of(
+_QUESTIONS = any_pattern(
     "what have i asked|what all did i ask|(?:what|which) (?:questions|things) (?:did i ask|have i asked)",
     "(?:list|show|show me|give me|what (?:were|are))(?: all)?(?: of)? (?:my|the)(?: last| previous| earlier| past)? "
     "questions(?: (?:that )?i (?:have )?asked)?",
@@ -88,16 +129,17 @@ _QUESTIONS = any_of(
     "(?:列出|显示|展示)(?:一下)?我(?:的|之前|刚才|问过的?|提过的?|所有的?|全部的?)*(?:问题|提问)",
     "(?:问题|提问|对话|聊天|会话)(?:列表|历史|记录)(?:是什么|有哪些)?",
 )
-_LAST_ANSWER = any_of(
+_LAST_ANSWER = any_pattern(
     "what did you (?:just )?(?:say|answer|reply|tell me)",
     "(?:repeat |whats |what (?:was|is) )?your (?:last|previous) (?:answer|reply|response)",
     "你(?:刚刚|刚才|之前|上次|刚)?(?:说|回答|答)[了的]?是?(?:什么|啥)",
     "你?的?(?:上一?个|上次的?|刚才的?|刚刚的?|之前的?)(?:回答|答案|回复)是?(?:什么|啥)?",
 )
 _KINDS: Final = {
-    kind: re.compile(f"(?:{_BEFORE})*(?:{_BEFORE_CHINESE})*{said}(?:{_AFTER})*(?:{_AFTER_CHINESE})*")
-    for kind, said in (
+    kind: re.compile(f"(?:{_BEFORE})*(?:{_BEFORE_CHINESE})*{pattern}(?:{_AFTER})*(?:{_AFTER_CHINESE})*")
+    for kind, pattern in (
         (SmallTalk.CAPABILITIES, _CAPABILITIES),
+        (SmallTalk.IDENTITY, _IDENTITY),
         (SmallTalk.QUESTIONS, _QUESTIONS),
         (SmallTalk.LAST_QUESTION, _LAST_QUESTION),
         (SmallTalk.LAST_ANSWER, _LAST_ANSWER),
@@ -105,11 +147,98 @@ _KINDS: Final = {
 }
 
 
-def small_talk_in(text: str) -> SmallTalk | None:
-    """What a text means if it is small talk and nothing else."""
-    if len(text) > LONGEST:
+def detect_small_talk(text: str, *, has_language_model: bool = True) -> SmallTalk | None:
+    """The kind of small talk, if the whole text is small talk. To a language model, `ok` may be an answer."""
+    if len(text) > MAX_SMALL_TALK_LENGTH:
         return None
-    said = words_in(text)
-    if len(text) <= LONGEST_GREETING and _GREETING.fullmatch(said):
+    words = normalize_words(text)
+    if len(text) <= MAX_GREETING_LENGTH and _GREETING.fullmatch(words):
         return SmallTalk.GREETING
-    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(said)), None)
+    if len(text) <= MAX_GREETING_LENGTH:
+        for kind, pattern in _CLOSINGS.items():
+            if pattern.fullmatch(words) and not (kind == SmallTalk.ACKNOWLEDGEMENT and has_language_model):
+                return SmallTalk(kind)
+    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(words)), None)
+
+
+# The replies: from the registered tools, and from the conversation
+
+MAX_DESCRIBED_TOOLS: Final = 15
+"""If there are more tools than this, only their names are listed, without descriptions."""
+MAX_NAMED_TOOLS: Final = 8
+"""How many names are listed for each group."""
+_MAX_QUESTIONS: Final = 20
+_MAX_DESCRIPTION: Final = 100
+
+_NO_SUBJECT: Final = frozenset({"custom", "general", ""})
+
+
+def reply_to_small_talk(kind: SmallTalk, tools: Iterable[Tool], turns: Sequence[Turn], language: str) -> str:
+    if kind in (SmallTalk.GREETING, SmallTalk.IDENTITY):
+        return reply_to_greeting(tools, language, kind)
+    if kind in NON_QUESTIONS:
+        return SMALL_TALK[language][kind.value]
+    if kind is SmallTalk.CAPABILITIES:
+        return reply_about_tools(tools, language)
+    return reply_about_history(kind, turns, language)
+
+
+def reply_to_greeting(tools: Iterable[Tool], language: str, kind: SmallTalk = SmallTalk.GREETING) -> str:
+    texts, n = SMALL_TALK[language], len(_list_specs(tools))
+    count = texts["none"] if n == 0 else texts["one"] if n == 1 else texts["count"].format(n=n)
+    return texts[kind.value].format(count=count)
+
+
+def reply_about_tools(tools: Iterable[Tool], language: str) -> str:
+    """List the tools by subject."""
+    texts, specs = SMALL_TALK[language], _list_specs(tools)
+    if not specs:
+        return texts["cannot"]
+    groups: dict[str, list[ToolSpec]] = {}
+    for spec in specs:
+        groups.setdefault(_subject_name(spec) or texts["other"], []).append(spec)
+    ordered = sorted(groups.items(), key=lambda group: (group[0] == texts["other"], group[0]))
+    lines = [texts["can"].format(n=len(specs))]
+    if len(specs) <= MAX_DESCRIBED_TOOLS:
+        lines += [f"- {spec.name}: {_short_description(spec)}".rstrip(": ") for _, group in ordered for spec in group]
+    else:
+        lines += [_list_group_names(subject, group, texts) for subject, group in ordered]
+    examples = [EXAMPLE_QUESTIONS[language][spec.tool_id] for spec in specs if spec.tool_id in EXAMPLE_QUESTIONS["en"]]
+    return "\n".join([*lines, *([texts["example"] + texts["comma"].join(examples)] if examples else [])])
+
+
+def reply_about_history(kind: SmallTalk, turns: Sequence[Turn], language: str) -> str:
+    texts, questions = SMALL_TALK[language], [turn for turn in turns if turn.is_question]
+    if not questions:
+        return texts["no_answer" if kind is SmallTalk.LAST_ANSWER else "no_question"]
+    if kind is SmallTalk.QUESTIONS:
+        last = list(enumerate(questions, 1))[-_MAX_QUESTIONS:]
+        return "\n".join([texts["questions"], *(f"{number}. {turn.question}" for number, turn in last)])
+    if kind is SmallTalk.LAST_QUESTION:
+        return texts["last_question"].format(text=questions[-1].question)
+    answered = [turn for turn in questions if turn.answer]
+    return texts["last_answer"].format(text=answered[-1].answer) if answered else texts["no_answer"]
+
+
+def _list_specs(tools: Iterable[Tool]) -> list[ToolSpec]:
+    """The specs of the tools, except those that are for models alone."""
+    return [tool.spec for tool in tools if tool.id != HISTORY_TOOL and "control" not in tool.spec.tags]
+
+
+def _subject_name(spec: ToolSpec) -> str:
+    category = str(spec.category)
+    return "" if category in _NO_SUBJECT else category.replace("_", " ")
+
+
+def _short_description(spec: ToolSpec) -> str:
+    """The first sentence, or as much of it as fits, up to a comma."""
+    only = spec.capability()
+    text = first_sentence(spec.description or (only.description if only is not None else ""))
+    beginning = text[:_MAX_DESCRIPTION].rpartition(",")[0] if len(text) > _MAX_DESCRIPTION else ""
+    return f"{beginning}." if beginning else shorten(text, _MAX_DESCRIPTION)
+
+
+def _list_group_names(subject: str, specs: Sequence[ToolSpec], texts: dict[str, str]) -> str:
+    names = texts["comma"].join(spec.name for spec in specs[:MAX_NAMED_TOOLS])
+    more = f" {texts['more'].format(n=len(specs) - MAX_NAMED_TOOLS)}" if len(specs) > MAX_NAMED_TOOLS else ""
+    return f"- {subject}: {names}{more}"

@@ -1,7 +1,7 @@
-"""Tool calls read from text, for models that write them instead of asking for them by their API."""
+"""Parses tool calls from text, for models that write them instead of using their API's tool calls."""
 
-from ferrule.parsing.known import KnownTools
-from ferrule.parsing.reading import Reading, parse_tool_calls, read_tool_calls
+from ferrule.parsing.known_tools import KnownTools
+from ferrule.parsing.reader import ParsedText, parse_model_text, parse_tool_calls, remove_empty_markup
 from ferrule.parsing.stream import ToolCallReader
 
-__all__ = ["KnownTools", "Reading", "ToolCallReader", "parse_tool_calls", "read_tool_calls"]
+__all__ = ["KnownTools", "ParsedText", "ToolCallReader", "parse_model_text", "parse_tool_calls", "remove_empty_markup"]

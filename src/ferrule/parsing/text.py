@@ -1,40 +1,48 @@
-"""The text being read, with a memory of what was looked for in it.
+"""The text being parsed, its segments, and the prose between them.
 
-Readers try many places and often fail. What they looked for in vain is remembered, and failed tries are limited in
-length and number: however hostile a text is, reading it takes time in proportion to its length.
+Parsers try many places and often fail. The results of searches are cached, and failed attempts are limited in length
+and number: however hostile a text is, parsing it takes time in proportion to its length.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Literal
 
-_LONGEST_QUOTE = 4_000
-_LONGEST_HEAD = 200
-_MOST_EFFORT = 50_000
-"""No model's answer looks so often like a call without being one; the rest of such a text is taken for prose."""
-_INK = re.compile(r"\S")
+from ferrule.core.messages import ToolCall
+
+_MAX_EXCERPT = 4_000
+_MAX_HEAD = 200
+_MAX_EFFORT = 50_000
+"""The limit for failed attempts. No real text reaches it; the rest of a text that does counts as prose."""
+_NON_SPACE = re.compile(r"\S")
+END_OF_TURN = r"<\|(?:im_end|eot_id|eom_id|end|end_?of_?text|return)\|>|<｜end▁of▁sentence｜>|</s>"
+"""The tokens that end a reply, which some servers leave in the text."""
 
 
-class Text:
-    """A text and what is known about it; readers move through it from left to right."""
+class SourceText:
+    """A text with a cache of searches; parsers move through it from left to right."""
 
-    __slots__ = ("_found", "_line", "_patience", "effort", "end", "resume", "whole")
+    __slots__ = ("_budget", "_line", "_searches", "calls_end", "effort", "end", "resume", "whole")
 
     def __init__(self, whole: str) -> None:
         self.whole = whole
         self.end = len(whole)
         self.effort = 0
-        """How much was tried so far."""
+        """The cost of the attempts so far."""
         self.resume = 0
-        """Nothing before this place is tried again."""
+        """Nothing before this position is tried again."""
+        self.calls_end = 0
+        """Where the last calls end: nothing before that is prose about the next ones."""
         self._line = (0, 0)
-        self._patience = len(whole) // 2 + 10_000
-        self._found: dict[str | re.Pattern[str], tuple[int, int, int]] = {}
+        self._budget = len(whole) // 2 + 10_000
+        self._searches: dict[str | re.Pattern[str], tuple[int, int, int]] = {}
 
     def find(self, needle: str | re.Pattern[str], start: int) -> tuple[int, int]:
-        """Where `needle` next begins and ends; the end of the text, twice, where it does not occur."""
-        asked, begin, end = self._found.get(needle, (start + 1, 0, 0))
-        if asked <= start <= begin:
+        """Where `needle` next begins and ends; the end of the text, twice, if it does not occur."""
+        searched_from, begin, end = self._searches.get(needle, (start + 1, 0, 0))
+        if searched_from <= start <= begin:
             return begin, end
         if isinstance(needle, str):
             begin = self.whole.find(needle, start)
@@ -42,45 +50,87 @@ class Text:
         else:
             match = needle.search(self.whole, start)
             begin, end = match.span() if match else (self.end, self.end)
-        self._found[needle] = (start, begin, end)
+        self._searches[needle] = (start, begin, end)
         return begin, end
 
-    def failed(self, start: int, reached: int) -> None:
-        """A try that began at `start` failed at `reached`.
+    def record_failure(self, start: int, reached: int) -> None:
+        """An attempt that began at `start` failed at `reached`.
 
-        Reading goes on right behind its start, since something readable may lie inside, as long as that is affordable.
+        Parsing continues directly after its start, since something valid may be inside, as long as the budget lasts.
         """
-        self._patience -= reached - start
-        if self._patience <= 0:
+        self._budget -= reached - start
+        if self._budget <= 0:
             self.resume = max(self.resume, reached)
-        self.spend(10 + (reached - start) // 16)
+        self.spend_effort(10 + (reached - start) // 16)
 
-    def spend(self, effort: int = 1) -> None:
-        """Somebody looked at a place; after too many of them the rest is not looked at."""
+    def spend_effort(self, effort: int = 1) -> None:
+        """Count an attempt; after too many of them the rest of the text is not parsed."""
         self.effort += effort
-        if self.effort > _MOST_EFFORT:
+        if self.effort > _MAX_EFFORT:
             self.resume = self.end
 
-    def give_up(self, reached: int) -> None:
-        """What was read up to here is hopeless, and so is every part of it."""
+    def skip_to(self, reached: int) -> None:
+        """Nothing up to here can be parsed, and no part of it either."""
         self.resume = max(self.resume, reached)
 
-    def quote(self, start: int, end: int) -> str:
-        """What was written, for an error; not more than a model can use."""
-        return self.whole[start : min(end, start + _LONGEST_QUOTE)]
+    def excerpt(self, start: int, end: int) -> str:
+        """The source of a call, for an error; shortened to what a model can use."""
+        return self.whole[start : min(end, start + _MAX_EXCERPT)]
 
-    def blank(self, start: int, end: int) -> bool:
-        return _INK.search(self.whole, start, end) is None
+    def is_blank(self, start: int, end: int) -> bool:
+        return _NON_SPACE.search(self.whole, start, end) is None
 
     def line_start(self, at: int) -> int:
-        asked, start = self._line
-        if at < asked:
-            asked, start = 0, 0
-        start = self.whole.rfind("\n", asked, at) + 1 or start
+        searched_from, start = self._line
+        if at < searched_from:
+            searched_from, start = 0, 0
+        start = self.whole.rfind("\n", searched_from, at) + 1 or start
         self._line = (at, start)
         return start
 
-    def before(self, at: int) -> tuple[str, bool]:
-        """The line up to `at`, or its end where it is long; and whether that is all of it."""
+    def line_before(self, at: int) -> tuple[str, bool]:
+        """The line up to `at`, or its end if it is long; and whether that is all of it."""
         start = self.line_start(at)
-        return self.whole[max(start, at - _LONGEST_HEAD) : at], at - start <= _LONGEST_HEAD
+        return self.whole[max(start, at - _MAX_HEAD) : at], at - start <= _MAX_HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedSegment:
+    """A part of the text that is not prose, and the calls in it."""
+
+    start: int
+    end: int
+    calls: tuple[ToolCall, ...] = ()
+    is_tagged: bool = False
+    """In a format that is used for calls only: if a text has such a segment, nothing else in it counts as a call."""
+    kind: Literal["calls", "thought", "wrapper", "token", "code"] = "calls"
+    """A wrapper is removed with the calls in it, a token always, and code stays in the text."""
+    notation: str = ""
+    """The kind of marker that calls began with."""
+
+
+class ProseBuilder:
+    """Joins the pieces of prose between calls. What it returned never changes, so it also works for a stream."""
+
+    __slots__ = ("_after_gap", "_has_text", "_spaces")
+
+    def __init__(self) -> None:
+        self._spaces = ""
+        self._has_text = False
+        self._after_gap = True
+
+    def add(self, piece: str) -> str:
+        """The text to show after this piece. Spaces are held back until something follows them."""
+        if self._after_gap:
+            piece = piece.lstrip()
+        stripped = piece.rstrip()
+        if not stripped:
+            self._spaces += piece
+            return ""
+        between = ("\n" if self._has_text else "") if self._after_gap else self._spaces
+        self._spaces, self._has_text, self._after_gap = piece[len(stripped) :], True, False
+        return between + stripped
+
+    def add_gap(self) -> None:
+        """Something was removed here: the spaces around it are removed too."""
+        self._spaces, self._after_gap = "", True

@@ -1,5 +1,5 @@
-"""Our tools for clients elsewhere."""
+"""Serves the tools of a library to other programs."""
 
-from ferrule.server.mcp import McpFace
+from ferrule.server.mcp import McpServer
 
-__all__ = ["McpFace"]
+__all__ = ["McpServer"]

@@ -1,6 +1,6 @@
-"""Whole outputs that were too long for a record, kept by their content: the same bytes are kept once.
+"""Whole outputs that were too long for a record, stored by the hash of their content: equal bytes are stored once.
 
-They are kept as they are given, in files only their owner may read: whoever puts one here has taken its secrets out.
+They are stored unchanged, in files only their owner may read; the caller of `add` has removed secrets before.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from ferrule.errors import StoreError
-from ferrule.store.private_files import make_directory
+from ferrule.store.location import atomic_write
 
-BYTES_IN_MEMORY = 64_000_000
-JUST_WRITTEN = 3600.0
-"""Seconds in which an artifact is not deleted: the record that refers to it may still be on its way."""
+MAX_MEMORY_BYTES = 64_000_000
+MIN_AGE_TO_DELETE = 3600.0
+"""Seconds: a newer artifact is not deleted, because the record that refers to it may not be in the database yet."""
 
 _ID = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -33,21 +35,21 @@ class Artifact:
 class ArtifactStore:
     """A directory of artifacts; without a directory the newest ones in memory."""
 
-    def __init__(self, directory: Path | None = None, *, bytes_in_memory: int = BYTES_IN_MEMORY) -> None:
+    def __init__(self, directory: Path | None = None, *, max_memory_bytes: int = MAX_MEMORY_BYTES) -> None:
         self._directory = directory
-        self._bytes_in_memory = bytes_in_memory
+        self._max_memory_bytes = max_memory_bytes
         self._memory: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
-    def put(self, data: bytes, media_type: str) -> Artifact:
+    def add(self, data: bytes, media_type: str) -> Artifact:
         artifact_id = sha256(data).hexdigest()
         try:
             if self._directory is None:
-                self._remember(artifact_id, data)
+                self._put_in_memory(artifact_id, data)
             else:
                 _write_file(self._path(self._directory, artifact_id), data)
         except OSError as error:
-            raise StoreError(f"an output of {len(data)} bytes cannot be kept: {error}") from error
+            raise StoreError(f"an output of {len(data)} bytes cannot be stored: {error}") from error
         return Artifact(artifact_id=artifact_id, size=len(data), media_type=media_type)
 
     def get(self, artifact_id: str) -> bytes:
@@ -61,29 +63,41 @@ class ArtifactStore:
             ) from None
 
     def remove(self, artifact_id: str) -> bool:
-        """Delete what no record refers to; False when it is not there, or too new to be sure."""
+        """Delete an artifact without records; False when it does not exist or is too new to be deleted safely."""
         if self._directory is None:
             return self._memory.pop(artifact_id, None) is not None
-        path = self._path(self._directory, artifact_id)
-        try:
-            if time.time() - path.stat().st_mtime < JUST_WRITTEN:
-                return False
-            path.unlink()
-        except FileNotFoundError:
+        if not self.can_remove(artifact_id):
             return False
+        self._path(self._directory, artifact_id).unlink(missing_ok=True)
         return True
 
-    def _remember(self, artifact_id: str, data: bytes) -> None:
+    def can_remove(self, artifact_id: str) -> bool:
+        """Whether `remove` would delete it."""
+        if self._directory is None:
+            return artifact_id in self._memory
+        try:
+            return time.time() - self._path(self._directory, artifact_id).stat().st_mtime >= MIN_AGE_TO_DELETE
+        except FileNotFoundError:
+            return False
+
+    def list_older_than(self, timestamp: float) -> Iterator[str]:
+        """The artifacts that were last written before a time; none of those in memory, which are always recent."""
+        for path in self._directory.glob("??/*") if self._directory is not None else ():
+            with suppress(FileNotFoundError):
+                if _ID.match(path.name) and path.stat().st_mtime < timestamp:
+                    yield path.name
+
+    def _put_in_memory(self, artifact_id: str, data: bytes) -> None:
         with self._lock:
             self._memory.pop(artifact_id, None)
             self._memory[artifact_id] = data
             total = sum(map(len, self._memory.values()))
-            while total > self._bytes_in_memory and len(self._memory) > 1:
+            while total > self._max_memory_bytes and len(self._memory) > 1:
                 total -= len(self._memory.pop(next(iter(self._memory))))
 
     @staticmethod
     def _path(directory: Path, artifact_id: str) -> Path:
-        # An id comes from outside: it must never lead out of the directory.
+        # An id comes from a caller: it must never lead out of the directory.
         if not _ID.match(artifact_id):
             raise StoreError(f"{artifact_id!r} is not the id of an artifact (64 hexadecimal digits)")
         return directory / artifact_id[:2] / artifact_id
@@ -91,15 +105,6 @@ class ArtifactStore:
 
 def _write_file(path: Path, data: bytes) -> None:
     try:
-        os.utime(path)  # it is there; from now on it counts as just written
-        return
+        os.utime(path)  # it exists already; from now on it counts as new
     except FileNotFoundError:
-        make_directory(path.parent)
-    unnamed = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with open(os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-        unnamed.rename(path)
-    except BaseException:
-        unnamed.unlink(missing_ok=True)
-        raise
+        atomic_write(path, data)

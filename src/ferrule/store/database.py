@@ -1,61 +1,232 @@
-"""The SQL side of the store: opening a database, putting lines into it, taking old rows out.
+"""The SQL side of the store: the tables with their migrations, inserting lines of the journal.
 
-Lines go in with one statement per batch: the batch travels as one JSON text, which the database itself takes apart.
-So no row is ever touched by Python, and the interpreter is free for calls while SQLite works.
+Lines are inserted with one statement per batch: the batch travels as one JSON text, which the database itself takes
+apart. So no row is ever touched by Python, and the interpreter is free for calls while SQLite works.
+
+SQLAlchemy takes longer to import than the rest of Ferrule together, so it is imported when a database is opened.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.errors import StoreError
-from ferrule.store.line import newest
-from ferrule.store.location import Location, hide_password
-from ferrule.store.notes import insert_notes_statement, newest_notes, split_notes
-from ferrule.store.private_files import make_file
-from ferrule.store.schema import JSON_COLUMNS, calls_table, is_current, migrate
+from ferrule.store.approvals import create_approvals_table
+from ferrule.store.client_requests import create_requests_table
+from ferrule.store.credentials import create_credentials_table
+from ferrule.store.encoding import last_line_per_entry, last_line_per_record, split_entries_from_calls
+from ferrule.store.entry_streams import (
+    create_notes_table,
+    index_entries_by_time,
+    insert_entries_statement,
+    json_lines_sql,
+    rename_notes_table,
+)
+from ferrule.store.leases import create_lease_tables
+from ferrule.store.location import StoreLocation, hide_password, make_file
+from ferrule.store.spending import create_spending_table
+from ferrule.store.tokens import create_tokens_table
+from ferrule.store.tool_vectors import create_tool_vectors_table
 
 if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Dialect, Engine, Table
 
 logger = logging.getLogger("ferrule.store")
 
-BUSY_SECONDS = 20
-FORGET_ROWS = 2_000
-"""Deleted in one transaction, so that other processes get their turn."""
-_LOCK_NUMBER = 0x666572  # any number; only ferrule's migrations use it
+BUSY_TIMEOUT = 20
+"""Seconds to wait while another process writes to the same SQLite file."""
 INTERRUPTED = "The process that ran this call ended before the call did."
+JSON_COLUMNS = frozenset({"params", "result", "metadata"})
+IS_FAILURE = "status NOT IN ('success', 'running')"
+"""Must be the same text in the index and in the queries that use it, or the database does not use the index."""
+_MIGRATION_LOCK = 0x666572  # any number; only ferrule's migrations use it
 
 
-class Database:
-    """One open database. All methods block; each is one transaction or a few."""
+@cache
+def calls_table() -> Table:
+    """One row per call. The columns have the order of a journal line (see `encoding.py`), except `owner` at the end."""
+    import sqlalchemy as sa
 
-    def __init__(self, location: Location) -> None:
+    json_text = sa.Text().with_variant(sa.JSON(), "postgresql")
+    return sa.Table(
+        "tool_calls",
+        sa.MetaData(),
+        sa.Column("record_id", sa.Text, primary_key=True),
+        sa.Column("started_at", sa.Double, nullable=False),
+        sa.Column("tool_name", sa.Text, nullable=False),
+        sa.Column("action", sa.Text),
+        sa.Column("caller_id", sa.Text),
+        sa.Column("caller_type", sa.Text),
+        sa.Column("conversation_id", sa.Text),
+        sa.Column("workflow_id", sa.Text),
+        sa.Column("fingerprint", sa.Text),
+        sa.Column("source", sa.Text),
+        sa.Column("parent_id", sa.Text),
+        sa.Column("params", json_text),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("execution_time", sa.Double),
+        sa.Column("wait_time", sa.Double),
+        sa.Column("attempts", sa.Integer),
+        sa.Column("error_type", sa.Text),
+        sa.Column("artifact_id", sa.Text),
+        sa.Column("error", sa.Text),
+        sa.Column("result", json_text),
+        sa.Column("metadata", json_text),
+        sa.Column("principal", sa.Text),
+        sa.Column("tenant", sa.Text),
+        sa.Column("cost", sa.Double),
+        sa.Column("owner", sa.Text),
+    )
+
+
+_INDEXES: Final = {
+    "time": ("started_at", ""),
+    # The last two columns let statistics be computed from the index alone.
+    "tool": ("tool_name, started_at, status, execution_time", ""),
+    "status": ("status, started_at", ""),
+    "caller_type": ("caller_type, started_at", ""),
+    "failure": ("started_at", IS_FAILURE),
+    **{
+        name: (f"{name}, started_at", f"{name} IS NOT NULL")
+        for name in ("conversation_id", "workflow_id", "caller_id", "error_type", "artifact_id", "principal", "tenant")
+    },
+}
+"""Columns and condition of each. SQL, because SQLAlchemy loads both dialects for an index with a condition."""
+
+
+def _create_calls_table(connection: Connection) -> None:
+    calls_table().metadata.create_all(connection)
+    _create_indexes(connection)
+
+
+def _create_indexes(connection: Connection) -> None:
+    for name, (columns, condition) in _INDEXES.items():
+        where = f" WHERE {condition}" if condition else ""
+        connection.exec_driver_sql(
+            f"CREATE INDEX IF NOT EXISTS tool_calls_by_{name} ON {calls_table().name} ({columns}){where}"
+        )
+
+
+def _add_principals_to_calls(connection: Connection) -> None:
+    import sqlalchemy as sa
+
+    calls = calls_table()
+    if "principal" not in {column["name"] for column in sa.inspect(connection).get_columns(calls.name)}:
+        for name in ("principal", "tenant"):
+            connection.exec_driver_sql(f"ALTER TABLE {calls.name} ADD COLUMN {name} TEXT")
+    _create_indexes(connection)
+
+
+def _add_cost_to_calls(connection: Connection) -> None:
+    import sqlalchemy as sa
+
+    calls = calls_table()
+    if "cost" not in {column["name"] for column in sa.inspect(connection).get_columns(calls.name)}:
+        connection.exec_driver_sql(f"ALTER TABLE {calls.name} ADD COLUMN cost DOUBLE PRECISION")
+
+
+MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
+    ("create tool_calls", _create_calls_table),
+    ("create notes", create_notes_table),
+    ("rename notes to entries", rename_notes_table),
+    ("index entries by time", index_entries_by_time),
+    ("create approvals", create_approvals_table),
+    ("add principals to tool_calls", _add_principals_to_calls),
+    ("create tokens", create_tokens_table),
+    ("create requests", create_requests_table),
+    ("create tool_vectors", create_tool_vectors_table),
+    ("create leases", create_lease_tables),
+    ("create credentials", create_credentials_table),
+    ("add cost to tool_calls", _add_cost_to_calls),
+    ("create budget_spending", create_spending_table),
+)
+"""Applied in order, once each. Add to the end, never change one that was released."""
+
+
+def has_newest_schema(connection: Connection) -> bool:
+    """Whether the database already has the newest schema. Needs no lock, so that opening a store is usually cheap."""
+    import sqlalchemy as sa
+
+    table = _migrations_table()
+    return sa.inspect(connection).has_table(table.name) and _last_migration(connection) == len(MIGRATIONS)
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the database to the newest schema. The caller holds a lock, so that two processes do not both do it."""
+    table = _migrations_table()
+    table.create(connection, checkfirst=True)
+    last = _last_migration(connection)
+    if last > len(MIGRATIONS):
+        raise StoreError(
+            f"the database was created by a newer ferrule (schema {last}). Install that version or a later one."
+        )
+    for number, (name, apply) in enumerate(MIGRATIONS[last:], last + 1):
+        apply(connection)
+        connection.execute(table.insert().values(number=number, name=name))
+
+
+@cache
+def _migrations_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "ferrule_migrations",
+        sa.MetaData(),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("name", sa.Text, nullable=False),
+    )
+
+
+def _last_migration(connection: Connection) -> int:
+    import sqlalchemy as sa
+
+    return connection.scalar(sa.select(sa.func.max(_migrations_table().c.number))) or 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStart:
+    """The start of a call that is recorded at once, and not through the journal."""
+
+    record_id: str
+    line: bytes
+    """As in the journal."""
+    owner: str
+    """The journal of the process that makes the call."""
+
+
+class StoreDatabase:
+    """One open database. All methods block; each runs one transaction or a few."""
+
+    def __init__(self, location: StoreLocation) -> None:
         self._location = location
         self._engine: Engine | None = None
-        self._insert = ""
-        self._insert_notes = ""
+        self._insert_calls = self._insert_start = ""
+        self._insert_entries = ""
 
     @property
     def is_open(self) -> bool:
         return self._engine is not None
 
     def open(self) -> None:
-        """Connect and create or migrate the tables; StoreError says what is wrong."""
+        """Connect, and create or migrate the tables; raises StoreError."""
         if self._engine is not None:
             return
         engine = _create_engine(self._location)
         self._engine = engine
         try:
-            self._insert = _insert_statement(calls_table(), engine.dialect)
-            self._insert_notes = insert_notes_statement(engine.dialect)
+            self._insert_calls = _insert_calls_statement(engine.dialect, "excluded.status <> 'running'")
+            # It may replace the start that was recorded before a person edited the arguments.
+            self._insert_start = _insert_calls_statement(engine.dialect, f"{calls_table().name}.status = 'running'")
+            self._insert_entries = insert_entries_statement(engine.dialect)
             with self.read() as connection:
-                current = is_current(connection)
+                current = has_newest_schema(connection)
             if not current:
                 self._migrate()
         except BaseException:
@@ -67,107 +238,81 @@ class Database:
             self._engine.dispose()
             self._engine = None
 
-    def continue_in_child(self) -> None:
-        """After a fork: connections belong to the parent and are not even closed."""
+    def reset_after_fork(self) -> None:
+        """After a fork: the connections belong to the parent and must not even be closed here."""
         if self._engine is not None:
             self._engine.dispose(close=False)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        with _as_store_error(self._location), self._open_engine().connect() as connection:
+        with _raise_as_store_error(self._location), self._open_engine().connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         with (
-            _as_store_error(self._location),
+            _raise_as_store_error(self._location),
             self._open_engine().connect() as connection,
             connection.execution_options(ferrule_writes=True).begin(),
         ):
             yield connection
 
-    def ingest(self, lines: Sequence[bytes], owner: str) -> int:
-        """Put lines into the tables; returns how many the database refused for what is in them."""
-        notes, calls = split_notes(lines)
-        refused = self._ingest(newest(calls), owner) if calls else 0
-        return refused + (self._ingest(newest_notes(notes), None) if notes else 0)
+    def connect_outside_pool(self) -> Any:
+        """A connection of the driver without transactions, for locks and notifications."""
+        self.open()
+        connection = self._open_engine().raw_connection()
+        session: Any = connection.driver_connection
+        connection.detach()
+        session.autocommit = True
+        return session
 
-    def _ingest(self, lines: list[bytes], owner: str | None) -> int:
-        """Lines of one kind: calls have an owner, notes have none."""
-        import sqlalchemy as sa
+    def raise_as_store_error(self) -> AbstractContextManager[None]:
+        return _raise_as_store_error(self._location)
 
-        document = (b"[" + b",".join(lines) + b"]").decode("utf-8", "replace")
+    def insert_journal_lines(self, lines: Sequence[bytes], owner: str, *, is_abandoned: bool = False) -> int:
+        """Insert lines into the tables; returns how many the database rejected because of their content."""
+        entries, calls = split_entries_from_calls(lines)
+        rejected = 0
+        if calls:
+            rejected += self._insert_lines(last_line_per_record(calls), self._insert_calls, {"owner": owner})
+        if entries:
+            values = {"replaced_after": time.time() if is_abandoned else 0.0}
+            rejected += self._insert_lines(last_line_per_entry(entries), self._insert_entries, values)
+        return rejected
+
+    def insert_start(self, connection: Connection, start: CallStart) -> None:
+        """Record the start of a call in the transaction of a connection; a call that has ended stays as it is."""
+        _execute_with_lines(connection, self._insert_start, [start.line], {"owner": start.owner})
+
+    def _insert_lines(self, lines: list[bytes], statement: str, values: Mapping[str, Any]) -> int:
         try:
             with self.write() as connection:
-                if owner is None:
-                    connection.execute(sa.text(self._insert_notes), {"lines": document})
-                else:
-                    connection.execute(sa.text(self._insert), {"owner": owner, "lines": document})
+                _execute_with_lines(connection, statement, lines, values)
             return 0
         except StoreError as error:
-            if not _is_about_content(error.__cause__):
+            if not _is_content_error(error.__cause__):
                 raise
-            if len(lines) > 1:
+            if len(lines) > 1:  # find the line that spoils the batch
                 half = len(lines) // 2
-                return self._ingest(lines[:half], owner) + self._ingest(lines[half:], owner)
-            if b"\\u0000" in lines[0]:  # in a name or an id; Postgres takes no NUL characters
-                return self._ingest([lines[0].replace(b"\\u0000", b"\\ufffd")], owner)
-            logger.error("line=<%.300r> | the database refuses this record, left out: %s", lines[0], error)
+                first = self._insert_lines(lines[:half], statement, values)
+                return first + self._insert_lines(lines[half:], statement, values)
+            if b"\\u0000" in lines[0]:  # in a name or an id; Postgres accepts no NUL characters
+                return self._insert_lines([lines[0].replace(b"\\u0000", b"\\ufffd")], statement, values)
+            logger.error("line=<%.300r> | the database rejects this record, which is skipped: %s", lines[0], error)
             return 1
 
-    def interrupt(self, owner: str) -> None:
-        """The process is gone: what it has not ended never will be."""
+    def mark_interrupted(self, owner: str) -> None:
+        """Mark the calls that a dead process has not ended."""
         calls = calls_table()
-        mine = (calls.c.status == "running") & (calls.c.owner == owner)
+        running = (calls.c.status == "running") & (calls.c.owner == owner)
         with self.write() as connection:
-            connection.execute(calls.update().where(mine).values(status="interrupted", error=INTERRUPTED))
-
-    def forget_before(self, moment: float) -> tuple[int, list[str]]:
-        """Delete ended calls that started before; returns how many, and the artifacts nobody refers to any more."""
-        removed, artifacts = 0, set[str]()
-        while True:
-            count, found = self._forget_some(moment)
-            removed += count
-            artifacts.update(found)
-            if count < FORGET_ROWS:
-                return removed, self._unused(artifacts)
-
-    def nth_newest(self, number: int) -> float | None:
-        """When the call started after which `number` others did."""
-        import sqlalchemy as sa
-
-        started_at = calls_table().c.started_at
-        with self.read() as connection:
-            return connection.scalar(sa.select(started_at).order_by(started_at.desc()).offset(number - 1).limit(1))
+            connection.execute(calls.update().where(running).values(status="interrupted", error=INTERRUPTED))
 
     def _migrate(self) -> None:
         with self.write() as connection:
             if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})")
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
             migrate(connection)
-
-    def _forget_some(self, moment: float) -> tuple[int, list[str]]:
-        import sqlalchemy as sa
-
-        calls = calls_table()
-        old = (calls.c.started_at < moment) & (calls.c.status != "running")
-        some = sa.select(calls.c.record_id).where(old).order_by(calls.c.started_at).limit(FORGET_ROWS)
-        with self.write() as connection:
-            gone = connection.scalars(
-                sa.delete(calls).where(calls.c.record_id.in_(some)).returning(calls.c.artifact_id)
-            ).all()
-        return len(gone), [artifact_id for artifact_id in gone if artifact_id]
-
-    def _unused(self, artifacts: set[str]) -> list[str]:
-        import sqlalchemy as sa
-
-        column = calls_table().c.artifact_id
-        with self.read() as connection:
-            return [
-                artifact_id
-                for artifact_id in sorted(artifacts)
-                if connection.scalar(sa.select(column).where(column == artifact_id).limit(1)) is None
-            ]
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
@@ -175,7 +320,7 @@ class Database:
         return self._engine
 
 
-def _create_engine(location: Location) -> Engine:
+def _create_engine(location: StoreLocation) -> Engine:
     import sqlalchemy as sa
 
     if location.kind == "postgresql":
@@ -184,10 +329,10 @@ def _create_engine(location: Location) -> Engine:
         try:
             make_file(Path(location.database))
         except OSError as error:
-            raise StoreError(f"there is no place for the store {location.shown!r}: {error}") from error
-    options: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS, "check_same_thread": False}}
+            raise StoreError(f"the file of the store {location.display_name!r} cannot be created: {error}") from error
+    options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT, "check_same_thread": False}}
     if location.kind == "memory":
-        # One connection is one database: whoever wants it waits until it is free.
+        # Each connection would be a database of its own, so all threads share one and wait for it.
         options |= {"poolclass": sa.QueuePool, "pool_size": 1, "max_overflow": 0}
     engine = sa.create_engine(sa.URL.create("sqlite", database=location.database or None), **options)
     sa.event.listen(engine, "connect", _prepare_sqlite)
@@ -196,14 +341,14 @@ def _create_engine(location: Location) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where `_begin_sqlite` says, not where the driver guesses
-    deadline = time.monotonic() + BUSY_SECONDS
+    connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not where the driver guesses
+    deadline = time.monotonic() + BUSY_TIMEOUT
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             break
         except connection.OperationalError:
-            # Two processes that create the same file at once: SQLite does not wait by itself here.
+            # Another process creates the same file just now; here SQLite does not wait by itself.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
@@ -213,28 +358,38 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that will write asks for the lock at once; one that asks later can be refused.
+    # A transaction that will write takes the lock first: SQLite may refuse it to one that has already read.
     writes = connection.get_execution_options().get("ferrule_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _insert_statement(calls: Table, dialect: Dialect) -> str:
-    """`INSERT … SELECT` from a JSON array of lines. A call that has ended is never set back to running."""
+def _execute_with_lines(
+    connection: Connection, statement: str, lines: Sequence[bytes], values: Mapping[str, Any]
+) -> None:
+    import sqlalchemy as sa
+
+    document = (b"[" + b",".join(lines) + b"]").decode("utf-8", "replace")
+    connection.execute(sa.text(statement), {**values, "lines": document})
+
+
+def _insert_calls_statement(dialect: Dialect, replaces_if: str) -> str:
+    """`INSERT … SELECT` from a JSON array of lines, which replace the rows they have a condition for.
+
+    Either condition keeps a call that has ended from being set back to running.
+    """
+    calls = calls_table()
     columns = [column for column in calls.columns if column.name != "owner"]
     names = [column.name for column in columns]
-    members = [_member(number, column, dialect) for number, column in enumerate(columns)]
+    values = [_column_value(number, column, dialect) for number, column in enumerate(columns)]
     changes = [f"{name} = excluded.{name}" for name in names if name != "record_id"]
-    # Through a subquery that SQLite may not flatten: else it would write out the value anew for every column read.
-    lines = "(SELECT value FROM json_each(:lines) LIMIT -1) AS line"
-    if dialect.name == "postgresql":
-        lines = "json_array_elements(CAST(:lines AS json)) AS line(value)"
     return (
-        f"INSERT INTO {calls.name} ({', '.join(names)}, owner) SELECT {', '.join(members)}, :owner FROM {lines} "
-        f"WHERE true ON CONFLICT (record_id) DO UPDATE SET {', '.join(changes)} WHERE excluded.status <> 'running'"
+        f"INSERT INTO {calls.name} ({', '.join(names)}, owner) SELECT {', '.join(values)}, :owner "
+        f"FROM {json_lines_sql(dialect)} "
+        f"WHERE true ON CONFLICT (record_id) DO UPDATE SET {', '.join(changes)} WHERE {replaces_if}"
     )
 
 
-def _member(number: int, column: Column[Any], dialect: Dialect) -> str:
+def _column_value(number: int, column: Column[Any], dialect: Dialect) -> str:
     if column.name in JSON_COLUMNS:
         return f"line.value->{number}"
     if column.name == "status":
@@ -243,25 +398,31 @@ def _member(number: int, column: Column[Any], dialect: Dialect) -> str:
 
 
 @contextmanager
-def _as_store_error(location: Location) -> Iterator[None]:
+def _raise_as_store_error(location: StoreLocation) -> Iterator[None]:
     import sqlite3
 
     from sqlalchemy.exc import SQLAlchemyError
 
+    # UnicodeDecodeError: a text of a damaged file, or the message about it, which the driver cannot decode.
+    errors: tuple[type[Exception], ...] = (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError)
+    if location.kind == "postgresql":
+        import psycopg
+
+        errors += (psycopg.Error,)
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error) as error:
+    except errors as error:
         reason = hide_password(str(getattr(error, "orig", None) or error)).strip()
-        raise StoreError(f"the store {location.shown!r} failed: {reason}") from error
+        raise StoreError(f"the store {location.display_name!r} failed: {reason}") from error
 
 
-def _is_about_content(error: BaseException | None) -> bool:
-    """Whether a line was refused for what it says, rather than the database being away, full or busy."""
+def _is_content_error(error: BaseException | None) -> bool:
+    """Whether the database rejected a line for its content, rather than being unreachable, full or busy."""
     from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
     if isinstance(error, (DataError, IntegrityError)):
         return True
     if not isinstance(error, DBAPIError):
         return False
-    twice_in_one_batch = getattr(error.orig, "sqlstate", None) == "21000"
-    return twice_in_one_batch or "malformed JSON" in str(error.orig)
+    is_duplicate_in_batch = getattr(error.orig, "sqlstate", None) == "21000"
+    return is_duplicate_in_batch or "malformed JSON" in str(error.orig)

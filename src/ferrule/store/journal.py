@@ -1,134 +1,164 @@
-"""The journal is the queue.
+"""The journal: where call records wait until they are in the database.
 
-A call's record is one line of JSON (see `line.py`), copied into memory that is mapped to a file (`segment.py`) before
-the call's result is handed to anybody. The kernel then has it: it survives `kill -9` of the process at any moment, and
-costs less than a microsecond, because nothing waits for a disk or a database. A writer thread (`writer.py`) reads what
-was appended and puts it into SQL, many lines with one statement. Only after that is a line ever removed.
+A call's record is one line of JSON (see `encoding.py`), copied into memory that is mapped to a file before the call's
+result is returned. The kernel then has it: it survives `kill -9` of the process at any time, and costs less than a
+microsecond, because nothing waits for a disk or a database. A writer thread (`writer.py`) reads what was appended and
+inserts it into SQL, many lines with one statement. Only after that is a line removed.
 
 A journal is a directory of segments, `<start>-<pid>-<number>.jsonl`. Each belongs to one living process, which holds
-a lock on it (`flock`) that the kernel frees when the process dies, however it dies. A segment whose lock is free was
-left behind: whoever finds it reads it again from the start and deletes it. Lines are inserted by record id and may be
-inserted twice, so recovery after a crash is no special case but the same code once more.
+a lock on it (`flock`) that the kernel releases when the process dies, however it dies. A segment whose lock is free was
+therefore abandoned: the next process that finds it reads it from the start and deletes it. Lines are inserted by record
+id and may be inserted twice, so recovery after a crash is no special case but the same code again.
 
-A segment's first line names its owner; a last line without an end, or with a gap, was being written when the process
-was killed. Its call was never acknowledged, so it is left out.
+A segment's first line names its owner. Every other line begins with its checksum: a line that was damaged on the disk
+is not imported, and its segment stays, as `….damaged`, for a person to look at. The space of a segment is reserved when
+it is created, because a write into mapped memory cannot report a full disk: it kills the process. Bytes that were not
+written yet are NUL, which never occurs in JSON. So a last line without an end, or with a NUL in it, was being written
+when the process was killed; its call was never acknowledged, and the line is skipped.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import logging
+import mmap
 import os
 import threading
 import time
+from binascii import hexlify
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from struct import Struct
 from typing import Protocol
+from zlib import crc32
 
 from ferrule.errors import StoreError
-from ferrule.store.private_files import make_directory
-from ferrule.store.segment import Segment
+from ferrule.store.encoding import is_complete
+from ferrule.store.location import make_directory
 
 logger = logging.getLogger("ferrule.store")
 
+FORMAT_VERSION = 2
+"""The version in the first line of a segment. Version 1 had no checksums; unknown versions are left alone."""
+CHECKSUM_LENGTH = 8
+"""Hexadecimal digits before each line."""
 SEGMENT_BYTES = 4_000_000
-"""A segment that is full is deleted as soon as it has been read, and another one begun."""
-LINES_IN_MEMORY = 200_000
-SEGMENTS_LEFT = 64
-"""So many are left to others; whoever makes more puts them all away."""
+"""A segment that is full is deleted as soon as it has been read, and the next one is created."""
+RETRY_INTERVAL = 1.0
+READ_CHUNK_BYTES = 2_000_000
+"""Read, and inserted, in one transaction."""
+MAX_LINES_IN_MEMORY = 200_000
+MAX_DEFERRED_SEGMENTS = 64
+"""Short-lived processes leave their segments to others up to this number; the next one imports them all."""
+_PACK_CHECKSUM = Struct(">I").pack
 LINES_TO_WAKE = 5_000
-"""In memory nobody is in a hurry until somebody asks."""
+"""A memory journal wakes its reader only after this many lines; a query reads them earlier."""
 
 
 class Journal(Protocol):
-    """Where lines wait for SQL. Any thread may append; everything else is for one reader at a time."""
+    """Lines that wait to be inserted. Any thread may append; everything else is for one reader at a time."""
 
     owner: str
     reader_sleeps: bool
-    """Whether the reader wants to be woken when there is enough to read."""
+    """Set by the reader: wake it when there is enough to read."""
 
     def append(self, line: bytes, /) -> None:
-        """Keep the line; OSError when that is not possible."""
+        """Store the line; OSError when that is not possible."""
+
+    def ensure_segment(self) -> None:
+        """Have a file, by whose lock other processes see that this one lives; OSError when there can be none."""
 
     def backlog(self) -> int:
-        """How much waits to be read, in units of its own."""
+        """How much waits to be read, in bytes or lines."""
 
-    def has_enough(self) -> bool:
-        """Whether it is worth while to read now."""
+    def has_enough_to_read(self) -> bool:
+        """Whether reading now is worth a transaction."""
 
     def read(self) -> list[bytes]:
-        """The next lines; the same ones again until `done` says that they are safe elsewhere."""
+        """The next lines; the same ones again until `mark_read` confirms that they are in the database."""
 
-    def done(self) -> int:
-        """Returns how much of the backlog that was."""
+    def mark_read(self) -> int:
+        """The lines of the last `read` are in the database; returns how much of the backlog that was."""
 
     def rotate(self) -> None:
-        """Begin a new segment where that is due; after a failure, try again."""
+        """Replace a segment that was deleted from outside; after a failure, allow another attempt immediately."""
 
-    def abandoned(self) -> Iterator[Segment]:
-        """What dead processes left behind, oldest first; the caller ends each with `delete` or `close`."""
+    def take_abandoned(self) -> Iterator[JournalSegment]:
+        """The segments of dead processes, oldest first; the caller ends each with `delete` or `close`."""
 
-    def is_tidy(self) -> bool:
-        """Whether one more segment may be left to whoever comes next."""
+    def has_segment_of(self, owner: str) -> bool:
+        """Whether there is a segment of another process that can be imported, now or when the process has ended."""
+
+    def has_room_for_segment(self) -> bool:
+        """Whether one more segment may be left for another process to import."""
 
     def close(self, *, keep: bool) -> None:
-        """End it. What was not read, or everything to `keep`, is left to whoever comes next."""
+        """Close the files. Lines that were not read, or all of them with `keep`, stay for the next process."""
 
-    def continue_in_child(self, start: str) -> None:
-        """After a fork: the parent's lines and locks are not ours."""
+    def reset_after_fork(self, start: str) -> None:
+        """After a fork: lines and locks belong to the parent; start with an empty journal."""
 
 
 class MemoryJournal:
-    """For stores without a file: its lines are gone when the process is."""
+    """For stores without a file: the lines are lost with the process."""
 
     def __init__(self, wake: Callable[[], None], start: str) -> None:
         self.owner, self.reader_sleeps = owner_name(start), False
         self._wake = wake
         self._lines: list[bytes] = []
-        self._read = 0
+        self._last_read = 0
 
     def append(self, line: bytes) -> None:
         waiting = len(self._lines)
-        if waiting >= LINES_IN_MEMORY:
-            raise OSError(f"{waiting} records wait in memory and the database takes none")
+        if waiting >= MAX_LINES_IN_MEMORY:
+            raise OSError(f"{waiting} records wait in memory because the database accepts none")
         self._lines.append(line)
         if self.reader_sleeps and waiting >= LINES_TO_WAKE:
             self.reader_sleeps = False
             self._wake()
 
+    def ensure_segment(self) -> None:
+        pass
+
     def backlog(self) -> int:
         return len(self._lines)
 
-    def has_enough(self) -> bool:
+    def has_enough_to_read(self) -> bool:
         return len(self._lines) >= LINES_TO_WAKE
 
     def read(self) -> list[bytes]:
         lines = self._lines[:1000]
-        self._read = len(lines)
+        self._last_read = len(lines)
         return [line[:-1] for line in lines]
 
-    def done(self) -> int:
-        del self._lines[: self._read]
-        return self._read
+    def mark_read(self) -> int:
+        del self._lines[: self._last_read]
+        return self._last_read
 
     def rotate(self) -> None:
         pass
 
-    def abandoned(self) -> Iterator[Segment]:
+    def take_abandoned(self) -> Iterator[JournalSegment]:
         return iter(())
 
-    def is_tidy(self) -> bool:
+    def has_segment_of(self, owner: str) -> bool:
+        return False
+
+    def has_room_for_segment(self) -> bool:
         return False
 
     def close(self, *, keep: bool) -> None:
         self._lines.clear()
 
-    def continue_in_child(self, start: str) -> None:
+    def reset_after_fork(self, start: str) -> None:
         self.owner, self._lines = owner_name(start), []
 
 
 class FileJournal:
-    """The segments of one process, in a directory it may share with others."""
+    """The segments of one process, in a directory that several processes may share."""
 
     def __init__(self, directory: Path, wake: Callable[[], None], start: str) -> None:
         self.directory, self.reader_sleeps = directory, False
@@ -136,49 +166,57 @@ class FileJournal:
         self._wake = wake
         self._numbers = count(1)
         self._lock = threading.Lock()
-        self._current: Segment | None = None
-        """The one that is appended to."""
-        self._segments: list[Segment] = []
-        self._broken = False
-        """A failure stops the trying until the reader has come by: calls must not pay for it."""
-        self._rescued = MemoryJournal(wake, start)
-        """Lines no file would take."""
-        self._reading: Segment | MemoryJournal = self._rescued
+        self._current: JournalSegment | None = None
+        """The segment that is appended to."""
+        self._segments: list[JournalSegment] = []
+        self._failure: OSError | ValueError | None = None
+        self._next_attempt = 0.0
+        """After a failure no segment is created for a while: not every call shall pay for it."""
+        self._overflow = MemoryJournal(wake, start)
+        """Lines that could not be written to a file."""
+        self._reading: JournalSegment | MemoryJournal = self._overflow
         self._unreadable: set[Path] = set()
 
     def append(self, line: bytes) -> None:
         with self._lock:
             try:
                 if self._current is None or not self._current.append(line):
-                    self._begin_segment(len(line)).append(line)
-            except (OSError, ValueError):  # ValueError: the memory was closed meanwhile
-                # The next line must not stand behind half a line, so this segment has ended. Meanwhile the line goes
-                # into SQL from memory, if the database still works.
-                self._current, self._broken = None, True
-                self._rescued.append(line)
+                    self._create_segment(len(line)).append(line)
+            except (OSError, ValueError) as error:  # ValueError: the memory was closed meanwhile
+                # The next line must not follow half a line, so nothing more is appended to this segment. The line is
+                # inserted from memory instead, if the database still works.
+                self._current = None
+                if time.monotonic() >= self._next_attempt:
+                    self._failure, self._next_attempt = error, time.monotonic() + RETRY_INTERVAL
+                self._overflow.append(line)
                 raise
             finally:
                 if self.reader_sleeps:
                     self.reader_sleeps = False
                     self._wake()
 
-    def backlog(self) -> int:
-        return self._rescued.backlog() + sum(segment.backlog() for segment in self._segments)
+    def ensure_segment(self) -> None:
+        with self._lock:
+            if self._current is None:
+                self._create_segment(0)
 
-    def has_enough(self) -> bool:
+    def backlog(self) -> int:
+        return self._overflow.backlog() + sum(segment.backlog() for segment in self._segments)
+
+    def has_enough_to_read(self) -> bool:
         return self.backlog() > 0
 
     def read(self) -> list[bytes]:
-        self._reading = self._rescued
-        if lines := self._rescued.read():
+        self._reading = self._overflow
+        if lines := self._overflow.read():
             return lines
         for segment in list(self._segments):
-            has_ended = segment is not self._current  # asked before reading: nothing is added to it after that
+            has_ended = segment is not self._current  # checked before reading: no line can follow after that
             try:
                 lines = segment.read()
             except OSError:
                 logger.exception("segment=<%s> | cannot be read through its open file, left for recovery", segment.path)
-                self._leave(segment)
+                self._abandon(segment)
                 continue
             if lines:
                 self._reading = segment
@@ -188,37 +226,40 @@ class FileJournal:
                 segment.delete()
         return []
 
-    def done(self) -> int:
-        return self._reading.done()
+    def mark_read(self) -> int:
+        return self._reading.mark_read()
 
     def rotate(self) -> None:
-        """End a segment that somebody deleted; after a failure, allow another try."""
         with self._lock:
-            self._broken = False
+            self._next_attempt = 0.0
             if self._current is not None and not self._current.exists():
                 self._current = None
 
-    def abandoned(self) -> Iterator[Segment]:
+    def take_abandoned(self) -> Iterator[JournalSegment]:
         own = {segment.path for segment in self._segments}
         try:
             paths = sorted(p for p in self.directory.iterdir() if p not in own and p not in self._unreadable)
-        except OSError:  # there is none; if there should be, whoever appends to it complains
+        except OSError:  # it does not exist yet; if it should, `append` reports that
             return
         for path in paths:
             try:
-                if path.suffix == ".jsonl" and (segment := Segment.adopt(path)):
+                if path.suffix == ".jsonl" and (segment := JournalSegment.take_over(path)):
                     yield segment
                 elif path.suffix == ".new" and time.time() - path.stat().st_mtime > 60:
-                    path.unlink()  # its maker was killed before it could name it
+                    path.unlink()  # its process was killed between creating and renaming it
             except FileNotFoundError:
-                continue  # somebody else was faster
+                continue  # another process was faster
             except (StoreError, OSError) as error:
                 self._unreadable.add(path)
                 logger.warning("segment=<%s> | %s", path, error)
 
-    def is_tidy(self) -> bool:
+    def has_segment_of(self, owner: str) -> bool:
+        _, pid, start = owner.rsplit(":", 2)
+        return any(path not in self._unreadable for path in self.directory.glob(f"{start}-{pid}-*.jsonl"))
+
+    def has_room_for_segment(self) -> bool:
         try:
-            return len(os.listdir(self.directory)) < SEGMENTS_LEFT
+            return len(os.listdir(self.directory)) < MAX_DEFERRED_SEGMENTS
         except OSError:
             return True
 
@@ -227,39 +268,242 @@ class FileJournal:
             segments, self._segments, self._current = self._segments, [], None
         for segment in segments:
             if keep or segment.backlog():
-                segment.leave()
+                segment.abandon()
             else:
                 segment.delete()
 
-    def continue_in_child(self, start: str) -> None:
+    def reset_after_fork(self, start: str) -> None:
         self._lock = threading.Lock()
         for segment in self._segments:
             segment.close()  # the lock stays with the parent's file
         self._segments, self._current = [], None
         self.owner, self._start = owner_name(start), start
-        self._rescued.continue_in_child(start)
+        self._overflow.reset_after_fork(start)
 
-    def _begin_segment(self, at_least: int) -> Segment:
-        if self._broken:
-            raise OSError(f"no file in {self.directory} could be written")
+    def _create_segment(self, min_size: int) -> JournalSegment:
+        if time.monotonic() < self._next_attempt:
+            raise OSError(f"no file in {self.directory} can be written: {self._failure}")
         make_directory(self.directory)
-        segment = Segment.create(
+        segment = JournalSegment.create(
             self.directory / f"{self._start}-{os.getpid()}-{next(self._numbers):06}.new",
             self.owner,
-            max(SEGMENT_BYTES, at_least),
+            max(SEGMENT_BYTES, min_size + CHECKSUM_LENGTH),
         )
-        # In this order: the reader takes one that is not current for ended, and deletes it when it is empty.
+        # In this order: a segment in the list that is not the current one counts as ended, and is deleted when empty.
         self._current = segment
         self._segments.append(segment)
         return segment
 
-    def _leave(self, segment: Segment) -> None:
+    def _abandon(self, segment: JournalSegment) -> None:
         with self._lock:
             self._segments.remove(segment)
             if segment is self._current:
                 self._current = None
-        segment.leave()
+        segment.abandon()
 
 
 def owner_name(start: str) -> str:
     return f"{os.uname().nodename}:{os.getpid()}:{start}"
+
+
+class JournalSegment:
+    """One file of a journal, locked by the process that has it open and deleted when all of it is in the database."""
+
+    def __init__(
+        self,
+        path: Path,
+        fd: int,
+        owner: str,
+        position: int,
+        end: int,
+        memory: mmap.mmap | _UnmappedFile | None = None,
+        *,
+        has_checksums: bool = True,
+    ) -> None:
+        self.path, self.fd, self.owner = path, fd, owner
+        self._has_checksums, self._is_damaged = has_checksums, False
+        self.position = position
+        """Up to here everything is in the database."""
+        self._next = position
+        self._end = end
+        """Up to here lines were written."""
+        self._memory = memory
+        """Only in the process that writes."""
+        self._size = 0 if memory is None else len(memory)
+
+    @classmethod
+    def create(cls, temporary: Path, owner: str, size: int) -> JournalSegment:
+        """A new file. It gets its real name after it is locked, so that no process takes it for an abandoned one."""
+        path = temporary.with_suffix(".jsonl")
+        header = json.dumps({"ferrule_journal": FORMAT_VERSION, "owner": owner}).encode() + b"\n"
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            memory = _map_reserved_space(fd, size + len(header))
+            memory[: len(header)] = header
+            temporary.rename(path)
+        except BaseException:
+            os.close(fd)
+            temporary.unlink(missing_ok=True)
+            raise
+        return cls(path, fd, owner, len(header), len(header), memory)
+
+    @classmethod
+    def take_over(cls, path: Path) -> JournalSegment | None:
+        """The segment, if its owner is dead and no other process is taking it over; else None."""
+        fd = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_nlink == 0:
+                raise FileNotFoundError(path)
+            header = os.pread(fd, 4096, 0).partition(b"\n")[0]
+            owner, version = _parse_header(header)
+            segment = cls(path, fd, owner, len(header) + 1, _find_end(fd), has_checksums=version > 1)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        logger.info("segment=<%s>, owner=<%s> | its process has died, taking it over", path, segment.owner)
+        return segment
+
+    def exists(self) -> bool:
+        try:
+            return os.fstat(self.fd).st_nlink > 0
+        except OSError:
+            return False
+
+    def append(self, line: bytes) -> bool:
+        """Write a line; False when there is no room left for it."""
+        assert self._memory is not None, "a segment that was taken over is only read"
+        line = _encode_checksum(crc32(line)) + line
+        end = self._end + len(line)
+        if end > self._size:
+            return False
+        self._memory[self._end : end] = line
+        self._end = end
+        return True
+
+    def backlog(self) -> int:
+        """Bytes that are not in the database yet."""
+        return self._end - self.position
+
+    def read(self) -> list[bytes]:
+        backlog = self.backlog()
+        size = min(READ_CHUNK_BYTES, backlog)
+        data = os.pread(self.fd, size, self.position)
+        while b"\n" not in data and size < backlog:  # a line longer than a chunk
+            size = min(4 * size, backlog)
+            data = os.pread(self.fd, size, self.position)
+        end = data.rfind(b"\n") + 1
+        self._next = self.position + end
+        lines = data[:end].split(b"\n")[:-1]
+        if self._memory is not None:  # what this process wrote is complete
+            return [line[CHECKSUM_LENGTH:] for line in lines]
+        complete = self._select_intact(lines)
+        if lines and not complete:
+            self.mark_read()
+            return self.read()
+        return complete
+
+    def _select_intact(self, lines: list[bytes]) -> list[bytes]:
+        """The lines that were written to their end and are as they were written, without their checksums."""
+        without_gap = [line for line in lines if b"\0" not in line]
+        if self._has_checksums:
+            intact = [line[CHECKSUM_LENGTH:] for line in without_gap if _has_correct_checksum(line)]
+        else:
+            intact = [line for line in without_gap if is_complete(line)]
+        if damaged := len(without_gap) - len(intact):
+            self._is_damaged = True
+            logger.error("segment=<%s>, lines=<%d> | damaged, not imported; the file is kept", self.path, damaged)
+        if incomplete := len(lines) - len(without_gap):
+            logger.warning("segment=<%s>, lines=<%d> | not written to their end, skipped", self.path, incomplete)
+        return intact
+
+    def mark_read(self) -> int:
+        length, self.position = self._next - self.position, self._next
+        return length
+
+    def delete(self) -> None:
+        """Delete the file: all complete lines are in the database. A damaged file gets another name instead."""
+        if self.backlog():
+            logger.warning("segment=<%s> | its last line was not written to its end, skipped", self.path)
+        if self._is_damaged:
+            self.path.rename(self.path.with_suffix(".damaged"))
+        else:
+            self.path.unlink(missing_ok=True)
+        self.close()
+
+    def abandon(self) -> None:
+        """Leave the file for the next process, without its unused space."""
+        with suppress(OSError):
+            os.truncate(self.path, self._end)
+        self.close()
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+        with suppress(OSError):
+            os.close(self.fd)
+
+
+class _UnmappedFile:
+    """Replaces mapped memory on a file system that cannot map files: every line is a system call."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd, self._size = fd, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __setitem__(self, position: slice, line: bytes) -> None:
+        if os.pwrite(self._fd, line, position.start or 0) != len(line):
+            raise OSError(f"a line of {len(line)} bytes was written only in part")
+
+    def close(self) -> None:
+        pass
+
+
+def _map_reserved_space(fd: int, size: int) -> mmap.mmap | _UnmappedFile:
+    """Memory mapped to disk space that is really allocated; OSError when the disk is full."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    elif os.write(fd, bytes(size)) != size:  # macOS
+        raise OSError(f"no space for {size} bytes")
+    try:
+        return mmap.mmap(fd, size)
+    except OSError:
+        return _UnmappedFile(fd, size)
+
+
+def _find_end(fd: int) -> int:
+    """The position after the last byte that is not NUL."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        begin = max(0, end - READ_CHUNK_BYTES)
+        if content := os.pread(fd, end - begin, begin).rstrip(b"\0"):
+            return begin + len(content)
+        end = begin
+    return 0
+
+
+def _encode_checksum(checksum: int) -> bytes:
+    return hexlify(_PACK_CHECKSUM(checksum))  # twice as fast as b"%08x"
+
+
+def _has_correct_checksum(line: bytes) -> bool:
+    """The checksum is that of the line with its end, which is no longer there."""
+    return line[:CHECKSUM_LENGTH] == _encode_checksum(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:])))
+
+
+def _parse_header(header: bytes) -> tuple[str, int]:
+    """The owner of a segment, and the version of its format."""
+    try:
+        fields = json.loads(header)
+        version, owner = int(fields["ferrule_journal"]), str(fields["owner"])
+    except (ValueError, KeyError, TypeError):
+        raise StoreError("not a journal of ferrule, ignored; delete the file if it is not needed") from None
+    if not 1 <= version <= FORMAT_VERSION:
+        raise StoreError("written by another version of ferrule, ignored; that version can read it")
+    return owner, version

@@ -1,4 +1,4 @@
-"""What is kept about calls: one record each, and what many of them say together."""
+"""The values of the store: the record of a call, and the summaries and statistics of many."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Status: TypeAlias = Literal["running", "success", "failed", "cancelled", "interr
 
 @dataclass(slots=True)
 class ToolCallRecord:
-    """One call, from the moment it started.
+    """One call.
 
-    Made for every call and filled in when the call ends: whoever runs it sets `status`, `result` or `error`, and the
-    times. What was known at the start (who, which tool, which arguments) is written then and not changed later.
+    Created when the call starts and completed when it ends: the engine then sets `status`, `result` or `error`, and the
+    times. What is known at the start (caller, tool, arguments) is written then and not changed later.
     """
 
     record_id: str
@@ -36,7 +36,7 @@ class ToolCallRecord:
 
     status: Status = "running"
     execution_time: float = 0.0
-    """Seconds the tool ran; 0 when it never did (bad arguments, no place, a cached result)."""
+    """Seconds the tool ran; 0 when it never did (invalid arguments, no slot, a cached result)."""
     wait_time: float = 0.0
     attempts: int = 1
     error_type: str | None = None
@@ -45,11 +45,16 @@ class ToolCallRecord:
     error: str | None = None
     result: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    principal: str | None = None
+    """Who made the call, such as `token:ci`; None for the local user."""
+    tenant: str | None = None
+    cost: float | None = None
+    """The price of the call, if its tool ran; None for a tool without a price."""
 
-    written: bytes = field(default=b"", init=False, repr=False, compare=False)
-    """What the store wrote when the call started, so that it need not be encoded again when it ends."""
+    encoded_head: bytes = field(default=b"", init=False, repr=False, compare=False)
+    """What the store wrote when the call started; it is not encoded again when the call ends."""
     secrets: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
-    """Secret values found in the arguments, to be removed from what comes back."""
+    """Secret values of the arguments, to be removed from result and error too."""
 
     @property
     def is_success(self) -> bool:
@@ -80,6 +85,9 @@ class ToolCallRecord:
             "workflow_id": self.workflow_id,
             "fingerprint": self.fingerprint,
             "source": self.source,
+            "principal": self.principal,
+            "tenant": self.tenant,
+            "cost": self.cost,
             "parent_id": self.parent_id,
             "artifact_id": self.artifact_id,
             "metadata": self.metadata,
@@ -89,7 +97,7 @@ class ToolCallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallSummary:
-    """What the calls of one conversation came to. Calls still running are not counted; a cancelled one has failed."""
+    """The calls of one conversation. Running calls are not counted; a cancelled call counts as failed."""
 
     conversation_id: str
     total_calls: int = 0
@@ -100,7 +108,7 @@ class ToolCallSummary:
     tool_usage: dict[str, int] = field(default_factory=dict)
 
     def to_brief(self) -> dict[str, Any]:
-        """What belongs into the final answer of a conversation."""
+        """The part that is returned with the final answer of a conversation."""
         return {
             "total_calls": self.total_calls,
             "success_rate": self.success_rate,
@@ -111,11 +119,11 @@ class ToolCallSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStatistics:
-    """How one tool has been doing. Times are seconds of the calls in which it really ran (`execution_time` > 0)."""
+    """The calls of one tool. Times are seconds of the calls in which it really ran (`execution_time` > 0)."""
 
     calls: int
     failures: int
-    """Failed or interrupted; not those that were cancelled."""
+    """Failed or interrupted; not cancelled."""
     mean: float | None
     p50: float | None
     p95: float | None
@@ -125,8 +133,24 @@ class ToolStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallInterval:
+    """The calls that started in one part of a time. Times are seconds of the calls in which the tool really ran."""
+
+    start: float
+    calls: int
+    failures: int
+    """Failed or interrupted."""
+    rejections: int
+    wait_time: float
+    """Of all calls together, in queues."""
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallStatistics:
-    """All ended calls together, and tool by tool."""
+    """All ended calls, in total and by tool."""
 
     total: int = 0
     successful: int = 0

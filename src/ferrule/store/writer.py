@@ -1,9 +1,9 @@
-"""The thread that carries lines from the journal into SQL.
+"""The thread that moves lines from the journal into the database.
 
-It sleeps until there is something to read, waits a moment for more (a commit costs the same for one line as for a
-thousand), and then reads until the journal is empty. When the database fails it tries again later and later; the
-journal keeps the lines meanwhile. The same work can be done at once by whoever needs it done, which is what a query
-does first: `catch_up` is for any thread, one at a time.
+It sleeps until there is something to read, waits briefly for more (a commit costs the same for one line as for a
+thousand), and then reads until the journal is empty. When the database fails it retries with growing delays; the
+journal keeps the lines meanwhile. A query cannot wait for the thread: it does the same work first by calling
+`catch_up`, which any thread may do, one at a time.
 """
 
 from __future__ import annotations
@@ -12,64 +12,51 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
 
-from ferrule.errors import SetupError, StoreError
-from ferrule.store.artifacts import ArtifactStore
-from ferrule.store.database import Database
-from ferrule.store.journal import Journal
-from ferrule.store.segment import Segment
+from ferrule.errors import StoreError
+from ferrule.store.database import StoreDatabase
+from ferrule.store.journal import Journal, JournalSegment
+from ferrule.store.locks import StoreLocks
+from ferrule.store.retention import OldDataDeletion, Retention
 
 logger = logging.getLogger("ferrule.store")
 
-GATHER_SECONDS = 0.05
-HOUSEKEEPING_SECONDS = 30.0
-BACK_OFF_SECONDS = (0.1, 0.5, 2.0, 10.0, 30.0)
+BATCH_DELAY = 0.05
+MAINTENANCE_INTERVAL = 30.0
+RETRY_DELAYS = (0.1, 0.5, 2.0, 10.0, 30.0)
+DEAD_OWNER_TIMEOUT = 10.0
+"""Seconds until the kernel has surely released everything that a dead process had."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """What is kept. None means all; calls still running are always kept."""
-
-    max_age: timedelta | None = None
-    max_records: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_records is not None and self.max_records < 1:
-            raise SetupError(f"max_records must be at least 1, not {self.max_records!r}; None keeps all records")
-        if self.max_age is not None and self.max_age <= timedelta(0):
-            raise SetupError(f"max_age must be more than nothing, not {self.max_age!r}; None keeps records for ever")
-
-
-class Writer:
-    """Keeps SQL up with the journal."""
+class RecordWriter:
+    """Keeps the database up to date with the journal."""
 
     def __init__(
         self,
         journal: Journal,
-        database: Database,
+        database: StoreDatabase,
+        locks: StoreLocks,
         *,
         wake: threading.Event,
         retention: Retention,
-        artifacts: ArtifactStore,
+        old_data: OldDataDeletion,
         on_failure: Callable[[str, Exception], None],
     ) -> None:
-        self._journal, self._database = journal, database
+        self._journal, self._database, self._locks = journal, database, locks
         self._wake = wake
-        self._retention, self._artifacts = retention, artifacts
+        self._retention, self._old_data = retention, old_data
         self._on_failure = on_failure
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._rows = 0
         self._retained_rows = 0
-        self._adopted_at = self._retained_at = float("-inf")
+        self._recovered_at = self._retained_at = float("-inf")
 
     def start(self) -> None:
         if self._thread is None:
             self._stop.clear()
-            self._wake.set()  # look at once for what dead processes left
+            self._wake.set()  # look immediately for segments of dead processes
             self._thread = threading.Thread(target=self._run, name="ferrule-store", daemon=True)
             self._thread.start()
 
@@ -80,90 +67,96 @@ class Writer:
             self._thread.join()
             self._thread = None
 
-    def catch_up(self, *, adopt: bool = True) -> None:
-        """Put everything appended so far into SQL; StoreError when the database does not take it."""
-        with self._turn:
+    def catch_up(self, *, recover: bool = True) -> None:
+        """Insert everything appended so far; StoreError when the database does not accept it."""
+        with self._lock:
+            due = self._locks.due_for_release()  # before the journal is read: all that was written under them is in it
             self._database.open()
-            if adopt:
-                self._adopt_abandoned()
-            self._rows += self._drain(self._journal)
+            if recover:
+                self._recover_abandoned()
+            self._rows += self._insert_backlog(self._journal)
+            self._locks.release_due(due)
             self._journal.rotate()
-            self._keep_house()
+            self._apply_retention()
+
+    def import_journal_of(self, owner: str) -> None:
+        """Insert what a dead process has left. The kernel may not have released all of its files yet."""
+        deadline = time.monotonic() + DEAD_OWNER_TIMEOUT
+        while True:
+            self.catch_up()
+            if not self._journal.has_segment_of(owner):
+                return
+            if time.monotonic() > deadline:
+                raise StoreError(f"the journal of the process {owner!r}, which held the lock, is still in use")
+            time.sleep(0.01)
 
     def finish(self) -> None:
-        """Catch up for the last time. What is still running will not be ended by this process any more."""
-        self.catch_up(adopt=False)
-        if self._rows:
-            self._database.interrupt(self._journal.owner)
+        """Catch up for the last time. This process will end no more calls: those still running are interrupted."""
+        self.catch_up(recover=False)
+        if self._rows or self._database.is_open:
+            self._database.mark_interrupted(self._journal.owner)
 
-    def forget_before(self, moment: float) -> int:
-        removed, unused = self._database.forget_before(moment)
-        for artifact_id in unused:
-            self._artifacts.remove(artifact_id)
-        return removed
-
-    def continue_in_child(self) -> None:
-        """After a fork: the thread stayed with the parent, its turn must not be waited for."""
-        self._thread, self._turn = None, threading.Lock()
+    def reset_after_fork(self) -> None:
+        """After a fork: the thread exists only in the parent, which may hold the lock."""
+        self._thread, self._lock = None, threading.Lock()
 
     def _run(self) -> None:
-        failed = 0
+        failures = 0
         while not self._stop.is_set():
             try:
                 self._sleep()
-                # A database in memory is not even made until there is much to put into it, or somebody asks.
-                if self._database.is_open or self._journal.has_enough():
-                    self.catch_up(adopt=time.monotonic() - self._adopted_at > HOUSEKEEPING_SECONDS)
-                failed = 0
-            except Exception as error:  # whatever it is: the thread goes on, or nothing would be written any more
-                self._on_failure("records wait in the journal, the database does not take them", error)
-                self._stop.wait(BACK_OFF_SECONDS[min(failed, len(BACK_OFF_SECONDS) - 1)])
-                failed += 1
+                # A database in memory is not even created before there are many lines, or a query.
+                if self._database.is_open or self._journal.has_enough_to_read():
+                    self.catch_up(recover=time.monotonic() - self._recovered_at > MAINTENANCE_INTERVAL)
+                    if failures:
+                        self._locks.restore()
+                failures = 0
+            except Exception as error:  # whatever it is: without this thread nothing would be written any more
+                self._on_failure("the database does not accept records, which wait in the journal", error)
+                self._stop.wait(RETRY_DELAYS[min(failures, len(RETRY_DELAYS) - 1)])
+                failures += 1
 
     def _sleep(self) -> None:
         self._journal.reader_sleeps = True
-        if not self._journal.has_enough():  # asked after saying so: what comes later wakes us
-            self._wake.wait(HOUSEKEEPING_SECONDS)
+        if not self._journal.has_enough_to_read():  # checked after setting the flag: a later line wakes us
+            self._wake.wait(MAINTENANCE_INTERVAL)
         self._wake.clear()
         self._journal.reader_sleeps = False
-        self._stop.wait(GATHER_SECONDS)
+        self._stop.wait(BATCH_DELAY)
 
-    def _drain(self, lines: Journal | Segment) -> int:
-        """Read what is there now, and not what comes meanwhile: a query must not wait for ever."""
-        rows, left = 0, lines.backlog()
-        while left > 0 and (batch := lines.read()):
-            refused = self._database.ingest(batch, lines.owner)
-            left -= lines.done()
+    def _insert_backlog(self, lines: Journal | JournalSegment) -> int:
+        """Read the present backlog, and not what is appended meanwhile: a query must not wait for ever."""
+        rows, remaining = 0, lines.backlog()
+        while remaining > 0 and (batch := lines.read()):
+            is_abandoned = isinstance(lines, JournalSegment)
+            rejected = self._database.insert_journal_lines(batch, lines.owner, is_abandoned=is_abandoned)
+            remaining -= lines.mark_read()
             rows += len(batch)
-            if refused:
-                self._on_failure("records left out", StoreError(f"the database refuses {refused} of {len(batch)}"))
+            if rejected:
+                self._on_failure(
+                    "records were skipped", StoreError(f"the database rejected {rejected} of {len(batch)}")
+                )
         return rows
 
-    def _adopt_abandoned(self) -> None:
-        for segment in self._journal.abandoned():
+    def _recover_abandoned(self) -> None:
+        for segment in self._journal.take_abandoned():
             try:
-                self._drain(segment)
+                self._insert_backlog(segment)
                 if segment.owner != self._journal.owner:
-                    self._database.interrupt(segment.owner)
+                    self._database.mark_interrupted(segment.owner)
                 segment.delete()
             except BaseException:
-                segment.close()  # left for the next time
+                segment.close()  # it stays for the next attempt
                 raise
-        self._adopted_at = time.monotonic()
+        self._recovered_at = time.monotonic()
 
-    def _keep_house(self) -> None:
-        oldest = self._oldest_to_keep()
-        if oldest is not None:
-            self.forget_before(oldest)
-
-    def _oldest_to_keep(self) -> float | None:
-        """When the oldest record worth keeping started; None when that need not be asked now."""
+    def _apply_retention(self) -> None:
         age, number = self._retention.max_age, self._retention.max_records
-        enough_rows = number is not None and self._rows - self._retained_rows > number // 20
-        if not enough_rows and time.monotonic() - self._retained_at < HOUSEKEEPING_SECONDS:
-            return None
+        many_new_rows = number is not None and self._rows - self._retained_rows > number // 20
+        if not many_new_rows and time.monotonic() - self._retained_at < MAINTENANCE_INTERVAL:
+            return
         self._retained_rows, self._retained_at = self._rows, time.monotonic()
-        moments = [] if age is None else [time.time() - age.total_seconds()]
-        if number is not None and (nth := self._database.nth_newest(number)) is not None:
-            moments.append(nth)
-        return max(moments, default=None)
+        if age is not None:
+            self._old_data.delete(time.time() - age.total_seconds())
+        if number is not None:
+            self._old_data.delete_calls_beyond(number)

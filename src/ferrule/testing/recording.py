@@ -1,30 +1,34 @@
-"""Recordings: what a real model answered once, replayed without it.
+"""Recordings: the replies of a real model, replayed without it.
 
-A recording is a JSON Lines file, one exchange a line: a key made of the request, the request, the reply. Of the tools
-it keeps only digests. Secrets are taken out before anything is written or compared, so a recording can be committed,
-and one made with another key still fits.
+A recording is a JSON Lines file with one exchange per line: a key made of the request, the request, the reply. Tools
+are stored as digests only. Secrets are removed before anything is written or compared, so a recording can be
+committed, and one made with another key still matches.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from ferrule.content import encode_json
+from ferrule.core.content import as_text, encode_json
+from ferrule.core.messages import ToolCall, Usage
+from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.errors import SetupError
-from ferrule.messages import ToolCall, Usage
-from ferrule.models.model import Model, ModelReply, ModelRequest, TextSink
-from ferrule.redaction import Redaction
-from ferrule.testing.differences import difference
-from ferrule.testing.pieces import stream_text
+from ferrule.store.redaction import Redaction
+from ferrule.testing.scripted import stream_text
+
+_MAX_MESSAGE = 160
+"""Characters of a message in an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class RecordedExchange:
     """One line of a recording."""
 
     key: str
@@ -33,108 +37,103 @@ class Exchange:
 
 
 class RecordedModel:
-    """Replays a recording. The same request asked several times gets its replies in the order they came."""
+    """Replays a recording. A request that was recorded several times gets its replies in their order."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._exchanges = _read(self._path)
+        self._exchanges = _read_recording(self._path)
         self._name = f"recorded:{self._path.stem}"
         self._redaction = Redaction()
-        self._left: dict[str, list[Exchange]] = defaultdict(list)
+        self._remaining: dict[str, list[RecordedExchange]] = defaultdict(list)
         for exchange in self._exchanges:
-            self._left[exchange.key].append(exchange)
+            self._remaining[exchange.key].append(exchange)
 
     @property
     def name(self) -> str:
         return self._name
 
-    async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
-        reply = self.recorded_reply(request)
+    async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
+        request = ModelRequest.of(request)
+        reply = self.take_recorded_reply(request)
         if reply is None:
-            raise SetupError(f"{self._path} has no reply to this request. {self._what_differs(request)}")
+            fields = _request_fields(request, self._redaction)
+            difference = _describe_difference(fields, [exchange.request for exchange in self._exchanges])
+            raise SetupError(
+                f"{self._path} has no reply to this request. {difference} "
+                f"Record it again with RecordingModel(model, {str(self._path)!r})."
+            )
         stream_text(reply.text, on_text)
         return reply
 
-    def recorded_reply(self, request: ModelRequest) -> ModelReply | None:
+    def take_recorded_reply(self, request: ModelRequest) -> ModelReply | None:
         """The next reply to this request, if there is one."""
-        left = self._left.get(key_of(recorded_request(request, self._redaction)))
-        return reply_of(left.pop(0).reply) if left else None
-
-    def _what_differs(self, request: ModelRequest) -> str:
-        asked = recorded_request(request, self._redaction)
-        told = difference(asked, [exchange.request for exchange in self._exchanges])
-        return f"{told} Make it anew with RecordingModel(model, {str(self._path)!r})."
+        exchanges = self._remaining.get(_digest(_request_fields(request, self._redaction)))
+        return _decode_reply(exchanges.pop(0).reply) if exchanges else None
 
 
-class RecordingModel:
-    """Asks a model and records what it answers.
+class RecordingModel(ModelWrapper):
+    """Asks a model and records its replies.
 
-    `mode="new"` writes the file anew; `mode="auto"` replays what is in it and asks only for what is missing.
+    `mode="new"` replaces the file; `mode="auto"` replays what it contains and asks only for what is missing.
     """
 
     def __init__(self, model: Model, path: str | Path, mode: Literal["new", "auto"] = "new") -> None:
-        self.model = model
+        super().__init__(model)
         self._path = Path(path)
         self._redaction = Redaction()
         self._recorded = RecordedModel(self._path) if mode == "auto" and self._path.exists() else None
-        self._begun = self._recorded is not None
+        self._appends = self._recorded is not None
 
     @property
-    def name(self) -> str:
-        return self.model.name
+    def can_end_reply(self) -> bool:
+        """False: what is recorded is the whole reply, whoever reads it."""
+        return False
 
-    async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
-        if self._recorded is not None and (known := self._recorded.recorded_reply(request)) is not None:
-            stream_text(known.text, on_text)
-            return known
-        asked = recorded_request(request, self._redaction)  # before the answer: the messages are the caller's, and grow
+    async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
+        request = ModelRequest.of(request)
+        if self._recorded is not None and (reply := self._recorded.take_recorded_reply(request)) is not None:
+            stream_text(reply.text, on_text)
+            return reply
+        # Before the model answers: the list of messages is the caller's, and grows.
+        fields = _request_fields(request, self._redaction)
         reply = await self.model.generate(request, on_text)
-        self._write(Exchange(key=key_of(asked), request=asked, reply=self._redaction.clean(asdict(reply))))
+        self._append_exchange(
+            RecordedExchange(key=_digest(fields), request=fields, reply=self._redaction.redact(asdict(reply)))
+        )
         return reply
 
-    def _write(self, exchange: Exchange) -> None:
+    def _append_exchange(self, exchange: RecordedExchange) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Only the first answer replaces an earlier recording: a model that gives none must not cost it.
-        with self._path.open("ab" if self._begun else "wb") as file:
+        # The file is replaced with the first reply, and not before: a model that fails must not destroy a recording.
+        with self._path.open("ab" if self._appends else "wb") as file:
             file.write(encode_json(asdict(exchange)) + b"\n")
-        self._begun = True
+        self._appends = True
 
 
-def recorded_request(request: ModelRequest, redaction: Redaction) -> dict[str, Any]:
-    """What of a request decides about its reply."""
-    settings = {
+def _request_fields(request: ModelRequest, redaction: Redaction) -> dict[str, Any]:
+    """The parts of a request that its reply depends on."""
+    return {
+        "messages": redaction.redact(list(request.messages)),
+        "tools": {str(schema.get("function", schema).get("name")): _digest(schema) for schema in request.tools},
+        "answer_schema": None if request.answer_schema is None else _digest(request.answer_schema),
         "tool_choice": request.tool_choice,
         "temperature": request.temperature,
         "max_tokens": request.max_tokens,
     }
-    return {
-        "messages": redaction.clean(list(request.messages)),
-        "tools": {_name(schema): _digest(schema) for schema in request.tools},
-        "answer_schema": None if request.answer_schema is None else _digest(request.answer_schema),
-        **settings,
-    }
-
-
-def key_of(request: dict[str, Any]) -> str:
-    return _digest(request)
-
-
-def reply_of(recorded: dict[str, Any]) -> ModelReply:
-    calls = tuple(ToolCall(**call) for call in recorded["tool_calls"])
-    return ModelReply(**{**recorded, "tool_calls": calls, "usage": Usage(**recorded["usage"])})
-
-
-def _name(schema: dict[str, Any]) -> str:
-    return str(schema.get("function", schema).get("name"))
 
 
 def _digest(value: Any) -> str:
     return sha256(encode_json(value, sort_keys=True)).hexdigest()[:16]
 
 
-def _read(path: Path) -> list[Exchange]:
+def _decode_reply(fields: dict[str, Any]) -> ModelReply:
+    calls = tuple(ToolCall(**call) for call in fields["tool_calls"])
+    return ModelReply(**{**fields, "tool_calls": calls, "usage": Usage(**fields["usage"])})
+
+
+def _read_recording(path: Path) -> list[RecordedExchange]:
     try:
-        lines = path.read_bytes().splitlines()  # of bytes: a text may hold separators that only a text is split at
+        lines = path.read_bytes().splitlines()  # of bytes: str.splitlines also splits at characters inside texts
     except FileNotFoundError:
         raise SetupError(
             f"There is no recording at {path}. Make it with RecordingModel(model, {str(path)!r})."
@@ -142,7 +141,80 @@ def _read(path: Path) -> list[Exchange]:
     exchanges = []
     for number, line in enumerate(lines, start=1):
         try:
-            exchanges.append(Exchange(**json.loads(line)))
+            exchanges.append(RecordedExchange(**json.loads(line)))
         except (ValueError, TypeError) as error:
-            raise SetupError(f"{path}:{number}: this is no line of a recording ({error}). Make it anew.") from None
+            raise SetupError(
+                f"{path}:{number}: this is not a line of a recording ({error}). Record it again."
+            ) from None
     return exchanges
+
+
+# How a request differs from the recorded ones, for the error
+
+
+def _describe_difference(request: dict[str, Any], recorded: Sequence[dict[str, Any]]) -> str:
+    """The difference from the most similar recorded request, in a sentence or two."""
+    if not recorded:
+        return "It is empty."
+    if request in recorded:
+        return f"It has this request {recorded.count(request)} times, and it was made once more."
+    nearest = max(recorded, key=lambda other: _similarity(request, other))
+    differences = [
+        *_message_differences(request["messages"], nearest["messages"]),
+        *_tool_differences(request["tools"], nearest["tools"]),
+        *(
+            f"{name} is {request[name]!r} and was {nearest.get(name)!r}."
+            for name in request
+            if name not in ("messages", "tools") and request[name] != nearest.get(name)
+        ),
+    ]
+    return f"Compared with request {recorded.index(nearest) + 1} of {len(recorded)}: {' '.join(differences)}"
+
+
+def _similarity(request: dict[str, Any], other: dict[str, Any]) -> tuple[int, int, int]:
+    """By the messages that are equal from the start, then the length of the conversation, then the other fields."""
+    equal = _index_of_difference(request["messages"], other["messages"])
+    rest = sum(request[name] == other.get(name) for name in request)
+    return equal, -abs(len(request["messages"]) - len(other["messages"])), rest
+
+
+def _index_of_difference(messages: list[Any], others: list[Any]) -> int:
+    return next((i for i, (a, b) in enumerate(zip_longest(messages, others)) if a != b), len(messages))
+
+
+def _message_differences(messages: list[Any], others: list[Any]) -> list[str]:
+    i = _index_of_difference(messages, others)
+    if i == len(messages) == len(others):
+        return []
+    if i >= len(others):
+        return [f"there are {len(messages) - i} messages more, from {_shorten_message(messages[i])}."]
+    if i >= len(messages):
+        return [f"there are {len(others) - i} messages less, from {_shorten_message(others[i])}."]
+    return [
+        f"message {i + 1} is {_excerpt_at_difference(messages[i], others[i])} "
+        f"and was {_excerpt_at_difference(others[i], messages[i])}."
+    ]
+
+
+def _tool_differences(tools: dict[str, str], others: dict[str, str]) -> list[str]:
+    if tools == others:
+        return []
+    groups = {
+        "new": sorted(tools.keys() - others.keys()),
+        "missing": sorted(others.keys() - tools.keys()),
+        "changed": sorted(name for name in tools.keys() & others.keys() if tools[name] != others[name]),
+    }
+    parts = [f"{', '.join(names)} {group}" for group, names in groups.items() if names]
+    return [f"tools: {'; '.join(parts)}."]
+
+
+def _excerpt_at_difference(message: Any, other: Any) -> str:
+    """The message, from a little before the first difference."""
+    text, compared = as_text(message), as_text(other)
+    start = max(0, next((i for i, (a, b) in enumerate(zip(text, compared, strict=False)) if a != b), 0) - 30)
+    return _shorten_message(text[start:], "…" if start else "")
+
+
+def _shorten_message(message: Any, prefix: str = "") -> str:
+    text = as_text(message)
+    return repr(prefix + (text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"))

@@ -1,14 +1,14 @@
 """Plan, execute, verify, synthesize."""
 
-from ferrule.workflow.coordination import CoordinationAgent
+from ferrule.workflow.checkpoints import open_checkpointer
 from ferrule.workflow.execution import ExecutionAgent
+from ferrule.workflow.finish import CoordinationAgent
 from ferrule.workflow.graph import GraphWorkflow
 from ferrule.workflow.plan import Plan, PlanStep
 from ferrule.workflow.planning import PlanningAgent
-from ferrule.workflow.results import StepContext, StepResult, Verification
-from ferrule.workflow.simple import SimpleWorkflow
+from ferrule.workflow.results import StepContext, StepResult, Verification, Workflow, WorkflowResult
 from ferrule.workflow.verification import VerificationAgent
-from ferrule.workflow.workflow import Workflow, WorkflowResult
+from ferrule.workflow.workflow import SimpleWorkflow
 
 __all__ = [
     "CoordinationAgent",
@@ -24,4 +24,5 @@ __all__ = [
     "VerificationAgent",
     "Workflow",
     "WorkflowResult",
+    "open_checkpointer",
 ]

@@ -1,100 +1,114 @@
-"""Where LangGraph keeps the checkpoints of runs: beside the records, in the same kind of store."""
+"""LangGraph checkpointers for `GraphWorkflow`, in SQLite or Postgres.
+
+Checkpoints show how far a run is; no run needs them to continue. So a checkpointer whose database is down or was
+restarted is logged and does not stop a plan.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final
 
-from ferrule.store.location import Location
+from ferrule.errors import MissingExtra, SetupError
+from ferrule.store.location import make_directory
 
-BUSY_SECONDS = 20
-"""How long to wait while another process writes."""
+logger = logging.getLogger("ferrule.workflow")
 
-T = TypeVar("T")
+MAX_CONNECTIONS: Final = 4
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds to wait for a connection; then the checkpoint is not written."""
 
 
 @asynccontextmanager
-async def open_checkpoints(location: Location, clean: Callable[[Any], Any]) -> AsyncIterator[Any]:
-    """A saver of LangGraph. What it writes down is made `clean` before."""
-    serializer = _serializer(clean)
-    if location.kind == "postgresql":
-        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-
-        url = str(location.database).replace("postgresql+psycopg://", "postgresql://", 1)
-        async with AsyncPostgresSaver.from_conn_string(url, serde=serializer) as saver:
-            await saver.setup()
-            yield saver
-    elif location.kind == "sqlite":
-        path = Path(str(location.database))
-        connection = await asyncio.to_thread(_connect, path.with_name(f"{path.stem}-graph.db"))
-        with closing(connection), ThreadPoolExecutor(1, "ferrule-checkpoints") as thread:
-            yield _sqlite_saver(connection, thread, serializer)
+async def open_checkpointer(url: str) -> AsyncIterator[Any]:
+    """A checkpointer for `GraphWorkflow`, at `sqlite:///path` or `postgresql://…`. Its tables are created."""
+    if url.startswith("sqlite:///"):
+        opened = _open_sqlite(Path(url.removeprefix("sqlite:///")))
+    elif url.startswith(("postgresql://", "postgres://")):
+        opened = _open_postgres(url)
     else:
-        from langgraph.checkpoint.memory import InMemorySaver
-
-        yield InMemorySaver(serde=serializer)
-
-
-def _serializer(clean: Callable[[Any], Any]) -> Any:
-    """LangGraph's own, and JSON for what it cannot write: numbers of more than 64 bits."""
-    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-
-    class Serializer(JsonPlusSerializer):
-        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-            obj = clean(obj)
-            try:
-                return super().dumps_typed(obj)
-            except TypeError:
-                return "plain-json", json.dumps(obj).encode()
-
-        def loads_typed(self, data: tuple[str, bytes]) -> Any:
-            return json.loads(data[1]) if data[0] == "plain-json" else super().loads_typed(data)
-
-    return Serializer()
+        raise SetupError(f"There is no checkpointer for {url!r}. Write sqlite:///path or postgresql://….")
+    async with opened as saver:
+        await saver.setup()
+        yield saver
 
 
-def _sqlite_saver(connection: sqlite3.Connection, thread: ThreadPoolExecutor, serializer: Any) -> Any:
-    """LangGraph's saver for SQLite in a thread, with one transaction for each step of the graph.
+@asynccontextmanager
+async def _open_sqlite(path: Path) -> AsyncIterator[Any]:
+    try:
+        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+    except ImportError:
+        raise MissingExtra("langgraph-checkpoint-sqlite", "langgraph") from None
+    make_directory(path.parent)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    path.chmod(0o600)  # SQLite gives its other files the mode of this one
+    async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
+        yield saver
 
-    Its own async saver makes two, and goes to its thread and back three or four times for each: that is more than
-    the graph itself costs.
-    """
-    from langgraph.checkpoint.base import WRITES_IDX_MAP
-    from langgraph.checkpoint.sqlite import SqliteSaver
 
-    class Saver(SqliteSaver):
+@asynccontextmanager
+async def _open_postgres(url: str) -> AsyncIterator[Any]:
+    """With a pool that checks each connection before it is used: after a restart of the database it opens new ones."""
+    try:
+        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+        from psycopg.rows import dict_row
+        from psycopg_pool import AsyncConnectionPool
+    except ImportError:
+        raise MissingExtra("langgraph-checkpoint-postgres", "langgraph") from None
+    pool: Any = AsyncConnectionPool(
+        url,
+        open=False,
+        min_size=1,
+        max_size=MAX_CONNECTIONS,
+        timeout=CONNECT_TIMEOUT,
+        kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
+        check=AsyncConnectionPool.check_connection,
+    )
+    async with pool:
+        yield AsyncPostgresSaver(pool)
+
+
+def log_checkpointer_errors(saver: Any) -> Any:
+    """Wrap a checkpointer, so that its failures are logged instead of raised. None stays None."""
+    if saver is None:
+        return None
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+    class ErrorLoggingCheckpointer(BaseCheckpointSaver[Any]):
+        """Passes everything on; what could not be written is not written."""
+
+        @property
+        def config_specs(self) -> Any:
+            return saver.config_specs
+
+        def get_next_version(self, current: Any, channel: Any) -> Any:
+            return saver.get_next_version(current, channel)
+
         async def aget_tuple(self, config: Any) -> Any:
-            return await _within(thread, self.get_tuple, config)
+            try:
+                return await saver.aget_tuple(config)
+            except Exception as error:
+                return _log_failure(error)
 
         async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
-            return await _within(thread, self.put, config, checkpoint, metadata, new_versions)
+            try:
+                return await saver.aput(config, checkpoint, metadata, new_versions)
+            except Exception as error:
+                _log_failure(error)
+                return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
 
-        async def aput_writes(
-            self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-        ) -> None:
-            # What a node gives is in the checkpoint that follows at once: no two of ours run side by side, one of
-            # which could be done before the other. What people are asked, and say, stands in no checkpoint.
-            if any(channel in WRITES_IDX_MAP for channel, _ in writes):
-                await _within(thread, self.put_writes, config, writes, task_id, task_path)
+        async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+            try:
+                await saver.aput_writes(config, writes, task_id, task_path)
+            except Exception as error:
+                _log_failure(error)
 
-        async def adelete_thread(self, thread_id: str) -> None:
-            await _within(thread, self.delete_thread, thread_id)
-
-    return Saver(connection, serde=serializer)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")  # as the records: a crash of the process loses nothing
-    return connection
+    return ErrorLoggingCheckpointer(serde=saver.serde)
 
 
-async def _within(thread: ThreadPoolExecutor, work: Callable[..., T], *given: Any) -> T:
-    return await asyncio.get_running_loop().run_in_executor(thread, work, *given)
+def _log_failure(error: Exception) -> None:
+    logger.warning("error=<%s: %s> | a checkpoint could not be used; the run goes on", type(error).__name__, error)

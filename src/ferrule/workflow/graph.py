@@ -1,264 +1,119 @@
-"""The workflow as a graph of LangGraph, with its checkpoints.
+"""The workflow as a LangGraph graph. Its nodes call the same stages as `SimpleWorkflow`.
 
     planning ─► execution ─► verification ─► execution …
        ▲            │              │
-       └────────────│──────────────┘ a result is so bad that the rest is planned anew
+       └────────────│──────────────┘ a bad result: the rest is planned again
                     └──────► synthesis ─► end
 
-Execution begins every step that can begin and ends with the next result, so a step starts as soon as what it needs is
-there, and there is a checkpoint after every result. A run that was killed goes on from the last one; what was done
-after it is known from the records of its calls, and is not done again. Where a person must speak, the graph is
-interrupted.
+The execution node starts every step that is ready and returns when the next results are available. The stages write
+their results into the store, and a resumed run continues from there: the graph starts again at `planning`, which finds
+the existing plan. The state of the graph only shows how far a run is. A checkpointer is not needed, but allows watching
+runs with LangGraph's tools.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from typing import Any, Literal, TypedDict
 
-from ferrule.agent.answer import AgentState
-from ferrule.agent.approval import ApprovalPolicy
-from ferrule.agent.limits import RunLimits
+from ferrule.agent.run import RunLimits
+from ferrule.core.model import Model
+from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.errors import MissingExtra
-from ferrule.library import UnifiedToolLibrary
-from ferrule.models.model import Model
-from ferrule.workflow.budget import Budget
-from ferrule.workflow.checkpoints import open_checkpoints
-from ferrule.workflow.concluding import Clock, conclude, ended
-from ferrule.workflow.conductor import Conductor
-from ferrule.workflow.execution import Word
-from ferrule.workflow.notes import RunNotes
-from ferrule.workflow.past import Spent, WaitingRuns, plan_in, results_in, spent_in, words_for
-from ferrule.workflow.plan import Plan
-from ferrule.workflow.planning import planning_toolbox
-from ferrule.workflow.recovery import Records
-from ferrule.workflow.results import StepContext, StepResult
-from ferrule.workflow.team import Team
-from ferrule.workflow.workflow import (
-    Answers,
-    Approvals,
-    OnWorkflowEvent,
-    PlanMade,
-    StepEnded,
-    WorkflowResult,
-    new_run_id,
-    nobody,
-)
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.store.redaction import to_storable_text
+from ferrule.workflow.checkpoints import log_checkpointer_errors
+from ferrule.workflow.results import StepResult
+from ferrule.workflow.workflow import PlanWorkflow, WorkflowRun
 
-STEPS_OF_GRAPH = 1_000
-"""More nodes than any plan can need; without it LangGraph stops after 25."""
+MAX_NODES = 1_000
+"""More nodes than any plan can need; LangGraph's default stops after 25."""
 
 
 class PlanState(TypedDict, total=False):
-    """What is in a checkpoint. A node gives only what it has changed: all else would be written again."""
+    """The state of the graph."""
 
     question: str
-    history: str
     task_plan: dict[str, Any]
-    step_results: dict[str, dict[str, Any]]
-    fresh: list[dict[str, Any]]
-    """Results that are not verified yet."""
+    step_results: list[dict[str, Any]]
     current_step: int
-    """How many steps have their results."""
-    is_bad: bool
-    """A result is so bad that the rest is to be planned anew."""
+    """How many steps have results."""
     errors: list[str]
     final_answer: str
 
 
-@dataclass(slots=True, kw_only=True)
-class _Life:
-    """What a run has beside its checkpoints while it is alive."""
+class GraphRun:
+    """The context of a graph: the run, and its results that are not verified yet."""
 
-    library: UnifiedToolLibrary
-    team: Team
-    budget: Budget
-    notes: RunNotes
-    records: Records
-    known_plan: Plan | None
-    tell: OnWorkflowEvent
-    clock: Clock
-    words: Mapping[str, Word] = field(default_factory=dict)
-    """What people have said to what the run asked them."""
-    before: tuple[Plan, dict[str, StepResult]] | None = None
-    """The plan and the results with their secrets, if the run has waited in this process."""
-    conductor: Conductor | None = None
-    kept_plan: Plan | None = None
-    """The plan as the last checkpoint has it."""
+    def __init__(self, run: WorkflowRun, *, shows_state: bool) -> None:
+        self.run, self._shows_state = run, shows_state
+        self.unverified: list[StepResult] = []
 
-    def conduct(self, state: PlanState) -> Conductor:
-        """The conductor of the run; after a restart, made from the checkpoint."""
-        if self.conductor is None:
-            said = state.get("step_results", {}).items() if self.before is None else ()
-            kept = {key: StepResult.from_dict(one) for key, one in said}
-            self.kept_plan, results = self.before or (Plan.from_dict(state["task_plan"]), kept)
-            self.conductor = self.team.conduct(
-                self.kept_plan,
-                StepContext(
-                    question=state["question"],
-                    run_id=self.notes.run_id,
-                    results=results,
-                    history=state.get("history", ""),
-                ),
-                library=self.library,
-                budget=self.budget,
-                records=self.records,
-            )
-            self.conductor.take_words(self.words)
-            self.tell(PlanMade(self.kept_plan, tuple(results.values())))
-        return self.conductor
-
-    def changed_plan(self) -> PlanState:
-        """The plan, if it is another than that of the last checkpoint."""
-        if self.conductor is None or self.conductor.plan is self.kept_plan:
-            return PlanState()
-        self.kept_plan = self.conductor.plan
-        return PlanState(task_plan=self.kept_plan.to_dict())
+    def state(self) -> PlanState:
+        """The state of the run, without secrets. Mostly empty without a checkpointer, because nothing else reads it."""
+        runner, log = self.run.runner, self.run.log
+        if not self._shows_state:
+            return PlanState(current_step=len(runner.context.results))
+        issues = [
+            f"Step {result.step_id}: {issue}"
+            for result in runner.results
+            if result.verification is not None
+            for issue in result.verification.issues
+        ]
+        state = PlanState(
+            task_plan=log.redact_plan_dict(runner.plan.to_dict()),
+            step_results=[result.to_dict() for result in runner.results],
+            current_step=len(runner.context.results),
+            errors=[*runner.plan.problems, *issues],
+            final_answer=self.run.answer,
+        )
+        redacted: PlanState = log.redact(state)
+        return redacted
 
 
-class GraphWorkflow:
+class GraphWorkflow(PlanWorkflow):
     """Answers questions with a plan, on LangGraph."""
+
+    kind = "langgraph"
 
     def __init__(
         self,
         library: UnifiedToolLibrary,
         model: Model,
         *,
-        policy: ApprovalPolicy | None = None,
+        policy: CallPolicy | None = None,
         tools: Collection[str] | None = None,
         limits: RunLimits | None = None,
+        principal: Principal = PLANNER_PRINCIPAL,
+        checkpointer: Any = None,
     ) -> None:
-        """`tools` are the only ones a plan may use; of `limits`, turns say nothing about plans."""
-        try:
-            import langgraph.graph  # noqa: F401
-        except ImportError:
-            raise MissingExtra("langgraph", "langgraph") from None
-        self._library, self._model, self._policy, self._tools = library, model, policy, tools
-        self._limits, self._toolbox = limits, planning_toolbox(library, tools)
-        self._waiting, self._alive = WaitingRuns(), set[RunNotes]()
-        self._stack = AsyncExitStack()
-        self._graph: Any = None
-        self._opening = asyncio.Lock()
+        """`checkpointer` is a LangGraph checkpointer, such as `open_checkpointer` gives. It receives the state after
+        each node, under the run's id.
+        """
+        super().__init__(library, model, policy=policy, tools=tools, limits=limits, principal=principal)
+        self._checkpointer = checkpointer
+        self._graph = build_graph().compile(checkpointer=log_checkpointer_errors(checkpointer))
 
-    async def aclose(self) -> None:
-        """Close the checkpoints."""
-        self._graph = None
-        await self._stack.aclose()
-
-    async def run(
-        self,
-        task: str,
-        context: Mapping[str, Any] | None = None,
-        *,
-        run_id: str | None = None,
-        on_event: OnWorkflowEvent | None = None,
-    ) -> WorkflowResult:
-        """Answer a question. `context["history"]` is what was said before it, in words."""
-        notes = RunNotes(self._library, run_id or new_run_id())
-        history = str((context or {}).get("history", ""))
-        notes.write("begin", task=task, strategy="plan", workflow="langgraph", history=history)
-        begin = PlanState(question=task, history=history)
-        return await self._go_on(notes, task, begin, Records(), None, on_event, Spent(), {})
-
-    async def resume(
-        self,
-        run_id: str,
-        answer: Answers = None,
-        *,
-        approvals: Approvals = None,
-        on_event: OnWorkflowEvent | None = None,
-    ) -> WorkflowResult:
-        """Go on with a run that waits, or that a crash interrupted; what was done is not done again."""
-        notes = RunNotes(self._library, run_id)
-        entries = await notes.read()
-        begin, end = entries[0], entries[-1] if entries[-1]["kind"] == "end" else None
-        plan = plan_in(entries)
-        if end is not None and end["state"] != AgentState.WAITING:
-            return ended(run_id, begin["task"], plan, results_in(entries), end)
-        records = await Records.of_run(self._library.engine, run_id)
-        graph = await self._open()
-        state = await graph.aget_state(_config(run_id))
-        # Killed before the first checkpoint, it begins anew; else it goes on where it was.
-        again = None if state.values else PlanState(question=begin["task"], history=begin.get("history", ""))
-        # By hand and not as LangGraph's `resume`, which is lost if something else has to be done first.
-        words = words_for(end or {}, answer, approvals)
-        return await self._go_on(notes, begin["task"], again, records, plan, on_event, spent_in(entries), words)
-
-    async def _go_on(
-        self,
-        notes: RunNotes,
-        task: str,
-        begin: Any,
-        records: Records,
-        plan: Plan | None,
-        on_event: OnWorkflowEvent | None,
-        spent: Spent,
-        words: Mapping[str, Word],
-    ) -> WorkflowResult:
-        team = await Team.of(self._library, self._model, task, self._policy, self._tools, self._toolbox)
-        life = _Life(
-            library=self._library,
-            team=team,
-            budget=spent.budget(self._limits, team),
-            notes=notes,
-            records=records,
-            known_plan=plan,
-            tell=on_event or nobody,
-            clock=Clock(),
-            words=words,
-            before=self._waiting.take(notes.run_id),
-        )
-        if life.before is not None:
-            notes.learn(life.before[0].to_dict())
-        notes.watch(begin)
-        graph = await self._open()
-        self._alive.add(notes)
-        try:
-            state = await graph.ainvoke(begin, _config(notes.run_id), context=life)
-        finally:
-            self._alive.discard(notes)
-            if life.conductor is not None:
-                await life.conductor.stop()
-        if "final_answer" not in state:
-            life.clock.lap("execution")  # else it is told when there is an answer
-        answer = state.get("final_answer", "")
-        done = conclude(notes, task, life.conduct(state), answer, team=life.team, clock=life.clock)
-        if done.state is AgentState.WAITING:
-            self._waiting.keep(notes.run_id, life.conduct(state))
-        else:
-            await graph.checkpointer.adelete_thread(notes.run_id)  # each has all results in it, and none is read again
-        return done
-
-    async def _open(self) -> Any:
-        async with self._opening:
-            if self._graph is not None:
-                return self._graph
-            checkpointer = await self._stack.enter_async_context(
-                open_checkpoints(self._library.engine.store.location, self._without_secrets)
-            )
-            self._graph = build_graph().compile(checkpointer=checkpointer)
-        return self._graph
-
-    def _without_secrets(self, value: Any) -> Any:
-        """What may be in a checkpoint: as much as may be in notes."""
-        suspected = [notes for notes in self._alive if notes.may_hold_secrets]
-        for notes in suspected:
-            value = notes.without_secrets(value)
-        return self._library.engine.store.redaction.clean(value) if suspected else value
+    async def _run_stages(self, run: WorkflowRun) -> None:
+        thread_id = to_storable_text(run.log.run_id)
+        config = {"configurable": {"thread_id": thread_id}, "recursion_limit": MAX_NODES}
+        graph_run = GraphRun(run, shows_state=self._checkpointer is not None)
+        question = run.log.redact(run.history.task)
+        await self._graph.ainvoke(PlanState(question=question), config, context=graph_run)
 
 
 def build_graph() -> Any:
     """The nodes and the edges."""
-    from langgraph.graph import END, START, StateGraph
+    try:
+        from langgraph.graph import END, START, StateGraph
+    except ImportError:
+        raise MissingExtra("langgraph", "langgraph") from None
 
-    graph: Any = StateGraph(PlanState, context_schema=_Life)
-    graph.add_node("planning", _planning)
-    graph.add_node("execution", _execution)
-    graph.add_node("verification", _verification)
-    graph.add_node("synthesis", _synthesis)
+    graph: Any = StateGraph(PlanState, context_schema=GraphRun)
+    graph.add_node("planning", _run_planning)
+    graph.add_node("execution", _run_execution)
+    graph.add_node("verification", _run_verification)
+    graph.add_node("synthesis", _run_synthesis)
     graph.add_edge(START, "planning")
     graph.add_edge("planning", "execution")
     graph.add_conditional_edges("execution", _should_verify)
@@ -267,83 +122,47 @@ def build_graph() -> Any:
     return graph
 
 
-async def _planning(state: PlanState, runtime: Any) -> PlanState:
-    life: _Life = runtime.context
-    if "task_plan" in state:
-        return await _planning_anew(state, life)
-    plan = life.known_plan
-    if plan is None:
-        plan = await life.team.planning.decompose_task(state["question"], history=state.get("history", ""))
-        life.notes.write("plan", plan=plan.to_dict())  # before anything is done: what is done belongs to this plan
-    life.clock.lap("planning")
-    life.notes.watch(plan.to_dict())
-    return PlanState(task_plan=plan.to_dict(), step_results={}, fresh=[], current_step=0, errors=list(plan.problems))
+# The nodes. All are async, even those that await nothing, because LangGraph runs other functions in a thread.
 
 
-async def _planning_anew(state: PlanState, life: _Life) -> PlanState:
-    conductor = life.conduct(state)
-    known = life.known_plan
-    if known is not None and len(known.revised_for) > len(conductor.plan.revised_for):
-        conductor.plan = known  # it was planned anew already, and then killed
-    else:
-        await conductor.revise()
-        life.notes.write("plan", plan=conductor.plan.to_dict())
-    life.notes.watch(conductor.plan.to_dict())
-    life.tell(PlanMade(conductor.plan))
-    return life.changed_plan()
+async def _run_planning(state: PlanState, runtime: Any) -> PlanState:
+    graph_run: GraphRun = runtime.context
+    if not graph_run.run.has_plan:
+        await graph_run.run.plan()
+    if graph_run.run.runner.needs_revision:  # also in a run that was interrupted before it was revised
+        await graph_run.run.revise()
+    return graph_run.state()
 
 
-async def _execution(state: PlanState, runtime: Any) -> PlanState:
-    from langgraph.types import interrupt
-
-    life: _Life = runtime.context
-    conductor = life.conduct(state)
-    fresh = await conductor.advance()
-    if conductor.is_stuck and not fresh:
-        interrupt(list(conductor.waiting))
-    found = [result.to_dict() for result in fresh]
-    life.notes.watch(found)
-    return PlanState(fresh=found) | life.changed_plan()
+async def _run_execution(state: PlanState, runtime: Any) -> PlanState:
+    graph_run: GraphRun = runtime.context
+    if not graph_run.run.runner.is_done:
+        graph_run.unverified = await graph_run.run.execute()
+    return graph_run.state()
 
 
-async def _should_verify(state: PlanState) -> Literal["verification", "execution", "synthesis"]:
-    # Async, though it waits for nothing: LangGraph takes other functions to a thread and back.
-    if state.get("fresh"):
+async def _should_verify(state: PlanState, runtime: Any) -> Literal["verification", "execution", "synthesis"]:
+    graph_run: GraphRun = runtime.context
+    runner = graph_run.run.runner
+    if graph_run.unverified:
         return "verification"
-    return "synthesis" if state["current_step"] >= len(state["task_plan"]["steps"]) else "execution"
+    return "synthesis" if runner.is_done or runner.is_blocked else "execution"
 
 
-async def _should_revise(state: PlanState) -> Literal["planning", "execution"]:
-    return "planning" if state["is_bad"] else "execution"
+async def _run_verification(state: PlanState, runtime: Any) -> PlanState:
+    graph_run: GraphRun = runtime.context
+    results, graph_run.unverified = graph_run.unverified, []
+    await graph_run.run.verify(results)
+    return graph_run.state()
 
 
-async def _verification(state: PlanState, runtime: Any) -> PlanState:
-    life: _Life = runtime.context
-    conductor, known, errors = life.conduct(state), dict(state["step_results"]), list(state["errors"])
-    for said in state["fresh"]:
-        verified = await conductor.verify(StepResult.from_dict(said))
-        if verified is None:
-            continue
-        conductor.settle(verified)
-        known[str(verified.step_id)] = verified.to_dict()
-        life.notes.write("step", result=known[str(verified.step_id)])
-        life.tell(StepEnded(verified))
-        if verified.verification is not None:
-            errors += [f"Step {verified.step_id}: {issue}" for issue in verified.verification.issues]
-    results = {step_id: known[step_id] for step_id in conductor.context.results}
-    done = PlanState(fresh=[], step_results=results, current_step=len(results), is_bad=conductor.needs_revision)
-    return done | (PlanState(errors=errors) if errors != state["errors"] else PlanState()) | life.changed_plan()
+async def _should_revise(state: PlanState, runtime: Any) -> Literal["planning", "execution"]:
+    graph_run: GraphRun = runtime.context
+    return "planning" if graph_run.run.runner.needs_revision else "execution"
 
 
-async def _synthesis(state: PlanState, runtime: Any) -> PlanState:
-    life: _Life = runtime.context
-    conductor = life.conduct(state)
-    life.clock.lap("execution")
-    answer = await life.team.answer(state["question"], conductor)
-    life.clock.lap("synthesis")
-    life.notes.watch(answer)
-    return PlanState(final_answer=answer)
-
-
-def _config(run_id: str) -> dict[str, Any]:
-    return {"configurable": {"thread_id": run_id}, "recursion_limit": STEPS_OF_GRAPH}
+async def _run_synthesis(state: PlanState, runtime: Any) -> PlanState:
+    graph_run: GraphRun = runtime.context
+    if graph_run.run.runner.is_done:  # otherwise a person must reply first
+        await graph_run.run.synthesize()
+    return graph_run.state()

@@ -1,24 +1,203 @@
-"""A plan: steps that need each other's results.
+"""A plan: steps that depend on each other's results.
 
-Models write plans as JSON, seldom without a mistake. What can be mended without guessing is mended, and said.
+Models write plans as JSON, seldom without a mistake. What can be repaired without guessing is repaired and reported.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from ferrule.names import near_names
-from ferrule.workflow.references import steps_referred_to, with_other_ids
+from ferrule.core.content import as_text, copy_json
+from ferrule.core.names import did_you_mean, model_name, similar_names
+from ferrule.errors import InvalidArguments
+
+# ---- references: results of earlier steps in the parameters of later ones
+#
+# `${1}` is the whole result of step 1, `${1.items[0].name}` a field at any depth. A parameter that is nothing but a
+# reference keeps the type of the result; inside a longer text the result is inserted as text. Models also write
+# `{{1.name}}`, `${steps.1.result.name}` or `${step_1.name}`, so these forms work too. `${HOME}` is not a reference.
+
+_REFERENCE = re.compile(r"\$\{([^{}$]{1,300})\}|\{\{([^{}]{1,300})\}\}")
+_STEP_REFERENCE = r"^\s*(?:steps?(?:_results?)?\s*[._\[]?\s*){optional}(?P<id>{ids})\]?\s*(?P<path>(?:[.\[].*)?)$"
+_PATH_PART = re.compile(r"\.?([^.\[\]]+)|\[\s*(-?\d+)\s*\]|\[\s*[\"']([^\"']+)[\"']\s*\]")
+_WHOLE_RESULT_NAMES: Final = ("result", "output")
+"""Names for the whole result, which models often write before the path."""
+MAX_NAMES: Final = 10
+MAX_INSERTED_SIZE: Final = 1_000_000
+"""Characters of JSON that the references of one step may insert: a short plan can repeat a long result many times."""
+
+
+def resolve_references(
+    value: Any, results: Mapping[str, Any], *, step: Any = "", max_size: int = MAX_INSERTED_SIZE
+) -> Any:
+    """Replace the references in a value by results.
+
+    Raises InvalidArguments for a reference that cannot be resolved, and where more than `max_size` would be inserted.
+    """
+    return _ReferenceResolver(results, step, max_size).resolve(value)
+
+
+def find_referenced_steps(value: Any, step_ids: Collection[str] = ()) -> list[str]:
+    """The ids of the steps whose results a value refers to. `step_ids` are those that exist, as far as known."""
+    targets: dict[str, None] = {}
+    if isinstance(value, str):
+        for match in _REFERENCE.finditer(value):
+            if (parsed := _parse_reference(match, step_ids)) is not None:
+                targets[parsed["id"]] = None
+    elif isinstance(value, (Mapping, list)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            targets |= dict.fromkeys(find_referenced_steps(inner, step_ids))
+    return list(targets)
+
+
+def find_referenced_values(value: Any, results: Mapping[str, Any]) -> list[Any]:
+    """The values that the references in a value refer to, as far as these results have them."""
+    if isinstance(value, str):
+        values = []
+        for match in _REFERENCE.finditer(value):
+            parsed = _parse_reference(match, results)
+            if parsed is not None and parsed["id"] in results:
+                with suppress(InvalidArguments):
+                    values.append(_look_up_reference(match, results, ""))
+        return values
+    members = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [inner for member in members for inner in find_referenced_values(member, results)]
+
+
+def renumber_references(value: Any, ids: Mapping[str, Any]) -> Any:
+    """Change the step ids in the references of a value. `ids` maps old ids to new ones."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda match: _renumber_reference(match, ids), value)
+    if isinstance(value, Mapping):
+        return {name: renumber_references(inner, ids) for name, inner in value.items()}
+    return [renumber_references(inner, ids) for inner in value] if isinstance(value, list) else value
+
+
+def _renumber_reference(match: re.Match[str], ids: Mapping[str, Any]) -> str:
+    parsed = _parse_reference(match, ids)
+    if parsed is None or parsed["id"] not in ids:
+        return match.group()
+    start, end = parsed.span("id")
+    changed = f"{parsed.string[:start]}{ids[parsed['id']]}{parsed.string[end:]}"
+    return match.group().replace(parsed.string, changed, 1)
+
+
+class _ReferenceResolver:
+    """Inserts results into the parameters of one step, and stops before they become too large."""
+
+    def __init__(self, results: Mapping[str, Any], step: Any, max_size: int) -> None:
+        self._results, self._step = results, step
+        self._max_size, self._size = max_size, 0
+        self._texts: dict[str, str] = {}
+
+    def resolve(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._resolve_text(value)
+        if isinstance(value, Mapping):
+            return {name: self.resolve(inner) for name, inner in value.items()}
+        return [self.resolve(inner) for inner in value] if isinstance(value, list) else value
+
+    def _resolve_text(self, text: str) -> Any:
+        whole = _REFERENCE.fullmatch(text.strip())
+        if whole is not None and _parse_reference(whole, self._results) is not None:
+            self._insert(whole)
+            return copy_json(_look_up_reference(whole, self._results, self._step))
+        return _REFERENCE.sub(
+            lambda match: match.group() if _parse_reference(match, self._results) is None else self._insert(match),
+            text,
+        )
+
+    def _insert(self, reference: re.Match[str]) -> str:
+        """The result as text, if there is room for it."""
+        text = self._texts.get(reference.group())
+        if text is None:
+            text = as_text(_look_up_reference(reference, self._results, self._step))
+            self._texts[reference.group()] = text
+        self._size += len(text) + 1
+        if self._size > self._max_size:
+            raise InvalidArguments(
+                f"Step {self._step} was not executed: the results that its parameters refer to have more than "
+                f"{self._max_size} characters together, with {reference.group()}. Refer to parts of results, or to "
+                "fewer of them."
+            )
+        return text
+
+
+def _look_up_reference(match: re.Match[str], results: Mapping[str, Any], step: Any) -> Any:
+    parsed = _parse_reference(match, results)
+    if parsed is None or parsed["id"] not in results:
+        available = ", ".join(results) or "none"
+        raise InvalidArguments(
+            f"Step {step} refers to {match.group()}, but that step has no result. Available results: {available}."
+        )
+    return _follow_path(results[parsed["id"]], parsed["path"], match.group(), step)
+
+
+def _parse_reference(match: re.Match[str], step_ids: Collection[str] = ()) -> re.Match[str] | None:
+    """The step id and the path in a reference; None for text that only looks like a reference.
+
+    An existing step is found by its own id first, whatever that is: `2.1`, `fetch.page` or `step_1`.
+    """
+    inside = str(match.group(1) or match.group(2))
+    to_existing_step, to_any_step = _reference_patterns(tuple(step_ids))
+    if to_existing_step is not None and (parsed := to_existing_step.match(inside)) is not None:
+        return parsed
+    parsed = to_any_step.match(inside)
+    if parsed is None:
+        return None
+    return parsed if parsed["id"].isdecimal() or inside.strip().casefold().startswith("step") else None
+
+
+@lru_cache(maxsize=64)
+def _reference_patterns(step_ids: tuple[str, ...]) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:
+    """The patterns of references to one of these steps, and to any step."""
+    longest_first = sorted(step_ids, key=len, reverse=True)
+    to_existing_step = _STEP_REFERENCE.format(optional="??", ids="|".join(map(re.escape, longest_first)))
+    to_any_step = _STEP_REFERENCE.format(optional="?", ids=r"[\w-]+?")
+    return re.compile(to_existing_step, re.S) if step_ids else None, re.compile(to_any_step, re.S)
+
+
+def _follow_path(value: Any, path: str, reference: str, step: Any) -> Any:
+    for position, part in enumerate(_PATH_PART.finditer(path)):
+        name, index, quoted = part.groups()
+        key = quoted or (name or "").strip()
+        if isinstance(value, list) and index is None and key.lstrip("-").isdecimal():
+            index = key
+        elif isinstance(value, Mapping) and index in value:  # an object whose names are numbers
+            index, key = None, index
+        if index is not None:
+            if not isinstance(value, list) or not -len(value) <= int(index) < len(value):
+                raise _missing_value_error(f"[{index}]", value, reference, step)
+            value = value[int(index)]
+        elif isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif not (position == 0 and key in _WHOLE_RESULT_NAMES):
+            raise _missing_value_error(key, value, reference, step)
+    return value
+
+
+def _missing_value_error(key: str, value: Any, reference: str, step: Any) -> InvalidArguments:
+    actual = f"a {type(value).__name__}"
+    near = ""
+    if isinstance(value, Mapping):
+        actual = "an object with " + (", ".join(map(str, list(value)[:MAX_NAMES])) or "nothing")
+        near = did_you_mean(key, map(str, value))
+    elif isinstance(value, list):
+        actual = f"a list of {len(value)}"
+    return InvalidArguments(f"Step {step} refers to {reference}, but the result has no {key}: it is {actual}.{near}")
+
 
 NO_TOOL: Final = "none"
 ASK_USER: Final = "ask_user"
 """The step is a question to the user."""
-MOST_STEPS: Final = 50
+MAX_STEPS: Final = 50
 
 StepId: TypeAlias = int | str
 
@@ -28,7 +207,7 @@ PLAN_SCHEMA: Final[dict[str, Any]] = {
         "steps": {
             "type": "array",
             "minItems": 1,
-            "maxItems": MOST_STEPS,
+            "maxItems": MAX_STEPS,
             "items": {
                 "type": "object",
                 "properties": {
@@ -48,24 +227,24 @@ PLAN_SCHEMA: Final[dict[str, Any]] = {
     },
     "required": ["steps"],
 }
-"""What a model is asked for."""
+"""The schema that a model is asked to follow."""
 
-_NAME: Final = {"type": ["integer", "string"]}
-_ACCEPTED: Final[dict[str, Any]] = {
+_STEP_ID: Final = {"type": ["integer", "string"]}
+_ACCEPTED_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "steps": {
             "type": "array",
             "minItems": 1,
-            "maxItems": MOST_STEPS,
+            "maxItems": MAX_STEPS,
             "items": {
                 "type": "object",
                 "properties": {
-                    "id": _NAME,
+                    "id": _STEP_ID,
                     "description": {"type": "string"},
                     "tool_type": {"type": "string"},
                     "parameters": {"type": "object"},
-                    "dependencies": {"type": "array", "items": _NAME},
+                    "dependencies": {"type": "array", "items": _STEP_ID},
                 },
                 "required": ["id", "description"],
             },
@@ -73,8 +252,8 @@ _ACCEPTED: Final[dict[str, Any]] = {
     },
     "required": ["steps"],
 }
-"""What a plan is taken for without asking the model again: ids may be texts, and what nobody reads may be anything."""
-_TOLD: Final = 5
+"""Plans that are accepted without asking the model again: ids may be strings, and unused fields may be anything."""
+_MAX_ERRORS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,27 +263,40 @@ class PlanStep:
     id: StepId
     description: str
     tool_type: str = NO_TOOL
-    """The tool, as models know it; `none` = think, `ask_user` = ask."""
+    """The tool's name for models; `none` = reasoning, `ask_user` = a question."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """What is known of its arguments; may refer to results of other steps: `${1}`, `${1.items[0].name}`."""
+    """The arguments, possibly incomplete. They may refer to results of other steps: `${1}`, `${1.items[0].name}`."""
     dependencies: tuple[StepId, ...] = ()
     complexity: int = 1
     expected: str = ""
-    """What kind of result it should give: `number`, `date`, `text` …; empty = anything."""
+    """The expected type of the result: `number`, `date`, `text` …; empty = any."""
+    waits_for_all: bool = False
+    """The plan does not say which results it needs: reasoning waits for all earlier steps, and uses what succeeded."""
+
+    @classmethod
+    def of(cls, step: PlanStep | Mapping[str, Any]) -> PlanStep:
+        """A step, which may be an object as models write it."""
+        return step if isinstance(step, PlanStep) else _parse_step(step, 1)
+
+    def find_awaited_steps(self, steps: Sequence[PlanStep]) -> list[StepId]:
+        """The steps of a plan that must have ended before this one starts, whether they succeeded or not."""
+        if not self.waits_for_all or self.tool_type != NO_TOOL:
+            return []
+        return [step.id for step in islice(steps, next(at for at, step in enumerate(steps) if step.id == self.id))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Steps, each after those it depends on."""
+    """The steps of a plan, each placed after the steps it depends on."""
 
     steps: tuple[PlanStep, ...]
     parallel_groups: tuple[tuple[StepId, ...], ...] = ()
-    """Steps that can be done at once, group after group."""
+    """Groups of steps that can run concurrently, in order."""
     total_estimated_time: float = 0.0
     problems: tuple[str, ...] = ()
-    """What was wrong with it and has been mended."""
+    """Mistakes in the plan that were repaired."""
     revised_for: tuple[StepId, ...] = ()
-    """Steps whose results were so bad that what was to come after them was planned anew."""
+    """Steps with bad results, because of which the following steps were planned again."""
 
     def __getitem__(self, step_id: StepId) -> PlanStep:
         return next(step for step in self.steps if str(step.id) == str(step_id))
@@ -120,6 +312,7 @@ class Plan:
                     "dependencies": list(step.dependencies),
                     "complexity": step.complexity,
                     "expected": step.expected,
+                    **({"waits_for_all": True} if step.waits_for_all else {}),
                 }
                 for step in self.steps
             ],
@@ -130,201 +323,223 @@ class Plan:
         }
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Plan:
+    def from_dict(cls, data: Mapping[str, Any]) -> Plan:
         """A plan as `to_dict` wrote it."""
         return cls(
             steps=tuple(
-                PlanStep(**{**step, "dependencies": tuple(step.get("dependencies", ()))}) for step in said["steps"]
+                PlanStep(**{**step, "dependencies": tuple(step.get("dependencies", ()))}) for step in data["steps"]
             ),
-            parallel_groups=tuple(tuple(group) for group in said.get("parallel_groups", ())),
-            total_estimated_time=float(said.get("total_estimated_time", 0)),
-            problems=tuple(said.get("problems", ())),
-            revised_for=tuple(said.get("revised_for", ())),
+            parallel_groups=tuple(tuple(group) for group in data.get("parallel_groups", ())),
+            total_estimated_time=float(data.get("total_estimated_time", 0)),
+            problems=tuple(data.get("problems", ())),
+            revised_for=tuple(data.get("revised_for", ())),
         )
 
 
-def faults_of(said: Any) -> list[str]:
-    """What is wrong with a plan by its schema, in words for the model that wrote it; empty where nothing is."""
-    return [f"{_place(error.instance_path)}: {error.message}." for error in islice(_schema().iter_errors(said), _TOLD)]
+def find_plan_errors(value: Any) -> list[str]:
+    """The schema violations of a plan, as text for the model that wrote it; empty if there are none."""
+    errors = islice(_plan_validator().iter_errors(value), _MAX_ERRORS)
+    return [f"{_format_path(error.instance_path)}: {error.message}." for error in errors]
 
 
 @lru_cache(maxsize=1)
-def _schema() -> Any:
+def _plan_validator() -> Any:
     import jsonschema_rs  # 30 ms to import: only when a plan is made
 
-    return jsonschema_rs.validator_for(_ACCEPTED)
+    return jsonschema_rs.validator_for(_ACCEPTED_SCHEMA)
 
 
-def _place(path: Sequence[str | int]) -> str:
-    return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path).lstrip(".") or "the plan"
+def _format_path(path: Sequence[str | int]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".") or "the plan"
 
 
-def single_step(question: str, tool_type: str = NO_TOOL, **parameters: Any) -> Plan:
-    """The plan for a question that needs none."""
+def single_step_plan(question: str, tool_type: str = NO_TOOL, **parameters: Any) -> Plan:
+    """A plan that consists of one step."""
     step = PlanStep(id=1, description=question, tool_type=tool_type, parameters=parameters)
     return Plan(steps=(step,), parallel_groups=((1,),))
 
 
-def plan_of(
-    said: Any,
+def parse_plan(
+    value: Any,
     tools: Collection[str],
     *,
     after: Sequence[PlanStep] = (),
-    lost: Collection[StepId] = (),
+    failed: Collection[StepId] = (),
     once: Sequence[PlanStep] = (),
 ) -> Plan | None:
-    """The plan a model wrote, mended; None when there is no step in it. `tools` are the names it may use.
+    """Parse and repair the plan a model wrote; None if it has no steps. `tools` are the names it may use.
 
-    It goes on `after` steps that were begun already; of those, the `lost` ones have no result to build on, and what
-    the ones for `once` do is not done again.
+    The new steps follow those in `after`, which have already started. Steps may not depend on the `failed` ones among
+    those, and a step that would repeat one in `once` is removed.
     """
-    steps, problems = _steps_in(said)
+    steps, problems = _parse_steps(value)
     if not steps:
         return None
-    gone = {str(one) for one in lost}
-    steps = [_with_known_tool(step, tools, problems) for step in steps]
-    steps = _with_unique_ids(steps, problems, taken=[step.id for step in after], once=once)
-    steps = _with_known_dependencies(steps, problems, known=[step.id for step in after if str(step.id) not in gone])
-    steps = [*after, *_without_circles(steps, problems)]
+    without_result = {str(step_id) for step_id in failed}
+    earlier = [step.id for step in after]
+    steps = [_replace_unknown_tool(step, tools, problems) for step in steps]
+    steps = _make_ids_unique(steps, problems, used=earlier, once=once)
+    usable = [step_id for step_id in earlier if str(step_id) not in without_result]
+    steps = _repair_dependencies(steps, problems, earlier=usable)
+    steps = [*after, *_break_cycles(steps, problems)]
     return Plan(
         steps=tuple(steps),
-        parallel_groups=groups_of(steps),
-        total_estimated_time=_seconds_in(said),
+        parallel_groups=group_parallel_steps(steps),
+        total_estimated_time=_parse_estimated_seconds(value),
         problems=tuple(problems),
     )
 
 
-def _seconds_in(said: Any) -> float:
-    time = said.get("total_estimated_time") if isinstance(said, Mapping) else None
+def _parse_estimated_seconds(value: Any) -> float:
+    estimate = value.get("total_estimated_time") if isinstance(value, Mapping) else None
     try:
-        seconds = float(time) if isinstance(time, (int, float)) else 0.0
+        seconds = float(estimate) if isinstance(estimate, (int, float)) else 0.0
     except OverflowError:
         return 0.0
     return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
 
 
-def groups_of(steps: Sequence[PlanStep]) -> tuple[tuple[StepId, ...], ...]:
-    """Which steps can be done at once, group after group."""
+def group_parallel_steps(steps: Sequence[PlanStep]) -> tuple[tuple[StepId, ...], ...]:
+    """Group the steps that can run concurrently. Each step must come after those it depends on."""
     level: dict[str, int] = {}
-    for step in steps:  # each stands after those it depends on
-        level[str(step.id)] = 1 + max((level.get(str(needed), 0) for needed in step.dependencies), default=0)
-    found: dict[int, list[StepId]] = {}
+    groups: dict[int, list[StepId]] = {}
     for step in steps:
-        found.setdefault(level[str(step.id)], []).append(step.id)
-    return tuple(tuple(found[number]) for number in sorted(found))
+        needed = (*step.dependencies, *step.find_awaited_steps(steps))
+        number = 1 + max((level.get(str(step_id), 0) for step_id in needed), default=0)
+        level[str(step.id)] = number
+        groups.setdefault(number, []).append(step.id)
+    return tuple(tuple(groups[number]) for number in sorted(groups))
 
 
-def _steps_in(said: Any) -> tuple[list[PlanStep], list[str]]:
-    listed = said.get("steps") if isinstance(said, Mapping) else said
-    if isinstance(listed, Mapping):
-        listed = [{"id": key, **value} for key, value in listed.items() if isinstance(value, Mapping)]
+def _parse_steps(value: Any) -> tuple[list[PlanStep], list[str]]:
+    items = value.get("steps") if isinstance(value, Mapping) else value
+    if isinstance(items, Mapping):
+        items = [{"id": key, **step} for key, step in items.items() if isinstance(step, Mapping)]
     problems: list[str] = []
     steps = []
-    for number, one in enumerate(listed if isinstance(listed, list) else (), 1):
-        if isinstance(one, str):
-            one = {"description": one}
-        if not isinstance(one, Mapping):
-            problems.append(f"What stands in place {number} is no step; it was left out.")
+    for number, item in enumerate(items if isinstance(items, list) else (), 1):
+        if isinstance(item, str):
+            item = {"description": item}
+        if not isinstance(item, Mapping):
+            problems.append(f"Item {number} is not a step; it was left out.")
             continue
-        steps.append(_step_of(one, number))
-    if len(steps) > MOST_STEPS:
-        problems.append(f"Of {len(steps)} steps the first {MOST_STEPS} are kept.")
-    return steps[:MOST_STEPS], problems
+        steps.append(_parse_step(item, number))
+    if len(steps) > MAX_STEPS:
+        problems.append(f"The plan has {len(steps)} steps; only the first {MAX_STEPS} are kept.")
+    return steps[:MAX_STEPS], problems
 
 
-def _step_of(said: Mapping[str, Any], number: int) -> PlanStep:
-    step_id = said.get("id", number)
-    needed = said.get("dependencies", said.get("depends_on", ()))
-    parameters = said.get("parameters", said.get("arguments"))
-    complexity = said.get("complexity", 1)
-    tool_type = said.get("tool_type", said.get("tool"))
+def _parse_step(item: Mapping[str, Any], number: int) -> PlanStep:
+    step_id = item.get("id", number)
+    needed = item.get("dependencies", item.get("depends_on"))
+    parameters = item.get("parameters", item.get("arguments"))
+    complexity = item.get("complexity", 1)
+    tool_type = item.get("tool_type", item.get("tool"))
     return PlanStep(
         id=step_id if isinstance(step_id, (int, str)) and not isinstance(step_id, bool) else number,
-        description=str(said.get("description") or said.get("task") or f"step {number}"),
+        description=str(item.get("description") or item.get("task") or f"step {number}"),
         tool_type=str(tool_type or NO_TOOL).strip(),
         parameters=dict(parameters) if isinstance(parameters, Mapping) else {},
-        dependencies=tuple(one for one in needed if isinstance(one, (int, str))) if isinstance(needed, list) else (),
+        dependencies=tuple(d for d in needed if isinstance(d, (int, str))) if isinstance(needed, list) else (),
         complexity=complexity if isinstance(complexity, int) else 1,
-        expected=str(said.get("expected") or ""),
+        expected=str(item.get("expected") or ""),
+        waits_for_all=needed is None,
     )
 
 
-def _with_unique_ids(
-    steps: Sequence[PlanStep], problems: list[str], *, taken: Collection[StepId], once: Sequence[PlanStep]
+def _make_ids_unique(
+    steps: Sequence[PlanStep], problems: list[str], *, used: Collection[StepId], once: Sequence[PlanStep]
 ) -> list[PlanStep]:
-    """Steps that follow others have ids of their own; what they say of each other goes with them."""
-    seen = {str(one) for one in taken}
-    said = {str(step.id) for step in steps}
-    found: list[PlanStep] = []
+    """Give each step a unique id. References of later steps to a renumbered one are changed too."""
+    used_ids, written_ids = {str(step_id) for step_id in used}, {str(step.id) for step in steps}
+    unique: list[PlanStep] = []
     renamed: dict[str, StepId] = {}
-    for written in steps:
-        step = _with_other_ids(written, renamed) if renamed else written
-        same = next((one for one in once if _do_the_same(one, step)), None)
+    for original in steps:
+        step = _renumber_step(original, renamed) if renamed else original
+        same = next((other for other in once if _is_same_call(other, step)), None)
         if same is not None:
-            problems.append(f"Step {step.id} would do again what step {same.id} does; it was left out.")
+            problems.append(f"Step {step.id} would repeat what step {same.id} does; it was left out.")
             renamed.setdefault(str(step.id), same.id)
             continue
-        if str(step.id) in seen:
-            fresh = next(n for n in range(1, len(steps) + len(seen) + 2) if str(n) not in seen | said)
-            problems.append(f"Two steps have the id {step.id}; the second is now {fresh}.")
-            if str(step.id) not in {str(one.id) for one in found}:  # else what is said of it is said of the first
-                renamed.setdefault(str(step.id), fresh)
-            step = replace(step, id=fresh)
-        seen.add(str(step.id))
-        found.append(step)
-    return found
+        if str(step.id) in used_ids:
+            new_id = next(n for n in range(1, len(steps) + len(used_ids) + 2) if str(n) not in used_ids | written_ids)
+            problems.append(f"Two steps have the id {step.id}; the second is now {new_id}.")
+            # If two new steps have the same id, references mean the first one; otherwise they mean this step.
+            if str(step.id) not in {str(other.id) for other in unique}:
+                renamed.setdefault(str(step.id), new_id)
+            step = replace(step, id=new_id)
+        used_ids.add(str(step.id))
+        unique.append(step)
+    return unique
 
 
-def _with_other_ids(step: PlanStep, ids: Mapping[str, StepId]) -> PlanStep:
-    needed = tuple(ids.get(str(one), one) for one in step.dependencies)
-    return replace(step, dependencies=needed, parameters=with_other_ids(step.parameters, ids))
+def _renumber_step(step: PlanStep, ids: Mapping[str, StepId]) -> PlanStep:
+    dependencies = tuple(ids.get(str(dependency), dependency) for dependency in step.dependencies)
+    return replace(step, dependencies=dependencies, parameters=renumber_references(step.parameters, ids))
 
 
-def _do_the_same(one: PlanStep, other: PlanStep) -> bool:
-    return (one.tool_type, one.parameters) == (other.tool_type, other.parameters)
+def _is_same_call(step: PlanStep, other: PlanStep) -> bool:
+    return (step.tool_type, step.parameters) == (other.tool_type, other.parameters)
 
 
-def _with_known_tool(step: PlanStep, tools: Collection[str], problems: list[str]) -> PlanStep:
+def _replace_unknown_tool(step: PlanStep, tools: Collection[str], problems: list[str]) -> PlanStep:
     if step.tool_type in tools or step.tool_type in (NO_TOOL, ASK_USER):
         return step
+    owner, _, action = step.tool_type.rpartition(".")
+    for encoded in (model_name(step.tool_type), model_name(owner, action)):
+        if encoded in tools:  # the tool's own id, such as `math.factorial`, or `tool.action`
+            return replace(step, tool_type=encoded)
     if step.tool_type.casefold() in ("", "null", "direct", "reasoning", "llm", "无"):
         return replace(step, tool_type=NO_TOOL)
-    near = near_names(step.tool_type, tools)
+    near = similar_names(step.tool_type, tools) or _find_tools_by_parameters(step, tools)
     chosen = near[0] if len(near) == 1 else NO_TOOL
-    instead = f"{chosen!r} is used" if chosen != NO_TOOL else "it is done by thinking"
-    problems.append(f"Step {step.id} names the tool {step.tool_type!r}, which is not there; {instead} instead.")
+    instead = f"{chosen!r} is used" if chosen != NO_TOOL else "it is done by reasoning"
+    problems.append(f"Step {step.id} names the tool {step.tool_type!r}, which does not exist; {instead} instead.")
     return replace(step, tool_type=chosen)
 
 
-def _with_known_dependencies(
-    steps: Sequence[PlanStep], problems: list[str], known: Collection[StepId] = ()
+def _find_tools_by_parameters(step: PlanStep, tools: Collection[str]) -> list[str]:
+    """The tools that take exactly what the step passes: small models write `function` where the name belongs."""
+    if not step.parameters or not isinstance(tools, Mapping):
+        return []
+    schemas = {name: capability.schema for name, (_, capability) in tools.items()}
+    return [
+        name
+        for name, schema in schemas.items()
+        if {*schema.get("required", ())} <= step.parameters.keys() <= {*schema.get("properties", ())}
+    ]
+
+
+def _repair_dependencies(
+    steps: Sequence[PlanStep], problems: list[str], *, earlier: Collection[StepId]
 ) -> list[PlanStep]:
-    ids = {str(one): one for one in (*known, *(step.id for step in steps))}
-    found = []
+    """Remove unknown dependencies, and add the steps that parameters refer to."""
+    ids = {str(step_id): step_id for step_id in (*earlier, *(step.id for step in steps))}
+    checked = []
     for step in steps:
-        wanted = dict.fromkeys([*map(str, step.dependencies), *steps_referred_to(step.parameters)])
-        there = tuple(ids[one] for one in wanted if one in ids and one != str(step.id))
-        for one in wanted:
-            if one == str(step.id):
-                problems.append(f"Step {step.id} depends on itself; that was taken out.")
-            elif one not in ids and one in map(str, step.dependencies):
-                problems.append(f"Step {step.id} depends on step {one}, which is not there; that was taken out.")
-        found.append(replace(step, dependencies=there))
-    return found
+        needed = dict.fromkeys([*map(str, step.dependencies), *find_referenced_steps(step.parameters, ids)])
+        for step_id in needed:
+            if step_id == str(step.id):
+                problems.append(f"Step {step.id} depends on itself; that was removed.")
+            elif step_id not in ids and step_id in map(str, step.dependencies):
+                problems.append(f"Step {step.id} depends on step {step_id}, which does not exist; that was removed.")
+        existing = tuple(ids[step_id] for step_id in needed if step_id in ids and step_id != str(step.id))
+        checked.append(replace(step, dependencies=existing))
+    return checked
 
 
-def _without_circles(steps: Sequence[PlanStep], problems: list[str]) -> list[PlanStep]:
-    """The steps in an order in which each stands after those it depends on. In a circle the first step goes first."""
-    left = {str(step.id): step for step in steps}
+def _break_cycles(steps: Sequence[PlanStep], problems: list[str]) -> list[PlanStep]:
+    """Order the steps so that each follows those it depends on. In a cycle, the first step goes first."""
+    remaining = {str(step.id): step for step in steps}
     ordered: list[PlanStep] = []
-    while left:
-        ready = next((step for step in left.values() if not any(str(one) in left for one in step.dependencies)), None)
-        if ready is None:
-            first = next(iter(left.values()))
-            kept = tuple(one for one in first.dependencies if str(one) not in left)
-            gone = ", ".join(str(one) for one in first.dependencies if str(one) in left)
-            problems.append(f"The steps go in a circle; step {first.id} no longer waits for {gone}.")
-            left[str(first.id)] = replace(first, dependencies=kept)
+    while remaining:
+        ready = (s for s in remaining.values() if not any(str(d) in remaining for d in s.dependencies))
+        if (step := next(ready, None)) is not None:
+            ordered.append(remaining.pop(str(step.id)))
             continue
-        ordered.append(left.pop(str(ready.id)))
+        first = next(iter(remaining.values()))
+        removed = [dependency for dependency in first.dependencies if str(dependency) in remaining]
+        problems.append(f"The steps form a cycle; step {first.id} no longer depends on {', '.join(map(str, removed))}.")
+        others = tuple(dependency for dependency in first.dependencies if dependency not in removed)
+        remaining[str(first.id)] = replace(first, dependencies=others)
     return ordered

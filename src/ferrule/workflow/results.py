@@ -1,22 +1,34 @@
-"""What came of the steps of a plan."""
+"""The results of steps and workflows, their events, and the text form of a tool's result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
+from uuid import uuid4
 
-from ferrule.workflow.plan import StepId
+from ferrule.agent.answer import AgentState
+from ferrule.agent.run import RunBudget
+from ferrule.core.content import as_text
+from ferrule.core.messages import Usage
+from ferrule.core.names import did_you_mean
+from ferrule.hub.synthesis import strategy_tag_of
+from ferrule.policy.approvals import Approval, ApprovalRequest, Question
+from ferrule.texts.shorten import shorten
+from ferrule.workflow.plan import NO_TOOL, Plan, StepId
 
-Level: TypeAlias = Literal["name", "capability", "reasoning"]
-"""How a step was tried: the tool by its name, any tool that can do the same, or thinking."""
+AttemptLevel: TypeAlias = Literal["name", "capability", "reasoning"]
+"""How a step was tried: with the tool it names, with any similar tool, or by the model's own reasoning."""
+
+
+# Results of steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One way a step was tried."""
+class StepAttempt:
+    """One attempt to execute a step."""
 
-    level: Level
+    level: AttemptLevel
     tool: str
     success: bool
     error: str | None = None
@@ -25,7 +37,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Whether a result can be believed."""
+    """Whether a result is plausible."""
 
     verified: bool
     confidence: float
@@ -34,72 +46,265 @@ class Verification:
 
 @dataclass(slots=True, kw_only=True)
 class StepResult:
-    """What came of one step. Once it is settled nobody changes it."""
+    """The result of one step. It does not change after the runner has accepted it."""
 
     step_id: StepId
     description: str
     tool_type: str
     success: bool
     result: str = ""
-    """For reading: formatted and cut."""
+    """As text for people and models: formatted and shortened."""
     output: Any = None
-    """Whole, as later steps refer to it."""
+    """The complete value, which later steps can refer to."""
     error: str | None = None
     error_type: str | None = None
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[StepAttempt, ...] = ()
     skipped: bool = False
-    """It was not tried, because something it needs failed."""
+    """The step was not tried, because a step it depends on failed or a limit was reached."""
     seconds: float = 0.0
     verification: Verification | None = None
 
+    def __getitem__(self, name: str) -> Any:
+        """A field, as `result["success"]`."""
+        if name not in self.__slots__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    @classmethod
+    def of(cls, result: StepResult | Mapping[str, Any]) -> StepResult:
+        """A result, which may be an object with any of the fields."""
+        if isinstance(result, StepResult):
+            return result
+        fields = {name: value for name, value in result.items() if name in cls.__slots__}
+        value = fields.get("result", "")
+        fields |= {"result": as_text(value), "output": fields.get("output", value)}
+        defaults = {"step_id": result.get("id", 1), "description": "", "tool_type": NO_TOOL, "success": False}
+        return cls.from_dict({**defaults, **fields})
+
     @property
-    def is_doubtful(self) -> bool:
-        """Whether it failed, or cannot be believed."""
+    def answered_by(self) -> str | None:
+        """The tools that answered instead of the one that the step names; None if that one did, or none."""
+        last = self.attempts[-1] if self.attempts else None
+        return last.tool if self.success and last is not None and last.level == "capability" else None
+
+    @property
+    def failed_or_implausible(self) -> bool:
+        """Whether the step failed or its result is not plausible."""
         return not self.skipped and self.verification is not None and not self.verification.verified
 
     @property
-    def told(self) -> str:
-        """In a line, for models."""
+    def summary(self) -> str:
+        """The result in one line, for models."""
         if not self.success:
             return f"[{self.step_id}] {self.description}: failed ({self.error})"
-        doubts = " (doubtful)" if self.is_doubtful else ""
-        return f"[{self.step_id}] {self.description}{doubts}: {self.result}"
+        notes = " (doubtful)" if self.failed_or_implausible else ""
+        if self.answered_by is not None:
+            notes += f" (answered by {self.answered_by}, because {self.tool_type} failed)"
+        return f"[{self.step_id}] {self.description}{notes}: {self.result}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For notes and checkpoints. Nothing is copied: nobody changes a result."""
-        said = _said(self)
-        said["attempts"] = [_said(one) for one in self.attempts]
+        """The fields, for the store. Values are not copied, because results do not change."""
+        fields = _shallow_fields(self)
+        fields["attempts"] = [_shallow_fields(attempt) for attempt in self.attempts]
         if self.verification is not None:
-            said["verification"] = _said(self.verification)
-        return said
+            fields["verification"] = _shallow_fields(self.verification)
+        return fields
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> StepResult:
+    def from_dict(cls, data: Mapping[str, Any]) -> StepResult:
         """A result as `to_dict` wrote it."""
-        known = dict(said)
-        known["attempts"] = tuple(Attempt(**one) for one in known.get("attempts", ()))
-        verified = known.get("verification")
-        if verified is not None:
-            known["verification"] = Verification(**{**verified, "issues": tuple(verified["issues"])})
-        return cls(**known)
+        fields = dict(data)
+        fields["attempts"] = tuple(StepAttempt(**attempt) for attempt in fields.get("attempts", ()))
+        verification = fields.get("verification")
+        if verification is not None:
+            fields["verification"] = Verification(**{**verification, "issues": tuple(verification["issues"])})
+        return cls(**fields)
 
 
 @dataclass(slots=True, kw_only=True)
 class StepContext:
-    """What a step may know: the question, and what came of the steps before it."""
+    """The information available to a step: the question, and the results of earlier steps."""
 
     question: str
     run_id: str = ""
     results: dict[str, StepResult] = field(default_factory=dict)
-    """By the ids of the steps, as text."""
+    """By step id, as text."""
     history: str = ""
-    """What was said before the question, if it matters."""
+    """The conversation before the question, if the question refers to it."""
+
+    @classmethod
+    def of(cls, context: StepContext | Mapping[str, Any]) -> StepContext:
+        """A context, which may be an object with `question`, `run_id`, `step_results` and `history`."""
+        if isinstance(context, StepContext):
+            return context
+        results = context.get("step_results") or context.get("results") or ()
+        steps = [StepResult.of(result) for result in (results.values() if isinstance(results, Mapping) else results)]
+        return cls(
+            question=str(context.get("question") or context.get("task") or ""),
+            run_id=str(context.get("run_id") or ""),
+            results={str(step.step_id): step for step in steps},
+            history=str(context.get("history") or ""),
+        )
 
     def outputs(self) -> dict[str, Any]:
-        """What references in parameters may refer to."""
+        """The results that parameters may refer to."""
         return {step_id: result.output for step_id, result in self.results.items() if result.success}
 
 
-def _said(value: Attempt | Verification | StepResult) -> dict[str, Any]:
-    """Its fields. `asdict` would copy all there is in them, and that took a quarter of a step."""
+def _shallow_fields(value: StepAttempt | Verification | StepResult) -> dict[str, Any]:
+    """Like `asdict`, but without deep copies, which took a quarter of the time of a step."""
     return {name: getattr(value, name) for name in value.__slots__}
+
+
+# Results of workflows
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCreated:
+    """A plan was made or revised."""
+
+    plan: Plan
+    results: tuple[StepResult, ...] = ()
+    """Results its steps already have, in a resumed run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step has a result."""
+
+    result: StepResult
+
+
+WorkflowEvent: TypeAlias = PlanCreated | StepEnded
+OnWorkflowEvent: TypeAlias = Callable[[WorkflowEvent], None]
+Answers: TypeAlias = Mapping[str, str] | str | None
+"""The user's answers to the questions of steps, by step id; a single text answers the first question."""
+ApprovalDecisions: TypeAlias = Mapping[str, Approval | bool] | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowResult:
+    """The answer to a question, with the plan and the results that led to it."""
+
+    run_id: str
+    question: str
+    state: AgentState
+    answer: str = ""
+    plan: Plan | None = None
+    results: tuple[StepResult, ...] = ()
+    approvals: tuple[ApprovalRequest, ...] = ()
+    questions: tuple[Question, ...] = ()
+    """Questions that wait for an answer; `approvals` are calls that wait for approval."""
+    errors: tuple[str, ...] = ()
+    """Problems with the plan or with results, and why the run stopped early."""
+    usage: Usage = field(default_factory=Usage)
+    timings: dict[str, float] = field(default_factory=dict)
+    """Seconds that each stage took."""
+
+    # Names that the state of a workflow is known by in the design documents; also as `result["final_answer"]`.
+
+    @property
+    def final_answer(self) -> str:
+        return self.answer
+
+    @property
+    def task_plan(self) -> Plan | None:
+        return self.plan
+
+    @property
+    def step_results(self) -> tuple[StepResult, ...]:
+        return self.results
+
+    @property
+    def current_step(self) -> int:
+        """How many steps have results."""
+        return len(self.results)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _WORKFLOW_RESULT_NAMES:
+            raise KeyError(f"A result has no {name!r}.{did_you_mean(name, _WORKFLOW_RESULT_NAMES)}")
+        return getattr(self, name)
+
+
+_WORKFLOW_RESULT_NAMES: Final = (
+    *WorkflowResult.__slots__,
+    *("final_answer", "task_plan", "step_results", "current_step"),
+)
+
+
+class Workflow(Protocol):
+    """Answers questions with a plan."""
+
+    async def run(
+        self,
+        task: str,
+        context: Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        on_event: OnWorkflowEvent | None = None,
+        budget: RunBudget | None = None,
+        requires_plan: bool = False,
+    ) -> WorkflowResult: ...
+
+    async def resume(
+        self,
+        run_id: str,
+        answer: Answers = None,
+        *,
+        approvals: ApprovalDecisions = None,
+        on_event: OnWorkflowEvent | None = None,
+    ) -> WorkflowResult: ...
+
+
+def new_run_id() -> str:
+    return uuid4().hex[:16]
+
+
+# Results of tools as text: the relevant part, limited in length and cut at the end of a sentence
+
+MAX_LENGTHS: Final = {"calculate": 100, "time": 200, "search": 500, "history": 1000}
+DEFAULT_MAX_LENGTH: Final = 500
+MAX_HITS: Final = 3
+"""How many hits of a search are kept."""
+_LIST_KEYS: Final = ("results", "items", "hits", "entries")
+
+
+def format_result(output: Any, *, name: str, tags: Collection[str] = ()) -> str:
+    """The result of a tool as text."""
+    kind = "history" if "history" in name else strategy_tag_of(tags) or "other"
+    return shorten(_format_by_kind(output, kind), MAX_LENGTHS.get(kind, DEFAULT_MAX_LENGTH))
+
+
+def _format_by_kind(output: Any, kind: str) -> str:
+    if kind == "search" and (hits := _find_hits(output)) is not None:
+        return "\n".join(_format_hit(hit) for hit in hits[:MAX_HITS])
+    if kind == "history" and isinstance(output, list):
+        return "\n".join(_format_turn(turn) for turn in output)
+    if kind == "time" and isinstance(output, Mapping) and isinstance(output.get("text"), str):
+        return str(output["text"])
+    if isinstance(output, Mapping) and len(output) == 1:
+        output = next(iter(output.values()))
+    return as_text(output).strip()
+
+
+def _format_turn(turn: Any) -> str:
+    if not isinstance(turn, Mapping) or "question" not in turn:
+        return f"- {as_text(turn)}"
+    return f"- {turn['question']}" + (f" → {turn['answer']}" if turn.get("answer") else "")
+
+
+def _find_hits(output: Any) -> list[Any] | None:
+    if isinstance(output, list):
+        return output
+    if isinstance(output, Mapping):
+        return next((output[key] for key in _LIST_KEYS if isinstance(output.get(key), list)), None)
+    return None
+
+
+def _format_hit(hit: Any) -> str:
+    if not isinstance(hit, Mapping):
+        return f"- {as_text(hit)}"
+    title, snippet = hit.get("title") or hit.get("name"), hit.get("snippet") or hit.get("description")
+    url = hit.get("url") or hit.get("link")
+    text = ": ".join(str(part) for part in (title, snippet) if part) or as_text(hit)
+    return f"- {text}" + (f" ({url})" if url else "")

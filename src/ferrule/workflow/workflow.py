@@ -1,63 +1,212 @@
-"""What every workflow is: what it is asked, what it tells on the way, what comes of it."""
+"""Answering a question with a plan: plan, execute, verify, synthesize.
+
+`WorkflowRun` has these stages, and each of them stores its results. `SimpleWorkflow` calls the stages in a loop;
+`ferrule.workflow.graph` calls the same stages from the nodes of a LangGraph graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
-from uuid import uuid4
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar
 
-from ferrule.agent.answer import AgentState, Approval, ApprovalRequest, Question
-from ferrule.messages import Usage
+from ferrule.agent.answer import AgentState
+from ferrule.agent.run import BudgetedModel, RunBudget, RunLimits, describe_interruption, lock_run
+from ferrule.core.events import RunEvents, ToolEngineEventType
+from ferrule.core.messages import Usage
+from ferrule.core.model import Model
+from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.memory import ExecutionContext
+from ferrule.workflow.execution import ExecutionAgent, HumanReply
+from ferrule.workflow.finish import CoordinationAgent, StageTimer, finish_run, result_of_ended_run
+from ferrule.workflow.history import CallRecords, PausedRuns, RunHistory, RunLog, match_human_replies
 from ferrule.workflow.plan import Plan
-from ferrule.workflow.results import StepResult
+from ferrule.workflow.plan_runner import PlanRunner
+from ferrule.workflow.planning import NoPlan, PlanningAgent, make_planning_toolbox
+from ferrule.workflow.results import (
+    Answers,
+    ApprovalDecisions,
+    OnWorkflowEvent,
+    PlanCreated,
+    StepContext,
+    StepEnded,
+    StepResult,
+    WorkflowEvent,
+    WorkflowResult,
+    new_run_id,
+)
+from ferrule.workflow.verification import VerificationAgent
 
 
-@dataclass(frozen=True, slots=True)
-class PlanMade:
-    """There is a plan, or another one."""
+class WorkflowAgents:
+    """The four agents of one run."""
 
-    plan: Plan
-    known: tuple[StepResult, ...] = ()
-    """What its steps have come to already, in a run that is gone on with."""
+    def __init__(
+        self,
+        planning: PlanningAgent,
+        execution: ExecutionAgent,
+        verification: VerificationAgent,
+        coordination: CoordinationAgent,
+    ) -> None:
+        self.planning, self.execution = planning, execution
+        self.verification, self.coordination = verification, coordination
 
-
-@dataclass(frozen=True, slots=True)
-class StepEnded:
-    """A step has its result."""
-
-    result: StepResult
-
-
-WorkflowEvent: TypeAlias = PlanMade | StepEnded
-Answers: TypeAlias = Mapping[str, str] | str | None
-"""What the user says to the questions of steps, by their ids; a single text answers the first."""
-Approvals: TypeAlias = Mapping[str, Approval | bool] | bool | None
-OnWorkflowEvent: TypeAlias = Callable[[WorkflowEvent], None]
+    @property
+    def usage(self) -> Usage:
+        return self.planning.usage + self.execution.usage + self.coordination.usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowResult:
-    """What came of a question."""
+class WorkflowRun:
+    """One run, with its stages in the order in which a workflow calls them."""
 
-    run_id: str
-    question: str
-    state: AgentState
-    answer: str = ""
-    plan: Plan | None = None
-    results: tuple[StepResult, ...] = ()
-    approvals: tuple[ApprovalRequest, ...] = ()
-    questions: tuple[Question, ...] = ()
-    """What steps wait for: leave to make a call, or an answer."""
-    errors: tuple[str, ...] = ()
-    """What was wrong and did not stop it."""
-    usage: Usage = field(default_factory=Usage)
-    timings: dict[str, float] = field(default_factory=dict)
-    """Seconds of each stage."""
+    def __init__(
+        self,
+        log: RunLog,
+        history: RunHistory,
+        agents: WorkflowAgents,
+        library: UnifiedToolLibrary,
+        *,
+        budget: RunBudget,
+        replies: Mapping[str, HumanReply],
+        on_event: OnWorkflowEvent | None,
+        events: RunEvents,
+        requires_plan: bool = False,
+    ) -> None:
+        self.log, self.history, self._agents, self._library, self._events = log, history, agents, library, events
+        self._budget, self._replies, self._emit = budget, replies, on_event or _ignore_event
+        self._requires_plan = requires_plan
+        self._timer = StageTimer()
+        self._runner: PlanRunner | None = None
+        self.answer = ""
+
+    @property
+    def has_plan(self) -> bool:
+        return self._runner is not None
+
+    @property
+    def runner(self) -> PlanRunner:
+        assert self._runner is not None, "plan() comes first"
+        return self._runner
+
+    async def plan(self) -> None:
+        """Create the plan, or continue with the one in the store. `revise` may change it later."""
+        history, plan = self.history, self.history.plan
+        if plan is None:
+            types = ToolEngineEventType.PLANNING_STARTED, ToolEngineEventType.PLANNING_ENDED
+            with (
+                self._events.emit_start_and_end(*types, task=history.task) as data,
+                self._events.emit_agent_start_and_end("planning", history.task),
+            ):
+                plan = await self._agents.planning.decompose_task(
+                    history.task, history=history.conversation, is_required=self._requires_plan
+                )
+                data["plan"] = self.log.redact_plan(plan)
+            self.log.write(
+                "plan", plan=plan.to_dict()
+            )  # before any step runs, so that its calls belong to a stored plan
+        self._timer.end_stage("planning")
+        self._emit(PlanCreated(self.log.redact_plan(plan), tuple(history.results.values())))
+        self._runner = self._make_runner(plan)
+        self._runner.apply_replies(self._replies)
+
+    async def revise(self) -> None:
+        """Replace the steps after a bad result."""
+        await self.runner.revise()
+        self.log.write("plan", plan=self.runner.plan.to_dict())
+        self._emit(PlanCreated(self.log.redact_plan(self.runner.plan)))
+
+    async def execute(self) -> list[StepResult]:
+        """The next results; empty if all steps have results or a person must reply first."""
+        return await self.runner.advance()
+
+    async def verify(self, results: Collection[StepResult]) -> None:
+        """Verify and store results. A step with a doubtful result may be repeated with another tool instead."""
+        for result in results:
+            verified = await self.runner.verify(result)
+            if verified is not None:
+                self.log.add_referenced_secrets(self.runner.plan, verified)
+                self.log.write("step", result=verified.to_dict())
+                self.runner.accept(verified)
+                self._emit(StepEnded(verified))
+
+    async def synthesize(self) -> None:
+        """Write the answer; if a limit was reached, without asking the model."""
+        self._timer.end_stage("execution")
+        with self._events.emit_agent_start_and_end("coordination", self.history.task):
+            self.answer = await self._agents.coordination.synthesize(
+                self.history.task, self.runner.plan, self.runner.results, may_reason=self.runner.may_ask_model
+            )
+        self._timer.end_stage("synthesis")
+
+    def finish(self) -> WorkflowResult:
+        if not self.runner.is_done:
+            self._timer.end_stage("execution")
+        return finish_run(
+            self.log, self.history.task, self.runner, self.answer, usage=self._agents.usage, timer=self._timer
+        )
+
+    def interrupt(self, error: BaseException) -> None:
+        """Write the last entry of a run that ended before it was done. It can be resumed if it has a plan."""
+        self._timer.end_stage("interrupted")
+        is_without_plan = isinstance(error, NoPlan)
+        self.log.write(
+            "end",
+            state=(AgentState.STOPPED if is_without_plan else AgentState.INTERRUPTED).value,
+            text="",
+            reason=str(error) if is_without_plan else describe_interruption(error),
+            seconds=sum(self._timer.seconds.values()),
+            used=asdict(self._agents.usage),
+        )
+
+    async def stop(self) -> None:
+        """Cancel the running steps."""
+        if self._runner is not None:
+            await self._runner.stop()
+
+    def _make_runner(self, plan: Plan) -> PlanRunner:
+        history, agents = self.history, self._agents
+        return PlanRunner(
+            plan,
+            StepContext(
+                question=history.task,
+                run_id=self.log.run_id,
+                results=history.results,
+                history=history.conversation,
+            ),
+            library=self._library,
+            planning=agents.planning,
+            execution=agents.execution,
+            verification=agents.verification,
+            budget=self._budget,
+            records=history.records,
+            events=self._events,
+        )
 
 
-class Workflow(Protocol):
-    """Answers questions with a plan."""
+class PlanWorkflow:
+    """Starts and resumes runs; subclasses decide how the stages are called."""
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        library: UnifiedToolLibrary,
+        model: Model,
+        *,
+        policy: CallPolicy | None = None,
+        principal: Principal = PLANNER_PRINCIPAL,
+        tools: Collection[str] | None = None,
+        limits: RunLimits | None = None,
+    ) -> None:
+        """`tools` restricts plans to these tools. `limits` apply to planning, to all steps and to the answer, except
+        the limit on turns.
+        """
+        self._library, self._model, self._policy, self._limits = library, model, policy, limits
+        principal = library.with_tenant(principal)
+        self._principal = principal if tools is None else principal.restricted_to(tools)
+        self._toolbox = make_planning_toolbox(library, self._principal, policy)
+        self._paused = PausedRuns()
 
     async def run(
         self,
@@ -66,21 +215,113 @@ class Workflow(Protocol):
         *,
         run_id: str | None = None,
         on_event: OnWorkflowEvent | None = None,
-    ) -> WorkflowResult: ...
+        budget: RunBudget | None = None,
+        requires_plan: bool = False,
+    ) -> WorkflowResult:
+        """Answer a question. `context["history"]` is the conversation before it, as text.
+
+        `budget` is given by a caller who has used part of the limits for this question already. A question for which
+        the model writes no plan is one step, or NoPlan if the caller `requires_plan`.
+        """
+        budget = budget or RunBudget(self._limits)
+        log = RunLog(self._library, run_id or new_run_id())
+        history = RunHistory(task=task, conversation=str((context or {}).get("history", "")))
+        async with lock_run(self._library.engine.store, log.run_id) as lock:
+            log.write("begin", task=task, strategy="plan", workflow=self.kind, history=history.conversation)
+            result = await self._continue(log, history, budget, {}, on_event, requires_plan=requires_plan)
+            lock.release_in_background = result.state is not AgentState.WAITING  # nobody continues it
+            return result
 
     async def resume(
         self,
         run_id: str,
         answer: Answers = None,
         *,
-        approvals: Approvals = None,
+        approvals: ApprovalDecisions = None,
         on_event: OnWorkflowEvent | None = None,
-    ) -> WorkflowResult: ...
+    ) -> WorkflowResult:
+        """Continue a run that is waiting or was interrupted by a crash. No step is executed twice."""
+        log = RunLog(self._library, run_id)
+        async with lock_run(self._library.engine.store, run_id):
+            history = RunHistory.from_entries(await log.read())
+            if history.is_over:
+                return result_of_ended_run(run_id, history)
+            history.plan, history.results = self._paused.pop(log) or (history.plan, history.results)
+            history.records = await CallRecords.of_run(self._library.engine.store, run_id)
+            budget = RunBudget(self._limits, usage=history.usage, calls=history.calls, seconds=history.seconds)
+            replies = await match_human_replies(history.end, answer, approvals, self._library.engine.approvals)
+            return await self._continue(log, history, budget, replies, on_event)
+
+    async def _continue(
+        self,
+        log: RunLog,
+        history: RunHistory,
+        budget: RunBudget,
+        replies: Mapping[str, HumanReply],
+        on_event: OnWorkflowEvent | None,
+        *,
+        requires_plan: bool = False,
+    ) -> WorkflowResult:
+        events = budget.attach(self._library.engine, self._principal, log.run_id)
+        agents = await self._make_agents(history.task, BudgetedModel(self._model, budget))
+        run = WorkflowRun(
+            log,
+            history,
+            agents,
+            self._library,
+            budget=budget,
+            replies=replies,
+            on_event=on_event,
+            events=events,
+            requires_plan=requires_plan,
+        )
+        try:
+            await self._run_stages(run)
+        except BaseException as error:
+            run.interrupt(error)
+            raise
+        finally:
+            await run.stop()
+        result = run.finish()
+        if not run.runner.is_done:
+            self._paused.add(log, run.runner.plan, run.runner.context.results)
+        return result
+
+    async def _run_stages(self, run: WorkflowRun) -> None:
+        """Call the stages of a run until it has an answer or waits for a person."""
+        raise NotImplementedError
+
+    async def _make_agents(self, question: str, model: Model) -> WorkflowAgents:
+        library = self._library
+        permitted = self._toolbox.permissions.select_tools(library.engine.registry.snapshot()).values()
+        context = ExecutionContext(task_description=question, available_tools=[tool.spec for tool in permitted])
+        memory = await library.create_run_memory(context, permissions=self._toolbox.permissions)
+        return WorkflowAgents(
+            PlanningAgent(library, model, toolbox=self._toolbox),
+            ExecutionAgent(library, model, policy=self._policy, principal=self._principal, memory=memory),
+            VerificationAgent(),
+            CoordinationAgent(model),
+        )
 
 
-def new_run_id() -> str:
-    return uuid4().hex[:16]
+class SimpleWorkflow(PlanWorkflow):
+    """Plan, then execute and verify until all steps have results, then synthesize."""
+
+    kind = "simple"
+
+    async def _run_stages(self, run: WorkflowRun) -> None:
+        await run.plan()
+        while True:
+            if run.runner.needs_revision:
+                await run.revise()
+            if run.runner.is_done:
+                break
+            results = await run.execute()
+            if not results and run.runner.is_blocked:
+                return
+            await run.verify(results)
+        await run.synthesize()
 
 
-def nobody(event: WorkflowEvent) -> None:
-    """Nobody watches."""
+def _ignore_event(event: WorkflowEvent) -> None:
+    """The listener of runs that have none."""

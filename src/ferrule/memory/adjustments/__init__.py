@@ -1,6 +1,6 @@
 """Other parameters for a call that failed, with reasons."""
 
-from ferrule.memory.adjustments.call import Adjustment
-from ferrule.memory.adjustments.suggesting import suggest_adjustments
+from ferrule.memory.adjustments.failed_call import Adjustment
+from ferrule.memory.adjustments.suggest import suggest_adjustments
 
 __all__ = ["Adjustment", "suggest_adjustments"]

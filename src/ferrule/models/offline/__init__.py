@@ -1,4 +1,4 @@
-"""The model without a key: deterministic, and honest about it."""
+"""A model that needs no key: deterministic, and it says what it cannot do."""
 
 from ferrule.models.offline.model import OfflineModel
 

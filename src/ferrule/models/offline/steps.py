@@ -1,7 +1,7 @@
-"""A question into the steps it asks for, in order.
+"""Splits a question into the steps it asks for, in order.
 
-`… and then …`, several sentences, a numbered list, 然后 and ； part steps. A plain `and` or a comma parts them only if
-each side asks for a tool of its own: `weather in Paris and time in Tokyo`, but not `3 and 5`.
+`… and then …`, sentences, a numbered list, 然后 and ； separate steps. A plain `and` or a comma separates them only if
+each side asks for a tool: `weather in Paris and time in Tokyo`, but not `3 and 5`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable
 from itertools import islice
 
-from ferrule.models.offline.numbers import DIGITS, OPERAND
-from ferrule.models.offline.reading import RESULT_CLOSES, RESULT_OPENS, Reading
+from ferrule.models.offline.values import RESULT_END, RESULT_START, Sentence, find_paths
+from ferrule.texts.numbers import DIGITS, NUMBER
+from ferrule.texts.phrases import REWRITES, TEXT_TASK
 
-# None of these begins with spaces of any number: a page of them would take minutes.
-_APART = re.compile(
+# No pattern here begins with a repeated space: a page of spaces would take minutes.
+_SEPARATOR = re.compile(
     r"[;；\n]+\s*"
     r"|(?:(?<=[\w)\"'”]{2}\.)|(?<=[\w)\"'”][!?]))\s+(?=[A-Z\u4e00-\u9fff\"“])"
     r"|(?<=[。！？])\s*"
@@ -22,50 +23,84 @@ _APART = re.compile(
     r"|(?:然后再?|接着再?|之后再?|随后|最后再?|并且|同时)[，,]?\s*"
     r"|[，,]\s*再(?=[把将用加减乘除翻发查算])"
 )
-_MAYBE_APART = re.compile(
+_POSSIBLE_SEPARATOR = re.compile(
     r"(?<=\s)and\s+|[，,]\s*(?:and\s+)?|以及|还有|并(?=[把将])|和(?=[\u4e00-\u9fff]{2})|(?<=\s)as\s+well\s+as\s+"
 )
-_NUMBERED = re.compile(
+_LIST_NUMBER = re.compile(
     r"(?:(?<=\s)|\A)(?:\(?\d{1,2}[.)、]|[①②③④⑤⑥⑦⑧⑨⑩])\s+(?=\S)|^\s*[-*•]\s+|(?:^|\s)(?:first|second|third)(?:ly)?,\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-_LED_IN = re.compile(
+_CONJUNCTION = re.compile(
     r"\A(?:and|then|also|next|finally|first|然后|接着|再|并|最后|首先|先)\b[\s,，]*|\A[，,]\s*", re.IGNORECASE
 )
-_TELLS_OF = re.compile(
-    r"(?:my|the|his|her|its|their|our|it|this|that|these|your)\b[\w\s'’-]*?\b(?:is|are|was|should|will|can|has|have)\b",
-    re.IGNORECASE,
-)
 _REMARK = re.compile(
-    rf"(?:i\s+(?:am|was|have|had|love|like|think|feel|shut|deleted|just)\b|i['’]|we\s|thank|hello\b|hi\b|hey\b"
-    rf"|我们|我是|我在|你好|谢谢|{_TELLS_OF.pattern})",
+    r"(?:i\s+(?:am|was|have|had|love|like|think|feel|shut|deleted|just)\b|i['’]|we\s|thank|hello\b|hi\b|hey\b"
+    r"|(?:my|the|his|her|its|their|our|it|this|that|these|your)\b[\w\s'’-]*?\b(?:is|are|was|should|will|can|has|have)\b"
+    r"|我们|我是|我在|你好|谢谢)",
     re.IGNORECASE,
 )
 _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|vs|etc|No|e\.g|i\.e|approx)\.\Z")
-_BACK = re.compile(
-    r"(?<!\bis )(?<!\bas )\b(?:it|them)\b(?!\s+(?:is|are|was|will)\b)"
+_REFERENCE = re.compile(
+    r"(?<!\bis )(?<!\bas )(?<!\bwas )(?<!\bwill )\b(?:it|them)\b(?!['’]s\b|\s+(?:is|are|was|will)\b)"
     r"|\b(?:that|this|the|its)\s+(?:result|answer|output|sum|total|number|value|text|contents?|translation|product)\b"
     r"|\b(?:that|this)\b(?=\s*(?:[?.!]|\Z|to\b|by\b|into\b|in\b))"
     r"|(?:这个|该|上述|上面的|得到的)?(?:结果|答案)|它|这个数"
 )
-_OPEN_END = re.compile(
-    rf"\A(?:multiply|divide)\s+by\s+{OPERAND}|\A(?:add|subtract)\s+{OPERAND}\s*[.?!]?\Z"
+_LACKS_OPERAND = re.compile(
+    rf"\A(?:multiply|divide)\s+by\s+{NUMBER}|\A(?:add|subtract)\s+{NUMBER}\s*[.?!]?\Z"
     r"|\A(?:plus|minus|times|divided by)\s"
     r"|\A(?:double|halve|triple|square)\s*[.?!]?\Z|\A(?:再)?(?:加上?|减去?|乘以?|除以|翻倍|减半|平方)",
     re.IGNORECASE,
 )
-
-_MOST_CUTS = 8
-"""Places at which one part is tried to be cut."""
-_ONLY_A_NUMBER = re.compile(rf"\s*[^\w\s-]?(-?{DIGITS})\s?\S{{0,4}}\s*")
-"""Perhaps with a sign of money before it, or a unit behind."""
+_SINGLE_NUMBER = re.compile(rf"\s*[^\w\s-]?(-?{DIGITS})\s?\S{{0,4}}\s*")
+"""Perhaps with a currency sign before it, or a unit after it."""
+_MAX_CUTS = 8
 
 
-def parts_of(question: str) -> list[str]:
-    """The parts of a question that certainly stand apart. Quoted text is never cut."""
-    visible = Reading(question).unquoted
-    cuts = list(_APART.finditer(visible))
-    numbers = list(_NUMBERED.finditer(visible))
+def split_steps(question: str, is_request: Callable[[str], bool]) -> list[str]:
+    """The steps of a question; `is_request` says whether a text asks for a tool by itself."""
+    for pattern, steps in REWRITES:
+        match = re.fullmatch(pattern, question.strip(), re.IGNORECASE)
+        if match is not None:
+            return _split_at_separators(steps.format(**match.groupdict()))
+    if TEXT_TASK.match(question):
+        return [question.strip()]
+    return [step for part in _split_at_separators(question) for step in _split_at_conjunctions(part, is_request)]
+
+
+def refers_to_result(step: str) -> bool:
+    """Whether a step refers to the result of the one before: `double it`, `the result`, `plus 3`."""
+    text = Sentence(step).unquoted
+    return _REFERENCE.search(text) is not None or _LACKS_OPERAND.search(text) is not None
+
+
+def insert_result(step: str, result: str) -> str:
+    """The step with the result in the place of the reference."""
+    number = _SINGLE_NUMBER.fullmatch(result)
+    is_path = [path.value for path in find_paths(result)] == [result]
+    value = number[1].replace(",", "") if number else result if is_path else f"{RESULT_START}{result}{RESULT_END}"
+    reference = _REFERENCE.search(Sentence(step).unquoted)
+    if reference is not None:
+        return step[: reference.start()] + value + step[reference.end() :]
+    verb = re.match(r"(?:再)?(multiply|divide|add|subtract)\b", step, re.IGNORECASE)
+    if verb is None:
+        is_verb_only = re.match(r"[a-z]+\s*[.?!]?\Z", step, re.IGNORECASE)
+        return f"{step.rstrip(' .?!')} {value}" if is_verb_only else f"{value} {step.removeprefix('再')}"
+    rest = step[verb.end() :].rstrip(" .?!")
+    completed = {"add": f"add{rest} to {value}", "subtract": f"subtract{rest} from {value}"}
+    return completed.get(verb[1].lower(), f"{verb[1]} {value}{rest}")
+
+
+def asks_for_nothing(part: str) -> bool:
+    """Whether a sentence asks for nothing: it is a statement, or polite."""
+    return _REMARK.match(part) is not None and "?" not in part and "？" not in part
+
+
+def _split_at_separators(question: str) -> list[str]:
+    """At separators that are certain. Quoted text is never split."""
+    text = Sentence(question).unquoted
+    cuts = list(_SEPARATOR.finditer(text))
+    numbers = list(_LIST_NUMBER.finditer(text))
     cuts += numbers if len(numbers) > 1 else []
     parts, at = [], 0
     for cut in sorted(cuts, key=lambda match: match.start()):
@@ -74,66 +109,21 @@ def parts_of(question: str) -> list[str]:
         parts.append(question[at : cut.start()])
         at = cut.end()
     parts.append(question[at:])
-    return _with_remarks([part for part in map(_tidy, parts) if any(char.isalnum() for char in part)])
+    return [part for part in map(_without_conjunctions, parts) if any(map(str.isalnum, part))]
 
 
-def parted_further(part: str, is_request: Callable[[str], bool]) -> list[str]:
-    """A part cut at `and` or a comma where both sides are requests; later ones may speak of the result before."""
-    for cut in islice(_MAYBE_APART.finditer(Reading(part).unquoted), _MOST_CUTS):
-        left, right = _tidy(part[: cut.start()]), _tidy(part[cut.end() :])
-        if (
-            left
-            and right
-            and is_request(left)
-            and is_request(with_result(right, "7") if speaks_of_result(right) else right)
-        ):
-            return [left, *parted_further(right, is_request)]
+def _split_at_conjunctions(part: str, is_request: Callable[[str], bool]) -> list[str]:
+    """At `and` or a comma, if both sides are requests; the second one may refer to the result of the first one."""
+    for cut in islice(_POSSIBLE_SEPARATOR.finditer(Sentence(part).unquoted), _MAX_CUTS):
+        first, second = _without_conjunctions(part[: cut.start()]), _without_conjunctions(part[cut.end() :])
+        completed = insert_result(second, "7") if refers_to_result(second) else second
+        if first and second and is_request(first) and is_request(completed):
+            return [first, *_split_at_conjunctions(second, is_request)]
     return [part]
 
 
-def speaks_of_result(step: str) -> bool:
-    """Whether a later step means what the one before it gave."""
-    visible = Reading(step).unquoted
-    return _BACK.search(visible) is not None or _OPEN_END.search(visible) is not None
-
-
-def with_result(step: str, result: str) -> str:
-    """The step with the result before it in the place of `it`."""
-    number = _ONLY_A_NUMBER.fullmatch(result)
-    shown = number[1].replace(",", "") if number else f"{RESULT_OPENS}{result}{RESULT_CLOSES}"
-    back = _BACK.search(Reading(step).unquoted)
-    if back is not None:
-        return step[: back.start()] + shown + step[back.end() :]
-    word = re.match(r"(?:再)?(multiply|divide|add|subtract)\b", step, re.IGNORECASE)
-    if word is None:
-        return (
-            f"{step.rstrip(' .?!')} {shown}"
-            if re.match(r"[a-z]+\s*[.?!]?\Z", step, re.I)
-            else f"{shown} {step.removeprefix('再')}"
-        )
-    rest = step[word.end() :].rstrip(" .?!")
-    joined = {"add": f"add{rest} to {shown}", "subtract": f"subtract{rest} from {shown}"}
-    return joined.get(word[1].lower(), f"{word[1]} {shown}{rest}")
-
-
-def is_remark(part: str) -> bool:
-    """Whether a sentence asks for nothing: it tells something, or is polite."""
-    return _REMARK.match(part) is not None and "?" not in part and "？" not in part
-
-
-def _with_remarks(parts: list[str]) -> list[str]:
-    """`Its id is 5.` belongs to the request before it."""
-    joined: list[str] = []
-    for part in parts:
-        if joined and _TELLS_OF.match(part) and "?" not in part and not is_remark(joined[-1]):
-            joined[-1] = f"{joined[-1].rstrip('. ')}, {part}"
-        else:
-            joined.append(part)
-    return joined
-
-
-def _tidy(part: str) -> str:
+def _without_conjunctions(part: str) -> str:
     part = part.strip(" \t\r，,")
-    while (shorter := _LED_IN.sub("", part)) != part:
+    while (shorter := _CONJUNCTION.sub("", part)) != part:
         part = shorter
     return part.strip()

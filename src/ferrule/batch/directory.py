@@ -1,0 +1,412 @@
+"""The folder of a batch: its trajectories, an index of them, and a summary.
+
+`trajectories.jsonl` is the truth: one line per finished task, appended with one write. `index.db` can be made again
+from it: it says which tasks are finished and where their lines are, so that neither a run nor a report holds a million
+of them in memory. A process that is killed leaves at most half a line, which the next one cuts off, and lines that are
+not in the index yet, which the next one adds. So every task has exactly one line, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import orjson
+
+from ferrule.batch.tasks import BatchTask
+from ferrule.core.content import encode_json
+from ferrule.errors import SetupError, StoreError
+
+TRAJECTORIES = "trajectories.jsonl"
+SUMMARY = "summary.json"
+SETTINGS = "batch.json"
+INDEX = "index.db"
+INDEX_INTERVAL = 500
+"""Finished tasks after which the index is written."""
+SYNC_INTERVAL = 1.0
+"""Seconds after which lines are forced to the disk; `kill -9` loses none either way, a power failure at most these."""
+_CHUNK_SIZE = 1 << 20
+_COLUMNS = {
+    "state": "TEXT",
+    "failure": "TEXT",
+    "turns": "INTEGER",
+    "calls": "INTEGER",
+    "failed_calls": "INTEGER",
+    "prevented": "INTEGER",
+    "input_tokens": "INTEGER",
+    "output_tokens": "INTEGER",
+    "cost": "REAL",
+    "seconds": "REAL",
+    "ended_at": "REAL",
+}
+"""What the index knows of a trajectory: enough for summaries, comparisons and reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSelection:
+    """Tasks that a batch works on next."""
+
+    open: list[tuple[BatchTask, bool]]
+    """Each with whether an earlier process may have started it."""
+    finished: int
+    duplicates: int
+    """Tasks that are worked on already: the same task twice in the input."""
+
+
+class BatchDirectory:
+    """The files of one batch. Only one process at a time may write to them."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._file: int | None = None
+        self._lock: int | None = None
+        self._length = 0
+        self._pending: dict[str, tuple[Any, ...]] = {}
+        self._open_ids: set[str] = set()
+        self._is_rebuilt = False
+        self._index: sqlite3.Connection | None = None
+        self._last_sync = 0.0
+
+    # Opening
+
+    @classmethod
+    def open_existing(cls, path: Path | str) -> BatchDirectory:
+        """The folder of a batch to read; SetupError if there is none. What a running batch writes later is not seen."""
+        directory = cls(path)
+        if not (directory.path / TRAJECTORIES).is_file():
+            raise SetupError(f"{directory.path} has no {TRAJECTORIES}. Name the folder that `ferrule batch run` wrote.")
+        directory._open_index()
+        return directory
+
+    def open(self, settings: Mapping[str, Any]) -> Self:
+        """Open the folder to write, and repair what a killed process left. `settings` must be those of before."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise SetupError(f"{self.path} cannot be used as the folder of a batch: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            self._lock = None
+            raise SetupError(f"Another process works on the batch in {self.path}. Wait for it, or end it.") from None
+        try:
+            self.settings = self._read_settings(settings)
+            self._file = os.open(self.path / TRAJECTORIES, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._length = _cut_incomplete_line(self._file)
+            self._open_index()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Write what is pending and release the folder."""
+        if self._index is not None:
+            if self._file is not None:
+                self.write_index()
+            self._index.close()
+            self._index = None
+        for name in ("_file", "_lock"):
+            handle = getattr(self, name)
+            if handle is not None:
+                if name == "_file":
+                    os.fsync(handle)
+                os.close(handle)
+                setattr(self, name, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _read_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of the batch: those in the folder, or new ones."""
+        path = self.path / SETTINGS
+        try:
+            stored: dict[str, Any] = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            stored = {"batch_id": uuid4().hex[:12], "created_at": time.time(), **settings}
+            write_json_atomically(path, stored)
+        except orjson.JSONDecodeError as error:
+            raise SetupError(f"{path} is damaged ({error}). Choose another --out, or delete the file.") from None
+        for name, value in settings.items():
+            if stored.get(name) != value:
+                raise SetupError(
+                    f"The batch in {self.path} was started with {name} {stored.get(name)!r}, not {value!r}. Its "
+                    f"results would be mixed: continue it with the same {name}, or choose another --out."
+                )
+        return stored
+
+    # Writing
+
+    def claim_tasks(self, tasks: Sequence[BatchTask]) -> TaskSelection:
+        """Note that these tasks are worked on; finished ones and those that are worked on already are left out."""
+        states = self._find_tasks([task.id for task in tasks])
+        open_tasks: list[tuple[BatchTask, bool]] = []
+        new: dict[str, str] = {}
+        finished = duplicates = 0
+        for task in tasks:
+            digest, is_finished = states.get(task.id, (new.get(task.id), False))
+            if digest is not None and digest != task.digest:
+                raise SetupError(
+                    f"Two different tasks have the id {task.id!r}: {task.task[:80]!r} is not what it was when the id "
+                    "was used before. Give it another id, or choose another --out."
+                )
+            if is_finished:
+                finished += 1
+            elif task.id in self._open_ids:
+                duplicates += 1
+            else:
+                self._open_ids.add(task.id)
+                open_tasks.append((task, digest is not None or self._is_rebuilt))
+                if digest is None:
+                    new[task.id] = task.digest
+        if new:
+            with self._require_index() as index:
+                index.executemany("INSERT INTO tasks (id, digest) VALUES (?, ?)", new.items())
+        return TaskSelection(open=open_tasks, finished=finished, duplicates=duplicates)
+
+    def append(self, trajectory: Mapping[str, Any]) -> None:
+        """Add the trajectory of a task. After this returns, `kill -9` cannot lose it."""
+        line = encode_json(trajectory, escape_surrogates=True) + b"\n"
+        self._write_line(line)
+        self._pending[trajectory["id"]] = _row_of(trajectory, self._length, len(line))
+        self._length += len(line)
+        self._open_ids.discard(trajectory["id"])
+        if len(self._pending) >= INDEX_INTERVAL:
+            self.write_index()
+
+    def _write_line(self, line: bytes) -> None:
+        assert self._file is not None
+        try:
+            size = os.write(self._file, line)
+            while size < len(line):
+                size += os.write(self._file, line[size:])
+        except OSError as error:
+            os.ftruncate(self._file, self._length)
+            raise StoreError(f"A trajectory cannot be written to {self.path}: {error.strerror}.") from error
+
+    def sync(self) -> None:
+        """Force the lines to the disk, if the last time is long ago."""
+        if self._file is not None and time.monotonic() - self._last_sync >= SYNC_INTERVAL:
+            self._last_sync = time.monotonic()
+            os.fsync(self._file)
+
+    def write_index(self) -> None:
+        if not self._pending:
+            return
+        with self._require_index() as index:
+            _insert_rows(index, self._pending.values(), self._length)
+        self._pending.clear()
+
+    def write_summary(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Write `summary.json`: the totals of all trajectories."""
+        self.write_index()
+        summary = {**summarize(self), **extra}
+        write_json_atomically(self.path / SUMMARY, summary)
+        return summary
+
+    # Reading
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """A query over the table `tasks` of the index."""
+        return self._require_index().execute(sql, values)
+
+    def find(self, task_id: str) -> dict[str, Any] | None:
+        """The trajectory of a task; None while it is not finished."""
+        row = self.query("SELECT offset, length FROM tasks WHERE id = ? AND offset IS NOT NULL", [task_id]).fetchone()
+        if row is None:
+            return None
+        with (self.path / TRAJECTORIES).open("rb") as file:
+            file.seek(row[0])
+            trajectory: dict[str, Any] = orjson.loads(file.read(row[1]))
+            return trajectory
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """All trajectories, in the order in which the tasks ended."""
+        with (self.path / TRAJECTORIES).open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield orjson.loads(line)
+
+    @property
+    def total_cost(self) -> float:
+        """The cost of all finished tasks."""
+        pending = sum(row[list(_COLUMNS).index("cost") + 3] or 0.0 for row in self._pending.values())
+        return float(self.query("SELECT COALESCE(SUM(cost), 0) FROM tasks").fetchone()[0]) + pending
+
+    def _find_tasks(self, ids: Sequence[str]) -> dict[str, tuple[str, bool]]:
+        """Of the tasks that are in the index: the digest, and whether it is finished."""
+        marks = ",".join("?" * len(ids))
+        rows = self.query(f"SELECT id, digest, offset FROM tasks WHERE id IN ({marks})", ids)
+        return {row[0]: (row[1], row[2] is not None or row[0] in self._pending) for row in rows}
+
+    # The index
+
+    def _require_index(self) -> sqlite3.Connection:
+        if self._index is None:
+            raise StoreError(f"The batch in {self.path} is closed.")
+        return self._index
+
+    def _open_index(self) -> None:
+        """Open the index and add the lines that are not in it."""
+        path = self.path / INDEX
+        try:
+            self._index = _connect(path)
+        except sqlite3.DatabaseError:  # damaged: it is made again from the trajectories
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{path}{suffix}").unlink(missing_ok=True)
+            self._index = _connect(path)
+            self._is_rebuilt = True
+        index = self._index
+        until = int(index.execute("SELECT value FROM progress WHERE name = 'until'").fetchone()[0])
+        size = (self.path / TRAJECTORIES).stat().st_size
+        if until > size:  # the file was replaced
+            with index:
+                index.execute("DELETE FROM tasks")
+            until = 0
+        rows: list[tuple[Any, ...]] = []
+        for offset, line in _read_lines(self.path / TRAJECTORIES, until):
+            rows.append(_row_of(_decode_line(line, self.path, offset), offset, len(line)))
+            if len(rows) >= INDEX_INTERVAL:
+                with index:
+                    _insert_rows(index, rows, offset + len(line))
+                rows.clear()
+        if rows:
+            with index:
+                _insert_rows(index, rows, rows[-1][2] + rows[-1][3])
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    index = sqlite3.connect(path, timeout=20, check_same_thread=False)
+    index.execute("PRAGMA journal_mode=WAL")
+    index.execute("PRAGMA synchronous=OFF")  # it can be made again
+    columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+    with index:
+        index.execute(
+            "CREATE TABLE IF NOT EXISTS tasks (id TEXT PRIMARY KEY, digest TEXT, offset INTEGER, length INTEGER, "
+            f"{columns}) WITHOUT ROWID"
+        )
+        index.execute("CREATE TABLE IF NOT EXISTS progress (name TEXT PRIMARY KEY, value)")
+        index.execute("INSERT OR IGNORE INTO progress VALUES ('until', 0)")
+    index.execute("SELECT id FROM tasks LIMIT 1").fetchone()
+    return index
+
+
+def _insert_rows(index: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], until: int) -> None:
+    marks = ",".join("?" * (4 + len(_COLUMNS)))
+    index.executemany(f"INSERT OR REPLACE INTO tasks VALUES ({marks})", rows)
+    index.execute("UPDATE progress SET value = ? WHERE name = 'until'", [until])
+
+
+def _row_of(trajectory: Mapping[str, Any], offset: int, length: int) -> tuple[Any, ...]:
+    usage, totals = trajectory.get("usage") or {}, trajectory.get("totals") or {}
+    return (
+        trajectory["id"],
+        trajectory.get("digest"),
+        offset,
+        length,
+        trajectory.get("state"),
+        trajectory.get("failure"),
+        *(totals.get(name) for name in ("turns", "calls", "failed_calls", "prevented")),
+        usage.get("input_tokens"),
+        usage.get("output_tokens"),
+        trajectory.get("cost"),
+        trajectory.get("seconds"),
+        trajectory.get("ended_at"),
+    )
+
+
+def _read_lines(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            if line.endswith(b"\n"):
+                yield offset, line
+            offset += len(line)
+
+
+def _decode_line(line: bytes, path: Path, offset: int) -> dict[str, Any]:
+    try:
+        trajectory: dict[str, Any] = orjson.loads(line)
+        if isinstance(trajectory, dict) and isinstance(trajectory.get("id"), str):
+            return trajectory
+        reason = "it has no id"
+    except orjson.JSONDecodeError as error:
+        reason = str(error)
+    raise SetupError(f"{path / TRAJECTORIES} is damaged at byte {offset}: {reason}. Delete that line to go on.")
+
+
+def _cut_incomplete_line(file: int) -> int:
+    """Cut off what follows the last line end: the process that wrote it was killed. Returns the length."""
+    size = end = os.fstat(file).st_size
+    while end > 0:
+        start = max(0, end - _CHUNK_SIZE)
+        position = os.pread(file, end - start, start).rfind(b"\n")
+        if position >= 0:
+            end = start + position + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(file, end)
+    return end
+
+
+def write_json_atomically(path: Path, value: Any) -> None:
+    """Write a JSON file so that a reader, or a process that is killed, finds the old or the new one, never half."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+    os.replace(temporary, path)
+
+
+def summarize(directory: BatchDirectory) -> dict[str, Any]:
+    """The totals of all trajectories, computed by the index."""
+    ended = "offset IS NOT NULL"
+    total, turns, calls, failed, prevented, tokens_in, tokens_out, cost, unpriced = directory.query(
+        "SELECT COUNT(*), SUM(turns), SUM(calls), SUM(failed_calls), SUM(prevented), SUM(input_tokens), "
+        f"SUM(output_tokens), SUM(cost), SUM(cost IS NULL) FROM tasks WHERE {ended}"
+    ).fetchone()
+    groups = {
+        name: dict(
+            directory.query(
+                f"SELECT {name}, COUNT(*) FROM tasks WHERE {ended} AND {name} IS NOT NULL GROUP BY {name} "
+                "ORDER BY COUNT(*) DESC"
+            ).fetchall()
+        )
+        for name in ("state", "failure")
+    }
+    return {
+        "tasks": total,
+        "states": groups["state"],
+        "failures": groups["failure"],
+        "turns": turns or 0,
+        "calls": calls or 0,
+        "failed_calls": failed or 0,
+        "repeated_failures_prevented": prevented or 0,
+        "usage": {"input_tokens": tokens_in or 0, "output_tokens": tokens_out or 0},
+        "cost": cost if cost is not None else (0.0 if not total else None),
+        "tasks_without_price": unpriced or 0,
+        "seconds": {name: find_percentile(directory, "seconds", rank) for name, rank in PERCENTILES.items()},
+    }
+
+
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def find_percentile(directory: BatchDirectory, column: str, rank: float) -> float | None:
+    where = f"offset IS NOT NULL AND {column} IS NOT NULL"
+    count = directory.query(f"SELECT COUNT(*) FROM tasks WHERE {where}").fetchone()[0]
+    row = directory.query(
+        f"SELECT {column} FROM tasks WHERE {where} ORDER BY {column} LIMIT 1 OFFSET ?", [int(rank * max(0, count - 1))]
+    ).fetchone()
+    return None if row is None else float(row[0])

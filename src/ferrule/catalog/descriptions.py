@@ -1,0 +1,314 @@
+"""Descriptions of the tools of a registry for models: as text, as schemas, or within a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ferrule.catalog.examples import generate_example
+from ferrule.catalog.model_schemas import NamedAction, anthropic_schema, mcp_schema, name_actions
+from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
+from ferrule.catalog.search import RegistryIndex
+from ferrule.core.content import as_text, copy_json
+from ferrule.core.json_schema import allowed_types, properties_of, read_list_keyword, required_names, resolve_schema
+from ferrule.core.names import model_name
+from ferrule.core.spec import JsonSchema, Tool, ToolCapability, ToolSpec
+from ferrule.texts.descriptions import DescriptionTexts, description_texts
+from ferrule.texts.shorten import estimate_tokens, first_sentence, single_line
+
+SEPARATOR = "\n" + "=" * 80 + "\n"
+_SEPARATOR_TOKENS = estimate_tokens(SEPARATOR)
+_MAX_OTHER_TOOLS = 10
+_MAX_CHOICES = 12
+_MAX_DEPTH = 4
+
+
+class DescriptionEngine:
+    """Describes the tools of a registry. Tools are always in the same order, by their names for models.
+
+    Schemas are built once and copied for each caller, which may change its copy.
+    """
+
+    def __init__(self, registry: ToolRegistry, index: RegistryIndex | None = None, *, language: str = "en") -> None:
+        self.tool_registry = registry
+        self._index = index or RegistryIndex(registry)
+        self._texts = description_texts(language)
+        self._schemas: _SnapshotSchemas | None = None
+        self._actions: WeakKeyDictionary[Tool, tuple[NamedAction, ...]] = WeakKeyDictionary()
+
+    # As text
+
+    async def generate_tool_description_for_agent(self, tool_id: str, *, language: str | None = None) -> str:
+        """The complete description of a tool, in the language of the engine unless another one is given."""
+        return self.describe(self.tool_registry.find_tool(tool_id).spec, language=language)
+
+    async def generate_all_tools_description_for_agent(self, *, language: str | None = None) -> str:
+        """The descriptions of all tools. For more than a few dozen, use `describe_within_budget`."""
+        return self.describe_all((tool.spec for tool in self._current_schemas().tools), language=language)
+
+    def describe(self, spec: ToolSpec, *, language: str | None = None) -> str:
+        """The complete description of a tool that may be a part of a registered one."""
+        return describe_in_full(spec, self._texts_in(language))
+
+    def describe_all(self, specs: Iterable[ToolSpec], *, language: str | None = None) -> str:
+        ordered = sorted(specs, key=lambda spec: model_name(spec.tool_id))
+        return SEPARATOR.join(self.describe(spec, language=language) for spec in ordered)
+
+    async def get_tool_usage_examples(self, tool_id: str) -> list[dict[str, Any]]:
+        """Example calls `{"tool_id": …, "action": …, "parameters": …}`, from its author or generated."""
+        return make_usage_examples(self.tool_registry.find_tool(tool_id).spec)
+
+    def describe_within_budget(self, budget_tokens: int, core: Sequence[str] = (), query: str | None = None) -> str:
+        """All tools in full if the budget allows; otherwise the core ones, ten others, and the number of the rest.
+
+        The core tools are always described in full. With a query, the others are those that match it best, in full
+        where there is room; without one they are the first by name, one line each.
+        """
+        tools = self._current_schemas().tools
+        complete = self._describe_all_within(tools, budget_tokens)
+        if complete is not None:
+            return complete
+        page = _BudgetedDescription(budget_tokens, self._texts)
+        core_tools = list(dict.fromkeys(self.tool_registry.find_tool(name) for name in core))
+        for tool in core_tools:
+            page.add(self._describe_tool(tool))
+        relevant = self._find_relevant(query) if query else []
+        others = [tool for tool in relevant or tools if tool not in core_tools]
+        for tool in others[:_MAX_OTHER_TOOLS]:
+            in_full = bool(relevant) and page.add_if_it_fits(self._describe_tool(tool))
+            if not in_full and not page.add_line_if_it_fits(describe_in_one_line(tool.spec, self._texts)):
+                break
+        return page.text(tool_count=len(tools))
+
+    # As schemas
+
+    def actions_by_name(self, tools: Iterable[Tool]) -> list[NamedAction]:
+        """The actions of tools, sorted by name, so that the prompt cache of a model stays valid.
+
+        Of several actions with one name, the first is used. The tools need not be those of the registry.
+        """
+        actions: dict[str, NamedAction] = {}
+        for tool in tools:
+            named = self._actions.get(tool)
+            if named is None:
+                named = self._actions[tool] = name_actions(tool.spec)
+            for action in named:
+                actions.setdefault(action.name, action)
+        return [actions[name] for name in sorted(actions)]
+
+    def openai_schemas(self) -> list[dict[str, Any]]:
+        """Every action in the format of OpenAI's API and compatible ones."""
+        return [copy_json(schema) for schema in self._current_schemas().openai]
+
+    def anthropic_schemas(self) -> list[dict[str, Any]]:
+        """Every action in the format of Anthropic's API."""
+        return [copy_json(schema) for schema in self._current_schemas().anthropic]
+
+    def mcp_schemas(self) -> list[dict[str, Any]]:
+        """Every action in the format of an MCP server's list."""
+        return [copy_json(schema) for schema in self._current_schemas().mcp]
+
+    def _current_schemas(self) -> _SnapshotSchemas:
+        if self._schemas is None or self._schemas.version != self.tool_registry.version:
+            self._schemas = _SnapshotSchemas(self.tool_registry.snapshot(), self.actions_by_name)
+        return self._schemas
+
+    def _texts_in(self, language: str | None) -> DescriptionTexts:
+        return self._texts if language is None else description_texts(language)
+
+    def _describe_tool(self, tool: Tool) -> str:
+        return describe_in_full(tool.spec, self._texts)
+
+    def _describe_all_within(self, tools: list[Tool], budget_tokens: int) -> str | None:
+        texts: list[str] = []
+        remaining = budget_tokens
+        for tool in tools:
+            texts.append(self._describe_tool(tool))
+            remaining -= estimate_tokens(texts[-1] + SEPARATOR)
+            if remaining < 0:
+                return None
+        return SEPARATOR.join(texts)
+
+    def _find_relevant(self, query: str) -> list[Tool]:
+        # Twice as many as shown: some may be core tools, some may not be the first candidate of their id.
+        hits = self._index.search(query, 2 * _MAX_OTHER_TOOLS)
+        return [hit.tool for hit in hits if self.tool_registry.get(hit.tool.id) is hit.tool]
+
+
+class _SnapshotSchemas:
+    """The tools of one snapshot of the registry in order, and their schemas, each built on first use."""
+
+    def __init__(
+        self, snapshot: RegistrySnapshot, actions_by_name: Callable[[Iterable[Tool]], list[NamedAction]]
+    ) -> None:
+        self._snapshot, self._actions_by_name = snapshot, actions_by_name
+
+    @property
+    def version(self) -> int:
+        return self._snapshot.version
+
+    @cached_property
+    def tools(self) -> list[Tool]:
+        """The callable tool of each id, by its name for models."""
+        tools = (self._snapshot.get(tool_id) for tool_id in self._snapshot.by_id)
+        return sorted(filter(None, tools), key=lambda tool: model_name(tool.id))
+
+    @cached_property
+    def openai(self) -> list[dict[str, Any]]:
+        return [action.openai_schema for action in self._actions]
+
+    @cached_property
+    def anthropic(self) -> list[dict[str, Any]]:
+        return [anthropic_schema(action) for action in self._actions]
+
+    @cached_property
+    def mcp(self) -> list[dict[str, Any]]:
+        return [mcp_schema(action) for action in self._actions]
+
+    @cached_property
+    def _actions(self) -> list[NamedAction]:
+        return self._actions_by_name(self.tools)
+
+
+class _BudgetedDescription:
+    """Tools in full, then others with one line each, then the number of the rest, within a budget of tokens."""
+
+    def __init__(self, budget_tokens: int, texts: DescriptionTexts) -> None:
+        self._texts = texts
+        self._in_full: list[str] = []
+        self._lines: list[str] = []
+        # Room for the end is reserved from the beginning.
+        end = estimate_tokens(f"{texts.other_tools}:\n{texts.more}") + 2 * _SEPARATOR_TOKENS
+        self._remaining = budget_tokens - end
+
+    def add(self, text: str) -> None:
+        """Add a tool in full, even if it exceeds the budget."""
+        self._in_full.append(text)
+        self._remaining -= estimate_tokens(text) + _SEPARATOR_TOKENS
+
+    def add_if_it_fits(self, text: str) -> bool:
+        if estimate_tokens(text) + _SEPARATOR_TOKENS > self._remaining:
+            return False
+        self.add(text)
+        return True
+
+    def add_line_if_it_fits(self, line: str) -> bool:
+        cost = estimate_tokens(line + "\n")
+        if cost > self._remaining:
+            return False
+        self._lines.append(line)
+        self._remaining -= cost
+        return True
+
+    def text(self, tool_count: int) -> str:
+        """The page, with the number of the tools that are not on it."""
+        end = [f"{self._texts.other_tools}:", *self._lines] if self._lines else []
+        if omitted := tool_count - len(self._in_full) - len(self._lines):
+            end.append(self._texts.more.format(count=omitted))
+        return SEPARATOR.join([*self._in_full, *(["\n".join(end)] if end else [])])
+
+
+# The text of one tool
+
+
+def describe_in_full(spec: ToolSpec, texts: DescriptionTexts) -> str:
+    """Everything about a tool: what it is, its actions with parameters and examples, when to use it."""
+    description = spec.description or _description_of_only_action(spec)
+    tags = ", ".join(spec.tags) or texts.none
+    lines = [
+        f"{texts.tool}: {spec.name} (ID: {spec.tool_id})",
+        f"{texts.type}: {spec.tool_type.value}",
+        f"{texts.description}: {_indent_lines(description, '  ') or texts.none}",
+        f"{texts.tags}: {tags}",
+        "",
+        f"{texts.actions}:",
+        *(_describe_action(spec, capability, texts) for capability in spec.capabilities),
+    ]
+    if not spec.capabilities:
+        lines.append(f"  {texts.none}")
+    if description:
+        lines += ["", f"{texts.when_to_use}: {texts.purpose.format(does=_description_to_clause(description))}"]
+    return "\n".join(lines)
+
+
+def describe_in_one_line(spec: ToolSpec, texts: DescriptionTexts) -> str:
+    """A tool's name and the first sentence of its description."""
+    sentence = first_sentence(spec.description or _description_of_only_action(spec))
+    count = len(spec.capabilities)
+    actions = texts.actions_of.format(count=count) if count > 1 else ""
+    return f"- {spec.tool_id}{actions}" + (f": {sentence}" if sentence else "")
+
+
+def make_usage_examples(spec: ToolSpec) -> list[dict[str, Any]]:
+    """Calls of a tool that would be valid."""
+    return [
+        {"tool_id": spec.tool_id, "action": capability.name, "parameters": example}
+        for capability in spec.capabilities
+        for example in get_or_generate_examples(capability)
+    ]
+
+
+def get_or_generate_examples(capability: ToolCapability) -> list[dict[str, Any]]:
+    """The author's examples of arguments; if there are none, a generated one."""
+    if capability.examples:
+        return [copy_json(example) for example in capability.examples]
+    example = generate_example(capability.schema_or_empty)
+    return [] if example is None else [example]
+
+
+def _describe_action(spec: ToolSpec, capability: ToolCapability, texts: DescriptionTexts) -> str:
+    description = "" if capability.description == spec.description else _indent_lines(capability.description, "    ")
+    examples = get_or_generate_examples(capability)
+    return "\n".join(
+        (
+            f"  - {capability.name}" + (f": {description}" if description else ""),
+            f"    {texts.parameters}: {_describe_parameters(capability.schema_or_empty, texts)}",
+            f"    {texts.example}: {as_text(examples[0]) if examples else 'N/A'}",
+        )
+    )
+
+
+def _describe_parameters(schema: JsonSchema, texts: DescriptionTexts) -> str:
+    whole = resolve_schema(schema, schema)
+    required = required_names(whole)
+    parameters = []
+    for name, inner in properties_of(whole).items():
+        parameter = resolve_schema(inner, schema)
+        details = [_describe_type(parameter, schema), texts.required if name in required else texts.optional]
+        if parameter.get("default") is not None:
+            details[-1] = texts.default.format(value=as_text(parameter["default"]))
+        description = single_line(str(parameter.get("description") or ""))
+        parameters.append(f"{name} ({', '.join(filter(None, details))})" + (f": {description}" if description else ""))
+    return "; ".join(parameters) or texts.none
+
+
+def _describe_type(schema: Any, root: JsonSchema, depth: int = 0) -> str:
+    schema = resolve_schema(schema, root) if depth < _MAX_DEPTH else {}
+    choices = read_list_keyword("enum", schema) or ([schema["const"]] if "const" in schema else [])
+    if choices:
+        first = " | ".join(as_text(choice) for choice in choices[:_MAX_CHOICES])
+        return first if len(choices) <= _MAX_CHOICES else f"{first} | …"
+    options = [option for keyword in ("anyOf", "oneOf") for option in read_list_keyword(keyword, schema)]
+    types = [_describe_type(option, root, depth + 1) for option in options[:_MAX_CHOICES]]
+    if any(types):
+        more = ["…"] if len(options) > _MAX_CHOICES else []
+        return " | ".join(dict.fromkeys([*filter(None, types), *more]))
+    item = _describe_type(schema.get("items"), root, depth + 1) if allowed_types(schema) == ["array"] else ""
+    return f"array of {item}" if item else " | ".join(allowed_types(schema))
+
+
+def _description_to_clause(description: str) -> str:
+    """The first sentence of a description, as a part of another sentence."""
+    sentence = first_sentence(description).rstrip(".。!！ ")
+    is_word = len(sentence) > 1 and not sentence[1].isupper()
+    return sentence[:1].lower() + sentence[1:] if is_word else sentence
+
+
+def _description_of_only_action(spec: ToolSpec) -> str:
+    return spec.capabilities[0].description if len(spec.capabilities) == 1 else ""
+
+
+def _indent_lines(text: str, indent: str) -> str:
+    return f"\n{indent}".join(text.strip().splitlines())

@@ -1,0 +1,251 @@
+"""The actions of tools in the formats of model APIs and MCP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import count
+from typing import Any, TypeAlias
+
+from ferrule.core.content import encode_json
+from ferrule.core.json_schema import properties_of, read_list_keyword, required_names, resolve_schema
+from ferrule.core.spec import Effects, JsonSchema, ToolCapability, ToolSpec
+from ferrule.texts.shorten import estimate_tokens, shorten
+
+_MAX_OPENAI_DESCRIPTION = 1024
+"""Characters; OpenAI refuses the whole request if one description is longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedAction:
+    """An action and its name for models. `DescriptionEngine.actions_by_name` makes each one once."""
+
+    name: str
+    spec: ToolSpec
+    capability: ToolCapability
+
+    @property
+    def description(self) -> str:
+        return self.capability.description or self.spec.description
+
+    @cached_property
+    def openai_schema(self) -> dict[str, Any]:
+        """The action in the format of OpenAI's API and compatible ones. Callers share it and must not change it."""
+        function = {
+            "name": self.name,
+            "description": shorten(self.description, _MAX_OPENAI_DESCRIPTION),
+            "parameters": shorten_schema(self.capability.schema_or_empty),
+        }
+        return {"type": "function", "function": function}
+
+    @cached_property
+    def tokens(self) -> int:
+        """Roughly how many tokens its schema takes."""
+        return estimate_schema_tokens(self.openai_schema)
+
+
+def name_actions(spec: ToolSpec) -> tuple[NamedAction, ...]:
+    return tuple(NamedAction(name=spec.model_name(each), spec=spec, capability=each) for each in spec.capabilities)
+
+
+def estimate_schema_tokens(schema: Mapping[str, Any]) -> int:
+    return estimate_tokens(encode_json(schema).decode())
+
+
+def shorten_schema(schema: JsonSchema) -> JsonSchema:
+    """The parameters of an action as a model reads them in every request: simple, and nothing that tells it nothing.
+
+    Without `null` as an alternative where it can omit the argument, empty defaults, `additionalProperties` without
+    a schema, and titles that only repeat a name. The engine checks the arguments against the original.
+    """
+    parameters: JsonSchema = _remove_redundant(simplify_schema(schema))
+    required = required_names(parameters)
+    properties = {
+        name: schema if name in required or not isinstance(schema, dict) else _without_null(schema)
+        for name, schema in properties_of(parameters).items()
+    }
+    return {**parameters, "properties": properties}
+
+
+def _remove_redundant(node: Any, name: str = "") -> Any:
+    if isinstance(node, list):
+        return [_remove_redundant(inner) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    lean = {}
+    for keyword, value in node.items():
+        if keyword in _MAPS_OF_SCHEMAS and isinstance(value, dict):
+            lean[keyword] = {inner: _remove_redundant(schema, inner) for inner, schema in value.items()}
+        elif keyword in _VALUE_KEYWORDS:
+            lean[keyword] = value
+        elif not (_is_redundant_keyword(keyword, value) or (keyword == "title" and _title_repeats_name(value, name))):
+            lean[keyword] = _remove_redundant(value)
+    return lean
+
+
+def _is_redundant_keyword(keyword: str, value: Any) -> bool:
+    return keyword == "additionalProperties" and (isinstance(value, bool) or value == {})
+
+
+def _title_repeats_name(title: Any, name: str) -> bool:
+    """Whether a title is a name in other letters, as pydantic makes them: `Start Time` of `start_time`."""
+    return isinstance(title, str) and re.sub(r"[\s_-]", "", title).casefold() == re.sub(r"[_-]", "", name).casefold()
+
+
+def _without_null(schema: JsonSchema) -> JsonSchema:
+    schema = {k: v for k, v in schema.items() if k != "default" or v not in (None, "", [], {})}
+    options = schema.get("anyOf")
+    if isinstance(options, list) and {"type": "null"} in options:
+        others = [option for option in options if option != {"type": "null"}]
+        schema = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
+        return {**others[0], **schema} if len(others) == 1 else {**schema, "anyOf": others}
+    if isinstance(schema.get("type"), list) and "null" in schema["type"]:
+        types = [kind for kind in schema["type"] if kind != "null"]
+        schema["type"] = types[0] if len(types) == 1 else types
+    return schema
+
+
+def anthropic_schema(action: NamedAction) -> dict[str, Any]:
+    return {
+        "name": action.name,
+        "description": action.description,
+        "input_schema": shorten_schema(action.capability.schema_or_empty),
+    }
+
+
+def mcp_schema(action: NamedAction) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "name": action.name,
+        "description": action.description,
+        "inputSchema": simplify_schema(action.capability.schema_or_empty),
+    }
+    if len(action.spec.capabilities) == 1 and action.spec.name != action.spec.tool_id:
+        schema["title"] = action.spec.name
+    output = action.capability.output
+    if output is not None and output.get("type") == "object":
+        schema["outputSchema"] = output
+    hints = action.capability.annotations or _mcp_hints(action.spec.effects_of(action.capability))
+    if hints:
+        schema["annotations"] = hints
+    return schema
+
+
+def _mcp_hints(effects: Effects) -> dict[str, bool]:
+    """Only what the tool promises: MCP clients assume the worst of everything else."""
+    promises = {
+        "readOnlyHint": effects.read_only,
+        "destructiveHint": effects.destructive,
+        "idempotentHint": effects.idempotent,
+    }
+    return {hint: True for hint, holds in promises.items() if holds}
+
+
+# Simplifying a JSON Schema for model APIs.
+#
+# The APIs of OpenAI and Anthropic require an object at the top, without alternatives; OpenAI also requires `items` in
+# every array. A schema they would refuse is replaced by a looser one: the engine checks the arguments against the
+# original in any case.
+
+_NOT_AT_TOP_LEVEL = (
+    "$schema",
+    "$id",
+    "$comment",
+    "title",
+    "default",
+    "examples",
+    "enum",
+    "const",
+    "not",
+    "if",
+    "then",
+    "else",
+)
+_MAPS_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_VALUE_KEYWORDS = ("default", "const", "enum", "examples", "required")
+_ALTERNATIVE_KEYWORDS = ("anyOf", "oneOf")
+_MAX_DEPTH = 8
+_MAX_PARTS = 1_000
+"""Schemas that are merged into one: a few lines of references can expand to billions."""
+
+_CombineRequired: TypeAlias = Callable[[list[str], list[str]], list[str]]
+
+
+def simplify_schema(schema: JsonSchema) -> JsonSchema:
+    """The parameters of an action for a model API; the original is not changed."""
+    try:
+        return _simplify_top_level(schema)
+    except RecursionError:  # nested too deep
+        return {"type": "object", "properties": {}}
+
+
+def _simplify_top_level(schema: JsonSchema) -> JsonSchema:
+    merged = _merge_parts(schema, schema, 0, count())
+    clean: JsonSchema = {"type": "object", "properties": _clean_schema_map(properties_of(merged))}
+    if required := required_names(merged):
+        clean["required"] = required
+    for keyword, value in merged.items():
+        if keyword not in ("type", "properties", "required", *_NOT_AT_TOP_LEVEL):
+            clean[keyword] = _clean_keyword(keyword, value)
+    for keyword in ("$defs", "definitions"):
+        if keyword in schema:
+            clean[keyword] = _clean_schema_map(schema[keyword])
+    return clean
+
+
+def _merge_parts(schema: Any, root: JsonSchema, depth: int, parts: Iterator[int]) -> JsonSchema:
+    """The schema with its references followed and its allOf, anyOf and oneOf merged into one object."""
+    schema = resolve_schema(schema, root) if depth < _MAX_DEPTH and next(parts) < _MAX_PARTS else {}
+    merged = {keyword: value for keyword, value in schema.items() if keyword not in ("allOf", *_ALTERNATIVE_KEYWORDS)}
+    for part in read_list_keyword("allOf", schema):
+        merged = _merge_schemas(merged, _merge_parts(part, root, depth + 1, parts), _join_required)
+    for keyword in _ALTERNATIVE_KEYWORDS:
+        options = [_merge_parts(option, root, depth + 1, parts) for option in read_list_keyword(keyword, schema)]
+        if options:
+            # What only some of the alternatives require is optional.
+            any_option = reduce(lambda first, second: _merge_schemas(first, second, _intersect_required), options)
+            merged = _merge_schemas(merged, any_option, _join_required)
+    return merged
+
+
+def _merge_schemas(first: JsonSchema, second: JsonSchema, combine_required: _CombineRequired) -> JsonSchema:
+    both = {**second, **first, "properties": {**properties_of(second), **properties_of(first)}}
+    names = combine_required(required_names(first), required_names(second))
+    both.pop("required", None)
+    return {**both, "required": names} if names else both
+
+
+def _join_required(first: list[str], second: list[str]) -> list[str]:
+    return list(dict.fromkeys((*first, *second)))
+
+
+def _intersect_required(first: list[str], second: list[str]) -> list[str]:
+    return [name for name in first if name in second]
+
+
+def _clean_schema(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_clean_schema(inner) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    clean = {keyword: _clean_keyword(keyword, value) for keyword, value in node.items() if keyword != "$schema"}
+    # Until 2019 JSON Schema wrote the items of a tuple as a list under `items`.
+    if isinstance(clean.get("items"), list):
+        clean["prefixItems"] = clean.pop("items")
+    if clean.get("type") == "array":
+        clean.setdefault("items", {})
+    return clean
+
+
+def _clean_keyword(keyword: str, value: Any) -> Any:
+    if keyword in _VALUE_KEYWORDS:
+        return value
+    return _clean_schema_map(value) if keyword in _MAPS_OF_SCHEMAS else _clean_schema(value)
+
+
+def _clean_schema_map(schemas: Any) -> Any:
+    """A map of names to schemas: the names are not keywords of JSON Schema."""
+    if not isinstance(schemas, dict):
+        return schemas
+    return {name: {} if schema is True else _clean_schema(schema) for name, schema in schemas.items()}

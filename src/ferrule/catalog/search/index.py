@@ -1,0 +1,301 @@
+"""Finding tools by text, by tags, by requirements and by category."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
+from ferrule.catalog.search.ranking import ActionDocument, TermIndex, make_documents
+from ferrule.catalog.search.terms import extract_terms, remove_case_and_punctuation
+from ferrule.catalog.search.translation import translate_terms
+from ferrule.catalog.search.vectors import VectorTable
+from ferrule.core.spec import Tool
+from ferrule.errors import DuplicateTool
+
+if TYPE_CHECKING:
+    from ferrule.catalog.search.vectors import Vector
+
+_T = TypeVar("_T")
+
+_MAX_PER_REQUIREMENT = 200
+"""Documents examined for each requirement."""
+_MAX_QUERY_LENGTH = 2_000
+"""Characters; of a longer query only the beginning is used."""
+_MAX_QUERY_TERMS = 50
+_MIN_MATCHED_WEIGHT = 0.5
+"""A tool meets a requirement if it has terms with at least this share of the requirement's weight."""
+
+# Words and meaning together: the similarity of the vectors, plus the BM25 score by this weight. Both were measured:
+# sums of ranks (reciprocal rank fusion) found fewer than the vectors alone, because most of the best by words have one
+# word in common with the question and nothing else.
+_WORDS_WEIGHT = 0.01
+_MIN_SIMILARITY = 0.2
+_MIN_SHARE_OF_BEST = 0.7
+"""A tool that shares no word with the query must be at least so similar to it, and have this share of the highest
+similarity: of a few tools, only those that fit are found."""
+_MIN_COVERAGE = 0.9
+"""While fewer documents have a vector, those that have one are not compared with those that have none."""
+_WORDS_CANDIDATES = 250
+
+IsVisible: TypeAlias = Callable[[Tool, str | None], bool]
+"""Whether a search may find this action of a tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """A tool that matches a query."""
+
+    tool: Tool
+    score: float
+    """How well it matches; comparable only within one search."""
+    actions: tuple[str, ...]
+    """Its matching actions, best first."""
+    matched: tuple[str, ...]
+    """The terms of the query that the best action has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionHit:
+    """An action that matches a query."""
+
+    tool: Tool
+    action: str
+    score: float
+
+
+class SearchIndex:
+    """An index of enabled tools. Tools are added and removed one by one; it is never rebuilt."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._postings = TermIndex()
+        self._numbers = count()
+        self._documents: dict[tuple[str, str], tuple[Tool, list[ActionDocument]]] = {}
+        self._by_name: dict[str, dict[ActionDocument, None]] = {}
+        self._by_tag: dict[str, dict[Tool, None]] = {}
+        self._vectors: VectorTable | None = None
+        for tool in tools:
+            self.add(tool)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    # Changing
+
+    def add(self, tool: Tool) -> None:
+        """Add a tool that is new in its source."""
+        key = (tool.id, tool.source)
+        if key in self._documents:
+            raise DuplicateTool(
+                f"Tool {tool.id!r} of source {tool.source!r} is already in the index. Use replace to change it."
+            )
+        documents = make_documents(tool, self._numbers)
+        self._documents[key] = (tool, documents)
+        for document in documents:
+            self._postings.add(document)
+            for name in document.names:
+                self._by_name.setdefault(name, {})[document] = None
+        if documents:
+            for tag in tool.spec.tags:
+                self._by_tag.setdefault(remove_case_and_punctuation(tag), {})[tool] = None
+
+    def remove(self, tool_id: str, source: str) -> bool:
+        """Remove the tool of a source with this id; False when there is none."""
+        entry = self._documents.pop((tool_id, source), None)
+        if entry is None:
+            return False
+        tool, documents = entry
+        for document in documents:
+            self._postings.remove(document)
+            if self._vectors is not None:
+                self._vectors.discard(document.number)
+            for name in document.names:
+                _discard_value(self._by_name, name, document)
+        for tag in {remove_case_and_punctuation(tag) for tag in tool.spec.tags} if documents else ():
+            _discard_value(self._by_tag, tag, tool)
+        return True
+
+    def replace(self, tool: Tool) -> None:
+        """Replace the tool with the same id and source, or add it."""
+        self.remove(tool.id, tool.source)
+        self.add(tool)
+
+    # Vectors
+
+    def documents_without_vector(self) -> list[ActionDocument]:
+        table = self._vectors
+        if table is None:
+            return list(self._postings)
+        if len(table) == len(self._postings):
+            return []
+        return [document for document in self._postings if document.number not in table]
+
+    def set_vectors(self, vectors: Iterable[tuple[ActionDocument, Vector]]) -> None:
+        """Set the vectors of documents; those of documents that were removed in the meantime are ignored."""
+        if self._vectors is None:
+            self._vectors = VectorTable()
+        for document, vector in vectors:
+            if document.number in self._postings:
+                self._vectors.set_row(document.number, vector)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether nearly all documents have a vector."""
+        return self._vectors is not None and len(self._vectors) >= _MIN_COVERAGE * len(self._postings)
+
+    # Finding
+
+    def search(
+        self, text: str, limit: int = 10, *, vector: Vector | None = None, is_visible: IsVisible | None = None
+    ) -> list[SearchHit]:
+        """The tools that match a text best: those with exactly this name first, equals by source and id.
+
+        With the `vector` of the text, its meaning counts too.
+        """
+        query, by_tool, scores = self._find(text, limit, vector, is_visible, lambda document: document.tool)
+        return [_make_hit(documents, scores, query) for documents in by_tool]
+
+    def search_actions(
+        self, text: str, limit: int = 10, *, vector: Vector | None = None, is_visible: IsVisible | None = None
+    ) -> list[ActionHit]:
+        """The actions that match a text best, each for itself."""
+
+        def has_action(tool: Tool, action: str | None) -> bool:
+            return action is not None and (is_visible is None or is_visible(tool, action))
+
+        _, groups, scores = self._find(text, limit, vector, has_action, lambda document: document.number)
+        return [
+            ActionHit(tool=document.tool, action=document.action or "", score=scores.get(document.number, 0.0))
+            for (document, *_) in groups
+        ]
+
+    def search_by_tags(self, tags: Sequence[str]) -> list[Tool]:
+        """Tools that have any of the tags, those with the most of them first."""
+        counts = Counter(
+            tool for tag in {remove_case_and_punctuation(tag) for tag in tags} for tool in self._by_tag.get(tag, ())
+        )
+        return sorted(counts, key=lambda tool: (-counts[tool], tool.priority, tool.id))
+
+    def search_by_requirements(self, requirements: Sequence[str]) -> list[Tool]:
+        """Tools that meet any of the requirements by their names, tags, descriptions or actions; best first.
+
+        A tool that meets more of them comes before one that matches a single one better.
+        """
+        counts: Counter[Tool] = Counter()
+        scores: dict[Tool, float] = {}
+        for requirement in requirements:
+            for tool, score in self._find_tools_meeting(requirement).items():
+                counts[tool] += 1
+                scores[tool] = scores.get(tool, 0.0) + score
+        return sorted(counts, key=lambda tool: (-counts[tool], -scores[tool], tool.priority, tool.id))
+
+    def _find(
+        self,
+        text: str,
+        limit: int,
+        vector: Vector | None,
+        is_visible: IsVisible | None,
+        group_of: Callable[[ActionDocument], Hashable],
+    ) -> tuple[dict[str, float], list[list[ActionDocument]], dict[int, float]]:
+        """The terms of a text, the documents of the best groups, group by group, and the scores of documents."""
+        if limit < 1:
+            return {}, [], {}
+        query = self._postings.weigh(_query_terms(text), translate_terms(text[:_MAX_QUERY_LENGTH])[:_MAX_QUERY_TERMS])
+        named = sorted(self._by_name.get(remove_case_and_punctuation(text), ()), key=lambda document: document.order)
+        count = limit
+        while True:
+            scores = self._score(query, count, vector)
+            groups: dict[Hashable, dict[ActionDocument, None]] = {}
+            for document in [*named, *self._postings.best_documents(scores, count)]:
+                if is_visible is None or is_visible(document.tool, document.action):
+                    groups.setdefault(group_of(document), {})[document] = None
+            if len(groups) >= limit or count > len(scores):
+                return query, [list(documents) for documents in groups.values()][:limit], scores
+            count *= 8  # many of the best documents are actions of one tool, or not visible
+
+    def _score(self, query: Mapping[str, float], limit: int, vector: Vector | None) -> dict[int, float]:
+        if vector is None or self._vectors is None or not self.has_vectors:
+            return self._postings.score(query, limit)
+        by_words = self._postings.score(query, max(limit, _WORDS_CANDIDATES))
+        scores = self._vectors.compare(vector, _MIN_SIMILARITY, _MIN_SHARE_OF_BEST, by_words)
+        for number, score in by_words.items():
+            # A new document without a vector is neither like the query nor unlike it.
+            scores[number] = scores.get(number, _MIN_SIMILARITY) + _WORDS_WEIGHT * score
+        return scores
+
+    def _find_tools_meeting(self, requirement: str) -> dict[Tool, float]:
+        query = self._postings.weigh(_query_terms(requirement))
+        total = sum(query.values())
+        scores = self._postings.score(query, _MAX_PER_REQUIREMENT)
+        best: dict[Tool, float] = {}
+        for document in self._postings.best_documents(scores, _MAX_PER_REQUIREMENT):
+            matched = sum(weight for term, weight in query.items() if term in document.weights)
+            if matched >= total * _MIN_MATCHED_WEIGHT:
+                best.setdefault(document.tool, scores[document.number])
+        return best
+
+
+def _query_terms(query: str) -> list[str]:
+    return list(dict.fromkeys(extract_terms(query[:_MAX_QUERY_LENGTH])))[:_MAX_QUERY_TERMS]
+
+
+def _make_hit(documents: list[ActionDocument], scores: Mapping[int, float], query: Mapping[str, float]) -> SearchHit:
+    first = documents[0]
+    return SearchHit(
+        tool=first.tool,
+        score=scores.get(first.number, 0.0),
+        actions=tuple(document.action for document in documents if document.action is not None),
+        matched=tuple(term for term in query if term in first.weights),
+    )
+
+
+def _discard_value(index: dict[str, dict[_T, None]], key: str, value: _T) -> None:
+    values = index[key]
+    del values[value]
+    if not values:
+        del index[key]
+
+
+class CategoryIndex:
+    """The callable tools of a registry by category and subcategory, by descending priority."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self._registry = registry
+        self._snapshot: RegistrySnapshot | None = None
+        self._tools: dict[str, dict[str, list[Tool]]] = {}
+
+    def tools(self, category: str, subcategory: str | None = None) -> list[Tool]:
+        """The tools of a category, or only of one of its subcategories."""
+        parts = self._tools_by_category().get(str(category), {})
+        if subcategory is not None:
+            return list(parts.get(subcategory, ()))
+        return _sort_by_priority(tool for tools in parts.values() for tool in tools)
+
+    def tree(self, condition: Callable[[Tool], bool]) -> dict[str, dict[str, list[str]]]:
+        """The ids of the tools that meet a condition, by category and subcategory."""
+        tools = (tool for category in self._tools_by_category() for tool in self.tools(category))
+        groups = _group_by_category(filter(condition, tools))
+        return {
+            category: {part: [tool.id for tool in tools] for part, tools in parts.items()}
+            for category, parts in groups.items()
+        }
+
+    def _tools_by_category(self) -> dict[str, dict[str, list[Tool]]]:
+        snapshot = self._registry.snapshot()
+        if self._snapshot is not snapshot:
+            self._snapshot, self._tools = snapshot, _group_by_category(filter(None, map(snapshot.get, snapshot.by_id)))
+        return self._tools
+
+
+def _group_by_category(tools: Iterable[Tool]) -> dict[str, dict[str, list[Tool]]]:
+    groups: dict[str, dict[str, list[Tool]]] = {}
+    for tool in _sort_by_priority(tools):
+        groups.setdefault(str(tool.spec.category), {}).setdefault(tool.spec.subcategory, []).append(tool)
+    return {category: dict(sorted(parts.items())) for category, parts in sorted(groups.items())}
+
+
+def _sort_by_priority(tools: Iterable[Tool]) -> list[Tool]:
+    return sorted(tools, key=lambda tool: (-tool.spec.priority, tool.id))

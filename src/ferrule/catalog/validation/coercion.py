@@ -1,0 +1,230 @@
+"""Coercing arguments and filling in defaults.
+
+Coercion accepts a value that has exactly one sensible reading: "5" for an integer is 5, "true" for a boolean is true,
+JSON text for an object is that object, "get" for one of GET and POST is GET, and null for an optional parameter that
+does not allow null means that it is absent. A value with two readings stays unchanged.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from ferrule.core.json_schema import JsonSchema, allowed_types, list_branches, properties_of, resolve_schema
+
+_INTEGER = re.compile(r"[+-]?\d{1,300}\Z", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
+
+
+def coerce(value: Any, schema: Any, root: JsonSchema) -> Any:
+    """The value as the schema requires it, as far as that is unambiguous; the caller's own value is not changed."""
+    schema = resolve_schema(schema, root)
+    options = list_branches(schema, root)
+    real = [option for option in options if allowed_types(option) != ["null"]]
+    if len(real) != 1:
+        return _coerce_union(value, options)
+    option = real[0]
+    value = _coerce_type(value, allowed_types(option))
+    value = _coerce_enum(value, option.get("enum"))
+    if isinstance(value, dict):
+        return _coerce_object(value, option, root)
+    if isinstance(value, list) and isinstance(option.get("items"), dict):
+        return [coerce(item, option["items"], root) for item in value]
+    return value
+
+
+def _coerce_object(value: dict[str, Any], schema: JsonSchema, root: JsonSchema) -> dict[str, Any]:
+    required = set(schema.get("required") or ())
+    properties = properties_of(schema)
+    coerced = {}
+    others = schema.get("additionalProperties")
+    for name, item in value.items():
+        prop = resolve_schema(properties.get(name, others), root)
+        if prop:
+            if item is None and name in properties and name not in required and not _allows_null(prop, root):
+                continue
+            item = coerce(item, prop, root)
+        coerced[name] = item
+    return coerced
+
+
+def _allows_null(schema: JsonSchema, root: JsonSchema) -> bool:
+    for option in list_branches(schema, root):
+        types = allowed_types(option)
+        if not types or "null" in types:
+            return "enum" not in option or None in option["enum"]
+    return False
+
+
+def _coerce_type(value: Any, types: list[str]) -> Any:
+    real = [t for t in types if t != "null"]
+    if isinstance(value, (tuple, set, frozenset)) and "array" in real:
+        return list(value)
+    if isinstance(value, str) and real and "string" not in real:
+        return _parse_as_only_type(value, real)
+    if real == ["string"] and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+def convert_whole_floats(value: Any, schema: Any, root: JsonSchema) -> Any:
+    """5.0 as 5 wherever the schema requires an integer."""
+    schema = resolve_schema(schema, root)
+    options = list_branches(schema, root)
+    if isinstance(value, float):
+        types = {t for option in options for t in allowed_types(option)}
+        return int(value) if "integer" in types and "number" not in types and value.is_integer() else value
+    real = [option for option in options if allowed_types(option) != ["null"]]
+    if len(real) != 1:
+        return value
+    option = real[0]
+    if isinstance(value, list):
+        return [convert_whole_floats(item, option.get("items"), root) for item in value]
+    if isinstance(value, dict):
+        others = option.get("additionalProperties")
+        return {k: convert_whole_floats(v, properties_of(option).get(k, others), root) for k, v in value.items()}
+    return value
+
+
+def _coerce_union(value: Any, options: list[JsonSchema]) -> Any:
+    """Text for a union without text: the only type it can be read as."""
+    types = [t for option in options for t in allowed_types(option)]
+    if not isinstance(value, str) or "string" in types or any(not allowed_types(o) for o in options):
+        return value
+    return _parse_as_only_type(value, types)
+
+
+def _parse_as_only_type(text: str, types: list[str]) -> Any:
+    """The text parsed as the only one of the types it can be parsed as; otherwise unchanged."""
+    values: list[Any] = []
+    for type_ in dict.fromkeys(types):
+        if type_ == "number" and "integer" in types and _INTEGER.match(text.strip()):
+            continue
+        value = _parse_as(text, type_)
+        if value is not text:
+            values.append(value)
+    return values[0] if len(values) == 1 else text
+
+
+def _parse_as(text: str, type_: str) -> Any:
+    stripped = text.strip()
+    if type_ == "integer" and _INTEGER.match(stripped):
+        return int(stripped)
+    if type_ == "integer" and len(stripped) < 300 and _NUMBER.match(stripped):
+        number = Decimal(stripped)  # not float, which rounds long numbers
+        return int(number) if number == number.to_integral_value() else text
+    if type_ == "number" and _NUMBER.match(stripped):
+        value = int(stripped) if _INTEGER.match(stripped) else float(stripped)
+        return value if math.isfinite(value) else text
+    if type_ == "boolean" and stripped.lower() in ("true", "false"):
+        return stripped.lower() == "true"
+    if type_ in ("object", "array") and stripped[:1] == ("{" if type_ == "object" else "["):
+        try:
+            return json.loads(stripped)
+        except (ValueError, RecursionError):
+            return text
+    return text
+
+
+def _coerce_enum(value: Any, enum: Any) -> Any:
+    if not isinstance(enum, list) or value in enum or not isinstance(value, str):
+        return value
+    folded = value.strip().casefold()
+    same = [member for member in enum if isinstance(member, str) and member.casefold() == folded]
+    return same[0] if len(same) == 1 else value
+
+
+# Defaults, at every depth, without changing the caller's values
+
+Filler: TypeAlias = Callable[[Any], Any]
+
+
+def compile_defaults_filler(schema: JsonSchema, *, only_required: bool = False) -> Filler | None:
+    """A function that returns a value with its defaults filled in; None when the schema has no defaults.
+
+    `only_required`: those of optional parameters are left out.
+    """
+    return _DefaultsCompiler(schema, only_required).filler(schema) if _has_default(schema) else None
+
+
+class _DefaultsCompiler:
+    def __init__(self, root: JsonSchema, only_required: bool) -> None:
+        self._root, self._only_required = root, only_required
+        self._fillers: dict[int, Filler | None] = {}
+
+    def filler(self, schema: Any) -> Filler | None:
+        if isinstance(schema, dict) and "$ref" in schema:
+            # Schemas may contain themselves, or each other many times: a reference is compiled once, and only when a
+            # value needs it.
+            return lambda value: self._fill_reference(schema, value)
+        return self._compile(schema)
+
+    def _fill_reference(self, schema: JsonSchema, value: Any) -> Any:
+        if id(schema) not in self._fillers:
+            self._fillers[id(schema)] = self._compile(schema)
+        fill = self._fillers[id(schema)]
+        return value if fill is None else fill(value)
+
+    def _compile(self, schema: Any) -> Filler | None:
+        plain = resolve_schema(schema, self._root)
+        options = plain.get("anyOf") or plain.get("oneOf")
+        if isinstance(options, list):  # `X | null` means X; of several alternatives none is filled in
+            real = [option for option in options if allowed_types(resolve_schema(option, self._root)) != ["null"]]
+            return self.filler(real[0]) if len(real) == 1 else None
+        if "properties" in plain:
+            return self._compile_object(plain)
+        if isinstance(plain.get("items"), dict):
+            return self._compile_array(plain["items"])
+        return None
+
+    def _compile_object(self, schema: JsonSchema) -> Filler | None:
+        defaults: list[tuple[str, Any, bool]] = []
+        nested: list[tuple[str, Filler]] = []
+        required = schema.get("required") or ()
+        for name, prop in properties_of(schema).items():
+            inner_schema = resolve_schema(prop, self._root)
+            if "default" in inner_schema and (name in required or not self._only_required):
+                default = inner_schema["default"]
+                defaults.append((name, default, isinstance(default, (dict, list))))
+            if (inner := self.filler(prop)) is not None:
+                nested.append((name, inner))
+        if not defaults and not nested:
+            return None
+
+        def fill(value: Any) -> Any:
+            if not isinstance(value, dict):
+                return value
+            filled = dict(value)
+            for name, default, is_container in defaults:
+                if name not in filled:
+                    filled[name] = copy.deepcopy(default) if is_container else default
+            for name, inner in nested:
+                if name in filled:
+                    filled[name] = inner(filled[name])
+            return filled
+
+        return fill
+
+    def _compile_array(self, items: JsonSchema) -> Filler | None:
+        inner = self.filler(items)
+        if inner is None:
+            return None
+        return lambda value: [inner(item) for item in value] if isinstance(value, list) else value
+
+
+def _has_default(schema: JsonSchema) -> bool:
+    pending: list[Any] = [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            if "default" in part:
+                return True
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+    return False

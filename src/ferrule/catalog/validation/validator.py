@@ -1,0 +1,247 @@
+"""Checking the arguments of a call against its tool's parameters.
+
+A check is compiled once per action, on first use, and then costs less than a microsecond for valid arguments. Invalid
+arguments are examined again, slowly: lenient mode coerces values that have exactly one sensible reading, and all
+remaining errors are explained in one result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ferrule.catalog.validation.coercion import coerce, compile_defaults_filler, convert_whole_floats
+from ferrule.catalog.validation.messages import explain_error, unknown_parameter_error
+from ferrule.core.call import ValidationError, ValidationResult
+from ferrule.core.content import MAX_DEPTH, SCALAR_TYPES, copy_containers, is_nested_deeper, plain_json
+from ferrule.core.json_schema import properties_of, resolve_schema
+from ferrule.core.schema_limits import compile_schema, count_values, estimate_cost
+from ferrule.core.spec import ToolCapability, ToolSpec
+from ferrule.errors import SpecError, error_text
+
+MAX_ERRORS = 20
+MAX_CHECKS = 20_000
+"""Compiled checks in the cache. When it is full, most of them belong to actions that were replaced: it is cleared."""
+_FEW_CHECKS = 50
+"""Checks for one value that need no attention, however many values there are."""
+_ABOUT_OTHER_PARAMETERS = frozenset(
+    [
+        "additionalProperties",
+        "patternProperties",
+        "unevaluatedProperties",
+        "propertyNames",
+        "dependentSchemas",
+        "dependencies",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "then",
+        "else",
+    ]
+)
+
+
+class ParameterCheck:
+    """The compiled check of one action's parameters."""
+
+    def __init__(self, capability: ToolCapability, *, strict: bool = False) -> None:
+        self._strict = strict
+        self._schema = schema = resolve_schema(capability.schema, capability.schema)
+        try:
+            self._cost = estimate_cost(capability.schema)
+            self._validator = compile_schema(capability.schema)
+        except SpecError as error:
+            raise SpecError(f"The parameters of {capability.name!r} cannot be checked: {error}") from None
+        except ValueError as error:
+            raise SpecError(f"The parameters of {capability.name!r} are not a valid JSON Schema: {error}") from None
+        self._is_costly = self._cost.checks > _FEW_CHECKS or self._cost.max_depth is not None
+        self._is_valid = self._validator.is_valid
+        self._fill = compile_defaults_filler(capability.schema, only_required=not capability.fills_defaults)
+        self._secret = capability.secret_names
+        properties = properties_of(schema)
+        self._declared = frozenset(properties)
+        # Undeclared parameters are refused (strict) or dropped (lenient), unless the schema has a rule for them or
+        # declares parameters elsewhere than in its properties.
+        self._is_closed = _ABOUT_OTHER_PARAMETERS.isdisjoint(schema)
+        self._integers = tuple(n for n, p in properties.items() if "integer" in str(p))
+        """Parameters that are or contain integers."""
+
+    def fill_defaults_if_valid(self, params: Any) -> dict[str, Any] | None:
+        """The arguments with defaults if they are valid, else None. Every valid call takes only this path.
+
+        Arguments that are nested too deep raise RecursionError; the compiled validator would crash on them.
+        """
+        if type(params) is not dict or (self._is_closed and not (params.keys() <= self._declared)):
+            return None
+        if self._is_costly and self._find_size_error(params) is not None:
+            return None
+        filled = self._fill(params) if self._fill is not None else params.copy()
+        for name, value in filled.items():
+            type_ = type(value)
+            if type_ not in SCALAR_TYPES or (type_ is float and name in self._integers):
+                # JSON Schema accepts 5.0 as an integer; Python functions do not. And a tool that changes its
+                # arguments must not change those of its caller.
+                filled[name] = self._copy(name, value)
+        try:
+            return filled if self._is_valid(filled) else None
+        except ValueError:  # a value JSON cannot represent
+            return None
+
+    def _copy(self, name: str, value: Any) -> Any:
+        copied = copy_containers(value)
+        if name not in self._integers:
+            return copied
+        return convert_whole_floats(copied, properties_of(self._schema).get(name), self._schema)
+
+    def check(self, params: Mapping[str, Any] | None) -> ValidationResult:
+        """What is wrong with the arguments, which may be any objects, and what the tool would get."""
+        try:
+            if params is not None and not isinstance(params, Mapping):
+                return _not_an_object_result(params)
+            return self._check({} if params is None else dict(params))
+        except RecursionError:
+            return _too_deep_result()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return _unreadable_result(error)
+
+    def _check(self, arguments: dict[str, Any]) -> ValidationResult:
+        if (error := _find_non_finite(arguments)) is not None:
+            return ValidationResult(is_valid=False, errors=[error])
+        if self._is_costly and (error := self._find_size_error(arguments)) is not None:
+            return ValidationResult(is_valid=False, errors=[error])
+        unknown = tuple(name for name in arguments if name not in self._declared) if self._is_closed else ()
+        if unknown and self._strict:
+            return self._explain(arguments, unknown)
+        declared = {k: v for k, v in arguments.items() if k not in unknown} if unknown else arguments
+        accepted = self.fill_defaults_if_valid(declared)
+        if accepted is None and not self._strict:
+            accepted = self.fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
+        if accepted is None:
+            return self._explain(arguments, ())
+        return ValidationResult(is_valid=True, validated_params=accepted, ignored=unknown)
+
+    def _explain(self, arguments: dict[str, Any], unknown: tuple[str, ...]) -> ValidationResult:
+        errors = [unknown_parameter_error([name], self._schema) for name in unknown]
+        params = plain_json(arguments)
+        if not self._strict:  # do not report what coercion can fix
+            params = coerce(params, self._schema, self._schema)
+        filled = self._fill(params) if self._fill is not None else params
+        if self._is_costly and not self._cost.permits_explanation(count_values(filled)):
+            return ValidationResult(is_valid=False, errors=errors or [_no_match_error()])
+        for error in self._validator.iter_errors(filled):
+            errors += explain_error(error, schema=self._schema, params=params, secret=self._secret)
+            if len(errors) >= MAX_ERRORS:
+                break
+        return ValidationResult(is_valid=False, errors=errors or [_not_json_error(arguments)])
+
+    def _find_size_error(self, arguments: dict[str, Any]) -> ValidationError | None:
+        """Arguments that would take too long to check: these checks cannot be interrupted."""
+        limit = self._cost.max_depth
+        if limit is not None and is_nested_deeper(arguments, limit):
+            return _make_size_error(
+                f"are nested more than {limit} levels deep, which takes too long to check.", "depth"
+            )
+        if not self._cost.permits(count_values(arguments)):
+            return _make_size_error("have too many values to be checked against these parameters.", "size")
+        return None
+
+
+class ToolParameterValidator:
+    """Checks the arguments of any tool; the check of each action is compiled once."""
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self.strict = strict
+        # Checks are stored with their action: the id alone may later belong to another object.
+        self._checks: dict[int, tuple[ToolCapability, ParameterCheck]] = {}
+
+    def validate(
+        self, tool: ToolSpec | ToolCapability, params: Mapping[str, Any] | None, *, action: str | None = None
+    ) -> ValidationResult:
+        capability = tool.capability(action) if isinstance(tool, ToolSpec) else tool
+        if capability is None:
+            assert isinstance(tool, ToolSpec)
+            raise SpecError(f"Name the action of {tool.tool_id!r} to check. {tool.describe_actions(action)}")
+        return self.get_check(capability).check(params)
+
+    def get_check(self, capability: ToolCapability) -> ParameterCheck:
+        entry = self._checks.get(id(capability))
+        if entry is None:
+            if len(self._checks) >= MAX_CHECKS:
+                self._checks.clear()
+            entry = (capability, ParameterCheck(capability, strict=self.strict))
+            self._checks[id(capability)] = entry
+        return entry[1]
+
+
+def _find_non_finite(params: dict[str, Any]) -> ValidationError | None:
+    """NaN and infinity are not JSON: converted to null, they would mean that the parameter is absent."""
+    for name, value in params.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            return ValidationError(
+                path=name, message=f"must be a number, not {value}.", expected="a number", received=None, code="type"
+            )
+    return None
+
+
+def _make_size_error(problem: str, code: str) -> ValidationError:
+    return ValidationError(
+        path="", message=f"the arguments {problem}", expected="smaller arguments", received=None, code=code
+    )
+
+
+def _no_match_error() -> ValidationError:
+    message = "the arguments match none of the allowed forms."
+    return ValidationError(path="", message=message, expected="other arguments", received=None, code="anyOf")
+
+
+def _not_json_error(params: dict[str, Any]) -> ValidationError:
+    """Strict mode does not accept Python objects that lenient mode converts to JSON."""
+    name = next((name for name, value in params.items() if plain_json(value) != value), "")
+    type_name = type(params.get(name)).__name__
+    return ValidationError(
+        path=name,
+        message=f"must be a JSON value, not a Python {type_name}.",
+        expected="JSON",
+        received=type_name,
+        code="type",
+    )
+
+
+def _too_deep_result() -> ValidationResult:
+    error = ValidationError(
+        path="",
+        message=f"arguments must not be nested deeper than {MAX_DEPTH} levels.",
+        expected=f"at most {MAX_DEPTH} levels",
+        received=None,
+        hint="Send a flatter structure, or the whole as text.",
+        code="depth",
+    )
+    return ValidationResult(is_valid=False, errors=[error])
+
+
+def _unreadable_result(error: BaseException) -> ValidationResult:
+    """A method of an argument failed."""
+    problem = ValidationError(
+        path="",
+        message=f"arguments cannot be read: {type(error).__name__}: {error_text(error)}.",
+        expected="JSON values",
+        received=None,
+        code="type",
+    )
+    return ValidationResult(is_valid=False, errors=[problem])
+
+
+def _not_an_object_result(params: Any) -> ValidationResult:
+    error = ValidationError(
+        path="",
+        message=f"arguments must be an object of names and values, not {type(params).__name__}.",
+        expected="an object",
+        received=type(params).__name__,
+        code="type",
+    )
+    return ValidationResult(is_valid=False, errors=[error])

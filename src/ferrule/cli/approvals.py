@@ -1,0 +1,212 @@
+"""The commands `ferrule approvals list|show|approve|deny` and `ferrule policy explain`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, get_args
+
+import typer
+
+from ferrule.cli import printing
+from ferrule.cli.options import ArgumentPairs, AsJson, MaxCount, ToolName
+from ferrule.cli.session import EXIT_USAGE, Session, exit_on_denial, fail, parse_arguments, run
+from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
+from ferrule.core.content import as_text
+from ferrule.core.permission import Decision, Principal, PrincipalKind
+from ferrule.errors import CallError, SetupError
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.policy.approvals import Approval, ApprovalRequest, Approvals, ApprovalState, explain_state
+from ferrule.policy.policy import find_rules_without_tools
+
+approvals_app = typer.Typer(help="See and decide what waits for your approval.", no_args_is_help=True)
+policy_app = typer.Typer(help="See which calls the policy allows.", no_args_is_help=True)
+
+MIN_ID_LENGTH = 4
+
+ApprovalId = Annotated[str, typer.Argument(help="The id of the request; its beginning is enough.")]
+Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; the model is told the reason for a refusal.")]
+
+
+@approvals_app.command("list")
+def list_approvals(
+    context: typer.Context,
+    state: Annotated[
+        str, typer.Option("--state", help="pending, approved, refused, used, expired, or all.")
+    ] = "pending",
+    limit: MaxCount = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the calls that wait for your approval."""
+    if state != "all" and state not in get_args(ApprovalState):
+        fail(f"There is no state {state!r}. Write one of: {', '.join(get_args(ApprovalState))}, all.", code=EXIT_USAGE)
+
+    async def command() -> tuple[list[ApprovalRequest], int]:
+        async with context.obj.store() as store:
+            return await Approvals(store).list_and_count(state=None if state == "all" else state, limit=limit)  # type: ignore[arg-type]
+
+    requests, count = run(command())
+    if count > len(requests):
+        print_error(f"ferrule: {count - len(requests):,} more are not shown. Show them with: --limit {count}")
+    if as_json:
+        printing.print_json(list(map(_describe_request, requests)))
+        return
+    printing.print_table(
+        ("approval", "since", "state", "who", "call", "arguments"),
+        [_request_row(request) for request in requests],
+        empty="Nothing waits for your approval." if state == "pending" else "There are no such requests.",
+        cut=(5, 4, 3),
+    )
+
+
+@approvals_app.command("show")
+def show_approval(context: typer.Context, approval_id: ApprovalId, as_json: AsJson = False) -> None:
+    """Show a request: who wants to call what, why it asks, and who decided what."""
+
+    async def command() -> ApprovalRequest:
+        async with context.obj.store() as store:
+            return await _find_request(Approvals(store), approval_id)
+
+    _print_request(run(command()), as_json=as_json)
+
+
+@approvals_app.command("approve")
+def approve(
+    context: typer.Context,
+    approval_id: ApprovalId,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments to change; KEY:=JSON if not text.")
+    ] = None,
+    reason: Reason = "",
+    as_json: AsJson = False,
+) -> None:
+    """Allow a call, as it is or with other arguments. It is made when its run is resumed or its caller repeats it."""
+
+    async def command() -> ApprovalRequest:
+        edits = parse_arguments(arguments or (), None)
+        async with context.obj.store() as store:
+            approvals = Approvals(store)
+            request = await _find_request(approvals, approval_id)
+            edited = {**request.arguments, **edits} if edits else None
+            return await approvals.record_decision(
+                request.approval_id, Approval(allowed=True, arguments=edited, reason=reason)
+            )
+
+    _print_request(run(command()), as_json=as_json)
+
+
+@approvals_app.command("deny")
+def deny(context: typer.Context, approval_id: ApprovalId, reason: Reason = "", as_json: AsJson = False) -> None:
+    """Refuse a call, or take back an approval that was not used yet."""
+
+    async def command() -> ApprovalRequest:
+        async with context.obj.store() as store:
+            approvals = Approvals(store)
+            request = await _find_request(approvals, approval_id)
+            return await approvals.record_decision(request.approval_id, Approval(allowed=False, reason=reason))
+
+    _print_request(run(command()), as_json=as_json)
+
+
+@policy_app.command("explain")
+def explain_policy(
+    context: typer.Context,
+    name: ToolName,
+    arguments: ArgumentPairs = None,
+    kind: Annotated[str, typer.Option("--as", help="Who calls it: agent, user, client or token.")] = "agent",
+    caller: Annotated[str, typer.Option("--name", help="The caller's name, for rules that name it.")] = "",
+    roles: Annotated[list[str] | None, typer.Option("--role", help="A role of the caller; may be repeated.")] = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="The caller's tenant.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a call is allowed, needs approval or is denied, and which rule decides."""
+    if kind not in get_args(PrincipalKind):
+        fail(f"--as takes {', '.join(get_args(PrincipalKind))}, not {kind!r}.", code=EXIT_USAGE)
+    principal = Principal(
+        kind=kind,  # type: ignore[arg-type]
+        name=caller or "local",
+        roles=frozenset(roles or ()),
+        tenant=tenant,
+    )
+    decision = run(_decide(context.obj, name, parse_arguments(arguments or (), None) or None, principal))
+    if as_json:
+        printing.print_json({"tool": name, "principal": principal.label, **asdict(decision)})
+    else:
+        echo(f"{decision.verdict}: a call of {name} by {principal.label}")
+        echo(f"rule: {decision.rule or 'none matches, so the default decides'}")
+        if decision.reason:
+            echo(f"why: {decision.reason}")
+        if decision.depends_on_arguments and not arguments:
+            echo("It depends on the arguments: add them to the command to see what applies to one call.")
+    exit_on_denial(decision.verdict)
+
+
+async def _decide(session: Session, name: str, arguments: dict[str, Any] | None, principal: Principal) -> Decision:
+    engine = session.engine(tool_name=name)
+    async with UnifiedToolLibrary(engine=engine):
+        try:
+            tool, capability = await engine.discover_action(name)
+        except CallError as error:
+            raise SetupError(str(error)) from None
+        if arguments is not None:
+            checked = engine.check(tool, arguments, capability.name)
+            if not checked.is_valid:
+                problems = " ".join(map(str, checked.errors))
+                raise SetupError(f"No rule decides, because {name} cannot be called so: {problems}")
+            arguments = checked.validated_params
+        for warning in find_rules_without_tools(engine.policy, engine.registry):
+            print_error(f"ferrule: {warning} Compare its names with: ferrule tools list")
+        return engine.permissions(principal).decide(tool, capability, arguments)
+
+
+async def _find_request(approvals: Approvals, approval_id: str) -> ApprovalRequest:
+    """The request with this id, or the only one whose id begins so."""
+    if len(approval_id) < MIN_ID_LENGTH:
+        raise SetupError(
+            f"Write at least {MIN_ID_LENGTH} characters of the id; `ferrule approvals list` shows the ids."
+        )
+    matches = [r for r in await approvals.list_requests(limit=10_000) if r.approval_id.startswith(approval_id)]
+    if len(matches) > 1:
+        raise SetupError(f"{len(matches)} requests begin with {approval_id!r}. Write more of the id.")
+    return matches[0] if len(matches) == 1 else await approvals.get(approval_id)
+
+
+def _request_row(request: ApprovalRequest) -> tuple[str, ...]:
+    since = f"{datetime.fromtimestamp(request.created_at):%Y-%m-%d %H:%M}"
+    return (
+        request.approval_id,
+        since,
+        request.state,
+        request.principal,
+        _call_name(request),
+        as_text(request.arguments),
+    )
+
+
+def _describe_request(request: ApprovalRequest) -> dict[str, Any]:
+    times = {name: printing.format_time(getattr(request, name)) for name in ("created_at", "expires_at", "decided_at")}
+    return {**request.to_dict(), **times}
+
+
+def _call_name(request: ApprovalRequest) -> str:
+    return request.tool_id if request.action in (None, "", request.tool_id) else f"{request.tool_id}__{request.action}"
+
+
+def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
+    if as_json:
+        printing.print_json(_describe_request(request))
+        return
+    lines = [f"{_call_name(request)} {as_text(request.arguments)}"]
+    if request.edited_arguments is not None:
+        lines.append(f"with other arguments: {as_text(request.edited_arguments)}")
+    lines.append(f"wanted by {request.principal}" + (f" in the run {request.run_id}" if request.run_id else ""))
+    lines.append(f"why it asks: {request.reason}")
+    lines.append(f"state: {explain_state(request)}")
+    for line in lines:  # what a model or tool wrote may look like another line, also where the output is piped
+        echo(show_control_characters(indent_lines(line)))
+    if request.state == "pending":
+        echo(f"Decide with: ferrule approvals approve {request.approval_id}   (or deny)")
+    elif request.state == "approved" and request.run_id:
+        echo(f"Continue the run with: ferrule runs resume {request.run_id}")
+    elif request.state == "approved":
+        echo(f"Make the call with: ferrule call --approval {request.approval_id} {_call_name(request)} …")

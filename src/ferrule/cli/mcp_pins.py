@@ -1,0 +1,177 @@
+"""The commands about what a server changed: `ferrule mcp pin|diff|accept`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ferrule.cli import printing
+from ferrule.cli.mcp import File, choose_file, find_server, mcp_app, require_accepted
+from ferrule.cli.options import AsJson
+from ferrule.cli.session import Session, fail, run
+from ferrule.cli.terminal import echo, print_error
+from ferrule.core.names import did_you_mean
+from ferrule.core.spec import Tool, ToolCapability
+from ferrule.errors import LoadError
+from ferrule.kinds.mcp.executor import McpExecutor
+from ferrule.kinds.mcp.pins import ServerPins, find_changes, read_pins, write_pins
+from ferrule.kinds.mcp.servers import McpFile
+from ferrule.store import ToolKnowledgeStore
+
+__all__ = ["mcp_app"]
+
+Server = Annotated[str | None, typer.Argument(help="The server; all of them if none is named.")]
+Timeout = Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for each server.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    """What a server lists now beside what the user accepted."""
+
+    server: str
+    capabilities: list[ToolCapability]
+    pins: ServerPins
+    changes: dict[str, str]
+    """By the name of the action."""
+
+    @property
+    def removed(self) -> list[str]:
+        return sorted(self.pins.actions.keys() - {capability.name for capability in self.capabilities})
+
+    def to_dict(self) -> dict[str, Any]:
+        changes = [{"action": action, "diff": diff} for action, diff in self.changes.items()]
+        return {"server": self.server, "known": self.pins.is_known, "changes": changes, "removed": self.removed}
+
+
+@mcp_app.command("diff")
+def show_changes(
+    context: typer.Context, server: Server = None, timeout: Timeout = 60, file: File = None, as_json: AsJson = False
+) -> None:
+    """Show what servers have changed since you accepted their actions; exit code 1 if there is anything."""
+    comparisons, errors = _compare(context, server, timeout, file, accept=None)
+    if as_json:
+        printing.print_json({"servers": [each.to_dict() for each in comparisons], "errors": list(map(str, errors))})
+    else:
+        for each in comparisons:
+            _print_changes(each)
+        _print_errors(errors)
+    if errors or any(each.changes for each in comparisons):
+        raise typer.Exit(1)
+
+
+@mcp_app.command("pin")
+def pin_servers(
+    context: typer.Context, server: Server = None, timeout: Timeout = 60, file: File = None, as_json: AsJson = False
+) -> None:
+    """Accept the actions of a server, or of all servers, as they are now."""
+    _accept(context, server, None, timeout, file, as_json)
+
+
+@mcp_app.command("accept")
+def accept_changes(
+    context: typer.Context,
+    server: Annotated[str, typer.Argument(help="The server.")],
+    action: Annotated[str | None, typer.Argument(help="The action; all of them if none is named.")] = None,
+    timeout: Timeout = 60,
+    file: File = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accept what a server has changed, all of it or one action. See it first with: ferrule mcp diff"""
+    _accept(context, server, action, timeout, file, as_json)
+
+
+def _accept(
+    context: typer.Context, server: str | None, action: str | None, timeout: float, file: Path | None, as_json: bool
+) -> None:
+    comparisons, errors = _compare(context, server, timeout, file, accept=action or "")
+    if as_json:
+        servers = [{"server": each.server, "accepted": list(each.changes), "known": True} for each in comparisons]
+        printing.print_json({"servers": servers, "errors": list(map(str, errors))})
+    else:
+        for each in comparisons:
+            names = ", ".join(each.changes)
+            count = printing.format_count(len(each.capabilities), "action")
+            if not each.pins.is_known:
+                echo(f"{each.server}: pinned {count}")
+            else:
+                echo(f"{each.server}: accepted {names}" if names else f"{each.server}: nothing to accept in {count}")
+        _print_errors(errors)
+    if errors:
+        raise typer.Exit(1)
+
+
+def _compare(
+    context: typer.Context, server: str | None, timeout: float, file: Path | None, *, accept: str | None
+) -> tuple[list[_Comparison], list[LoadError]]:
+    """Connect to servers and compare them; with `accept`, accept that action, or all if it is empty."""
+    path = choose_file(context, file)
+    tools = [find_server(path, server)] if server is not None else list(McpFile(path).load().tools)
+    for tool in tools if file is None else ():
+        require_accepted(context, tool)
+    session: Session = context.obj
+
+    async def command() -> tuple[list[_Comparison], list[LoadError]]:
+        executor = McpExecutor()
+        async with session.store() as store:
+            try:
+                report = await McpFile(path).discover(executor, tools, timeout)
+                listed = [tool for tool in report.tools if executor.is_connected(tool.id)]
+                comparisons = [await _compare_server(store, tool) for tool in listed]
+                if accept is not None:
+                    comparisons = [_accept_changes(store, each, accept) for each in comparisons]
+                    await store.flush()
+                return comparisons, list(report.errors)
+            finally:
+                await executor.aclose()
+
+    return run(command())
+
+
+async def _compare_server(store: ToolKnowledgeStore, tool: Tool) -> _Comparison:
+    pins = await read_pins(store, tool.id)
+    if pins.problem:
+        fail(f"What was accepted of {tool.id!r} cannot be read: {pins.problem}.", code=1)
+    changes = {
+        capability.name: diff
+        for capability in tool.spec.capabilities
+        if (diff := find_changes(store, tool.id, capability, pins))
+    }
+    return _Comparison(server=tool.id, capabilities=tool.spec.capabilities, pins=pins, changes=changes)
+
+
+def _accept_changes(store: ToolKnowledgeStore, comparison: _Comparison, action: str) -> _Comparison:
+    names = [capability.name for capability in comparison.capabilities]
+    if action and action not in names:
+        hint = did_you_mean(action, names)
+        fail(f"The server {comparison.server!r} lists no action {action!r}.{hint}", code=3)
+    if action and not comparison.pins.is_known:
+        fail(f"The server {comparison.server!r} is not pinned yet. Pin it: ferrule mcp pin {comparison.server}", code=1)
+    accepted = [capability for capability in comparison.capabilities if action in ("", capability.name)]
+    write_pins(store, comparison.server, accepted, comparison.pins)
+    changes = {name: diff for name, diff in comparison.changes.items() if action in ("", name)}
+    return _Comparison(
+        server=comparison.server, capabilities=comparison.capabilities, pins=comparison.pins, changes=changes
+    )
+
+
+def _print_changes(comparison: _Comparison) -> None:
+    server = comparison.server
+    if not comparison.pins.is_known:
+        echo(f"{server}: not pinned yet. It is pinned when it is first used, or with: ferrule mcp pin {server}")
+        return
+    for action, diff in comparison.changes.items():
+        echo(f"{server}: {action}\n{diff}\n")
+    if comparison.removed:
+        echo(f"{server}: not listed any more: {', '.join(comparison.removed)}")
+    if comparison.changes:
+        echo(f"Accept what is right with: ferrule mcp accept {server} [ACTION]")
+    else:
+        echo(f"{server}: no changes in {printing.format_count(len(comparison.capabilities), 'action')}")
+
+
+def _print_errors(errors: list[LoadError]) -> None:
+    for error in errors:
+        print_error(f"ferrule: not compared: {error}")

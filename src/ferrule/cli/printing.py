@@ -1,0 +1,379 @@
+"""What commands print: tables, results, errors, JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ferrule.catalog.validation.messages import describe_expected
+from ferrule.cli.terminal import echo, print_error, show_control_characters
+from ferrule.core.call import ToolExecutionResult
+from ferrule.core.content import as_text, encode_json
+from ferrule.core.spec import JsonSchema, Tool, ToolCapability, parse_parameters
+from ferrule.engine import ToolEngine
+from ferrule.errors import LoadError
+from ferrule.store import CallStatistics, ToolCallRecord
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# ---- parameters of an action without the secrets that a tool's file may contain
+
+NO_CALLS = 'No calls yet. Make one: ferrule call calculator expression="2 + 2"'
+_VALUE_KEYWORDS = frozenset({"default", "example", "examples"})
+_KEYWORDS_WITH_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+"""Keywords whose keys are names that the schema's author chose, not keywords."""
+
+
+_READABLE_WIDTH = 30
+"""How much of a long text a column should show."""
+
+
+def schema_without_secrets(capability: ToolCapability) -> JsonSchema:
+    """The schema without the defaults of secret parameters."""
+    schema = capability.schema
+    if "writeOnly" not in str(schema):
+        return schema
+    stripped, secret = _remove_values(schema), capability.secret_names
+    if "properties" in schema:
+        stripped["properties"].update({n: p for n, p in schema["properties"].items() if n not in secret})
+    return stripped  # type: ignore[no-any-return]
+
+
+def examples_without_secrets(capability: ToolCapability) -> list[dict[str, Any]]:
+    """The examples of an action, with an ellipsis in the place of each secret."""
+    secret = capability.secret_names
+    return [{n: "…" if n in secret else value for n, value in each.items()} for each in capability.examples]
+
+
+def _remove_values(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_remove_values(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        keyword: {name: _remove_values(part) for name, part in value.items()}
+        if keyword in _KEYWORDS_WITH_NAMES and isinstance(value, dict)
+        else _remove_values(value)
+        for keyword, value in schema.items()
+        if keyword not in _VALUE_KEYWORDS
+    }
+
+
+def print_json(value: Any) -> None:
+    echo(json.dumps(json.loads(encode_json(value, escape_surrogates=True)), ensure_ascii=False, indent=2))
+
+
+def print_result(outcome: ToolExecutionResult, whole_output: bytes | None = None) -> None:
+    """Print a result to standard output, or an error to standard error.
+
+    `whole_output` is what the artifact of a long result contains: a person gets all of it.
+    """
+    if outcome.is_success:
+        output = outcome.output if whole_output is None else json.loads(whole_output)
+        text = outcome.text
+        if set(output) != {"result"}:
+            text = json.dumps(output, ensure_ascii=False, indent=2)
+        elif whole_output is not None:
+            text = as_text(output["result"])
+        echo(text)
+        for part in outcome.content:
+            data = getattr(part, "data", None)
+            if data is not None:
+                print_error(f"({part.kind}, {len(data):,} bytes; use --output FILE to save it)")
+    else:
+        print_error(f"ferrule: {outcome.error}")
+    for name in outcome.metadata.get("ignored_params", ()):
+        print_error(f"ferrule: {outcome.tool_name} has no parameter {name!r}; it was ignored.")
+
+
+def format_count(number: int, noun: str) -> str:
+    """`1 tool`, `2 tools`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def print_check_summary(valid: int, noun: str, problems: int) -> None:
+    """The last line of a check."""
+    print(f"{format_count(valid, noun)} valid, {format_count(problems, 'problem')}.")
+
+
+def problem_to_dict(error: LoadError) -> dict[str, Any]:
+    """A problem in a file, as JSON shows it."""
+    path = None if error.path is None else str(error.path)
+    return {"path": path, "line": error.line, "error": error.message, "hint": error.hint}
+
+
+def print_tools(listed: Sequence[Tool], unavailable: Mapping[Tool, str]) -> None:
+    print_table(
+        ("tool", "description", "tags", "source"),
+        [
+            (
+                tool.id + _state_suffix(tool, unavailable),
+                first_sentence(tool.spec.description),
+                ", ".join(tool.spec.tags),
+                tool.source,
+            )
+            for tool in listed
+        ],
+        empty="No tools here. Create a project with examples: ferrule init",
+        cut=(1, 2),
+        optional=(2,),
+    )
+    for tool in listed:
+        if tool in unavailable and not tool.needs:
+            print_error(f"ferrule: {tool.id} is unavailable: {unavailable[tool]}")
+        for action, reason in tool.spec.unavailable_actions.items():
+            print_error(f"ferrule: the action {action} of {tool.id} is unavailable: {reason}")
+    _print_needs([tool for tool in listed if tool in unavailable and tool.needs])
+
+
+def _state_suffix(tool: Tool, unavailable: Mapping[Tool, str]) -> str:
+    if not tool.spec.enabled:
+        return " (disabled)"
+    return "" if tool not in unavailable else " (not set up)" if tool.needs else " (unavailable)"
+
+
+def _print_needs(waiting: Sequence[Tool]) -> None:
+    """Print what tools need before they can be used; tools with the same need share a line."""
+    by_need: dict[str, list[str]] = {}
+    for tool in waiting:
+        by_need.setdefault(tool.needs, []).append(tool.id)
+    if by_need and sys.stderr.isatty():
+        print_error("")
+    for needs, names in by_need.items():
+        verb = "needs" if len(names) == 1 else "need"
+        print_error(f"{', '.join(names)} {verb} {needs}")
+
+
+def print_tool(entry: Tool, engine: ToolEngine) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    spec, reason = entry.spec, engine.registry.snapshot().why_unavailable(entry)
+    console = Console(highlight=False)
+    title = Text(show_control_characters(spec.tool_id), style="bold")
+    console.print(
+        title.append(show_control_characters(f"  {spec.name}"), style="not bold")
+        if spec.name != spec.tool_id
+        else title
+    )
+    console.print(Text(show_control_characters(spec.description or "(no description)")))
+    facts = [
+        ("version", spec.version),
+        ("category", str(spec.category) + ("" if spec.subcategory == "general" else f", {spec.subcategory}")),
+        ("priority", str(spec.priority) if spec.priority != 1 else ""),
+        ("needs", ", ".join(spec.dependencies)),
+        ("tags", ", ".join(spec.tags)),
+        ("source", f"{entry.source}: {entry.origin}"),
+        ("run by", entry.handler),
+        ("status", spec.status if reason is None else f"unavailable: {reason}"),
+        ("fingerprint", spec.fingerprint),
+    ]
+    grid = Table.grid(padding=(0, 1))
+    for name, value in facts:
+        if value:
+            grid.add_row(f"  {name:<12}", Text(show_control_characters(value), overflow="fold"))
+    console.print(grid)
+    for capability in spec.capabilities:
+        _print_action(entry, capability, engine)
+
+
+def _print_action(entry: Tool, capability: ToolCapability, engine: ToolEngine) -> None:
+    spec = entry.spec
+    effects, limits = spec.effects_of(capability), spec.limits_of(capability)
+    print()
+    if len(spec.capabilities) > 1:
+        echo(f"action {capability.name}: {_first_line(capability.description)}")
+    promised = [n for n in ("read_only", "idempotent", "destructive", "cacheable") if getattr(effects, n)]
+    print(f"  effects      {', '.join(promised) or 'anything may happen'}")
+    print(f"  timeout      {limits.timeout or engine.config.default_timeout:g} s")
+    echo(f"  bucket       {spec.bucket_of(capability)}")
+    print_table(
+        ("parameter", "takes", "required", "default", "description"),
+        [
+            (
+                p.name,
+                describe_expected(p.to_schema(), capability.schema),
+                "yes" if p.required else "",
+                json.dumps(p.default, ensure_ascii=False) if p.has_default else "",
+                p.description,
+            )
+            for p in parse_parameters(schema_without_secrets(capability))
+        ],
+        empty="  no parameters",
+    )
+    for example in examples_without_secrets(capability)[:3]:
+        typed = " ".join(_shell_argument(name, value) for name, value in example.items())
+        echo(f"  for example: ferrule call {spec.model_name(capability)} {typed}")
+
+
+def _shell_argument(name: str, value: Any) -> str:
+    """An argument as it is typed in a shell."""
+    if isinstance(value, str):
+        return shlex.quote(f"{name}={value}")
+    return shlex.quote(f"{name}:={json.dumps(value, ensure_ascii=False)}")
+
+
+def print_calls(records: Sequence[ToolCallRecord], *, empty: str) -> None:
+    print_table(
+        ("when", "tool", "status", "took", "caller", "what came of it"),
+        [
+            (
+                _format_local_time(r.created_at),
+                r.tool_name if r.action in (None, r.tool_name) else f"{r.tool_name} {r.action}",
+                r.status if r.is_success or not r.error_type else f"{r.status} ({r.error_type})",
+                _format_duration(r.execution_time),
+                r.caller_id or r.caller_type,
+                _first_line(r.error or json.dumps(r.result, ensure_ascii=False)),
+            )
+            for r in records
+        ],
+        empty=empty,
+        cut=(5, 1),
+        optional=(4, 3),
+    )
+
+
+def print_statistics(summary: CallStatistics, costs: Mapping[str, float]) -> None:
+    if not summary.total:
+        print(NO_CALLS)
+        return
+    print(
+        f"{format_count(summary.total, 'call')}, {summary.success_rate:.1f} % successful, "
+        f"{summary.failed:,} failed, {summary.cancelled:,} cancelled"
+    )
+    print_table(
+        ("tool", "calls", "failed", "p50", "p95", "p99", *(("cost",) if costs else ()), "last error"),
+        [
+            (
+                name,
+                f"{entry.calls:,}",
+                f"{entry.failures:,}",
+                *(_format_duration(t) for t in (entry.p50, entry.p95, entry.p99)),
+                *((f"{costs.get(name, 0.0):.4g}",) if costs else ()),
+                _first_line(entry.last_error or ""),
+            )
+            for name, entry in summary.tools.items()
+        ],
+        empty="",
+        cut=(7 if costs else 6,),
+    )
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    empty: str,
+    cut: Sequence[int] = (),
+    optional: Sequence[int] = (),
+) -> None:
+    """A table as wide as the terminal; when there is no terminal, lines with tabs, the names of the columns first.
+
+    Where columns may be `cut` a row is one line; else the last column wraps. Other columns are never cut: where they do
+    not fit, each row is a paragraph. A terminal that leaves little room to the columns that are cut gets no `optional`
+    ones; the first of them goes first.
+    """
+    if not rows:
+        if empty:
+            print(empty)
+        return
+    rows = [[show_control_characters(cell).replace("\t", " ") for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            print("\t".join(cell.replace("\n", " ") for cell in row))
+        return
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    widths = [max(cell_len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    if cut:
+        indexes = _choose_columns(widths, console.width, cut, optional)
+        columns, widths = [columns[i] for i in indexes], [widths[i] for i in indexes]
+        rows, cut = [[row[i] for i in indexes] for row in rows], [indexes.index(i) for i in cut if i in indexes]
+        gaps = 2 * (len(columns) - 1)
+        widths = _fit_widths(widths, console.width - gaps, cut)
+        if sum(widths) + gaps > console.width:
+            _print_paragraphs(console, columns, rows, cut)
+            return
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, column in enumerate(columns):
+        width = widths[index] if cut or index < len(columns) - 1 else None
+        grid.add_column(column, no_wrap=bool(cut), overflow="ellipsis" if cut else "fold", width=width)
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    console.print(grid)
+
+
+def _print_paragraphs(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], cut: Sequence[int]
+) -> None:
+    """Each row as its first cell and, indented below it, the others with the names of their columns."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for first, *others in rows:
+        console.print(Text(first, style="bold"), soft_wrap=True)  # so that an id can be copied
+        for index, cell in enumerate(others, 1):
+            if cell:
+                text = Text(f"{columns[index]}: {cell}", no_wrap=index in cut)
+                console.print(Padding(text, (0, 0, 0, 2)), overflow="ellipsis" if index in cut else "fold")
+
+
+def _choose_columns(widths: Sequence[int], room: int, cut: Sequence[int], optional: Sequence[int]) -> list[int]:
+    """The columns of a table; without optional ones while those that may be cut would get little room."""
+    indexes = list(range(len(widths)))
+    for index in optional:
+        needed = sum(min(widths[i], _READABLE_WIDTH) if i in cut else widths[i] for i in indexes)
+        if needed + 2 * (len(indexes) - 1) <= room:
+            break
+        indexes.remove(index)
+    return indexes
+
+
+def _fit_widths(widths: list[int], room: int, cut: Sequence[int]) -> list[int]:
+    """Reduce the widest of the columns that may be cut until the table fits into `room`; no column gets below 8."""
+    fitted = list(widths)
+    while sum(fitted) > room:
+        widest = max(cut, key=lambda index: fitted[index])
+        if fitted[widest] <= 8:
+            break
+        fitted[widest] -= 1
+    return fitted
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().split("\n", 1)[0]
+    return line if len(line) <= 160 else line[:159] + "…"
+
+
+def first_sentence(text: str) -> str:
+    line = _first_line(text)
+    end = re.search(r"[.!?](?=\s)|[。！？]", line)
+    return line[: end.end()] if end else line
+
+
+def _format_duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def format_time(seconds: float | None) -> str | None:
+    """A time of the store, as JSON shows it."""
+    return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat()
+
+
+def _format_local_time(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,182 @@
+"""The commands that read and keep what was recorded: `ferrule calls`, `stats`, `artifacts` and `store`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ferrule.cli import printing
+from ferrule.cli.options import AsJson, MaxCount
+from ferrule.cli.session import EXIT_USAGE, Session, fail, run
+from ferrule.cli.terminal import echo
+from ferrule.cli.times import parse_since
+from ferrule.errors import FerruleError
+from ferrule.store import DeletionReport
+from ferrule.store.backup import back_up_store, check_store, restore_store
+from ferrule.store.location import StoreLocation
+
+Folder = Annotated[Path, typer.Argument(help="The folder of the backup.")]
+
+artifacts_app = typer.Typer(help="Read results that are too long for a model.", no_args_is_help=True)
+store_app = typer.Typer(help="Copy and check the store; delete what is old.", no_args_is_help=True)
+
+
+def calls(
+    context: typer.Context,
+    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
+    conversation: Annotated[str | None, typer.Option("--conversation", help="Only calls of this conversation.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only calls that failed.")] = False,
+    since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
+    limit: MaxCount = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the latest calls."""
+
+    async def command() -> Any:
+        async with context.obj.store() as store:
+            return await store.query_call_records(
+                tool_name=tool,
+                conversation_id=conversation,
+                is_success=False if failed else None,
+                since=parse_since(since),
+                limit=limit,
+            )
+
+    records = run(command())
+    if as_json:
+        printing.print_json([record.to_dict() for record in records])
+        return
+    is_filtered = any(option is not None for option in (tool, conversation, since))
+    empty = "No recorded call failed." if failed else printing.NO_CALLS
+    printing.print_calls(records, empty="No recorded call matches these options." if is_filtered else empty)
+
+
+def stats(
+    context: typer.Context,
+    tool: Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show success rates, durations and costs by tool."""
+    from ferrule.store.spending import summarize_costs
+
+    async def command() -> Any:
+        start = parse_since(since)
+        async with context.obj.store() as store:
+            statistics = await store.get_call_statistics(tool_name=tool, since=start)
+            keys = None if tool is None else [tool]
+            return statistics, await store.query(summarize_costs, "tool", start, keys=keys)
+
+    statistics, summaries = run(command())
+    costs = {name: summary.tool_cost for name, summary in summaries.items()}
+    if as_json:
+        printing.print_json({**statistics.to_dict(), "costs": costs, "cost": sum(costs.values())})
+    else:
+        printing.print_statistics(statistics, costs)
+
+
+@artifacts_app.command("get")
+def get_artifact(
+    context: typer.Context,
+    artifact_id: Annotated[str, typer.Argument(help="The id, as the note at the end of a shortened result names it.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; default: standard output.")
+    ] = None,
+) -> None:
+    """Print a long result whole, as it is stored; text is not escaped."""
+    try:
+        data = context.obj.store().artifacts.get(artifact_id)
+    except FerruleError as error:
+        fail(str(error), code=EXIT_USAGE)
+    with contextlib.suppress(ValueError):
+        document = json.loads(data)
+        if isinstance(document, dict) and {*document} == {"result"} and isinstance(document["result"], str):
+            data = document["result"].encode("utf-8", "surrogatepass")
+    if output is not None:
+        output.write_bytes(data)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data if data.endswith(b"\n") else data + b"\n")
+
+
+@store_app.command("clean")
+def clean_store(
+    context: typer.Context,
+    older_than: Annotated[str, typer.Option("--older-than", help="An age such as 12h or 30d, or a date.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete old calls, runs, conversations, failures, cached answers and artifacts.
+
+    Runs that wait for you or are in progress stay, with their calls.
+    """
+
+    async def command() -> DeletionReport:
+        limit = parse_since(older_than, "--older-than")
+        session: Session = context.obj
+        async with session.store() as store:
+            return await store.delete_records(older_than=limit or datetime.now(UTC), dry_run=dry_run)
+
+    report = run(command())
+    if as_json:
+        printing.print_json(asdict(report))
+        return
+    for kind, number in asdict(report).items():
+        echo(f"{kind.replace('_', ' ')}: {number}")
+    if dry_run:
+        echo("Nothing was deleted: this was a dry run.")
+
+
+@store_app.command()
+def backup(context: typer.Context, folder: Folder, as_json: AsJson = False) -> None:
+    """Copy the store into a new folder, while servers use it."""
+    _copy_store(context.obj, back_up_store, folder, "{store} was copied to {backup}.", as_json=as_json)
+
+
+@store_app.command()
+def restore(context: typer.Context, folder: Folder, as_json: AsJson = False) -> None:
+    """Copy a backup to where the project's store is, if there is none."""
+    _copy_store(context.obj, restore_store, folder, "{backup} was copied to {store}.", as_json=as_json)
+
+
+def _copy_store(
+    session: Session, copy: Callable[[StoreLocation, Path], object], folder: Path, message: str, *, as_json: bool
+) -> None:
+    location = _locate(session)
+    try:
+        copy(location, folder)
+    except FerruleError as error:
+        fail(str(error), code=EXIT_USAGE)
+    names = {"store": location.display_name, "backup": str(folder)}
+    printing.print_json(names) if as_json else echo(message.format(**names))
+
+
+@store_app.command()
+def check(context: typer.Context, as_json: AsJson = False) -> None:
+    """Check whether the file of the store is intact; exits with 1 if it is not."""
+    location = _locate(context.obj)
+    try:
+        problems = check_store(location)
+    except FerruleError as error:
+        fail(str(error), code=EXIT_USAGE)
+    if as_json:
+        printing.print_json({"store": location.display_name, "problems": problems})
+    else:
+        echo("\n".join(problems) or f"{location.display_name} is intact.")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _locate(session: Session) -> StoreLocation:
+    try:
+        return session.store().location
+    except FerruleError as error:
+        fail(str(error), code=EXIT_USAGE)

@@ -1,0 +1,278 @@
+"""A run at the terminal: the model's text as it arrives, the calls, the plan, and questions to the user."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from ferrule.agent import AgentAnswer, AgentState, Approval, ApprovalRequest, Question
+from ferrule.agent.answer import CallEnded, CallStarted, TextPiece, TurnStarted
+from ferrule.cli.markdown import MarkdownStream, render_markdown
+from ferrule.cli.terminal import indent_lines, print_error, show_control_characters
+from ferrule.core.content import as_text
+from ferrule.errors import CallCancelled
+from ferrule.orchestrator import OrchestratorResult
+from ferrule.texts.answers import main_text
+from ferrule.texts.shorten import shorten, single_line
+from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep
+from ferrule.workflow.results import PlanCreated, StepEnded, StepResult
+
+MAX_ARGUMENT_LENGTH = 100
+_MAX_APPROVAL_LENGTH = 10_000
+"""Characters of arguments shown for approval; the middle of longer ones is left out, and that is said."""
+_YES = ("y", "yes", "是", "好", "ok")
+ReadLine = Callable[[str], Awaitable[str]]
+
+
+class RunView:
+    """Prints a run as it happens: its text to standard output, everything else to standard error."""
+
+    def __init__(self, *, quiet: bool = False, stream: bool = True) -> None:
+        self._quiet, self._stream = quiet, stream
+        self.shows_results = True
+        """Not for a model that only repeats them: its answer consists of the results."""
+        self._output = ""
+        """The part of the current text that has arrived."""
+        self._markdown = MarkdownStream() if sys.stdout.isatty() else None
+        self.output_error: OSError | None = None
+        """Why standard output cannot be written: its reader is gone, or the disk is full."""
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, TextPiece) and self._stream:
+            self._output += event.text
+            self._print_piece(event.text if self._markdown is None else self._markdown.add(event.text))
+        elif isinstance(event, CallStarted) and not self._quiet:
+            self.end_line()
+            print_error(f"· {event.call.name} {_describe_arguments(event.call.arguments)}".rstrip())
+        elif isinstance(event, CallEnded) and not self._quiet and (self.shows_results or not event.step.is_success):
+            mark = "→" if event.step.is_success else "✗"
+            print_error(f"  {mark} {shorten(single_line(main_text(event.step.text)), MAX_ARGUMENT_LENGTH)}")
+        elif isinstance(event, TurnStarted):
+            self.end_line()
+            self._output = ""
+
+    def finish(self, answer: str) -> None:
+        """Print what was not streamed of the answer."""
+        try:
+            self.end_line()
+        except asyncio.CancelledError:
+            raise self.output_error or OSError() from None
+        streamed = self._output.strip() if self._stream else ""
+        if not streamed or not answer.strip().startswith(streamed):
+            streamed = ""
+        rest = answer.strip()[len(streamed) :].strip("\n") if streamed else answer
+        if rest or not streamed:
+            print(f"{rest}\n" if self._markdown is None else render_markdown(rest), end="")
+
+    def _print_piece(self, text: str) -> None:
+        try:
+            print(text, end="", flush=True)
+        except OSError as error:
+            self.output_error = error
+            raise asyncio.CancelledError from None  # nobody can read the answer, so the run stops
+
+    def end_line(self) -> None:
+        if self._markdown is not None:
+            self._print_piece(self._markdown.flush())
+        elif self._output and not self._output.endswith("\n"):
+            self._print_piece("\n")
+            self._output += "\n"
+
+
+def _describe_arguments(arguments: dict[str, Any]) -> str:
+    """The value of a single argument, else `name=value, …`."""
+    values = {name: single_line(as_text(value)) for name, value in arguments.items()}
+    pairs = values.values() if len(values) == 1 else (f"{name}={value}" for name, value in values.items())
+    return shorten(", ".join(pairs), MAX_ARGUMENT_LENGTH)
+
+
+class TerminalUser:
+    """Asks the user at the terminal. Without a terminal there is no answer, and the run waits."""
+
+    def __init__(
+        self,
+        read_line: ReadLine,
+        *,
+        yes: bool = False,
+        hidden: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`hidden` removes other output from the terminal while the user types."""
+        self._read_line, self._yes, self._hidden = read_line, yes, hidden
+
+    async def answer(self, question: Question) -> str | None:
+        if not can_ask():
+            return None
+        with self._hidden():
+            return await self._ask_question(question)
+
+    async def _ask_question(self, question: Question) -> str | None:
+        print_error(f"? {indent_lines(question.text)}")
+        for number, option in enumerate(question.options, 1):
+            print_error(f"  {number}. {option}")
+        try:
+            reply = await self._read_line("  > ")
+        except CallCancelled:
+            return None
+        if reply.isdecimal() and 1 <= int(reply) <= len(question.options):
+            return question.options[int(reply) - 1]
+        return reply
+
+    async def approve(self, request: ApprovalRequest) -> Approval | None:
+        if self._yes:
+            return Approval(allowed=True)
+        if not can_ask():
+            return None
+        with self._hidden():
+            return await self._ask_approval(request)
+
+    async def _ask_approval(self, request: ApprovalRequest) -> Approval | None:
+        _print_request(request)
+        try:
+            reply = await self._read_line("  [y]es, or the reason for no: ")
+        except CallCancelled:
+            return None
+        if reply.strip().casefold() in _YES:
+            return Approval(allowed=True)
+        return Approval(allowed=False, reason="" if reply.strip().casefold() in ("", "n", "no", "否") else reply)
+
+
+def _print_request(request: ApprovalRequest) -> None:
+    action = "" if request.action in (None, "", request.tool_id) else f" ({request.action})"
+    print_error(f"? Allow {request.tool_id}{action} with {_arguments_to_approve(request.arguments)}?")
+    for line in request.reason.splitlines():
+        print_error(f"  {line}")
+
+
+def _arguments_to_approve(arguments: dict[str, Any]) -> str:
+    """The arguments a user is asked to approve: nothing is left out without saying so."""
+    text = show_control_characters(as_text(arguments))
+    if len(text) <= _MAX_APPROVAL_LENGTH:
+        return text
+    half = _MAX_APPROVAL_LENGTH // 2
+    return f"{text[:half]} [… {len(text) - 2 * half} characters are not shown …] {text[-half:]}"
+
+
+def can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def print_waiting(answer: AgentAnswer | OrchestratorResult) -> None:
+    """Print what a waiting run needs, and the command that resumes it."""
+    if answer.state is not AgentState.WAITING:
+        return
+    for number, question in enumerate(answer.questions):
+        print_error(f"? {indent_lines(question.text)}")
+        for option in question.options:
+            print_error(f"  - {option}")
+        then = "After that, answer" if number else "Answer"
+        print_error(f'  {then} with: ferrule ask --resume {answer.run_id} "your answer"')
+    for request in answer.approvals:
+        _print_request(request)
+        print_error(f"  Decide with: ferrule runs resume {answer.run_id} --approve   (or --deny)")
+
+
+MAX_LINE_LENGTH = 100
+
+
+class PlanTree:
+    """Shows the steps of a plan and their results: as a live tree at a terminal, as lines elsewhere."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._plan: Plan | None = None
+        self._results: dict[str, StepResult] = {}
+        self._live: Any = None
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, PlanCreated):
+            self._results |= {str(result.step_id): result for result in event.results}
+            self._show_plan(event.plan)
+        elif isinstance(event, StepEnded):
+            self._results[str(event.result.step_id)] = event.result
+            if self._live is not None:
+                self._live.update(self._draw_tree())
+            elif not self._quiet and self._is_worth_showing():
+                print_error(self._describe_result(event.result))
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Remove the tree while the user types."""
+        live = self._live
+        if live is not None:
+            live.stop()
+        try:
+            yield
+        finally:
+            if live is not None:
+                live.start()
+
+    def finish(self) -> None:
+        """Draw the final state."""
+        if self._live is not None:
+            self._live.update(self._draw_tree())
+            self._live.stop()
+            self._live = None
+
+    def _show_plan(self, plan: Plan) -> None:
+        before, self._plan = self._plan, plan
+        if self._quiet or not self._is_worth_showing():
+            return
+        if self._live is not None:
+            self._live.update(self._draw_tree())
+        elif sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(self._draw_tree(), console=Console(stderr=True), refresh_per_second=8, transient=False)
+            self._live.start()
+        else:
+            for step in plan.steps:
+                result = self._results.get(str(step.id))
+                if before is None or step.id not in {other.id for other in before.steps}:
+                    print_error(
+                        f"  {step.id}. {_describe_step(step)}" if result is None else self._describe_result(result)
+                    )
+
+    def _is_worth_showing(self) -> bool:
+        """A single step shows nothing that the answer does not."""
+        return self._plan is not None and len(self._plan.steps) > 1
+
+    def _draw_tree(self) -> Any:
+        from rich.spinner import Spinner
+        from rich.text import Text
+        from rich.tree import Tree
+
+        assert self._plan is not None
+        tree = Tree(Text("plan", style="bold"), guide_style="dim")
+        for step in self._plan.steps:
+            result = self._results.get(str(step.id))
+            if result is not None:
+                style = "green" if result.success else "yellow" if result.skipped else "red"
+                tree.add(
+                    Text(
+                        show_control_characters(self._describe_result(result)),
+                        style=style,
+                        overflow="ellipsis",
+                        no_wrap=True,
+                    )
+                )
+            elif all(str(dependency) in self._results for dependency in step.dependencies):
+                tree.add(Spinner("dots", text=Text(show_control_characters(f"{step.id}. {_describe_step(step)}"))))
+            else:
+                tree.add(Text(show_control_characters(f"· {step.id}. {_describe_step(step)}"), style="dim"))
+        return tree
+
+    def _describe_result(self, result: StepResult) -> str:
+        assert self._plan is not None
+        mark = "✓" if result.success else "–" if result.skipped else "✗"
+        outcome = result.result if result.success else result.error or "failed"
+        step = self._plan[result.step_id]
+        return f"{mark} {step.id}. {_describe_step(step)} → {shorten(single_line(outcome), MAX_LINE_LENGTH)}"
+
+
+def _describe_step(step: PlanStep) -> str:
+    tool = "" if step.tool_type == NO_TOOL else f" [{step.tool_type}]"
+    return shorten(single_line(step.description), MAX_LINE_LENGTH) + tool

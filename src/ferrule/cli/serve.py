@@ -1,0 +1,318 @@
+"""The commands `ferrule serve` and `ferrule tokens`."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ferrule.cli import printing
+from ferrule.cli.options import AsJson
+from ferrule.cli.session import EXIT_USAGE, Session, fail, run
+from ferrule.cli.terminal import echo, print_error
+from ferrule.errors import FerruleError, MissingExtra, SetupError
+from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, log_events
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from ferrule.server.tokens import AccessToken
+
+tokens_app = typer.Typer(help="Create, list and revoke the tokens of `ferrule serve`.", no_args_is_help=True)
+
+WORKER_VARIABLE: Final = "FERRULE_SERVE_WORKER"
+"""How worker processes get the options of the command."""
+GRACE_SECONDS: Final = 30
+_UNITS: Final = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def serve(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option("--host", help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option("--port", "-p", min=0, max=65_535, help="The port.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="How many processes.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The model that answers questions.")] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", help="Serve HTTPS with this certificate.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The key of the certificate.")] = None,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How the log is written.")] = "text",
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="What is logged; from info on, every call and question.")
+    ] = "warning",
+) -> None:
+    """Serve tools and the agent over HTTP and MCP: programs, chat clients, MCP clients and browsers.
+
+    Without tokens it listens on this machine only. Create one with: ferrule tokens new NAME
+    """
+    session: Session = context.obj
+    try:
+        section = session.config().server
+        host, port = host or section.host, section.port if port is None else port
+        require_server_extra()
+        is_local, has_tokens = _is_loopback(host), run(_have_tokens(session))
+        is_open = is_local and not has_tokens and not section.trusted_proxies and section.oauth is None
+        if not has_tokens and not is_open and section.oauth is None:
+            fail(
+                "Without tokens, everybody who reaches the server could use it. Create one first: "
+                "ferrule tokens new NAME",
+                code=EXIT_USAGE,
+            )
+        options: dict[str, Any] = {"config": _config_path(session), "is_local": is_local, "is_open": is_open}
+        options |= {"model": model}
+        accepted = session.accepted_servers
+        options |= {"accepted_servers": None if accepted is None else sorted(accepted)}
+        options |= {"log_format": log_format, "log_level": log_level}
+    except FerruleError as error:
+        fail(str(error), code=EXIT_USAGE)
+    settings: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": GRACE_SECONDS,
+        "forwarded_allow_ips": section.trusted_proxies or [],
+        "proxy_headers": bool(section.trusted_proxies),
+        "ssl_certfile": tls_certificate,
+        "ssl_keyfile": tls_key,
+    }
+    scheme = "https" if tls_certificate is not None else "http"
+    print_error(f"ferrule: serving on {scheme}://{_host_in_url(host)}:{port} (MCP at /mcp). Ctrl-C stops.")
+    if is_open:
+        print_error("ferrule: there are no tokens: every program on this machine may use the server.")
+    configure_logs(log_format, log_level)
+    _run_server(options, settings, workers or section.workers)
+
+
+def _run_server(options: dict[str, Any], settings: dict[str, Any], workers: int) -> None:
+    import uvicorn
+
+    from ferrule.server.protocol import LimitedHttpProtocol
+
+    os.environ[WORKER_VARIABLE] = json.dumps(options)
+    settings |= {"factory": True, "workers": workers if workers > 1 else None, "http": LimitedHttpProtocol}
+    uvicorn.run("ferrule.cli.serve:make_app", **settings)
+
+
+def make_app() -> ASGIApp:
+    """The application of one worker process, which follows `ferrule.toml`."""
+    from ferrule.server.reloading import ReloadableApp
+
+    options = json.loads(os.environ[WORKER_VARIABLE])
+    configure_logs(options["log_format"], options["log_level"])
+    config = _make_session(options).config()
+    engine_config = config.engine_config
+    is_watched = engine_config.auto_reload or engine_config.watch_for_changes
+    return ReloadableApp(
+        partial(_make_project_app, options),
+        config.path if is_watched else None,
+        interval=engine_config.reload_interval,
+        instant=engine_config.watch_for_changes,
+    )
+
+
+def _make_session(options: dict[str, Any]) -> Session:
+    """The project of a worker; which of its servers may be started was decided when the command began."""
+    accepted = options["accepted_servers"]
+    path = None if options["config"] is None else Path(options["config"])
+    return Session(path, accepted_servers=None if accepted is None else frozenset(accepted))
+
+
+def _make_project_app(options: dict[str, Any]) -> ASGIApp:
+    """The application for the project as its files are now."""
+    from ferrule.cli.ask import build_orchestrator, select_model
+    from ferrule.core.model import Model
+    from ferrule.core.permission import Principal
+    from ferrule.kinds.mcp.relay import ask_client
+    from ferrule.library.library import UnifiedToolLibrary
+    from ferrule.orchestrator import Orchestrator
+    from ferrule.server.app import create_app
+    from ferrule.server.mcp.http import VirtualServer
+    from ferrule.web import page_routes
+
+    session = _make_session(options)
+    config = session.config()
+    library = UnifiedToolLibrary(engine=session.engine(on_elicit=ask_client, watch=True), hub=config.hub)
+    log_events(library.engine)
+    model = select_model(config.agent, options["model"])
+
+    def answer_with(model: Model) -> Callable[[Principal | None], Orchestrator]:
+        def make_orchestrator(principal: Principal | None) -> Orchestrator:
+            return build_orchestrator(
+                config.agent, library, model, strategy=None, tools=None, turns=None, person=None, principal=principal
+            )
+
+        return make_orchestrator
+
+    section = config.server
+    app = create_app(
+        library,
+        answer_with(model),
+        models={name: answer_with(select_model(config.agent, name)) for name in section.models},
+        is_local=options["is_local"],
+        is_open=options["is_open"] and not section.trusted_proxies,
+        allowed_hosts=section.allowed_hosts,
+        allowed_origins=section.allowed_origins,
+        max_body_size=section.max_body_size,
+        virtual_servers={
+            name: VirtualServer(**section.virtual_server(name).model_dump()) for name in section.virtual_servers
+        },
+        oauth=section.oauth,
+        page=page_routes(),
+    )
+    if session.tracing is None:
+        return app
+    from ferrule.telemetry.http import TracedApp
+
+    return TracedApp(app, session.tracing)
+
+
+def require_server_extra() -> None:
+    """MissingExtra when the packages of the server are not installed."""
+    try:
+        import fastapi
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtra(str(error.name), "server") from None
+    del fastapi, uvicorn
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _config_path(session: Session) -> str | None:
+    path = session.config().path
+    return None if path is None else str(path.absolute())
+
+
+async def _have_tokens(session: Session) -> bool:
+    from ferrule.server.tokens import Tokens
+
+    async with session.store() as store:
+        return await Tokens(store).any_exist()
+
+
+# Tokens
+
+
+@tokens_app.command("new")
+def create_token(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Who will use it.")],
+    role: Annotated[
+        list[str] | None, typer.Option("--role", "-r", help="viewer, caller, approver or admin; may be repeated.")
+    ] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option("--tool", "-t", help="Only this tool or pattern; may be repeated.")
+    ] = None,
+    max_effect: Annotated[
+        str, typer.Option("--max-effect", help="The most a call may do: read_only, changing or destructive.")
+    ] = "destructive",
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose data it sees.")] = "",
+    rate: Annotated[float | None, typer.Option("--rate", help="Calls a minute.")] = None,
+    concurrent: Annotated[int | None, typer.Option("--concurrent", help="Calls at the same time.")] = None,
+    expires: Annotated[str | None, typer.Option("--expires", help="For how long: 30m, 12h, 90d.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a token. It is printed once, and stored as a hash."""
+    from ferrule.core.permission import LOCAL_USER
+    from ferrule.server.audit import AuditLog
+    from ferrule.server.tokens import Tokens
+
+    async def command() -> tuple[AccessToken, str]:
+        async with context.obj.store() as store:
+            token, text = await Tokens(store).create(
+                name,
+                roles=role or ["caller"],
+                tools=tool or None,
+                max_effect=max_effect,  # type: ignore[arg-type]  # which is checked there
+                tenant=tenant,
+                calls_per_minute=rate,
+                max_concurrent=concurrent,
+                expires_in=None if expires is None else parse_duration(expires),
+            )
+            await AuditLog(store).write(LOCAL_USER, "create_token", name, roles=sorted(token.roles), tenant=tenant)
+            return token, text
+
+    token, text = run(command())
+    if as_json:
+        printing.print_json({**token.to_dict(), "token": text})
+    else:
+        echo(text)
+        print_error(f"Token {name!r} created ({', '.join(sorted(token.roles))}). It is not shown again.")
+
+
+@tokens_app.command("list")
+def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the tokens."""
+    from ferrule.server.tokens import Tokens
+
+    async def command() -> list[AccessToken]:
+        async with context.obj.store() as store:
+            return await Tokens(store).list_tokens()
+
+    tokens = run(command())
+    if as_json:
+        printing.print_json([token.to_dict() for token in tokens])
+        return
+    printing.print_table(
+        ("name", "roles", "tools", "most", "tenant", "created", "state"),
+        [
+            (token.name, ", ".join(sorted(token.roles)), ", ".join(sorted(token.tools or ["all"])))
+            + (token.max_effect, token.tenant or "-", f"{datetime.fromtimestamp(token.created_at):%Y-%m-%d}")
+            + (_describe_token_state(token),)
+            for token in tokens
+        ],
+        empty="There are no tokens. Create one with: ferrule tokens new NAME",
+        cut=(2,),
+    )
+
+
+@tokens_app.command("revoke")
+def revoke_token(context: typer.Context, name: Annotated[str, typer.Argument(help="Its name or id.")]) -> None:
+    """Revoke a token: every server refuses it within five seconds."""
+    from ferrule.core.permission import LOCAL_USER
+    from ferrule.server.audit import AuditLog
+    from ferrule.server.tokens import Tokens
+
+    async def command() -> None:
+        async with context.obj.store() as store:
+            await Tokens(store).revoke(name)
+            await AuditLog(store).write(LOCAL_USER, "revoke_token", name)
+
+    run(command())
+    echo(f"Token {name!r} is revoked.")
+
+
+def _describe_token_state(token: AccessToken) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    if token.expires_at is None:
+        return "valid"
+    expired = token.expires_at < datetime.now().timestamp()
+    return f"{'expired' if expired else 'until'} {datetime.fromtimestamp(token.expires_at):%Y-%m-%d %H:%M}"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds, from `30m`, `12h` or `90d`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text.strip())
+    if match is None:
+        raise SetupError(f"A duration is written 30m, 12h or 90d, not {text!r}.")
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,301 @@
+"""Limits of all processes that use one store: this process leases slots and starts, and hands them out by itself.
+
+A background task renews the leases of all buckets in one transaction: twice a second while calls run, more often while
+calls wait for slots that other processes have, not at all while nothing happens. So a call for which a slot is leased
+costs what it costs without a fleet.
+
+The limit holds because of two rules. While a request is on its way, this process uses no more than the request says it
+keeps. And it hands out slots only until `USABLE_PART` of its lease is over, counted from *before* the request was sent:
+whatever delays the answer, other processes get the slots later than this one has stopped. What is not covered: a call
+that was running when the database became unreachable, or when the process was stopped (SIGSTOP), and that still runs
+after the lease has ended. It is counted again with the next renewal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from sys import maxsize
+from typing import Final, Protocol
+from uuid import uuid4
+
+from ferrule.concurrency.config import ConcurrencyConfig
+from ferrule.concurrency.scheduler import LeasedRate, SlotScheduler
+from ferrule.core.aio import cancel_all
+from ferrule.errors import StoreError
+from ferrule.store.leases import (
+    START_LEASE_SECONDS,
+    LeaseGrants,
+    LeaseRequest,
+    SlotGrant,
+    SlotRequest,
+    StartGrant,
+    StartRequest,
+    release_leases,
+    renew_leases,
+)
+from ferrule.store.store import ToolKnowledgeStore
+
+logger = logging.getLogger("ferrule.concurrency")
+
+USABLE_PART: Final = 0.6
+RENEW_INTERVAL: Final = 0.5
+POLL_INTERVAL: Final = 0.05
+"""Between two requests while calls wait, or while slots are given to other processes."""
+KEEP_SECONDS: Final = 1.0
+"""How long the slots of a bucket without calls are kept."""
+TURN_SECONDS: Final = 0.5
+"""How long slots are kept while other processes wait for them."""
+MAX_RETRY_INTERVAL: Final = 2.0
+
+
+class LeaseTable(Protocol):
+    """Where the processes of a fleet lease their parts of the limits."""
+
+    async def renew(self, request: LeaseRequest) -> LeaseGrants: ...
+
+    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None: ...
+
+
+class StoreLeases:
+    """The leases in the database of a store."""
+
+    def __init__(self, store: ToolKnowledgeStore) -> None:
+        self._store = store
+
+    async def renew(self, request: LeaseRequest) -> LeaseGrants:
+        return await self._store.query_without_records(renew_leases, request)
+
+    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None:
+        await self._store.query_without_records(release_leases, owner, used_starts)
+
+
+@dataclass(slots=True)
+class _LeasedSlots:
+    """What this process has of the slots of one bucket."""
+
+    slots: int = 0
+    usable_until: float = 0.0
+    held_since: float = 0.0
+    used_at: float = 0.0
+    others_waiting: int = 0
+    processes: int = 1
+    limit: int = maxsize
+    """Of all processes together; an adaptive limit may be lower for another process than for this one."""
+    is_over_limit: bool = False
+    is_yielding: bool = False
+    """Whether slots are given to other processes as soon as their calls have ended."""
+
+
+class FleetLimits:
+    """Keeps one controller within what its process has leased."""
+
+    def __init__(
+        self,
+        config: ConcurrencyConfig,
+        rates: Mapping[str, LeasedRate],
+        get_scheduler: Callable[[], SlotScheduler],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._rates, self._get_scheduler, self._clock = config, rates, get_scheduler, clock
+        self._owner = uuid4().hex
+        self._slots = {name: _LeasedSlots() for name in config.bucket_limits}
+        self._requested: dict[str, int] = {}
+        """Calls that are not in a queue and need a slot now, by bucket."""
+        self._table: LeaseTable | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._renewal: asyncio.Task[None] | None = None
+        self.failures = 0
+        """Renewals in a row that failed."""
+        self.yields_to_others = False
+        """Whether this process keeps only one slot of a bucket while calls of others wait for slots of it."""
+
+    def get_leased(self, bucket: str) -> int | None:
+        """How many slots of a bucket this process has leased now; None for a bucket without a shared limit."""
+        lease = self._slots.get(bucket)
+        return None if lease is None else lease.slots
+
+    def start(self, table: LeaseTable) -> None:
+        self._table = table
+        if self._task is None or self._task.done():
+            self._wake = asyncio.Event()
+            self._task = asyncio.create_task(self._renew_forever())
+
+    async def aclose(self) -> None:
+        """Give everything back. No call runs any more."""
+        if self._task is not None:
+            await cancel_all([self._task])
+            self._task = None
+        if self._renewal is not None:
+            with suppress(StoreError):
+                await self._renewal
+        for lease in self._slots.values():
+            lease.slots, lease.usable_until = 0, 0.0
+        self._stop_expired()
+        if self._table is not None:
+            used = {name: rate.used for name, rate in self._rates.items() if rate.expires_at}
+            with suppress(StoreError):  # then the leases end by themselves
+                await self._table.release(self._owner, used)
+
+    def wake(self) -> None:
+        """A call waits: ask for more."""
+        self._wake.set()
+
+    async def renew_for(self, bucket: str) -> None:
+        """Ask immediately for a slot of a bucket, for a call that does not wait in a queue."""
+        self._requested[bucket] = self._requested.get(bucket, 0) + 1
+        try:
+            if self._renewal is not None:  # that request does not know of this call
+                await asyncio.shield(self._renewal)
+            await self._renew_once()
+        finally:
+            self._requested[bucket] -= 1
+            self.wake()  # from now on the lease is renewed
+
+    async def _renew_forever(self) -> None:
+        while True:
+            self._wake.clear()
+            interval = self._interval()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await self._wake.wait()
+            if interval is None or interval > POLL_INTERVAL:
+                await asyncio.sleep(0)  # calls that arrive together ask together
+            else:
+                await asyncio.sleep(POLL_INTERVAL)
+            await self._renew_once()
+
+    def _interval(self) -> float | None:
+        """Seconds until the next request; None when nothing is held and no call waits."""
+        if self.failures:
+            return float(min(MAX_RETRY_INTERVAL, POLL_INTERVAL * 2**self.failures))
+        now, scheduler = self._clock(), self._get_scheduler()
+        intervals: list[float] = []
+        for name, lease in self._slots.items():
+            bucket = scheduler.buckets[name]
+            if lease.is_yielding or (self._demand(name) > bucket.current and bucket.current >= bucket.limit):
+                intervals.append(POLL_INTERVAL)
+            elif lease.slots:
+                intervals.append(RENEW_INTERVAL)
+        for name, rate in self._rates.items():
+            if scheduler.buckets[name].waiting and not rate.allows(now):
+                intervals.append(min(1.0, max(POLL_INTERVAL, rate.next_at - now)))
+            elif rate.expires_at:
+                intervals.append(max(POLL_INTERVAL, rate.expires_at - now))
+        return min(intervals, default=None)
+
+    async def _renew_once(self) -> None:
+        """One request; several callers share it."""
+        if self._renewal is None:
+            self._renewal = asyncio.create_task(self._renew())
+            self._renewal.add_done_callback(self._forget_renewal)
+        await asyncio.shield(self._renewal)
+
+    def _forget_renewal(self, task: asyncio.Task[None]) -> None:
+        self._renewal = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _renew(self) -> None:
+        assert self._table is not None, "it was started"
+        self._stop_expired()
+        sent_at, request = self._clock(), self._build_request()
+        if not request.slots and not request.starts:
+            return
+        try:
+            grants = await self._table.renew(request)
+        except Exception as error:  # whatever it is, calls wait for the next try and not for ever
+            self.failures += 1
+            if self.failures == 1:
+                logger.warning("error=<%r> | shared limits: the leases could not be renewed, trying again", error)
+            self._stop_expired()
+            return
+        self.failures = 0
+        for name, grant in grants.slots.items():
+            self._accept_slots(name, grant, sent_at)
+        for name, start_grant in grants.starts.items():
+            self._accept_starts(self._rates[name], start_grant, sent_at)
+        self._stop_expired()
+        self._get_scheduler().start_ready()
+
+    def _build_request(self) -> LeaseRequest:
+        now = self._clock()
+        slots = {name: wish for name in self._slots if (wish := self._request_slots(name, now)) is not None}
+        starts = {name: rate for name in self._rates if (rate := self._request_starts(name, now)) is not None}
+        return LeaseRequest(owner=self._owner, seconds=self._config.lease_seconds, slots=slots, starts=starts)
+
+    def _request_slots(self, name: str, now: float) -> SlotRequest | None:
+        """What to ask for a bucket. From here until the answer, the bucket uses only what is kept."""
+        lease, bucket = self._slots[name], self._get_scheduler().buckets[name]
+        limit, demand = self._config.bucket_limits[name], self._demand(name)
+        if bucket.adaptive is not None:
+            limit = bucket.adaptive.slots
+        if demand:
+            lease.used_at = now
+        if not (lease.slots or demand):
+            lease.is_yielding = False
+            return None
+        share = min(limit, lease.limit) // lease.processes
+        waited = lease.others_waiting and now - lease.held_since >= TURN_SECONDS
+        is_last = self.yields_to_others and lease.others_waiting > 0
+        if is_last:
+            share, waited = min(share, 1), True
+        lease.is_yielding = lease.slots > share and bool(waited or lease.is_over_limit)
+        bucket.limit = lease.slots
+        if lease.is_yielding:
+            bucket.limit = share
+        elif not demand and now - lease.used_at >= KEEP_SECONDS:
+            bucket.limit = 0
+        slots = max(bucket.limit, bucket.current)
+        spare = 1 + demand // 4
+        target = slots if lease.is_yielding or not demand else max(slots, min(limit, demand + spare))
+        target = max(slots, min(target, self._config.max_concurrent))
+        waiting = max(0, demand - self._requested.get(name, 0) - slots)
+        if is_last and slots:
+            target, waiting = slots, 0
+        return SlotRequest(limit=limit, slots=slots, demand=target, waiting=waiting)
+
+    def _demand(self, name: str) -> int:
+        """How many calls of a bucket run or want to run."""
+        scheduler = self._get_scheduler()
+        bucket = scheduler.buckets[name]
+        reclaiming = sum(1 for slot in scheduler.reclaiming if slot.bucket is bucket)
+        return bucket.current + bucket.waiting + reclaiming + self._requested.get(name, 0)
+
+    def _accept_slots(self, name: str, grant: SlotGrant, sent_at: float) -> None:
+        lease, bucket = self._slots[name], self._get_scheduler().buckets[name]
+        if grant.slots > lease.slots:
+            lease.held_since = self._clock()
+        lease.slots, lease.others_waiting, lease.processes = grant.slots, grant.others_waiting, grant.processes
+        lease.limit, lease.is_over_limit = grant.limit, grant.is_over_limit
+        lease.usable_until = sent_at + self._config.lease_seconds * USABLE_PART
+        bucket.limit = min(bucket.limit, grant.slots) if lease.is_yielding else grant.slots
+
+    def _request_starts(self, name: str, now: float) -> StartRequest | None:
+        rate, bucket = self._rates[name], self._get_scheduler().buckets[name]
+        demand = bucket.waiting + self._requested.get(name, 0)
+        if rate.allows(now) and not demand:
+            return None  # the block is used up first
+        if not (demand or rate.expires_at):
+            return None
+        request = StartRequest(limit=rate.limit, used=rate.used, demand=demand + rate.used if demand else 0)
+        rate.starts = 0  # they are given back, and new ones come with the answer
+        return request
+
+    def _accept_starts(self, rate: LeasedRate, grant: StartGrant, sent_at: float) -> None:
+        rate.starts, rate.used = grant.starts, 0
+        rate.expires_at = sent_at + START_LEASE_SECONDS * USABLE_PART if grant.starts else 0.0
+        rate.next_at = self._clock() + grant.next_in
+
+    def _stop_expired(self) -> None:
+        """Hand out no slots of leases that could not be renewed in time."""
+        now, scheduler = self._clock(), self._get_scheduler()
+        for name, lease in self._slots.items():
+            if now >= lease.usable_until:
+                lease.slots = scheduler.buckets[name].limit = 0

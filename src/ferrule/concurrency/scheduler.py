@@ -1,0 +1,433 @@
+"""The scheduler: which calls run, which wait, and which one starts next.
+
+All of it is plain bookkeeping that never awaits, so it needs no locks. A slot changes hands when it is assigned, not
+when its new owner wakes up: the state of a `Slot` always says who has it. A waiting call that is cancelled just after
+it was given its slot therefore finds the slot in the state `ACTIVE` and passes it on.
+
+One rule holds after every public method: *no waiting call could run*. So a new call that finds room overtakes no other.
+
+Waiting calls stand in queues sorted by rank. A bucket with a limit of its own has its own queue; all others share
+one. Only the head of a queue can start, and of several heads that could run the one with the best rank does. So a
+full bucket delays no other bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from operator import attrgetter
+from sys import maxsize
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+from ferrule.concurrency.adaptive import AdaptiveLimit
+from ferrule.concurrency.config import ConcurrencyConfig
+
+SlotState: TypeAlias = Literal["waiting", "active", "suspended", "reclaiming", "released"]
+WAITING: Final = "waiting"
+"""In a queue."""
+ACTIVE: Final = "active"
+"""Counted against the limits."""
+SUSPENDED: Final = "suspended"
+"""Not counted while nested calls wait or run; see `controller.py`."""
+RECLAIMING: Final = "reclaiming"
+"""The nested calls have ended, and the call waits until it is counted again."""
+RELEASED: Final = "released"
+
+MINUTE: Final = 60.0
+# A rate limit that allows the next call in a billionth of a second must not keep the event loop spinning.
+MIN_TIMER_SECONDS: Final = 0.001
+MIN_LEASE_WAIT: Final = 0.05
+"""How long a call waits at least when this process has no starts left: the database has to be asked for more."""
+
+
+class Slot:
+    """Permission to run one call: `acquire` gives it, `release` or `release_and_wait` takes it back."""
+
+    __slots__ = ("acquired_at", "bucket", "futures", "nested", "outer", "rank", "state")
+
+    bucket: Bucket
+    outer: Slot | None
+    """The slot of the call that made this one, until this one ends."""
+    state: SlotState
+    acquired_at: float
+    nested: int
+    """Calls made by this one that wait or run now."""
+    rank: tuple[float, int]
+    """The position in the queue; the smaller starts first."""
+    futures: list[asyncio.Future[str]] | None
+    """What the tasks of `wait_for_change` wait for."""
+
+    def __init__(self, bucket: Bucket, outer: Slot | None) -> None:
+        self.bucket = bucket
+        self.outer = outer
+        self.state = WAITING
+        self.nested = 0
+        self.futures = None
+
+    async def wait_for_change(self) -> str:
+        """Wait until the state changes; returns the reason if the call was rejected, else an empty text."""
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if self.futures is None:
+            self.futures = []
+        self.futures.append(future)
+        return await future
+
+    def notify(self, rejection: str = "") -> None:
+        futures, self.futures = self.futures, None
+        for future in futures or ():
+            # The tasks of a closed event loop cannot be woken; they end when they are garbage-collected.
+            if not future.done() and not future.get_loop().is_closed():
+                future.set_result(rejection)
+
+
+_RANK = attrgetter("rank")
+
+
+class Bucket:
+    """Calls that share a limit."""
+
+    __slots__ = ("adaptive", "current", "is_leased", "limit", "name", "queue", "rate", "scheduler", "timer", "waiting")
+
+    def __init__(
+        self,
+        name: str,
+        scheduler: SlotScheduler,
+        limit: int | None,
+        rate: CallRate | LeasedRate | None,
+        queue: list[Slot],
+    ) -> None:
+        self.name, self.scheduler, self.rate, self.queue = name, scheduler, rate, queue
+        self.limit = maxsize if limit is None else limit
+        self.adaptive: AdaptiveLimit | None = None
+        self.is_leased = False
+        """Whether the limit holds for several processes; then `limit` is the part that this one has leased."""
+        self.current = 0
+        self.waiting = 0
+        self.timer: asyncio.TimerHandle | None = None
+        """Runs while the head of the queue waits for the rate limit."""
+
+    def rate_allows(self) -> bool:
+        return self.rate is None or self.rate.allows(self.scheduler.clock())
+
+
+class SlotScheduler:
+    """The slots of one event loop."""
+
+    __slots__ = (
+        "buckets",
+        "clock",
+        "limit",
+        "loop",
+        "on_demand",
+        "queues",
+        "rate_limited",
+        "reclaiming",
+        "running",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        config: ConcurrencyConfig,
+        rates: Mapping[str, CallRate | LeasedRate],
+        clock: Callable[[], float],
+        on_demand: Callable[[], None] = lambda: None,
+        adaptive: Mapping[str, AdaptiveLimit] = MappingProxyType({}),
+    ) -> None:
+        """`on_demand` is called when a call has to wait in a bucket whose limit is leased."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.clock = clock
+        self.on_demand = on_demand
+        self.limit = config.max_concurrent
+        self.running = 0
+        self.waiting = 0
+        self.reclaiming: dict[Slot, None] = {}
+        """Calls that want their suspended slot back, in order (a dict, because it removes any of them quickly)."""
+        self.queues: list[list[Slot]] = [[]]
+        """The first is for all buckets without limits."""
+        self.buckets: dict[str, Bucket] = {}
+        self.rate_limited: list[Bucket] = []
+        for name in dict.fromkeys((*config.bucket_limits, *rates)):
+            bucket = Bucket(name, self, config.bucket_limits.get(name), rates.get(name), [])
+            bucket.adaptive = adaptive.get(name)
+            if bucket.adaptive is not None:
+                bucket.limit = bucket.adaptive.slots
+            if config.shared:
+                bucket.is_leased = True
+                if name in config.bucket_limits:
+                    bucket.limit = 0
+            self.buckets[name] = bucket
+            self.queues.append(bucket.queue)
+            if bucket.rate is not None:
+                self.rate_limited.append(bucket)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.running or self.waiting or self.reclaiming)
+
+    def add_bucket(self, name: str) -> Bucket:
+        """A bucket without configured limits, when it is first used."""
+        bucket = self.buckets[name] = Bucket(name, self, None, None, self.queues[0])
+        return bucket
+
+    def try_start(self, slot: Slot) -> bool:
+        """Start the call if there is room and no waiting call is ahead of it."""
+        if slot.outer is not None:
+            return self._try_start_nested(slot, slot.outer)
+        return self._try_start(slot)
+
+    def enqueue(self, slot: Slot) -> bool:
+        """Put the call into its queue, which suspends the outer slot; True if it is next after all and runs now."""
+        if slot.outer is not None:
+            self._begin_nested(slot.outer)
+        bucket = slot.bucket
+        insort(bucket.queue, slot, key=_RANK)
+        bucket.waiting += 1
+        self.waiting += 1
+        self.start_ready()
+        if bucket.is_leased and slot.state is not ACTIVE:
+            self.on_demand()
+        return slot.state is ACTIVE
+
+    def count_ahead_of(self, slot: Slot) -> int:
+        """How many calls stand in the queue before this one."""
+        return bisect_left(slot.bucket.queue, slot.rank, key=_RANK)
+
+    def withdraw(self, slot: Slot) -> None:
+        """The call will not run: remove it from its queue, or pass on the slot it was just given."""
+        if slot.state is ACTIVE:
+            if slot.bucket.rate is not None:
+                slot.bucket.rate.cancel_start(slot.acquired_at)
+            self.release(slot)
+        elif slot.state is WAITING:
+            self._dequeue(slot)
+            self.release(slot)
+
+    def expire(self, slot: Slot, reason: str) -> None:
+        """Reject a call that has waited too long, unless its rate limit allows it just now."""
+        self.start_ready()
+        self.reject(slot, reason)
+
+    def reject(self, slot: Slot, reason: str) -> None:
+        if slot.state is WAITING:
+            self.withdraw(slot)
+            slot.notify(reason)
+
+    def release(self, slot: Slot) -> None:
+        """End a slot in any state, and start the calls that can run now."""
+        if slot.state is ACTIVE:
+            self._deactivate(slot, RELEASED)
+        elif slot.state is RECLAIMING:
+            del self.reclaiming[slot]
+            slot.notify()
+        slot.state = RELEASED
+        if slot.outer is not None:
+            self._end_nested(slot.outer)
+            # Else tasks that start tasks would build an ever longer chain of released slots.
+            slot.outer = None
+        if self.waiting or self.reclaiming:
+            self.start_ready()
+
+    def suspend(self, slot: Slot) -> None:
+        """Do not count the slot until `resume`: its call waits for something that is no work."""
+        self._begin_nested(slot)
+        self.start_ready()
+
+    def resume(self, slot: Slot) -> None:
+        """The call wants its slot back, unless nested calls still run, or it was released meanwhile."""
+        self._end_nested(slot)
+        self.start_ready()
+
+    def start_ready(self) -> None:
+        """Start every call that can run, in order."""
+        while (slot := self.next()) is not None:
+            if slot.state is WAITING:
+                self._dequeue(slot)
+                slot.acquired_at = self.clock()
+                if slot.bucket.rate is not None:
+                    slot.bucket.rate.add_start(slot.acquired_at)
+            else:
+                del self.reclaiming[slot]
+            self._activate(slot)
+            slot.notify()
+        for bucket in self.rate_limited:
+            self._start_rate_timer(bucket)
+
+    def next(self) -> Slot | None:
+        """Which call starts next: one that reclaims its suspended slot, else the best head of a queue."""
+        if self.running >= self.limit:
+            return None
+        for slot in self.reclaiming:
+            if slot.bucket.current < slot.bucket.limit:
+                return slot
+        best: Slot | None = None
+        for queue in self.queues:
+            if queue:
+                head = queue[0]
+                bucket = head.bucket
+                if (best is None or head.rank < best.rank) and bucket.current < bucket.limit and bucket.rate_allows():
+                    best = head
+        return best
+
+    def waiting_slots(self) -> list[Slot]:
+        return [slot for queue in self.queues for slot in queue]
+
+    def abandon(self) -> None:
+        """The event loop is closed: no call here can be woken any more."""
+        for slot in (*self.waiting_slots(), *self.reclaiming):
+            slot.state = RELEASED
+        for queue in self.queues:
+            queue.clear()
+        self.reclaiming.clear()
+        self.waiting = 0
+
+    def _try_start(self, slot: Slot) -> bool:
+        # Every call passes here, so `next` is asked only when there is anything it could return.
+        bucket = slot.bucket
+        if self.running >= self.limit or bucket.current >= bucket.limit:
+            return False
+        if (self.waiting or self.reclaiming) and self.next() is not None:
+            return False
+        slot.acquired_at = now = self.clock()
+        if bucket.rate is not None:
+            if not bucket.rate.allows(now):
+                return False
+            bucket.rate.add_start(now)
+        self._activate(slot)
+        return True
+
+    def _try_start_nested(self, slot: Slot, outer: Slot) -> bool:
+        """Start a nested call if there is room; it may use the room that its outer slot gives up."""
+        if outer.state is RECLAIMING:
+            return False
+        was_active = outer.state is ACTIVE
+        if was_active:
+            self._deactivate(outer, SUSPENDED)
+        started = self._try_start(slot)
+        if started:
+            outer.nested += 1
+        elif was_active:
+            self._activate(outer)
+        return started
+
+    def _activate(self, slot: Slot) -> None:
+        self.running += 1
+        slot.bucket.current += 1
+        slot.state = ACTIVE
+
+    def _deactivate(self, slot: Slot, state: SlotState) -> None:
+        self.running -= 1
+        slot.bucket.current -= 1
+        slot.state = state
+
+    def _dequeue(self, slot: Slot) -> None:
+        bucket = slot.bucket
+        del bucket.queue[bisect_left(bucket.queue, slot.rank, key=_RANK)]
+        bucket.waiting -= 1
+        self.waiting -= 1
+
+    def _begin_nested(self, outer: Slot) -> None:
+        outer.nested += 1
+        if outer.state is ACTIVE:
+            self._deactivate(outer, SUSPENDED)
+        elif outer.state is RECLAIMING:
+            del self.reclaiming[outer]
+            outer.state = SUSPENDED
+            outer.notify()
+
+    def _end_nested(self, outer: Slot) -> None:
+        outer.nested -= 1
+        if outer.nested == 0 and outer.state is SUSPENDED:
+            outer.state = RECLAIMING
+            self.reclaiming[outer] = None
+            if outer.bucket.is_leased:
+                self.on_demand()
+
+    def _start_rate_timer(self, bucket: Bucket) -> None:
+        if not bucket.queue or bucket.timer is not None or bucket.rate is None:
+            return
+        seconds = bucket.rate.seconds_until_start(self.clock())
+        if seconds > 0 and self.loop is not None and not self.loop.is_closed():
+            bucket.timer = self.loop.call_later(max(seconds, MIN_TIMER_SECONDS), self._on_rate_timer, bucket)
+
+    def _on_rate_timer(self, bucket: Bucket) -> None:
+        bucket.timer = None
+        self.start_ready()
+
+
+class CallRate:
+    """Limits the calls of one bucket per minute.
+
+    The limit is exact: no more than N calls start within any 60 seconds, wherever these begin. So the start times of
+    the last 60 seconds are kept, and a call may start when there are fewer than N of them. A bucket that was quiet may
+    start N calls in one burst; the next call then starts 60 seconds after the first of them did.
+    """
+
+    __slots__ = ("limit", "starts")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.starts: deque[float] = deque()
+
+    def allows(self, now: float) -> bool:
+        self._drop_old(now)
+        return len(self.starts) < self.limit
+
+    def add_start(self, now: float) -> None:
+        self.starts.append(now)
+
+    def cancel_start(self, started_at: float) -> None:
+        """The call that was given this start never ran."""
+        with suppress(ValueError):  # it may be older than a minute
+            self.starts.remove(started_at)
+
+    def seconds_until_start(self, now: float, ahead: int = 0) -> float:
+        """Seconds a call must wait when `ahead` other calls start before it."""
+        self._drop_old(now)
+        behind = ahead - (self.limit - len(self.starts))
+        if behind < 0:
+            return 0.0
+        rounds, index = divmod(behind, self.limit)
+        # Calls ahead that can start now will be the newest starts of the window that later calls wait for.
+        start = self.starts[index] if index < len(self.starts) else now
+        return start + MINUTE * (rounds + 1) - now
+
+    def _drop_old(self, now: float) -> None:
+        starts = self.starts
+        while starts and now - starts[0] >= MINUTE:
+            starts.popleft()
+
+
+class LeasedRate:
+    """The part of a rate limit that this process has leased: a block of starts, to be used within a short time."""
+
+    __slots__ = ("expires_at", "limit", "next_at", "starts", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """Of all processes together."""
+        self.starts = 0
+        """How many starts of the block are left."""
+        self.used = 0
+        self.expires_at = 0.0
+        self.next_at = 0.0
+        """When more starts may be free for this process."""
+
+    def allows(self, now: float) -> bool:
+        return self.starts > 0 and now < self.expires_at
+
+    def add_start(self, now: float) -> None:
+        self.starts -= 1
+        self.used += 1
+
+    def cancel_start(self, started_at: float) -> None:
+        """The call that was given this start never ran. The start is lost: another process may have counted it."""
+
+    def seconds_until_start(self, now: float, ahead: int = 0) -> float:
+        if self.allows(now) and ahead < self.starts:
+            return 0.0
+        return max(self.next_at - now, MIN_LEASE_WAIT)

@@ -1,0 +1,388 @@
+"""What a tool may return: text, JSON, images, audio, resources, or a mix of them.
+
+A tool returns whatever is natural in Python. `Output.of` converts it to `data`, a JSON object for records and
+programs, and `parts`, the pieces JSON cannot carry. A dictionary is used as `data`; any other value is returned
+under the key `result`.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from itertools import islice
+from pathlib import PurePath
+from typing import Any, Final, Literal, TypeAlias
+
+import orjson
+
+from ferrule.errors import ExecutionFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    text: str
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    data: bytes
+    mime_type: str = "image/png"
+    kind: Literal["image"] = "image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audio:
+    data: bytes
+    mime_type: str = "audio/wav"
+    kind: Literal["audio"] = "audio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """Something with an address: a file, a page, a row."""
+
+    uri: str
+    text: str | None = None
+    data: bytes | None = None
+    mime_type: str | None = None
+    kind: Literal["resource"] = "resource"
+
+
+Content: TypeAlias = Text | Image | Audio | Resource
+
+_PART_TYPES = (Text, Image, Audio, Resource)
+REDACTED: Final = "[redacted]"
+"""Replaces secret values wherever they would be shown or recorded."""
+SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
+MAX_DEPTH: Final = 250
+"""Levels of dictionaries and lists. With more, recursive functions may exceed Python's stack, and the validator and
+other compiled code may even crash.
+"""
+_MAX_EXPONENT: Final = 300
+"""Decimals beyond it are text: as a number `Decimal("1e9999999")` would have ten million digits."""
+_MAX_ITEMS: Final = 100_000
+"""Items taken from an object that can be iterated over: it may never end."""
+
+
+@dataclass(slots=True)
+class Output:
+    """A tool's return value on its way to the caller. Not frozen, because that would cost more than the rest."""
+
+    data: dict[str, Any]
+    parts: tuple[Content, ...] = ()
+    original: Any = None
+    """The result as another system returned it, for interfaces that pass it on unchanged."""
+
+    @classmethod
+    def of(cls, value: Any) -> Output:
+        """Any value a tool returned. Values JSON cannot represent are converted, not refused."""
+        if type(value) is str:
+            return cls({"result": replace_surrogates(value)})
+        if type(value) in SCALAR_TYPES:
+            return cls({"result": value if type(value) is not float or math.isfinite(value) else None})
+        if isinstance(value, Output):
+            return value
+        if isinstance(value, _PART_TYPES):
+            return cls._of_parts([value])
+        if isinstance(value, (list, tuple)) and any(isinstance(item, _PART_TYPES) for item in value):
+            return cls._of_parts([v if isinstance(v, _PART_TYPES) else Text(text=as_text(v)) for v in value])
+        plain = plain_json(value)
+        return cls(data=plain if isinstance(plain, dict) else {"result": plain})
+
+    @classmethod
+    def _of_parts(cls, parts: list[Content]) -> Output:
+        return cls(data={"content": [describe_part(p) for p in parts]}, parts=tuple(parts))
+
+
+_RESULT_FIELDS: Final = frozenset({"success", "result", "error", "_meta"})
+
+
+def unwrap_reported_result(output: Output) -> Output:
+    """The result in `{"success": true, "result": …}`; ExecutionFailed for `{"success": false, "error": …}`.
+
+    Any other output is returned unchanged.
+    """
+    data = output.data
+    success = data.get("success")
+    if success is False and (data.keys() <= _RESULT_FIELDS or data.get("error")):
+        details = {name: value for name, value in data.items() if name not in ("success", "error", "_meta") and value}
+        lines = [as_text(data.get("error") or "The tool reported a failure without a message.")]
+        raise ExecutionFailed("\n".join([*lines, *([as_text(details)] if details else [])]))
+    if success is True and "result" in data and data.keys() <= _RESULT_FIELDS and not data.get("error"):
+        result = data["result"]
+        return Output(data=result if isinstance(result, dict) else {"result": result}, parts=output.parts)
+    return output
+
+
+def describe_part(part: Content) -> dict[str, Any]:
+    """A part as JSON, with the size of its data instead of the data."""
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    described: dict[str, Any] = {"type": part.kind}
+    if part.mime_type:
+        described["mime_type"] = part.mime_type
+    if isinstance(part, Resource):
+        described["uri"] = part.uri
+        if part.text is not None:
+            described["text"] = part.text
+    if part.data is not None:
+        described["size"] = len(part.data)
+    return described
+
+
+def as_text(value: Any) -> str:
+    """A value as a model reads it: text as it is, anything else as JSON."""
+    return replace_surrogates(value) if isinstance(value, str) else encode_json(value).decode()
+
+
+def replace_surrogates(text: str) -> str:
+    """The text without lone surrogates, which JSON can hold but UTF-8 cannot encode."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def is_nested_deeper(value: Any, max_depth: int) -> bool:
+    """Whether dictionaries and lists are nested deeper than `max_depth`. Not recursive: the value may be too deep."""
+    stack: list[Iterator[Any]] = [iter((value,))]
+    while stack:
+        for item in stack[-1]:
+            if isinstance(item, (dict, list, tuple)):
+                if len(stack) > max_depth:
+                    return True
+                stack.append(iter(item.values() if isinstance(item, dict) else item))
+                break
+        else:
+            stack.pop()
+    return False
+
+
+_UNSORTED = orjson.OPT_NON_STR_KEYS
+_SORTED = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
+
+
+def encode_json(value: Any, *, sort_keys: bool = False, escape_surrogates: bool = False) -> bytes:
+    """JSON of any value. Values JSON cannot represent are converted to the closest JSON type; nothing is refused.
+
+    Lone surrogates are replaced, because strict readers reject their escapes, unless `escape_surrogates` is set.
+    """
+    try:
+        if type(value) not in SCALAR_TYPES:
+            check_depth(value)
+        return orjson.dumps(value, default=_to_closest_json, option=_SORTED if sort_keys else _UNSORTED)
+    except (TypeError, ValueError, RecursionError):
+        # orjson refuses integers beyond 64 bits and lone surrogates; the standard library does not.
+        return _encode_anything(value, sort_keys).encode(
+            "utf-8", "backslashreplace" if escape_surrogates else "replace"
+        )
+
+
+def check_depth(value: Any, depth: int = MAX_DEPTH) -> None:
+    """RecursionError for a value that is nested too deep. To be called before orjson encodes a value from outside: it
+    writes beyond its memory when tuples are nested thousands deep.
+    """
+    kind = type(value)
+    if kind is dict:
+        items: Iterable[Any] = value.values()
+    elif kind is list or kind is tuple:
+        items = value
+    elif isinstance(value, dict):  # a class of the caller's own may do anything when it is iterated over
+        items = dict.values(value)
+    elif isinstance(value, list):
+        items = list.__iter__(value)
+    elif isinstance(value, tuple):
+        items = tuple.__iter__(value)
+    else:
+        return
+    if depth == 0:
+        raise RecursionError(f"nested more than {MAX_DEPTH} deep")
+    for item in items:
+        if type(item) not in SCALAR_TYPES:
+            check_depth(item, depth - 1)
+
+
+_SHORT_TYPES = frozenset({int, float, bool, type(None)})
+
+
+def needs_size_check(params: dict[str, Any]) -> bool:
+    """Whether the size of arguments is worth a closer look, which most are not."""
+    for value in params.values():
+        if type(value) is str:
+            if len(value) > 10_000:
+                return True
+        elif type(value) not in _SHORT_TYPES:
+            return True
+    return len(params) > 1_000
+
+
+def is_obviously_within_limit(data: dict[str, Any], max_bytes: int) -> bool:
+    """Whether a result is certainly short enough, without encoding it; False when that is not obvious."""
+    if len(data) > 8:
+        return False
+    remaining = max_bytes // 6  # a character of JSON text has at most six bytes
+    for key, value in data.items():
+        if type(value) is str:
+            remaining -= len(value) + len(key)
+        elif type(value) in _SHORT_TYPES:
+            remaining -= 32 + len(key)
+        else:
+            return False
+    return remaining > 0
+
+
+def is_larger_than(value: Any, max_bytes: int) -> bool:
+    """Whether a value has more than so many bytes, estimated without encoding it: the characters of its texts, and 8
+    for anything else. It stops as soon as that is certain.
+    """
+    remaining, pending = max_bytes, [value]
+    while pending and remaining >= 0:
+        item = pending.pop()
+        kind = type(item)  # a class of the caller's own may do anything when it is iterated over
+        if kind is str or kind is bytes or kind is bytearray:
+            remaining -= len(item)
+        elif kind is dict or kind is list or kind is tuple:
+            remaining -= 8 * len(item)
+            if remaining >= 0:
+                pending.extend(item)  # the keys, of a dictionary
+                pending.extend(item.values() if kind is dict else ())
+    return remaining < 0
+
+
+def plain_json(value: Any) -> Any:
+    """The value after a round trip through JSON: dictionaries, lists, text, numbers, booleans, None."""
+    if type(value) in SCALAR_TYPES:
+        return value
+    # Not orjson: it reads integers beyond 64 bits as floats, which are not the same numbers.
+    return json.loads(encode_json(value))
+
+
+def copy_json(value: Any) -> Any:
+    """A copy that shares no container with the original; of what is nested deeper than `MAX_DEPTH`, only the top."""
+    try:
+        return copy_containers(value)
+    except RecursionError:
+        return plain_json(value)
+
+
+def copy_containers(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """A copy that shares no dictionary or list with the original; RecursionError when it is nested too deep."""
+    kind = type(value)
+    if kind is dict:
+        if depth == 0:
+            raise RecursionError
+        copied = value.copy()
+        for key, item in value.items():
+            if type(item) not in SCALAR_TYPES:
+                copied[key] = copy_containers(item, depth - 1)
+        return copied
+    if kind is list:
+        if depth == 0:
+            raise RecursionError
+        return [item if type(item) in SCALAR_TYPES else copy_containers(item, depth - 1) for item in value]
+    check_depth(value, depth)
+    return value
+
+
+def _to_closest_json(value: Any) -> Any:
+    """The closest JSON value of any object, whatever its own methods raise."""
+    try:
+        converted = _convert_to_json(value)
+        check_depth(converted)
+        return converted
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return safe_str(value)
+
+
+def _convert_to_json(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump(mode="json")
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    if isinstance(value, _PART_TYPES):
+        return describe_part(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (Decimal, Fraction)):
+        return number_to_json(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}"
+    if hasattr(value, "__iter__"):
+        return list(islice(value, _MAX_ITEMS))
+    return safe_str(value)
+
+
+def number_to_json(value: Decimal | Fraction) -> int | float | str:
+    """The number in JSON with the same digits, of a fraction the nearest one; text where there is none."""
+    if isinstance(value, Fraction):
+        try:
+            return value.numerator if value.denominator == 1 else value.numerator / value.denominator
+        except OverflowError:
+            return str(value)
+    if not value.is_finite() or abs(value.adjusted()) > _MAX_EXPONENT:
+        return str(value)
+    if value == value.to_integral_value():
+        return int(value)
+    nearest = float(value)
+    return nearest if Decimal(repr(nearest)) == value else str(value)
+
+
+def safe_str(value: Any) -> str:
+    """The value as text; where its `__str__` fails, the name of its type."""
+    try:
+        return str(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return f"<{type(value).__name__}>"
+
+
+def _encode_anything(value: Any, sort_keys: bool) -> str:
+    def convert(item: Any) -> Any:
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            return {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}
+        if hasattr(item, "isoformat"):
+            return item.isoformat()
+        return _to_closest_json(item)
+
+    def encode(item: Any) -> str:
+        return json.dumps(
+            item, default=convert, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
+        )
+
+    for prepare in (copy_containers, _to_encodable):
+        try:
+            return encode(prepare(value))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # too deep, or a method of an object in it failed
+            continue
+    return encode(safe_str(value))
+
+
+def _to_encodable(value: Any, depth: int = 20) -> Any:
+    """A value the standard library can write: it refuses odd keys, very long integers and cycles."""
+    if depth == 0:
+        return "…"
+    if isinstance(value, dict):
+        return {safe_str(key): _to_encodable(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_to_encodable(item, depth - 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 10_000:
+        return hex(value)
+    if isinstance(value, (Decimal, Fraction)):
+        return number_to_json(value)
+    return value if type(value) in SCALAR_TYPES else safe_str(value)

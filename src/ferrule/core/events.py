@@ -1,0 +1,402 @@
+"""Events of the engine and their delivery to subscribers.
+
+Subscribers watch; they cannot change a call, break it or slow it down. Async callbacks receive their events in a task
+of their own. Sync callbacks are called directly while they are quick: one that takes longer than 10 ms is called from
+a thread of its own from then on, unless it needs the context of the task that emits. Each subscriber receives its
+events in order. When its queue is full, the oldest events are dropped, which is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from ferrule.core.permission import Principal
+from ferrule.errors import error_text
+
+logger = logging.getLogger("ferrule.core.events")
+
+
+class ToolEngineEventType(StrEnum):
+    """Everything the engine reports."""
+
+    TOOL_LOADED = "tool_loaded"
+    TOOL_ADDED = "tool_added"
+    TOOL_UPDATED = "tool_updated"
+    TOOL_REMOVED = "tool_removed"
+    RELOAD_STARTED = "reload_started"
+    RELOAD_COMPLETED = "reload_completed"
+    LOAD_ERROR = "load_error"
+    VALIDATION_ERROR = "validation_error"
+    BEFORE_TOOL_CALL = "before_tool_call"
+    """A call arrived; nothing has been checked yet. AFTER_TOOL_CALL always follows."""
+    EXECUTION_STARTED = "execution_started"
+    EXECUTION_PROGRESS = "execution_progress"
+    EXECUTION_COMPLETED = "execution_completed"
+    EXECUTION_FAILED = "execution_failed"
+    AFTER_TOOL_CALL = "after_tool_call"
+    QUESTION_STARTED = "question_started"
+    """A question arrived. QUESTION_ENDED always follows, as the other ENDED events follow their STARTED."""
+    QUESTION_ENDED = "question_ended"
+    PLANNING_STARTED = "planning_started"
+    PLANNING_ENDED = "planning_ended"
+    AGENT_STARTED = "agent_started"
+    """An agent starts a task, or the step of a plan."""
+    AGENT_ENDED = "agent_ended"
+    MODEL_STARTED = "model_started"
+    """A model is asked for a reply."""
+    MODEL_ENDED = "model_ended"
+    APPROVAL_REQUESTED = "approval_requested"
+    APPROVAL_DECIDED = "approval_decided"
+
+
+@dataclass(slots=True)
+class ToolEngineEvent:
+    """One event. What `data` contains depends on its type (see docs/events.md)."""
+
+    event_type: ToolEngineEventType
+    tool_name: str | None = None
+    call_id: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    at: float = field(default_factory=time.time)
+    principal: Principal | None = None
+    """Who made the call that the event is about."""
+
+    @property
+    def timestamp(self) -> datetime:
+        return datetime.fromtimestamp(self.at, UTC)
+
+
+EventCallback: TypeAlias = Callable[[ToolEngineEvent], Any]
+Predicate: TypeAlias = Callable[[ToolEngineEvent], bool]
+EventFilter: TypeAlias = Predicate | Collection[ToolEngineEventType]
+
+SLOW_CALLBACK_SECONDS = 0.010
+MAX_QUEUE_LENGTH = 10_000
+
+
+class EventBus:
+    """Delivers every event to its subscribers."""
+
+    def __init__(self) -> None:
+        self._subscribers: tuple[_Subscriber, ...] = ()
+        self._lock = threading.Lock()
+        self.has_subscribers = False
+        """Without subscribers, events need not be created at all."""
+        self._types: frozenset[ToolEngineEventType] | None = frozenset()
+        """The types that subscribers have named; None if one of them gets all, or decides by a function."""
+        self.has_async_subscribers = False
+
+    def subscribe(
+        self, callback: EventCallback, event_filter: EventFilter | None = None, *, in_task: bool = False
+    ) -> Callable[[], None]:
+        """Call `callback` with each event the filter accepts; returns a function that ends the subscription.
+
+        `in_task`: a sync callback is always called in the task that emits, because it uses the task's context.
+        """
+        if not callable(callback):
+            raise TypeError(f"a subscriber must be a function that takes an event, not {callback!r}")
+        accepts = _filter_to_predicate(event_filter)
+        subscriber: _Subscriber
+        if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
+            getattr(callback, "__call__", None)  # noqa: B004 (an object with an async __call__)
+        ):
+            subscriber = _AsyncSubscriber(callback, accepts)
+        else:
+            subscriber = _SyncSubscriber(callback, accepts, in_task=in_task)
+        subscriber.types = _types_of_filter(event_filter)
+        with self._lock:
+            self._set((*self._subscribers, subscriber))
+        return lambda: self._remove(subscriber)
+
+    def unsubscribe(self, callback: EventCallback) -> bool:
+        """End every subscription of this callback; False when there was none."""
+        subscribers = [s for s in self._subscribers if s.callback == callback]
+        for subscriber in subscribers:
+            self._remove(subscriber)
+        return bool(subscribers)
+
+    def has_subscriber_for(self, event_type: ToolEngineEventType) -> bool:
+        """Whether some subscriber may get events of this type; others need not be created."""
+        return self._types is None or event_type in self._types
+
+    def emit(self, event: ToolEngineEvent) -> None:
+        for subscriber in self._subscribers:
+            subscriber.deliver(event)
+
+    def emit_call_event(
+        self,
+        event_type: ToolEngineEventType,
+        tool_name: str,
+        call_id: str,
+        data: dict[str, Any],
+        error: str | None = None,
+        error_type: str | None = None,
+        principal: Principal | None = None,
+    ) -> None:
+        """Emit an event of a call. Positional arguments: every call emits several."""
+        self.emit(ToolEngineEvent(event_type, tool_name, call_id, error, error_type, data, time.time(), principal))
+
+    @contextlib.contextmanager
+    def emit_start_and_end(
+        self,
+        started: ToolEngineEventType,
+        ended: ToolEngineEventType,
+        principal: Principal | None = None,
+        **data: Any,
+    ) -> Iterator[dict[str, Any]]:
+        """Emit an event before and one after a block, with the same data; the block may add to those of the second."""
+        if not self.has_subscribers:
+            yield data
+            return
+        data["operation_id"] = uuid4().hex
+        self.emit(ToolEngineEvent(started, data=dict(data), principal=principal))
+        error: BaseException | None = None
+        try:
+            yield data
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            text, kind = (None, None) if error is None else (error_text(error), type(error).__name__)
+            self.emit(ToolEngineEvent(ended, error=text, error_type=kind, data=data, principal=principal))
+
+    async def drain(self, timeout: float = 5.0) -> None:
+        """Wait until all events so far have been delivered."""
+        deadline = time.monotonic() + timeout
+        while any(s.has_pending for s in self._subscribers) and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+
+    async def aclose(self) -> None:
+        """Deliver all events so far, then end the threads and tasks of subscribers, which stay subscribed."""
+        await self.drain()
+        for subscriber in self._subscribers:
+            subscriber.release()
+
+    def _remove(self, subscriber: _Subscriber) -> None:
+        with self._lock:
+            self._set(tuple(s for s in self._subscribers if s is not subscriber))
+        subscriber.close()
+
+    def _set(self, subscribers: tuple[_Subscriber, ...]) -> None:
+        self._subscribers = subscribers
+        self.has_subscribers = bool(subscribers)
+        type_sets = [s.types for s in subscribers if s.types is not None]
+        self._types = frozenset().union(*type_sets) if len(type_sets) == len(subscribers) else None
+        self.has_async_subscribers = any(isinstance(s, _AsyncSubscriber) for s in subscribers)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvents:
+    """Reports what a run does."""
+
+    bus: EventBus
+    principal: Principal
+    run_id: str
+
+    def emit_start_and_end(
+        self, started: ToolEngineEventType, ended: ToolEngineEventType, **data: Any
+    ) -> contextlib.AbstractContextManager[dict[str, Any]]:
+        """See `EventBus.emit_start_and_end`."""
+        return self.bus.emit_start_and_end(started, ended, self.principal, run_id=self.run_id, **data)
+
+    def emit_agent_start_and_end(self, name: str, task: str) -> contextlib.AbstractContextManager[dict[str, Any]]:
+        """The work of one agent of the run."""
+        types = ToolEngineEventType.AGENT_STARTED, ToolEngineEventType.AGENT_ENDED
+        return self.emit_start_and_end(*types, agent=name, task=task)
+
+
+class _Subscriber:
+    """Delivers events to one callback, in order."""
+
+    deliver: Callable[[ToolEngineEvent], None]
+    types: frozenset[ToolEngineEventType] | None = None
+    """The only types it gets, if its filter names them."""
+
+    def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
+        self.callback, self._accepts = callback, accepts
+        self._queue: deque[ToolEngineEvent] = deque()
+        self._busy = False
+        self._dropped = 0
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._queue) or self._busy
+
+    def release(self) -> None:
+        """End the thread or task until the next event."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Drop what is queued and deliver nothing more."""
+        self._queue.clear()
+        self.release()
+
+    def _log_failure(self, event: ToolEngineEvent) -> None:
+        logger.exception("subscriber=<%r>, event=<%s> | failed", self.callback, event.event_type.value)
+
+    def _enqueue(self, event: ToolEngineEvent) -> None:
+        if len(self._queue) >= MAX_QUEUE_LENGTH:
+            with contextlib.suppress(IndexError):  # the reader may have emptied it just now
+                self._queue.popleft()
+            self._dropped += 1
+            if self._dropped.bit_count() == 1:  # 1, 2, 4, 8 …: does not flood the log
+                logger.warning(
+                    "subscriber=<%r>, dropped=<%d> | too slow, oldest events dropped", self.callback, self._dropped
+                )
+        self._queue.append(event)
+
+
+class _SyncSubscriber(_Subscriber):
+    """Calls the callback directly; from a thread of its own once it, or its filter, was slow, if it may be."""
+
+    def __init__(self, callback: EventCallback, accepts: Predicate | None, *, in_task: bool) -> None:
+        super().__init__(callback, accepts)
+        self._in_task = in_task
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._is_releasing = False
+        self._slow = False
+        self.deliver = self._call
+
+    def _deliver_later(self, event: ToolEngineEvent) -> None:
+        self._enqueue(event)
+        self._wake.set()
+        if self._thread is None or not self._thread.is_alive():
+            self._start_thread()
+
+    def release(self) -> None:
+        self._is_releasing = True
+        self._wake.set()
+
+    def _start_thread(self) -> None:
+        self._is_releasing = False
+        self._busy = True
+        self._thread = threading.Thread(target=self._run, name="ferrule-subscriber", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._busy = True
+            while self._queue:
+                with contextlib.suppress(IndexError):  # emptied just now by the end of the subscription
+                    self._call(self._queue.popleft())
+            self._busy = False
+            if self._is_releasing:
+                return
+            self._wake.wait()
+            self._wake.clear()
+
+    def _call(self, event: ToolEngineEvent) -> None:
+        started = time.perf_counter()
+        try:
+            if self._accepts is None or self._accepts(event):
+                result = self.callback(event)
+                if result is not None and inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError("the subscriber returned a coroutine: subscribe the async function itself")
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # its own cancellation or SystemExit does not end the call it watches
+            self._log_failure(event)
+        seconds = time.perf_counter() - started
+        if seconds > SLOW_CALLBACK_SECONDS and not self._slow and not self._in_task:
+            logger.info("subscriber=<%r>, seconds=<%.3f> | slow, gets its own thread", self.callback, seconds)
+            self._slow, self.deliver = True, self._deliver_later
+
+
+class _AsyncSubscriber(_Subscriber):
+    """Awaits the callback in a task that runs while there are events."""
+
+    def __init__(self, callback: EventCallback, accepts: Predicate | None) -> None:
+        super().__init__(callback, accepts)
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.deliver = self._deliver_in_task
+
+    def _deliver_in_task(self, event: ToolEngineEvent) -> None:
+        self._enqueue(event)
+        if self._busy and self._loop is not None and self._loop.is_closed():
+            self._busy = False  # the task ended with its loop
+        if self._busy:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # emitted from a thread, such as a file watcher's
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._start, self._loop)
+            return
+        self._start(loop)
+
+    def release(self) -> None:
+        task, loop = self._task, self._loop
+        if task is None or task.done() or loop is None or loop.is_closed():
+            return
+        with contextlib.suppress(RuntimeError):  # no loop runs here
+            if asyncio.current_task() is task:
+                return  # it ends its own subscription: let it finish
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            loop.call_soon_threadsafe(task.cancel)
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._busy:
+            self._busy, self._loop = True, loop
+            # In a context of its own: calls that a subscriber makes are not part of the call it watches.
+            self._task = loop.create_task(self._run(), name="ferrule-subscriber", context=contextvars.Context())
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                event = self._queue.popleft()
+                try:
+                    if self._accepts is None or self._accepts(event):
+                        await self.callback(event)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    if isinstance(error, (asyncio.CancelledError, GeneratorExit)) and self._is_ending():
+                        raise
+                    self._log_failure(event)
+        finally:
+            self._busy = False
+
+    def _is_ending(self) -> bool:
+        """Whether the task is being ended from outside; the callback may raise the same exceptions itself."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # its loop has ended
+            return True
+        return task is None or task is not self._task or task.cancelling() > 0
+
+
+def _types_of_filter(event_filter: EventFilter | None) -> frozenset[ToolEngineEventType] | None:
+    if isinstance(event_filter, ToolEngineEventType):
+        return frozenset({event_filter})
+    if event_filter is None or callable(event_filter):
+        return None
+    return frozenset(ToolEngineEventType(each) for each in event_filter)
+
+
+def _filter_to_predicate(event_filter: EventFilter | None) -> Predicate | None:
+    if event_filter is None:
+        return None
+    if isinstance(event_filter, ToolEngineEventType):
+        return lambda event: event.event_type is event_filter
+    if callable(event_filter):
+        return event_filter
+    types = frozenset(ToolEngineEventType(t) for t in event_filter)
+    return lambda event: event.event_type in types

@@ -1,0 +1,284 @@
+"""How costly it is to check values against a schema, and schemas compiled so that a check always ends soon.
+
+Schemas come from other people's servers and documents. A few lines of references can expand to billions of checks for
+one value, and a pattern may backtrack for years. Neither can be stopped once it runs, so the cost is estimated when the
+schema is compiled: the number of subschemas that can apply to one value, at each depth of the value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from ferrule.core.json_schema import JsonSchema, follow_reference
+from ferrule.errors import SpecError
+
+MAX_SCHEMA_VALUES: Final = 50_000
+"""Objects, lists, texts and numbers in one schema."""
+MAX_SCHEMA_DEPTH: Final = 60
+"""Levels of nested subschemas."""
+MAX_CHECKS_PER_VALUE: Final = 100_000
+MAX_CHECKS: Final = 10_000_000
+"""In one call: less than a second."""
+MAX_EXPLAINED_CHECKS: Final = 10_000
+"""Explaining why arguments are invalid takes several hundred times as long as finding out that they are."""
+MAX_BACKTRACKS: Final = 5_000
+"""Steps a pattern may go back for one text; a text that needs more does not match."""
+MAX_PATTERN_SIZE: Final = 4 * 1024 * 1024
+"""Bytes of a compiled pattern."""
+MAX_ESTIMATE_STEPS: Final = 1_000_000
+MAX_VALUE_DEPTH: Final = 64
+"""Levels of a value for which the cost is estimated."""
+MIN_VALUE_DEPTH: Final = 2
+"""Arguments must be able to have this many levels: the object itself and its values."""
+
+_SAME_VALUE_SCHEMAS: Final = ("not", "if", "then", "else")
+_SAME_VALUE_LISTS: Final = ("anyOf", "oneOf", "allOf")
+_ANY_PROPERTY: Final = ("additionalProperties", "unevaluatedProperties", "propertyNames")
+_ANY_ITEM: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
+_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "dependentSchemas", "dependencies"})
+_NEED_ESTIMATE: Final = _REFERENCES | {"pattern", "patternProperties", "enum"}
+_FEW_ALTERNATIVES: Final = 1_000
+_OBJECT_OPTION_CHECKS: Final = 50
+"""What it costs to compare a value with an object or a list in `enum`; others are looked up."""
+
+_Place: TypeAlias = "tuple[str, str | int | None]"
+"""A property by its name, an item by its index; None for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaCost:
+    """What checking values against a schema costs."""
+
+    checks: int = 1
+    """Subschemas that may be checked for one value; one with a pattern that may backtrack counts as many."""
+    subschemas: int = 1
+    """The same, where each counts as one."""
+    max_depth: int | None = None
+    """Levels of a value for which that holds; deeper values may cost more. None: any depth."""
+
+    def permits(self, values: int) -> bool:
+        return self.checks * values <= MAX_CHECKS
+
+    def permits_explanation(self, values: int) -> bool:
+        return self.subschemas * values <= MAX_EXPLAINED_CHECKS
+
+
+def estimate_cost(schema: JsonSchema) -> SchemaCost:
+    """The cost of a schema; SpecError says why it is too costly to be used."""
+    structure = _analyze_structure(schema)
+    if structure.needs_estimate or structure.alternatives > _FEW_ALTERNATIVES:
+        cost = _CostEstimate(schema, _own_cost).compute()
+        return replace(cost, subschemas=_CostEstimate(schema, lambda _: 1).compute().checks)
+    return SchemaCost(checks=1 + structure.alternatives, subschemas=1 + structure.alternatives)
+
+
+def compile_schema(schema: Any) -> Any:
+    """A validator of jsonschema-rs whose patterns cannot run for long, and that fetches nothing.
+
+    The schema must have passed `estimate_cost` if it comes from elsewhere.
+    """
+    import jsonschema_rs  # 30 ms to import: only when something is checked
+
+    options = jsonschema_rs.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS, size_limit=MAX_PATTERN_SIZE)
+    return jsonschema_rs.validator_for(schema, offline=True, pattern_options=options)
+
+
+def count_values(value: Any) -> int:
+    """How many values there are in a JSON value."""
+    count, pending = 0, [value]
+    while pending:
+        part = pending.pop()
+        count += 1
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+    return count
+
+
+@dataclass(slots=True)
+class _SchemaStructure:
+    """What a walk over a schema shows, without following references."""
+
+    alternatives: int = 0
+    """Subschemas that apply to the same value as the schema they are in."""
+    needs_estimate: bool = False
+    """References may multiply its subschemas, or some of them are costly."""
+
+    def add(self, part: dict[str, Any]) -> None:
+        for keyword in _SAME_VALUE_LISTS:
+            options = part.get(keyword)
+            self.alternatives += len(options) if isinstance(options, list) else 0
+        self.alternatives += sum(keyword in part for keyword in _SAME_VALUE_SCHEMAS)
+        self.needs_estimate = (
+            self.needs_estimate
+            or not _NEED_ESTIMATE.isdisjoint(part)
+            and (not _REFERENCES.isdisjoint(part) or _own_cost(part) > 1)
+        )
+
+
+def _analyze_structure(schema: Any) -> _SchemaStructure:
+    """SpecError for a schema that is too large or nested too deep."""
+    result, count = _SchemaStructure(), 0
+    level: list[Any] = [schema]
+    for _ in range(2 * MAX_SCHEMA_DEPTH):  # between two subschemas there is often a list or a map of them
+        count += len(level)
+        if count > MAX_SCHEMA_VALUES:
+            raise SpecError(f"the schema is too large: it has more than {MAX_SCHEMA_VALUES:,} values")
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, dict):
+                result.add(part)
+                inner += part.values()
+            elif isinstance(part, list):
+                inner += part
+        if not inner:
+            return result
+        level = inner
+    raise SpecError(f"the schema is nested more than {MAX_SCHEMA_DEPTH} levels deep")
+
+
+@dataclass(slots=True)
+class _SubschemaCounts:
+    """The subschemas that apply to the same value as a schema, and those that apply to its parts."""
+
+    own: int
+    parts: dict[_Place, Counter[int]]
+
+
+class _CostEstimate:
+    def __init__(self, root: JsonSchema, own_cost: Callable[[JsonSchema], int]) -> None:
+        self._root, self._own_cost = root, own_cost
+        self._steps = 0
+        self._schemas: dict[int, JsonSchema] = {}
+        self._checks: dict[int, _SubschemaCounts | None] = {}
+        """By the id of a schema; None while it is being computed."""
+
+    def compute(self) -> SchemaCost:
+        first = self._add(self._root)
+        for number in self._iterate_schemas():
+            self._count_subschemas_of(number)
+        costs: dict[int, int] = dict.fromkeys(self._checks, 1)
+        previous = 1
+        for depth in range(1, MAX_VALUE_DEPTH + 1):
+            costs, before = {number: self._cost_at_depth(number, costs) for number in self._checks}, costs
+            if costs[first] > MAX_CHECKS_PER_VALUE:
+                if depth <= MIN_VALUE_DEPTH:
+                    raise _too_costly()
+                return SchemaCost(checks=previous, max_depth=depth - 1)
+            if costs == before:
+                return SchemaCost(checks=costs[first])
+            previous = costs[first]
+        return SchemaCost(checks=previous, max_depth=MAX_VALUE_DEPTH)
+
+    def _iterate_schemas(self) -> Iterator[int]:
+        """All schemas that are added while this is iterated."""
+        done = 0
+        while done < len(self._schemas):
+            numbers = list(self._schemas)[done:]
+            done += len(numbers)
+            yield from numbers
+
+    def _add(self, schema: JsonSchema) -> int:
+        self._schemas[id(schema)] = schema
+        return id(schema)
+
+    def _count_subschemas_of(self, number: int) -> _SubschemaCounts:
+        if number in self._checks:
+            return self._checks[number] or _SubschemaCounts(
+                1, {}
+            )  # a schema that applies itself to the same value again
+        self._checks[number] = None
+        schema = self._schemas[number]
+        checks = _SubschemaCounts(self._own_cost(schema), {})
+        for place, part in _schemas_of_parts(schema):
+            self._count_step()
+            checks.parts.setdefault(place, Counter())[self._add(part)] += 1
+        for inner in self._schemas_of_same_value(schema):
+            other = self._count_subschemas_of(self._add(inner))
+            checks.own = min(checks.own + other.own, MAX_CHECKS)
+            for place, targets in other.parts.items():
+                mine = checks.parts.setdefault(place, Counter())
+                for target, times in targets.items():
+                    self._count_step()
+                    mine[target] = min(mine[target] + times, MAX_CHECKS)
+        self._checks[number] = checks
+        return checks
+
+    def _schemas_of_same_value(self, schema: JsonSchema) -> Iterator[JsonSchema]:
+        candidates = [schema.get(keyword) for keyword in _SAME_VALUE_SCHEMAS]
+        for keyword in _SAME_VALUE_LISTS:
+            options = schema.get(keyword)
+            candidates += options if isinstance(options, list) else []
+        dependent = schema.get("dependentSchemas") or schema.get("dependencies")
+        candidates += dependent.values() if isinstance(dependent, dict) else []
+        if "$dynamicRef" in schema or "$recursiveRef" in schema:
+            candidates.append(self._root)
+        if isinstance(schema.get("$ref"), str):
+            # A reference to a name or another document is not followed: taken for the whole schema, the worst case.
+            candidates.append(follow_reference(schema, self._root) or self._root)
+        return (candidate for candidate in candidates if isinstance(candidate, dict))
+
+    def _cost_at_depth(self, number: int, costs: dict[int, int]) -> int:
+        """The most checks for one value, where `costs` are those of its parts."""
+        checks = self._checks[number]
+        assert checks is not None
+        sums: dict[_Place, int] = {}
+        for place, targets in checks.parts.items():
+            self._steps += len(targets)
+            sums[place] = sum(times * costs.get(target, 1) for target, times in targets.items())
+        self._count_step()
+        everywhere = {"property": sums.get(("property", None), 0), "item": sums.get(("item", None), 0)}
+        totals = (total + (everywhere[place[0]] if place[1] is not None else 0) for place, total in sums.items())
+        return min(max(checks.own, *totals, 0), MAX_CHECKS)
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps > MAX_ESTIMATE_STEPS:
+            raise _too_costly()
+
+
+def _too_costly() -> SpecError:
+    return SpecError(
+        f"the schema is too costly to check: one value may need more than {MAX_CHECKS_PER_VALUE:,} checks, because its "
+        "alternatives or references multiply"
+    )
+
+
+def _own_cost(schema: JsonSchema) -> int:
+    options = schema.get("enum")
+    objects = sum(isinstance(option, (dict, list)) for option in options) if isinstance(options, list) else 0
+    pattern = schema.get("pattern")
+    names = schema.get("patternProperties")
+    patterns = [pattern, *(names if isinstance(names, dict) else ())]
+    backtracking = sum(isinstance(text, str) and _needs_backtracking(text) for text in patterns)
+    return 1 + objects * _OBJECT_OPTION_CHECKS + backtracking * MAX_BACKTRACKS
+
+
+def _needs_backtracking(pattern: str) -> bool:
+    """Whether a pattern needs the engine that goes back: for a look around, or for a group that is repeated."""
+    return "(?" in pattern or any(f"\\{digit}" in pattern for digit in "123456789k")
+
+
+def _schemas_of_parts(schema: JsonSchema) -> Iterator[tuple[_Place, JsonSchema]]:
+    properties = schema.get("properties")
+    for name, inner in (properties if isinstance(properties, dict) else {}).items():
+        if isinstance(inner, dict):
+            yield ("property", name), inner
+    by_pattern = schema.get("patternProperties")
+    others = [*(by_pattern.values() if isinstance(by_pattern, dict) else ()), *map(schema.get, _ANY_PROPERTY)]
+    for inner in others:
+        if isinstance(inner, dict):
+            yield ("property", None), inner
+    for keyword in ("prefixItems", "items"):
+        items = schema.get(keyword)
+        for index, inner in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(inner, dict):
+                yield ("item", index), inner
+    for keyword in _ANY_ITEM:
+        inner = schema.get(keyword)
+        if isinstance(inner, dict):
+            yield ("item", None), inner

@@ -1,0 +1,519 @@
+"""The prepared actions, the state of running calls, and the records and events of calls."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from traceback import format_exception
+from typing import Any
+
+from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry, find_action
+from ferrule.catalog.validation import ParameterCheck, ToolParameterValidator
+from ferrule.concurrency import Slot, suspend_slots
+from ferrule.core.call import Invocation, Progress, ToolExecutionContext, ToolExecutionResult, ToolExecutor
+from ferrule.core.content import Content, Resource, Text, copy_json, is_larger_than, safe_str
+from ferrule.core.elicitation import Elicitation, OnElicit
+from ferrule.core.events import EventBus, ToolEngineEventType
+from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
+from ferrule.core.spec import Effects, Tool, ToolCapability
+from ferrule.engine.config import OnStoreFailure, ToolEngineConfig
+from ferrule.engine.deadline import Deadline
+from ferrule.engine.resilience import CacheKey, CircuitBreaker
+from ferrule.errors import APPROVAL_REQUIRED, CANCELLED, VALIDATION_ERROR, Rejected, error_text
+from ferrule.kinds.executors import Executors
+from ferrule.policy.approvals import ApprovalRequest, CallBinding
+from ferrule.policy.budgets import CostControl, Payer, Payment
+from ferrule.store import ToolCallRecord, ToolKnowledgeStore
+
+logger = logging.getLogger("ferrule.engine")
+
+NOT_RECORDED = "[not recorded]"
+_NO_SECRET_NAMES: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, kw_only=True)
+class PreparedAction:
+    """Everything about one action that does not change from call to call."""
+
+    tool: Tool
+    capability: ToolCapability
+    fingerprint: str
+    check: ParameterCheck
+    executor: ToolExecutor | None
+    """None when no executor is registered under the name that the tool gives."""
+    breaker: CircuitBreaker
+    effects: Effects
+    is_repeatable: bool
+    bucket: str
+    timeout: float | None
+    max_output: int
+    secret_names: frozenset[str]
+    price: float
+    """Of one call."""
+    last_decision: tuple[Principal, CallPolicy, Decision] | None = None
+    """What the policy last decided about calls of this action, where that does not depend on their arguments."""
+
+
+class ActionTable:
+    """Finds the tool and action that a caller names, and prepares each action once, until the registry changes."""
+
+    def __init__(
+        self, config: ToolEngineConfig, registry: ToolRegistry, executors: Executors, costs: CostControl
+    ) -> None:
+        self._config, self._registry, self._executors, self._costs = config, registry, executors, costs
+        self._validator = ToolParameterValidator(strict=config.strict_validation)
+        self._prepared: dict[tuple[str | Tool, str | None], PreparedAction] = {}
+        self._version = -1
+        self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
+        self.on_circuit_open: Callable[[str, str], None] = lambda source, tool_id: None
+        """Called when a tool cannot be reached any more, with its source and id."""
+
+    def get(self, tool: str | Tool, action: str | None) -> PreparedAction:
+        """The action of a tool, or of the tool with a name; ToolNotFound where it cannot be called."""
+        if self._version != self._registry.version:
+            self._version = self._registry.version
+            self._prepared.clear()
+        prepared = self._prepared.get((tool, action))
+        if prepared is None:
+            prepared = self._prepared[tool, action] = self._prepare_action(*self._find_action(tool, action))
+        return prepared
+
+    def clear(self) -> None:
+        self._prepared.clear()
+
+    def snapshot(self) -> RegistrySnapshot:
+        return self._registry.snapshot()
+
+    def breaker(self, source: str, tool_id: str) -> CircuitBreaker:
+        """The breaker of a tool, which all versions of the tool share: they are reached by the same connection."""
+        breaker = self._breakers.get((source, tool_id))
+        if breaker is None:
+            breaker = CircuitBreaker(self._config.breaker, on_open=lambda: self.on_circuit_open(source, tool_id))
+            self._breakers[source, tool_id] = breaker
+        return breaker
+
+    def _find_action(self, tool: str | Tool, action: str | None) -> tuple[Tool, ToolCapability]:
+        if isinstance(tool, str):
+            return self._registry.find(tool, action)
+        self._registry.snapshot().require_callable(tool)
+        return tool, find_action(tool, action)
+
+    def _prepare_action(self, tool: Tool, capability: ToolCapability) -> PreparedAction:
+        limits, effects = tool.spec.limits_of(capability), tool.spec.effects_of(capability)
+        return PreparedAction(
+            tool=tool,
+            capability=capability,
+            fingerprint=tool.spec.fingerprint,
+            check=self._validator.get_check(capability),
+            executor=self._executors.choose(tool.handler, limits),
+            breaker=self.breaker(tool.source, tool.id),
+            effects=effects,
+            is_repeatable=effects.repeatable,
+            bucket=tool.spec.bucket_of(capability),
+            timeout=limits.timeout,
+            max_output=limits.max_output or self._config.max_output,
+            secret_names=capability.secret_names,
+            price=self._costs.price_of(tool.spec, capability),
+        )
+
+
+class RunningCall:
+    """The state of one call, from its arrival to its result."""
+
+    __slots__ = (
+        "action",
+        "approval",
+        "arrived_at",
+        "attempts",
+        "cache_key",
+        "call_id",
+        "context",
+        "deadline",
+        "decision",
+        "depth",
+        "ended",
+        "is_cancelled",
+        "memory_params",
+        "metadata",
+        "argument_error",
+        "on_progress",
+        "params",
+        "parent",
+        "payment",
+        "policy",
+        "prepared",
+        "principal",
+        "record",
+        "slot",
+        "started",
+        "tool_name",
+        "wait_time",
+    )
+
+    def __init__(
+        self,
+        call_id: str,
+        tool_name: str,
+        action: str | None,
+        params: Mapping[str, Any] | None,
+        context: ToolExecutionContext,
+        on_progress: Callable[[Progress], None] | None,
+        parent: RunningCall | None,
+    ) -> None:
+        self.call_id = call_id
+        self.argument_error: str | None = None
+        if isinstance(tool_name, str) and (action is None or isinstance(action, str)):
+            self.tool_name, self.action = tool_name, action
+        else:
+            self._replace_names(tool_name, action)
+        self.params: Any = params
+        """As the caller passed them; after validation, as the tool gets them."""
+        self.memory_params: dict[str, Any] | None = None
+        """A copy for the memory: tools may change theirs."""
+        self.context = context
+        self.principal, self.policy = context.principal, context.policy
+        """As they were when the call arrived: a tool gets the context, and may change it."""
+        self.on_progress = on_progress
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.arrived_at = time.time()
+        self.started: float | None = None
+        """On the clock of `time.perf_counter`; None until the tool runs."""
+        self.ended: float | None = None
+        self.cache_key: CacheKey | None = None
+        self.wait_time = 0.0
+        self.attempts = 0
+        self.metadata: dict[str, Any] | None = None
+        self.prepared: PreparedAction | None = None
+        self.approval: tuple[ApprovalRequest, CallBinding] | None = None
+        """The approval that the call uses up when it starts."""
+        self.payment: Payment | None = None
+        """What budgets have paid for the call in advance."""
+        self.is_cancelled = False
+        """Somebody else than its caller has cancelled it."""
+        self.decision: Decision | None = None
+        """What the policy said about the call."""
+        self.slot: Slot | None = None
+        self.deadline: Deadline | None = None
+        self.record: ToolCallRecord | None = None
+
+    def refuse_larger_params(self, max_bytes: int) -> None:
+        """Refuse arguments that are larger, and keep only their names for record and events."""
+        if not is_larger_than(self.params, max_bytes):
+            return
+        self.argument_error = f"The arguments have more than {max_bytes:,} bytes. Send less, or write it to a file."
+        self.params = dict.fromkeys(map(safe_str, self.params), NOT_RECORDED)
+
+    def _replace_names(self, tool_name: Any, action: Any) -> None:
+        """Use texts for names that are none, so that the call can be recorded, and keep what is wrong with them."""
+        kind, value = ("tool", tool_name) if not isinstance(tool_name, str) else ("action", action)
+        self.argument_error = f"The name of the {kind} must be text, not {type(value).__name__}."
+        self.tool_name = tool_name if isinstance(tool_name, str) else safe_str(tool_name)
+        self.action = action if action is None or isinstance(action, str) else safe_str(action)
+
+    def add_metadata(self, **metadata: Any) -> None:
+        """Add to the metadata of the result."""
+        if self.metadata is None:
+            self.metadata = metadata
+        else:
+            self.metadata.update(metadata)
+
+    def result_metadata(self) -> dict[str, Any]:
+        if self.attempts > 1:
+            self.add_metadata(attempts=self.attempts)
+        if self.started is not None and self.prepared is not None and self.prepared.price:
+            self.add_metadata(cost=self.prepared.price)
+        return self.metadata if self.metadata is not None else {}
+
+    def leaves_validation_to_server(self, action: PreparedAction) -> bool:
+        """Whether the arguments are those of a client, and the MCP server checks them."""
+        return self.context.leaves_validation_to_server and action.tool.handler == "mcp" and type(self.params) is dict
+
+    def disable_caching(self) -> None:
+        """Do not cache the result, nor those of the calls that this one is nested in: they are made from its result."""
+        call: RunningCall | None = self
+        while call is not None:
+            call.cache_key = None
+            call = call.parent
+
+    @property
+    def payer(self) -> Payer:
+        return Payer(principal=self.principal, run_id=self.context.conversation_id or self.context.workflow_id or "")
+
+    def elapsed(self) -> float:
+        """Seconds the tool ran."""
+        if self.started is None:
+            return 0.0
+        return (self.ended if self.ended is not None else time.perf_counter()) - self.started
+
+    def pause_outer_deadlines(self) -> AbstractContextManager[None]:
+        """Pause the timeouts of the calls that this call is nested in while it waits: waiting is not their work."""
+        outer = () if self.parent is None else self.parent.iterate_with_parents()
+        return _pause_deadlines([call.deadline for call in outer if call.deadline is not None])
+
+    def iterate_with_parents(self) -> Iterator[RunningCall]:
+        """The call and the calls that it is nested in."""
+        call: RunningCall | None = self
+        while call is not None:
+            yield call
+            call = call.parent
+
+
+@asynccontextmanager
+async def pause_for_person(*calls: RunningCall) -> AsyncIterator[None]:
+    """Wait for a person on behalf of calls: for an answer or an approval.
+
+    Meanwhile their timeouts are paused, with those of the calls that they are nested in, and other calls may use their
+    slots. When the block is left, the call has its slot again; of several calls, one of them.
+    """
+    chain = dict.fromkeys(each for call in calls for each in call.iterate_with_parents())
+    slots = [call.slot for call in chain if call.slot is not None]
+    of_calls = [call.slot for call in calls if call.slot is not None]
+    with _pause_deadlines([call.deadline for call in chain if call.deadline is not None]):
+        async with suspend_slots(slots, of_calls=of_calls):
+            yield
+
+
+def pause_calls_while_asking(on_elicit: OnElicit, running: Mapping[str, RunningCall]) -> OnElicit:
+    """Wrap the callback, so that the tool's calls are `pause_for_person` while a person answers.
+
+    An older MCP server does not say which of its calls asks; unless there is only one, all of them wait.
+    """
+
+    async def ask(question: Elicitation) -> dict[str, Any] | None:
+        invocation = Invocation.current.get()
+        call = None if invocation is None else running.get(invocation.call_id)
+        calls = [c for c in running.values() if c.prepared is not None and c.prepared.tool.id == question.tool_id]
+        async with pause_for_person(*(calls if call is None else (call,))), question.turn or nullcontext():
+            return await on_elicit(question)
+
+    return ask
+
+
+@contextmanager
+def _pause_deadlines(deadlines: Sequence[Deadline]) -> Iterator[None]:
+    for deadline in deadlines:
+        deadline.pause()
+    try:
+        yield
+    finally:
+        for deadline in deadlines:
+            deadline.resume()
+
+
+# Records and events
+
+
+class CallLog:
+    """Records calls and emits their events. Without a subscriber no event is created."""
+
+    def __init__(
+        self, store: ToolKnowledgeStore, events: EventBus, actions: ActionTable, on_store_failure: OnStoreFailure
+    ) -> None:
+        self._store, self._events, self._actions = store, events, actions
+        self._on_store_failure = on_store_failure
+
+    def emit_before_call(self, call: RunningCall) -> None:
+        if self._events.has_subscriber_for(ToolEngineEventType.BEFORE_TOOL_CALL):
+            params = self._redact_params(call, self._find_secret_names(call))
+            data = {"params": params, "action": call.action, "context": call.context}
+            self._emit(ToolEngineEventType.BEFORE_TOOL_CALL, call, data)
+
+    def record_start(self, call: RunningCall) -> None:
+        """From here on the call has its record, even if this process is killed; Rejected if it must and cannot.
+
+        With an approval it has the record already, from the transaction that used the approval.
+        """
+        if call.record is None:
+            call.record = make_record(call)
+            failure = self._store.record_started(call.record, secret_names=_secret_names(call))
+            if failure is not None:
+                self._refuse_without_record(call, failure)
+        if self._events.has_subscriber_for(ToolEngineEventType.EXECUTION_STARTED):
+            params = self._redact_params(call, _secret_names(call))
+            self._emit(ToolEngineEventType.EXECUTION_STARTED, call, {"params": params, "action": call.action})
+
+    def _refuse_without_record(self, call: RunningCall, failure: Exception) -> None:
+        is_destructive = call.prepared is None or call.prepared.effects.destructive
+        if self._on_store_failure == "refuse" or (self._on_store_failure == "refuse_destructive" and is_destructive):
+            if call.prepared is not None:
+                call.prepared.breaker.record_abandoned()
+            reason = error_text(failure)
+            raise Rejected(
+                f"{call.tool_name!r} was not called, because its record cannot be stored safely: {reason}. Free "
+                "disk space and call it again, or set on_store_failure in [engine] of ferrule.toml to call tools "
+                "without safe records.",
+                reason="store",
+            )
+
+    def emit_progress(self, call: RunningCall, progress: Progress) -> None:
+        if call.ended is not None:  # reported by a task that the tool did not end
+            return
+        if call.on_progress is not None:
+            try:
+                call.on_progress(progress)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                logger.exception("tool=<%s> | the caller's progress callback failed", call.tool_name)
+        if self._events.has_subscriber_for(ToolEngineEventType.EXECUTION_PROGRESS):
+            if secrets := _secrets_of(call):
+                redact = self._store.redaction.redact
+                progress = replace(
+                    progress, message=redact(progress.message, secrets), data=redact(progress.data, secrets)
+                )
+            self._emit(ToolEngineEventType.EXECUTION_PROGRESS, call, {"progress": progress, "action": call.action})
+
+    def record_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
+        record = call.record
+        if record is None:  # it ended before it started, perhaps because of its arguments
+            record = call.record = make_record(call)
+            record.params = copy_json(record.params)
+        if result.is_success:
+            record.status = "success"
+            record.result = result.output
+        else:
+            record.status = "cancelled" if result.error_type in (CANCELLED, APPROVAL_REQUIRED) else "failed"
+            record.error, record.error_type = result.error, result.error_type
+        record.execution_time = result.execution_time
+        if call.started is not None and call.prepared is not None and call.prepared.price:
+            record.cost = call.prepared.price
+        record.attempts = call.attempts
+        record.metadata = result.metadata
+        if call.decision is not None and call.decision.rule:  # for audits; the caller need not know it
+            record.metadata = {**result.metadata, "rule": call.decision.rule}
+        record.artifact_id = result.metadata.get("artifact_id")
+        self._store.record_finished(record, secret_names=_secret_names(call))
+
+    def log_failure(self, call: RunningCall, error: BaseException) -> None:
+        """Log what a tool raised, with its traceback: both may have secrets of the arguments in them."""
+        if logger.isEnabledFor(logging.DEBUG):
+            lines = self._store.redaction.redact_text("".join(format_exception(error)), _secrets_of(call))
+            logger.debug("tool=<%s>, call=<%s> | failed\n%s", call.tool_name, call.call_id, lines)
+
+    def log_retry(self, call: RunningCall, failure: Exception, delay: float) -> None:
+        if logger.isEnabledFor(logging.INFO):
+            text = self._store.redaction.redact_text(error_text(failure), _secrets_of(call))
+            logger.info("tool=<%s>, attempt=<%d>, delay=<%.2f> | %s", call.tool_name, call.attempts, delay, text)
+
+    def emit_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
+        if result.is_success:
+            event_type = ToolEngineEventType.EXECUTION_COMPLETED
+        elif result.error_type == VALIDATION_ERROR:
+            event_type = ToolEngineEventType.VALIDATION_ERROR
+        else:
+            event_type = ToolEngineEventType.EXECUTION_FAILED
+        wants_end = self._events.has_subscriber_for(ToolEngineEventType.AFTER_TOOL_CALL)
+        if not wants_end and not self._events.has_subscriber_for(event_type):
+            return
+        # Subscribers get a copy: if they change it, the caller's result stays as it is.
+        copied = ToolExecutionResult(
+            is_success=result.is_success,
+            tool_name=result.tool_name,
+            output=copy_json(result.output),
+            error=result.error,
+            error_type=result.error_type,
+            validation_errors=copy_json(result.validation_errors) if result.validation_errors else [],
+            execution_time=result.execution_time,
+            executed_at=result.executed_at,
+            metadata=copy_json(result.metadata) if result.metadata else {},
+            call_id=result.call_id,
+            content=result.content,
+        )
+        if secrets := _secrets_of(call):
+            redact = self._store.redaction.redact
+            copied.output, copied.error = redact(copied.output, secrets), redact(copied.error, secrets)
+            copied.metadata = redact(copied.metadata, secrets)
+            copied.validation_errors = redact(copied.validation_errors, secrets)
+            copied.content = tuple(_redact_part(part, partial(redact, secrets=secrets)) for part in result.content)
+        if self._events.has_subscriber_for(event_type):
+            self._emit(event_type, call, {"result": copied, "action": call.action}, copied.error, result.error_type)
+        if not wants_end:
+            return
+        params = self._redact_params(call, None if call.prepared is None else call.prepared.secret_names)
+        data = {"params": params, "action": call.action, "context": call.context, "result": copied}
+        self._emit(ToolEngineEventType.AFTER_TOOL_CALL, call, data, copied.error, result.error_type)
+
+    def _find_secret_names(self, call: RunningCall) -> frozenset[str] | None:
+        """The secret parameters of the tool that the call names; None if there is no such tool (yet)."""
+        try:
+            return self._actions.get(call.tool_name, call.action).secret_names
+        except Exception:  # what is wrong with the name is reported by the next step
+            return None
+
+    def _redact_params(self, call: RunningCall, secret_names: frozenset[str] | None) -> Any:
+        """The arguments as subscribers get them: a copy, without what the tool declares secret."""
+        params = call.params
+        if secret_names is None:
+            return _recordable_params(call)
+        if not (secret_names or _secrets_of(call)) or not isinstance(params, Mapping):
+            return copy_json(params)
+        redaction = self._store.redaction
+        return redaction.redact_params(params, secret_names, redaction.find_secrets(params, secret_names))
+
+    def _emit(
+        self,
+        event_type: ToolEngineEventType,
+        call: RunningCall,
+        data: dict[str, Any],
+        error: str | None = None,
+        error_type: str | None = None,
+    ) -> None:
+        self._events.emit_call_event(event_type, call.tool_name, call.call_id, data, error, error_type, call.principal)
+
+
+def make_record(call: RunningCall) -> ToolCallRecord:
+    """What is known of a call when it starts."""
+    prepared, context = call.prepared, call.context
+    record = ToolCallRecord(
+        record_id=call.call_id,
+        tool_name=call.tool_name if prepared is None else prepared.tool.spec.tool_id,
+        params=call.params if prepared is not None and type(call.params) is dict else _recordable_params(call),
+        action=call.action if prepared is None else prepared.capability.name,
+        caller_id=context.caller_id,
+        caller_type=context.caller_type,
+        conversation_id=context.conversation_id,
+        workflow_id=context.workflow_id,
+        fingerprint=None if prepared is None else prepared.fingerprint,
+        source=None if prepared is None else prepared.tool.source,
+        parent_id=None if call.parent is None else call.parent.call_id,
+        started_at=call.arrived_at,
+    )
+    record.wait_time = call.wait_time
+    if call.principal is not LOCAL_USER:
+        record.principal, record.tenant = call.principal.label, call.principal.tenant or None
+    if context.tool_call_id is not None:  # a run that continues after a crash finds the call by it
+        record.metadata = {"tool_call_id": context.tool_call_id}
+    return record
+
+
+def _recordable_params(call: RunningCall) -> dict[str, Any]:
+    """What to record of arguments that are not a dictionary, or of a call of an unknown tool."""
+    params = call.params
+    if not isinstance(params, dict):
+        return {} if params is None else {"arguments": NOT_RECORDED if call.prepared is None else params}
+    if call.prepared is None:  # without a schema it is unknown which of them are secret
+        return dict.fromkeys(map(safe_str, dict.keys(params)), NOT_RECORDED)
+    return params
+
+
+def _redact_part(part: Content, redact: Callable[[str], str]) -> Content:
+    """A part of a result without secrets; what is no text stays as it is."""
+    if isinstance(part, Text):
+        return replace(part, text=redact(part.text))
+    if isinstance(part, Resource):
+        return replace(part, uri=redact(part.uri), text=None if part.text is None else redact(part.text))
+    return part
+
+
+def _secrets_of(call: RunningCall) -> tuple[str, ...]:
+    """The secrets in the arguments of a call, as its record has found them."""
+    return call.record.secrets if call.record is not None else ()
+
+
+def _secret_names(call: RunningCall) -> frozenset[str]:
+    return call.prepared.secret_names if call.prepared is not None else _NO_SECRET_NAMES

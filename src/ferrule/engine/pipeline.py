@@ -1,0 +1,600 @@
+"""The one path of every call: `CallPipeline.run`.
+
+Find, ask the policy, validate, check for a known failure, ask the policy about the arguments, look into the cache, take
+a slot, record the start, run under a timeout that kills, normalize the result, tell the memory, record the end, emit. A
+call that ends early is recorded and emitted too. Only cancellation and misuse raise; everything else that goes wrong is
+in the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from ferrule.concurrency import Slot, ToolConcurrencyController
+from ferrule.core.call import (
+    DEFAULT_TIMEOUT,
+    CallMemory,
+    DefaultTimeout,
+    Invocation,
+    Progress,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolExecutor,
+)
+from ferrule.core.content import Output, copy_json, is_obviously_within_limit, needs_size_check, unwrap_reported_result
+from ferrule.core.events import EventBus
+from ferrule.core.names import did_you_mean
+from ferrule.core.permission import Decision
+from ferrule.core.spec import Tool
+from ferrule.engine.authorization import Authorizer
+from ferrule.engine.call_state import ActionTable, CallLog, PreparedAction, RunningCall
+from ferrule.engine.config import ToolEngineConfig
+from ferrule.engine.deadline import AbandonedTasks, Deadline, Deadlines, run_until_abandoned
+from ferrule.engine.output_limit import cut_error, cut_output
+from ferrule.engine.plugins import McpDiscovery
+from ferrule.engine.resilience import ResultCache, is_overload, make_timeout_error, to_call_error
+from ferrule.errors import (
+    CallCancelled,
+    CallError,
+    ExecutionFailed,
+    ExecutorNotFound,
+    InvalidArguments,
+    KnownFailure,
+    NeedsApproval,
+    Rejected,
+    SetupError,
+    ToolNotFound,
+    error_text,
+)
+from ferrule.kinds.executors import Executors
+from ferrule.policy.budgets import CostControl, Payment
+from ferrule.store import ToolKnowledgeStore
+
+logger = logging.getLogger("ferrule.engine")
+
+SHUTDOWN_TIMEOUT = 5.0
+"""Seconds a cancelled tool has to end when the engine is closed."""
+_REPORTING_HANDLERS = frozenset({"function", "skill"})
+"""The kinds whose tools may report success or failure in their result; results of other systems stay unchanged."""
+
+
+class CallPipeline:
+    """Runs calls. The engine creates the pipeline and owns its parts."""
+
+    def __init__(
+        self,
+        config: ToolEngineConfig,
+        *,
+        running: dict[str, RunningCall],
+        actions: ActionTable,
+        executors: Executors,
+        discovery: McpDiscovery,
+        concurrency: ToolConcurrencyController,
+        cache: ResultCache,
+        store: ToolKnowledgeStore,
+        events: EventBus,
+        authorizer: Authorizer,
+        costs: CostControl,
+    ) -> None:
+        self._config = config
+        self._actions, self._executors, self._discovery = actions, executors, discovery
+        self._concurrency, self._cache, self._store, self._events = concurrency, cache, store, events
+        self._authorizer, self._costs = authorizer, costs
+        self._log = CallLog(store, events, actions, config.on_store_failure)
+        self._deadlines: Deadlines | None = None
+        self.running = running
+        """The calls whose tool runs at the moment, by their ids."""
+        self.abandoned_tasks = AbandonedTasks()
+        self.is_closed = False
+
+    async def run(self, call: RunningCall, tool: Tool | None = None) -> ToolExecutionResult:
+        """All steps of one call, of `tool` or of the tool that it names."""
+        try:
+            action = call.prepared = self._find_action(call, tool) or await self._find_after_discovery(call, tool)
+            if action.capability.changes and not self._discovery.is_checked_against_pins(
+                action.tool, action.capability
+            ):
+                action = call.prepared = await self._find_after_pin_check(action)
+            # Before anything is said about the tool's parameters.
+            decision = self._authorizer.check_policy(call, action)
+            self._validate(call, action)
+            output = self._check_known_failure(call, action)
+            is_undecided = decision.verdict != "allow" or decision.depends_on_arguments
+            if (is_undecided or call.context.approval_id is not None) and await self._authorize(call, action, decision):
+                output = self._check_known_failure(call, action)  # the person has changed the arguments
+            if output is None:
+                output = self._find_cached(call, action)
+            if output is not None and call.approval is not None:
+                await self._authorizer.use_approval(call, action)
+            if output is None:
+                executor = self._require_executor(call, action)
+                if action.price and self._costs.budgets:
+                    await self._pay(call, action)
+                try:
+                    if not self._try_acquire_slot(call, action):
+                        await self._acquire_slot(call, action)
+                    if call.approval is not None:
+                        await self._use_approval(call, action)
+                    self._log.record_start(call)
+                    output = await self._run_tool(call, action, executor)
+                except NeedsApproval as signal:
+                    output = await self._run_with_approval(call, action, executor, signal)
+                finally:
+                    if call.slot is not None and not self._release_slot(call.slot):
+                        await self._release_nested_slot(call, call.slot)
+                    if call.payment is not None and call.started is None:
+                        await self._costs.correct(call.payment, 0.0)
+            result = self._normalize_result(call, action, output)
+        except ToolNotFound as error:
+            result = self._failed_result(
+                call, self._authorizer.remove_hidden_tool_names(call, error, self._actions.snapshot())
+            )
+        except Exception as error:
+            result = self._failed_result(call, to_call_error(error))
+        except BaseException:
+            self._finish(call, self._failed_result(call, CallCancelled("The call was cancelled.")))
+            raise
+        if call.context.memory is not None:
+            # Before the record: the memory may add to the metadata.
+            self._update_memory(call, call.context.memory, result)
+        self._log.record_end(call, result)
+        if self._events.has_subscribers:
+            self._log.emit_end(call, result)
+            if self._events.has_async_subscribers:
+                await asyncio.sleep(0)  # let subscribers see this call before its caller continues
+        return result
+
+    def start_call(
+        self,
+        tool_name: str,
+        action: str | None,
+        params: Mapping[str, Any] | None,
+        context: ToolExecutionContext,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> RunningCall:
+        invocation = Invocation.current.get()
+        parent = self.running.get(invocation.call_id) if invocation is not None else None
+        if self.is_closed and parent is None:  # a tool that may still finish may still call others
+            raise SetupError("This engine is closed. Start it again, or make another.")
+        # A task that a tool has left behind may do no more than the tool.
+        outer = parent if parent is not None or invocation is None else self._find_ended_call(invocation)
+        if outer is not None or context.is_approved:
+            context = self._authorizer.context_of_nested_call(context, outer)
+        call = RunningCall(self._store.new_record_id(), tool_name, action, params, context, on_progress, parent)
+        if context.tool_call_id is not None:
+            call.add_metadata(tool_call_id=context.tool_call_id)
+        if type(params) is dict and needs_size_check(params):
+            call.refuse_larger_params(self._config.max_input)
+        self._log.emit_before_call(call)
+        return call
+
+    def cancel(self, call_id: str) -> bool:
+        """Stop a running call from outside; False when no such call runs."""
+        call = self.running.get(call_id)
+        if call is None or call.deadline is None or not call.deadline.is_of_this_loop():
+            return False
+        call.is_cancelled = True
+        call.deadline.expire()
+        return True
+
+    def _find_ended_call(self, invocation: Invocation) -> RunningCall | None:
+        """The call of this engine that an invocation was for."""
+        nested = invocation.call_tool
+        return nested.args[0] if isinstance(nested, partial) and nested.func == self._call_nested else None
+
+    async def end_running(self, grace: float) -> None:
+        """Let running calls finish for some seconds, then stop them."""
+        await self._wait_for_running(grace)
+        for call in list(self.running.values()):
+            if call.deadline is not None and call.deadline.is_of_this_loop():
+                call.deadline.expire()
+            else:  # its event loop was closed, and the call ended with the loop
+                self.running.pop(call.call_id, None)
+        await self._wait_for_running(SHUTDOWN_TIMEOUT)
+        for call in list(self.running.values()):
+            if call.deadline is not None:
+                call.deadline.abandon()
+        await self._wait_for_running(1.0)
+        await self.abandoned_tasks.cancel()
+        if self._deadlines is not None:
+            self._deadlines.close()
+            self._deadlines = None
+
+    async def _wait_for_running(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self.running and time.monotonic() < until:
+            await asyncio.sleep(0.005)
+
+    # The steps
+
+    def _find_action(self, call: RunningCall, tool: Tool | None) -> PreparedAction | None:
+        """The tool and action that the caller names; None when they may still be discovered."""
+        if call.argument_error is not None:
+            raise InvalidArguments(call.argument_error)
+        try:
+            return self._actions.get(tool or call.tool_name, call.action)
+        except ToolNotFound:
+            if not self._discovery.may_discover(call.tool_name):
+                raise
+            return None
+
+    async def _find_after_discovery(self, call: RunningCall, tool: Tool | None) -> PreparedAction:
+        await self._discovery.wait(call.tool_name)
+        try:
+            return self._actions.get(tool or call.tool_name, call.action)
+        except ToolNotFound:
+            reason = self._discovery.explain_failure(call.tool_name)
+            if reason is None:
+                raise
+            raise ToolNotFound(f"{call.tool_name!r} cannot be called: {reason}") from None
+
+    async def _find_after_pin_check(self, action: PreparedAction) -> PreparedAction:
+        """The action of an MCP server once it is known whether the user has accepted it as it is now."""
+        return self._actions.get(await self._discovery.check_against_pins(action.tool), action.capability.name)
+
+    def _validate(self, call: RunningCall, action: PreparedAction) -> None:
+        if not call.leaves_validation_to_server(action):
+            call.params = self._read_params(call, action)
+
+    def _read_params(self, call: RunningCall, action: PreparedAction) -> dict[str, Any]:
+        """The arguments with the types and defaults of the action's schema; InvalidArguments if they do not fit."""
+        try:
+            params = action.check.fill_defaults_if_valid(call.params)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # nested too deep, or a method of an argument raised: `check` below reports which
+            params = None
+        if params is None:
+            checked = action.check.check(call.params)
+            if not checked.is_valid:
+                problems = " ".join(str(error) for error in checked.errors)
+                has_actions = len(action.tool.spec.capabilities) > 1  # an error names the action, not its server
+                name = f"{action.tool.id}__{action.capability.name}" if has_actions else call.tool_name
+                raise InvalidArguments(
+                    f"Invalid arguments for {name!r}: {problems}",
+                    [error.to_dict() for error in checked.errors],
+                )
+            params = checked.validated_params
+            if checked.ignored and not call.leaves_validation_to_server(action):
+                call.add_metadata(ignored_params=list(checked.ignored))
+        return params
+
+    def _check_known_failure(self, call: RunningCall, action: PreparedAction) -> Output | None:
+        """The result that the run's memory has for this call, if any; KnownFailure for a call that is known to fail."""
+        memory = call.context.memory
+        if memory is None:
+            return None
+        call.memory_params = copy_json(call.params)
+        try:
+            output = memory.find_result(action.tool, action.capability, call.params)
+        except (KnownFailure, KeyboardInterrupt):
+            raise
+        except BaseException:  # the memory may be the user's code, and must not make calls fail
+            logger.exception("tool=<%s>, call=<%s> | the memory failed", call.tool_name, call.call_id)
+            return None
+        if output is not None:
+            call.add_metadata(recalled=True)
+        return output
+
+    async def _authorize(self, call: RunningCall, action: PreparedAction, decision: Decision) -> bool:
+        """Refuse a call that is not allowed, or find the approval that it needs or brings.
+
+        Returns whether the person has changed the arguments.
+        """
+        if decision.depends_on_arguments:
+            decision = self._decide_with_arguments(call, action)
+        if decision.verdict == "allow" and call.context.approval_id is None:
+            return False
+        return await self._find_approval(call, action, decision.reason, is_required=decision.verdict == "ask")
+
+    def _decide_with_arguments(self, call: RunningCall, action: PreparedAction) -> Decision:
+        decision = self._authorizer.decide_with_arguments(call, action, call.params)
+        if call.leaves_validation_to_server(action):  # which converts: rules must not miss "true" or a default
+            converted = self._authorizer.decide_with_arguments(call, action, self._read_params(call, action))
+            decision = converted if decision.verdict == "allow" else decision
+        return decision
+
+    async def _find_approval(
+        self, call: RunningCall, action: PreparedAction, reason: str, *, is_required: bool, **details: Any
+    ) -> bool:
+        call.disable_caching()  # results that depend on an approval are for this call alone
+        edited = await self._authorizer.find_approval(call, action, reason, is_required=is_required, **details)
+        if edited is not None:
+            call.params = edited
+            self._validate(call, action)
+            self._decide_with_arguments(call, action)
+        # The approval covers this call alone: calls that the tool makes have neither its id nor its mark.
+        call.context = replace(call.context, approval_id=None)
+        call.context.is_approved = call.approval is not None
+        return edited is not None
+
+    async def _pay(self, call: RunningCall, action: PreparedAction) -> None:
+        """Take the price of the call from the budgets; a budget that asks needs a person's approval of the call."""
+        pay = partial(self._costs.pay_for_call, call.payer, call.tool_name, action.price)
+        payment = await pay(is_approved=call.approval is not None)
+        if isinstance(payment, str):
+            await self._find_approval(call, action, payment, is_required=True)
+            payment = await pay(is_approved=True)
+        call.payment = payment if isinstance(payment, Payment) else None
+
+    def _find_cached(self, call: RunningCall, action: PreparedAction) -> Output | None:
+        # What a tool does with an approval is for that call alone: it may itself have asked for it.
+        if not action.effects.cacheable or call.approval is not None:
+            call.disable_caching()
+            return None
+        call.cache_key = self._cache.key(action.tool, action.capability, call.params, call.principal, call.policy)
+        output = self._cache.get(call.cache_key, action.tool) if call.cache_key is not None else None
+        if output is not None:
+            call.add_metadata(cached=True)
+        return output
+
+    def _try_acquire_slot(self, call: RunningCall, action: PreparedAction) -> bool:
+        """Take a slot; False when none is free and the call has to wait for one."""
+        if call.depth > self._config.max_depth:
+            raise Rejected(
+                f"Tool calls are nested {call.depth} deep (limit {self._config.max_depth}). Is there a cycle?",
+                reason="nesting",
+            )
+        if self.abandoned_tasks:
+            self.abandoned_tasks.check(call.tool_name)
+        if action.breaker.faults:
+            action.breaker.check(call.tool_name)
+        call.slot = self._concurrency.try_acquire(action.bucket, caller_type=call.context.caller_type)
+        if call.slot is None:
+            return False
+        if action.breaker.faults:
+            action.breaker.begin_call(call.tool_name)
+        return True
+
+    async def _acquire_slot(self, call: RunningCall, action: PreparedAction) -> None:
+        since = time.perf_counter()
+        with call.pause_outer_deadlines():
+            try:
+                call.slot = await self._concurrency.acquire(
+                    action.bucket, priority=call.context.priority, caller_type=call.context.caller_type
+                )
+            finally:
+                call.wait_time = time.perf_counter() - since
+        action.breaker.begin_call(call.tool_name)  # checked again: other calls may have opened the circuit meanwhile
+
+    async def _use_approval(self, call: RunningCall, action: PreparedAction) -> None:
+        try:
+            await self._authorizer.use_approval(call, action)
+        except BaseException:
+            action.breaker.record_abandoned()  # the call has entered it and does not run
+            raise
+
+    def _release_slot(self, slot: Slot) -> bool:
+        """Give the slot back; False when that has to be awaited, because the call is nested in another."""
+        if slot.outer is not None:
+            return False
+        self._concurrency.release(slot)
+        return True
+
+    async def _release_nested_slot(self, call: RunningCall, slot: Slot) -> None:
+        """Give the slot back to the call that made this one, which continues once it has the slot."""
+        with call.pause_outer_deadlines():
+            await self._concurrency.release_and_wait(slot)
+
+    async def _run_tool(self, call: RunningCall, action: PreparedAction, executor: ToolExecutor) -> Output:
+        """Run the tool under its timeout. When this returns or raises, the tool has ended."""
+        invocation = Invocation(
+            call_id=call.call_id,
+            tool=action.tool,
+            capability=action.capability,
+            params=call.params,
+            context=call.context,
+            report=partial(self._log.emit_progress, call),
+            call_tool=partial(self._call_nested, call),
+        )
+        self.running[call.call_id] = call
+        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
+        token = Invocation.current.set(invocation)
+        try:
+            try:
+                call.started = time.perf_counter()
+                value = await self._run_with_retries(call, action, executor, invocation)
+            finally:
+                call.ended = time.perf_counter()
+                deadline.end()
+                del self.running[call.call_id]
+                try:  # noqa: SIM105 (`suppress` would cost as much as all of this block)
+                    Invocation.current.reset(token)
+                except ValueError:  # the coroutine is being closed in another context
+                    pass
+        except BaseException as error:
+            if deadline.is_abandoned:
+                self.abandoned_tasks.add(call.tool_name, call.call_id, deadline.tasks_left())
+            cause = self._explain_exception(call, action, deadline, error)
+            if deadline.is_expired:
+                self._concurrency.report_load(call.slot, is_overload=True)
+            if cause is error:
+                raise
+            raise cause from error
+        if deadline.is_cancelled_by_caller:
+            raise asyncio.CancelledError
+        if deadline.is_expired:
+            raise self._make_stop_error(call, action)
+        self._concurrency.report_load(call.slot, seconds=call.ended - call.started)
+        output = Output.of(value)
+        return unwrap_reported_result(output) if action.tool.handler in _REPORTING_HANDLERS else output
+
+    async def _run_with_approval(
+        self, call: RunningCall, action: PreparedAction, executor: ToolExecutor, signal: NeedsApproval
+    ) -> Output:
+        """Run a tool again that raised NeedsApproval, if the call has been approved; otherwise request the approval."""
+        if "approval_id" in signal.details or call.approval is not None:  # of a nested call, or the second request
+            raise signal
+        is_edited = await self._find_approval(call, action, error_text(signal), is_required=True, **signal.details)
+        if is_edited and call.memory_params is not None:
+            call.memory_params = copy_json(call.params)
+        await self._authorizer.use_approval(call, action)
+        return await self._run_tool(call, action, executor)
+
+    def _normalize_result(self, call: RunningCall, action: PreparedAction, output: Output) -> ToolExecutionResult:
+        if call.cache_key is not None and call.attempts:
+            self._cache.add(call.cache_key, action.tool, output, action.effects.cache_ttl)
+        data = output.data
+        if not is_obviously_within_limit(data, action.max_output):
+            data = self._cut_long_output(call, data, action.max_output)
+        return ToolExecutionResult(
+            is_success=True,
+            tool_name=call.tool_name,
+            output=data,
+            validation_errors=[],
+            execution_time=call.elapsed(),
+            executed_at=datetime.fromtimestamp(call.arrived_at, UTC),
+            metadata=call.result_metadata(),
+            call_id=call.call_id,
+            content=output.parts,
+            original=output.original,
+        )
+
+    def _failed_result(self, call: RunningCall, failure: CallError) -> ToolExecutionResult:
+        if failure.__cause__ is not None:
+            self._log.log_failure(call, failure.__cause__)
+        if failure.details:
+            call.add_metadata(**{str(name): copy_json(value) for name, value in dict(failure.details).items()})
+            if call.prepared is not None and call.prepared.effects.repeatable and call.metadata is not None:
+                call.metadata.pop("outcome", None)  # whether it happened does not matter: it may be repeated
+        if failure.transient:
+            call.add_metadata(transient=True)
+        return ToolExecutionResult(
+            is_success=False,
+            tool_name=call.tool_name,
+            error=cut_error(error_text(failure) or type(failure).__name__),
+            error_type=failure.error_type,
+            validation_errors=list(failure.errors) if isinstance(failure, InvalidArguments) else [],
+            execution_time=call.elapsed(),
+            executed_at=datetime.fromtimestamp(call.arrived_at, UTC),
+            metadata=call.result_metadata(),
+            call_id=call.call_id,
+            original=failure.original,
+        )
+
+    def _update_memory(self, call: RunningCall, memory: CallMemory, result: ToolExecutionResult) -> None:
+        params = call.params if call.memory_params is None else call.memory_params
+        if call.prepared is None or not isinstance(params, dict):
+            return
+        try:
+            memory.record_result(call.prepared.tool, call.prepared.capability, params, result)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            logger.exception("tool=<%s>, call=<%s> | the memory failed", call.tool_name, call.call_id)
+
+    def _finish(self, call: RunningCall, result: ToolExecutionResult) -> None:
+        self._log.record_end(call, result)
+        self._log.emit_end(call, result)
+
+    # Parts of running
+
+    def _require_executor(self, call: RunningCall, action: PreparedAction) -> ToolExecutor:
+        if action.executor is not None:
+            return action.executor
+        name = action.tool.handler
+        raise ExecutorNotFound(
+            f"Tool {call.tool_name!r} uses the executor {name!r}, which is not registered."
+            f"{did_you_mean(name, self._executors)} Register it with engine.register_executor({name!r}, …)."
+        )
+
+    async def _run_with_retries(
+        self, call: RunningCall, action: PreparedAction, executor: ToolExecutor, invocation: Invocation
+    ) -> Any:
+        """The tool's value, after retries where they are allowed and may help."""
+        breaker, effects, policy = action.breaker, action.effects, self._config.retry
+        deadline = call.deadline
+        assert deadline is not None
+        params = copy_json(call.params) if action.is_repeatable else call.params  # a tool may change its arguments
+        while True:
+            call.attempts += 1
+            try:
+                value = await run_until_abandoned(executor.execute(invocation), deadline)
+                if breaker.faults:
+                    breaker.record_success()
+                return value
+            except Exception as error:
+                failure = to_call_error(error)
+                self._concurrency.report_load(call.slot, is_overload=is_overload(failure))
+                if failure.transport_fault:
+                    breaker.record_fault()
+                else:
+                    breaker.record_success()
+                delay = policy.delay(failure, call.attempts)
+                if (
+                    not policy.may_retry(failure, effects, call.context, call.attempts)
+                    or breaker.state == "open"
+                    or delay >= deadline.remaining()  # it would come too late
+                ):
+                    raise
+                self._log.log_retry(call, failure, delay)
+                await asyncio.sleep(delay)
+                invocation.params = copy_json(params)
+            except BaseException:
+                breaker.record_abandoned()
+                raise
+
+    def _explain_exception(
+        self, call: RunningCall, action: PreparedAction, deadline: Deadline, error: BaseException
+    ) -> BaseException:
+        """What an exception out of a tool means, now that its deadline and its task have ended."""
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):  # GeneratorExit: the caller's coroutine is closed
+            return error
+        if deadline.is_cancelled_by_caller:  # whatever the tool made of it
+            return error if isinstance(error, asyncio.CancelledError) else asyncio.CancelledError()
+        if deadline.is_expired:
+            return self._make_stop_error(call, action)
+        if isinstance(error, asyncio.CancelledError):
+            return ExecutionFailed(f"Tool {call.tool_name!r} cancelled itself.")
+        return to_call_error(error)
+
+    def _make_stop_error(self, call: RunningCall, action: PreparedAction) -> CallError:
+        if self.is_closed or call.is_cancelled:
+            outcome = {"outcome": "unknown"} if call.deadline is not None and call.deadline.is_abandoned else {}
+            reason = "the call was cancelled" if call.is_cancelled else "the engine was closed"
+            return CallCancelled(f"Tool {call.tool_name!r} was stopped, because {reason}.", **outcome)
+        is_abandoned = call.deadline is not None and call.deadline.is_abandoned
+        return make_timeout_error(call.tool_name, self._timeout_of(call, action), is_abandoned=is_abandoned)
+
+    def _cut_long_output(self, call: RunningCall, data: dict[str, Any], max_bytes: int) -> dict[str, Any]:
+        cut = cut_output(data, max_bytes, self._store, call.record.secrets if call.record is not None else ())
+        if cut is None:
+            return data
+        call.add_metadata(artifact_id=cut.artifact_id, truncated=True, size=cut.size)
+        return cut.data
+
+    async def _call_nested(
+        self, outer: RunningCall, tool_name: str, params: dict[str, Any], action: str | None
+    ) -> ToolExecutionResult:
+        """A call made by a running tool, under its context."""
+        context = replace(
+            outer.context,
+            caller_id=outer.tool_name,
+            caller_type="tool",
+            timeout=DEFAULT_TIMEOUT,
+            tool_call_id=None,
+            principal=outer.principal,
+            policy=outer.policy,
+        )
+        return await self.run(self.start_call(tool_name, action, params, context))
+
+    def _deadlines_of_this_loop(self) -> Deadlines:
+        loop = asyncio.get_running_loop()
+        if self._deadlines is None or self._deadlines.loop is not loop:
+            self._deadlines = Deadlines(loop, self._config.stop_timeout)
+        return self._deadlines
+
+    def _timeout_of(self, call: RunningCall, action: PreparedAction) -> float:
+        """Seconds: the shorter of the caller's timeout and the tool's own."""
+        timeout = call.context.timeout
+        if isinstance(timeout, DefaultTimeout):
+            return action.timeout or self._config.default_timeout
+        return min(timeout, action.timeout or math.inf)

@@ -1,1 +1,0 @@
-"""Exact arithmetic in bounded time."""

@@ -1,1 +1,0 @@
-"""Commands that end with everything they started."""

@@ -1,1 +1,0 @@
-"""Tools of other frameworks, called the way those frameworks call them."""

@@ -1,1 +1,0 @@
-"""Calling the operations of an API that an OpenAPI document describes."""

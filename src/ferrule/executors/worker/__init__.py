@@ -1,1 +1,0 @@
-"""Processes that run functions one after another, and can be killed."""

@@ -1,0 +1,1 @@
+"""HTTP requests that go only to permitted addresses."""

@@ -1,0 +1,93 @@
+"""Retries of single requests where that is safe and may help.
+
+The engine retries a tool when the whole tool may be repeated. Where that depends on the method of each request, the
+tool retries by itself: after a broken connection, or when the server is busy, after as long as the server asks to
+wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from ferrule.core.call import DefaultTimeout, ToolExecutionContext
+from ferrule.errors import Retry, TimedOut, Transient, TransportFault
+from ferrule.http.client import HttpResponse
+
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+"""Methods that may be repeated without a further effect."""
+BUSY_STATUSES: Final = frozenset({429, 502, 503, 504})
+"""After these the same request may succeed later."""
+MAX_ATTEMPTS: Final = 3
+FIRST_RETRY_DELAY = 0.2
+"""Seconds before the second attempt where the server names none; they double with each further attempt."""
+
+
+async def send_with_retries(
+    send: Callable[[], Awaitable[HttpResponse]], *, what: str, attempts: int, timeout: float | None
+) -> HttpResponse:
+    """The last response of up to `attempts` attempts, all within `timeout` seconds; raises the last fault."""
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            for attempt in range(1, attempts + 1):
+                fault, response = await _try_send(send)
+                if response is not None and response.status_code not in BUSY_STATUSES:
+                    return response
+                delay = _retry_delay(response, attempt)
+                is_final = attempt == attempts or (fault is not None and fault.details.get("unknown_host"))
+                if is_final or _is_past_deadline(delay, limit.when()):
+                    break
+                await asyncio.sleep(delay)
+    except TimeoutError:
+        raise TimedOut(f"{what} took longer than {timeout:g} seconds.") from None
+    if response is None:
+        assert fault is not None
+        raise fault
+    return response
+
+
+def request_timeout(context: ToolExecutionContext, configured: float | None) -> float | None:
+    """Seconds a request may take: those configured for the tool, or fewer if the caller allows fewer."""
+    if isinstance(context.timeout, DefaultTimeout):
+        return configured
+    return context.timeout if configured is None else min(configured, context.timeout)
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks the client to wait, given as a number or a date."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdecimal():
+        return float(value[:9])
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+
+
+def convert_host_fault(fault: TransportFault) -> Retry | Transient:
+    """The error of a tool that reaches many hosts: one unreachable host must not open the tool's circuit breaker."""
+    outcome = {"outcome": fault.details["outcome"]} if "outcome" in fault.details else {}
+    return Retry(str(fault)) if fault.details.get("unknown_host") else Transient(str(fault), **outcome)
+
+
+async def _try_send(send: Callable[[], Awaitable[HttpResponse]]) -> tuple[TransportFault | None, HttpResponse | None]:
+    try:
+        return None, await send()
+    except TransportFault as fault:
+        return fault, None
+
+
+def _retry_delay(response: HttpResponse | None, attempt: int) -> float:
+    requested = None if response is None else parse_retry_after(response.headers)
+    if requested is not None:
+        return requested
+    return FIRST_RETRY_DELAY * 2.0 ** (attempt - 1) * (0.5 + random.random() / 2)
+
+
+def _is_past_deadline(delay: float, deadline: float | None) -> bool:
+    return deadline is not None and asyncio.get_running_loop().time() + delay >= deadline

@@ -1,0 +1,328 @@
+"""Which tools can do a job: all of one name, or all with one tag, whatever source they come from.
+
+Candidates may have other names for the same arguments; `map_arguments` gives each one its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from ferrule.catalog.registry import RegistrySnapshot, find_action
+from ferrule.core.call import ValidationResult
+from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.names import did_you_mean
+from ferrule.core.spec import Effects, JsonSchema, Tool, ToolCapability
+from ferrule.errors import InvalidArguments, SpecError, ToolNotFound
+from ferrule.kinds.function.tools import tool_of
+from ferrule.policy.policy import Permissions
+
+CandidateKey: TypeAlias = tuple[str, str, str]
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_A-Za-z]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCandidate:
+    """One action of one tool that can do the job.
+
+    A candidate made by hand may have anything as its tool that can be registered; `ToolHub.register` adds it.
+    """
+
+    name: str
+    source: str
+    tool: Tool
+    priority: int
+    """Of its source; the lowest goes first."""
+    meta: dict[str, Any]
+    """`capabilities`: its tags."""
+    capability: ToolCapability = None  # type: ignore[assignment]  # of a tool with one action it need not be named
+    parameter_names: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tool, Tool) and self.capability is not None:
+            return
+        tool = self.tool if isinstance(self.tool, Tool) else _make_candidate_tool(self)
+        schema = find_action(tool, None).schema
+        object.__setattr__(self, "tool", tool)
+        object.__setattr__(self, "capability", find_action(tool, None))
+        object.__setattr__(self, "parameter_names", frozenset(properties_of(resolve_schema(schema, schema))))
+
+    @classmethod
+    def of(cls, tool: Tool, capability: ToolCapability) -> ToolCandidate:
+        schema = capability.schema
+        return cls(
+            name=tool.id,
+            source=tool.source,
+            tool=tool,
+            priority=tool.priority,
+            meta={"capabilities": _tags_of(tool, capability)},
+            capability=capability,
+            parameter_names=frozenset(properties_of(resolve_schema(schema, schema))),
+        )
+
+    @property
+    def tags(self) -> list[str]:
+        """What it can do: the tags of its action, or those of its tool."""
+        tags: list[str] = self.meta.get("capabilities") or []
+        return tags
+
+    @property
+    def key(self) -> CandidateKey:
+        """Stays the same when the tool is loaded again."""
+        return self.source, self.name, self.capability.name
+
+    @property
+    def label(self) -> str:
+        """For messages: `search (tools)`, `web.search (mcps)`."""
+        action = "" if len(self.tool.spec.capabilities) == 1 else f".{self.capability.name}"
+        return f"{self.name}{action} ({self.source})"
+
+    @property
+    def effects(self) -> Effects:
+        return self.tool.spec.effects_of(self.capability)
+
+    @property
+    def may_race(self) -> bool:
+        """Whether it does no harm to call this candidate beside another."""
+        return self.effects.repeatable and not self.effects.destructive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedCandidate:
+    """A candidate that was not called, or was stopped, and why."""
+
+    tool: Tool
+    label: str
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"candidate": self.label, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateMatches:
+    """The result of a search for candidates."""
+
+    candidates: Sequence[ToolCandidate] = ()
+    skipped: Sequence[SkippedCandidate] = ()
+    is_partial: bool = field(init=False)
+    """Nothing was found, or a tool has no such action: an MCP server that is being listed may still bring it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_partial", not self.candidates or bool(self.skipped))
+
+
+class CandidateIndex:
+    """The callable tools of one snapshot of the registry, by every name and tag they can be called with."""
+
+    def __init__(self, snapshot: RegistrySnapshot) -> None:
+        self.snapshot = snapshot
+        self._tools: dict[str, list[Tool]] = {}
+        self._actions: dict[str, list[tuple[Tool, ToolCapability]]] = {}
+        self._by_tag: dict[str, list[Tool]] = {}
+        self._matches: dict[tuple[str, str | None], CandidateMatches] = {}
+        for tool in snapshot:
+            if snapshot.is_callable(tool):
+                self._add_tool(tool)
+
+    def by_name(self, name: str, action: str | None) -> CandidateMatches:
+        """Tools of this name, and without an action also actions of this name."""
+        matches = self._matches.get((name, action))
+        if matches is None:
+            matches = self._find_by_name(name, action)
+            if matches.candidates:  # unknown names are not cached: their number has no limit
+                self._matches[name, action] = matches
+        return matches
+
+    def by_tag(self, tag: str) -> CandidateMatches:
+        """Tools with this tag; of a tool with several actions, the actions that the tag is about."""
+        candidates, skipped = [], []
+        for tool in self._by_tag.get(tag.casefold(), ()):
+            actions = _find_actions_for_tag(tool, tag.casefold())
+            candidates += [ToolCandidate.of(tool, action) for action in actions]
+            if not actions:
+                reason = f"None of its actions is about {tag!r}. {tool.spec.describe_actions()}"
+                skipped.append(SkippedCandidate(tool=tool, label=f"{tool.id} ({tool.source})", reason=reason))
+        return CandidateMatches(candidates=candidates, skipped=skipped)
+
+    def suggest_tags(self, tag: str, permissions: Permissions) -> str:
+        permitted = [tag for tag, tools in self._by_tag.items() if any(map(permissions.may_use, tools))]
+        return did_you_mean(tag, permitted)
+
+    def _find_by_name(self, name: str, action: str | None) -> CandidateMatches:
+        candidates, skipped = [], []
+        for tool in self._tools.get(name, ()):
+            same_name = name if tool.spec.capability() is None and tool.spec.capability(name) else None
+            try:
+                candidates.append(ToolCandidate.of(tool, find_action(tool, action or same_name)))
+            except ToolNotFound as error:
+                skipped.append(SkippedCandidate(tool=tool, label=f"{tool.id} ({tool.source})", reason=str(error)))
+        if action is None:
+            tools = {candidate.tool for candidate in candidates}
+            candidates += [ToolCandidate.of(t, c) for t, c in self._actions.get(name, ()) if t not in tools]
+        if candidates or skipped:
+            return CandidateMatches(candidates=candidates, skipped=skipped)
+        return self._find_in_registry(name, action)
+
+    def _find_in_registry(self, name: str, action: str | None) -> CandidateMatches:
+        """What the registry understands beyond exact names, such as `tool__action` in any script."""
+        if not self.snapshot.may_contain(name):
+            return CandidateMatches()
+        try:
+            return CandidateMatches(candidates=[ToolCandidate.of(*self.snapshot.find(name, action))])
+        except ToolNotFound:
+            return CandidateMatches()
+
+    def _add_tool(self, tool: Tool) -> None:
+        spec = tool.spec
+        for name in {spec.tool_id, spec.name}:
+            self._tools.setdefault(name, []).append(tool)
+        for tag in {tag.casefold() for tags in (spec.tags, *(c.tags for c in spec.capabilities)) for tag in tags}:
+            self._by_tag.setdefault(tag, []).append(tool)
+        for capability in spec.capabilities:
+            for name in {capability.name, spec.model_name(capability)}:
+                self._actions.setdefault(name, []).append((tool, capability))
+
+
+def _find_actions_for_tag(tool: Tool, tag: str) -> list[ToolCapability]:
+    """The action called like the tag, else those that have it, else one of its category, else one with the tag as a
+    word of its name.
+    """
+    actions = tool.spec.capabilities
+    if len(actions) == 1:
+        return list(actions)
+    by_name = [action for action in actions if action.name.casefold() == tag]
+    by_tag = [action for action in actions if tag in map(str.casefold, action.tags)]
+    by_category = [action for action in actions if action.category.casefold() == tag]
+    by_word = [action for action in actions if tag in _split_words(action.name)]
+    return by_name or by_tag or by_category[:1] or by_word[:1]
+
+
+def _make_candidate_tool(candidate: ToolCandidate) -> Tool:
+    """A tool of whatever a candidate made by hand has, under the candidate's name, source and tags."""
+    tool = tool_of(candidate.tool)
+    tags = [*(candidate.meta.get("capabilities") or ()), *tool.spec.tags]
+    spec = replace(tool.spec, tool_id=candidate.name, name=candidate.name, tags=list(dict.fromkeys(tags)))
+    return replace(tool, spec=spec, source=candidate.source)
+
+
+def _tags_of(tool: Tool, capability: ToolCapability) -> list[str]:
+    if not capability.tags:
+        return list(tool.spec.tags)
+    is_only = len(tool.spec.capabilities) == 1
+    return list(dict.fromkeys([*capability.tags, *(tool.spec.tags if is_only else ())]))
+
+
+def _split_words(name: str) -> set[str]:
+    words: Iterable[str] = _WORD.findall(name)
+    return {word.casefold() for word in words}
+
+
+# Arguments
+
+
+def map_arguments(capability: ToolCapability, params: Any, validate: Callable[[Any], ValidationResult]) -> Any:
+    """The arguments under the action's own names: as they are, else without the names that it does not have, else
+    with the only text among them as the only text that it requires. A text alone is the only text that it takes.
+
+    InvalidArguments says why none of these is valid.
+    """
+    try:
+        checked = validate(params)
+    except SpecError as error:
+        raise InvalidArguments(str(error)) from None
+    if checked.is_valid:
+        return params
+    guesses: Iterable[dict[str, Any]] = ()
+    if isinstance(params, dict):
+        guesses = _guess_mappings(capability, params)
+    elif isinstance(params, str) and (name := _only_text_parameter(capability)) is not None:
+        guesses = [{name: params}]
+    for mapped in guesses:
+        if validate(mapped).is_valid:
+            return mapped
+    raise InvalidArguments(
+        f"The arguments do not match the parameters of {capability.name!r}: {' '.join(map(str, checked.errors))}"
+    )
+
+
+def _guess_mappings(capability: ToolCapability, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Other assignments of the arguments to parameters, the most likely first."""
+    properties = properties_of(resolve_schema(capability.schema, capability.schema))
+    same_names = {name: value for name, value in params.items() if name in properties}
+    yield same_names
+    required = _required_text_parameters(capability)
+    texts = [name for name, value in params.items() if isinstance(value, str)]
+    # A text that has a parameter of its name stays there, and no text becomes a secret that was not passed as one.
+    if (
+        len(required) == len(texts) == 1
+        and texts[0] not in same_names
+        and required[0] not in capability.secret_names
+        and _have_same_kind(texts[0], required[0])
+    ):
+        yield {**same_names, required[0]: params[texts[0]]}
+
+
+def _required_text_parameters(capability: ToolCapability) -> list[str]:
+    root = capability.schema
+    schema = resolve_schema(root, root)
+    properties = properties_of(schema)
+    return [name for name in schema.get("required") or () if _is_text_schema(properties.get(name), root)]
+
+
+def _only_text_parameter(capability: ToolCapability) -> str | None:
+    """The one text that an action requires or, if it requires nothing, the one that it takes."""
+    names = _required_text_parameters(capability)
+    if not names:
+        properties = properties_of(resolve_schema(capability.schema, capability.schema))
+        names = [name for name, schema in properties.items() if _is_text_schema(schema, capability.schema)]
+    return names[0] if len(names) == 1 and names[0] not in capability.secret_names else None
+
+
+def _is_text_schema(schema: Any, root: JsonSchema) -> bool:
+    kinds = {kind for branch in list_branches(resolve_schema(schema, root), root) for kind in allowed_types(branch)}
+    return kinds - {"null"} == {"string"}
+
+
+_TEXT_KINDS: Final = (
+    frozenset({"url", "uri", "link", "href", "address"}),
+    frozenset({"path", "file", "filename", "directory", "folder"}),
+    frozenset({"selector", "xpath"}),
+    frozenset({"sql"}),
+    frozenset({"code", "script", "command"}),
+)
+"""Names of parameters whose texts are of one kind: a text of another kind cannot be used for them."""
+
+
+def _have_same_kind(first: str, second: str) -> bool:
+    kinds = [[words for words in _TEXT_KINDS if words & _split_words(name)] for name in (first, second)]
+    return kinds[0] == kinds[1]
+
+
+def accepts_arguments(
+    candidate: ToolCandidate, params: Mapping[str, Any] | str, mapped: Mapping[str, Any], needed: Collection[str]
+) -> bool:
+    """Whether a candidate has parameters for the arguments that matter: for all that are needed, else for any."""
+    if isinstance(params, str):
+        return params in mapped.values()
+    names = candidate.parameter_names
+    is_open = candidate.capability.schema_or_empty.get("additionalProperties") is True
+    values = [value for name, value in mapped.items() if is_open or name in names]
+    important = [params[name] for name in needed if name in params]
+    return all(value in values for value in important) and (bool(values) or not params)
+
+
+# Permissions
+
+
+def select_permitted(
+    candidates: Sequence[ToolCandidate], permissions: Permissions
+) -> tuple[list[ToolCandidate], list[ToolCandidate]]:
+    """The candidates that the caller may call, and those for which a person must be asked first."""
+    by_verdict: dict[str, list[ToolCandidate]] = {"allow": [], "ask": [], "deny": []}
+    for candidate in candidates:
+        by_verdict[permissions.decide(candidate.tool, candidate.capability).verdict].append(candidate)
+    return by_verdict["allow"], by_verdict["ask"]

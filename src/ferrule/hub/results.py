@@ -1,0 +1,228 @@
+"""The results of candidates, and the one result that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.content import Text
+from ferrule.core.spec import Tool
+from ferrule.errors import EXECUTION_ERROR, TOOL_NOT_FOUND, VALIDATION_ERROR, NeedsApproval
+from ferrule.hub.candidates import SkippedCandidate, ToolCandidate
+
+RequestKey: TypeAlias = tuple[str | None, str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CandidateCall:
+    """A candidate with the arguments under its own names."""
+
+    candidate: ToolCandidate
+    params: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateResult:
+    """How the call of one candidate ended."""
+
+    candidate: ToolCandidate
+    result: ToolExecutionResult
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it succeeded with a result that is not empty."""
+        return self.result.is_success and not is_empty(self.result)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job is done: answered, or an effect took place, for which an empty result is enough."""
+        return self.is_answer or (self.result.is_success and not self.candidate.effects.read_only)
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether it waits for a person to agree."""
+        return self.result.metadata.get("advice") == NeedsApproval.advice
+
+    @property
+    def has_edited_arguments(self) -> bool:
+        """Whether the person who approved it has changed its arguments."""
+        return bool(self.result.metadata.get("arguments_edited"))
+
+    def may_be_followed_by(self, other: ToolCandidate) -> bool:
+        """Whether another candidate may be called after this empty success.
+
+        A candidate with side effects has already had them; they must not happen twice.
+        """
+        return self.candidate.effects.read_only and other.effects.repeatable
+
+    @property
+    def may_have_taken_effect(self) -> bool:
+        """Whether it failed but may still have had its effect: then no other candidate may be called."""
+        return self.result.may_have_taken_effect(self.candidate.effects)
+
+
+@dataclass(slots=True, kw_only=True)
+class HubRequest:
+    """One job, from the name or tag it was requested by to its result."""
+
+    name: str
+    action: str | None = None
+    tag: str | None = None
+    """None when the job was requested by name."""
+    params: Any
+    """A dictionary, unless the caller passed something else."""
+    context: ToolExecutionContext | None
+    timeout: float | None = None
+    on_progress: Callable[[Progress], None] | None = None
+    replacing: ToolCandidate | None = None
+    """The candidate that could not do the job, if others are to do it instead."""
+    skipped: list[SkippedCandidate] = field(default_factory=list)
+    tools_needing_approval: frozenset[Tool] = frozenset()
+    """The tools for which a person must be asked first."""
+    candidate_tools: frozenset[Tool] = frozenset()
+    results: list[CandidateResult] = field(default_factory=list)
+    """In the order in which they ended; calls that were stopped are not among them."""
+
+    @property
+    def first_success(self) -> CandidateResult | None:
+        """The first success: an empty one, since a success with a result ends the request."""
+        return next((each for each in self.results if each.result.is_success), None)
+
+    @property
+    def key(self) -> RequestKey:
+        """The same for all requests for the same job."""
+        return self.name if self.tag is None else None, self.action, self.tag
+
+    @property
+    def needed_arguments(self) -> Collection[str]:
+        """Those that the candidate that is replaced requires."""
+        return () if self.replacing is None else self.replacing.capability.schema_or_empty.get("required") or ()
+
+    def find_success_blocking(self, candidate: ToolCandidate) -> CandidateResult | None:
+        """The empty success after which this candidate must not be called."""
+        return next(
+            (each for each in self.results if each.result.is_success and not each.may_be_followed_by(candidate)), None
+        )
+
+    def skip(self, candidate: ToolCandidate, reason: str) -> None:
+        self.skipped.append(SkippedCandidate(tool=candidate.tool, label=candidate.label, reason=reason))
+
+    def finish(self, result: ToolExecutionResult, *candidates: ToolCandidate) -> ToolExecutionResult:
+        """The engine's result as the result of this request, with metadata about the candidates."""
+        metadata = source_metadata([candidate.source for candidate in candidates], synthesized=False)
+        if result.is_success:
+            metadata["answered_by"] = [candidate.label for candidate in candidates]
+        result.metadata = {**result.metadata, **metadata, **self._candidate_metadata()}
+        return result
+
+    def combine_answers(
+        self, answers: Sequence[CandidateResult], output: dict[str, Any], synthesis: str
+    ) -> ToolExecutionResult:
+        """The result of several candidates."""
+        results = [answer.result for answer in answers]
+        if any(result.output.get("untrusted") for result in results):  # still so after a model has rewritten it
+            output = {**output, "untrusted": True}
+        return ToolExecutionResult(
+            is_success=True,
+            tool_name=self.name,
+            output=output,
+            execution_time=max(result.execution_time for result in results),
+            executed_at=min(result.executed_at for result in results),
+            metadata={
+                **source_metadata([answer.candidate.source for answer in answers], synthesized=True),
+                "answered_by": [answer.candidate.label for answer in answers],
+                "synthesis": synthesis,
+                "call_ids": [result.call_id for result in results],
+                **self._candidate_metadata(),
+            },
+            content=tuple(part for result in results for part in result.content),
+        )
+
+    def failed_result(self) -> ToolExecutionResult:
+        """The result when every candidate failed, with all their errors. One that needs approval is returned alone,
+        because a person can resolve it.
+        """
+        pending = next((each for each in self.results if each.needs_approval), None)
+        if pending is not None:
+            return self.finish(pending.result, pending.candidate)
+        if len(self.results) == 1 and not self.skipped:
+            return self.finish(self.results[0].result, self.results[0].candidate)
+        lines = [f"{each.candidate.label}: {each.result.error}" for each in self.results]
+        lines += [f"{skipped.label} was skipped: {skipped.reason}" for skipped in self.skipped]
+        types = {each.result.error_type for each in self.results} or {VALIDATION_ERROR}
+        is_untrusted = any(each.result.metadata.get("untrusted") for each in self.results)
+        return ToolExecutionResult(
+            is_success=False,
+            tool_name=self.name,
+            error=f"No candidate for {self.name!r} could do it.\n" + "\n".join(lines),
+            error_type=types.pop() if len(types) == 1 else EXECUTION_ERROR,
+            metadata={
+                **source_metadata([each.candidate.source for each in self.results], synthesized=False),
+                **self._candidate_metadata(),
+                **({"untrusted": True} if is_untrusted else {}),
+            },
+        )
+
+    def not_found_result(self, error: str) -> ToolExecutionResult:
+        return ToolExecutionResult(
+            is_success=False,
+            tool_name=self.name,
+            error=error,
+            error_type=TOOL_NOT_FOUND,
+            metadata={**source_metadata([], synthesized=False), **self._candidate_metadata()},
+        )
+
+    def _candidate_metadata(self) -> dict[str, Any]:
+        failed = [each for each in self.results if not each.result.is_success]
+        metadata: dict[str, Any] = {}
+        if self.skipped:
+            metadata["skipped"] = [skipped.to_dict() for skipped in self.skipped]
+        if failed:
+            metadata["failures"] = [
+                {"candidate": each.candidate.label, "error": each.result.error, "error_type": each.result.error_type}
+                for each in failed
+            ]
+        return metadata
+
+
+def source_metadata(sources: list[str], *, synthesized: bool) -> dict[str, Any]:
+    return {
+        "_meta": {
+            "source": ", ".join(dict.fromkeys(sources)),
+            "synthesized": synthesized,
+            "source_count": len(sources),
+            "sources": sources,
+        }
+    }
+
+
+def hub_result_dict(result: ToolExecutionResult) -> dict[str, Any]:
+    """A result of the hub as `{"success", "result", "error", "_meta"}`."""
+    output: Any = result.output
+    if set(result.output) == {"result"}:
+        output = result.output["result"]
+    return {
+        "success": result.is_success,
+        "result": output if result.is_success else None,
+        "error": result.error,
+        "_meta": result.metadata["_meta"],
+    }
+
+
+def is_empty(result: ToolExecutionResult) -> bool:
+    """Whether a success contains no information. Numbers and booleans always do."""
+    if result.content:
+        return all(isinstance(part, Text) and not part.text.strip() for part in result.content)
+    return _is_empty_value(result.output)
+
+
+def _is_empty_value(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, dict):
+        return all(map(_is_empty_value, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_empty_value, value))
+    return value is None

@@ -1,0 +1,1 @@
+"""Executors that need nothing but Python: `echo` and `calculator`."""

@@ -1,0 +1,103 @@
+"""The executors of an engine, by the names that tools use for them; each is loaded when first used.
+
+Other packages add executors through the entry-point group `ferrule.kinds` (see docs/plugins.md). The installed
+packages are searched only for a name that is not built in, so plugins cost nothing at start.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
+from typing import TYPE_CHECKING, Any
+
+from ferrule.core.call import ToolExecutor
+from ferrule.core.spec import Limits
+from ferrule.errors import ExecutorNotFound
+from ferrule.http.guard import AddressGuard
+from ferrule.kinds.function.executor import FunctionExecutor
+from ferrule.kinds.mcp.executor import McpExecutor
+from ferrule.process.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINT_GROUP = "ferrule.kinds"
+CLUSTER = "cluster"
+"""The executor of functions that declare a place or resources on a cluster; only an engine with a cluster has it."""
+
+_BUILT_IN = {
+    "echo": "ferrule.kinds.builtin.echo:EchoExecutor",
+    "calculator": "ferrule.kinds.builtin.calculator:CalculatorExecutor",
+    "command": "ferrule.kinds.command:CommandExecutor",
+    "skill": "ferrule.kinds.skill.executor:SkillExecutor",
+}
+_BUILT_IN_WITH_GUARD = {
+    "http_request": "ferrule.kinds.http_request:HttpRequestExecutor",
+    "http": "ferrule.kinds.http_request:HttpEndpointExecutor",
+    "openapi": "ferrule.kinds.openapi.executor:OpenApiExecutor",
+}
+"""Constructed with the engine's address guard."""
+
+
+class Executors:
+    """The executors of one engine."""
+
+    def __init__(self, guard: AddressGuard, mcp: McpExecutor) -> None:
+        self._guard = guard
+        self._instances: dict[str, ToolExecutor] = {"mcp": mcp, "function": FunctionExecutor(WorkerPool())}
+
+    def get(self, name: str) -> ToolExecutor | None:
+        """The executor with this name; None when there is none, ExecutorNotFound when a plugin's cannot be loaded."""
+        if name not in self._instances and (executor := self._load(name)) is not None:
+            self._instances[name] = executor
+        return self._instances.get(name)
+
+    def choose(self, handler: str, limits: Limits) -> ToolExecutor | None:
+        """The executor of an action with these limits, whose tool names this one."""
+        if handler == "function" and limits.is_for_cluster and CLUSTER in self._instances:
+            return self._instances[CLUSTER]
+        return self.get(handler)
+
+    def __setitem__(self, name: str, executor: ToolExecutor) -> None:
+        self._instances[name] = executor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**_BUILT_IN, **_BUILT_IN_WITH_GUARD, **self._instances})
+
+    def instances(self) -> ValuesView[ToolExecutor]:
+        """The executors that were used, which may have something to close."""
+        return self._instances.values()
+
+    def _load(self, name: str) -> ToolExecutor | None:
+        if name in _BUILT_IN:
+            return _import_class(_BUILT_IN[name])()  # type: ignore[no-any-return]
+        if name in _BUILT_IN_WITH_GUARD:
+            return _import_class(_BUILT_IN_WITH_GUARD[name])(self._guard)  # type: ignore[no-any-return]
+        return load_plugin_executor(name)
+
+
+def _import_class(reference: str) -> type:
+    module, _, name = reference.partition(":")
+    cls: type = getattr(importlib.import_module(module), name)
+    return cls
+
+
+def load_plugin_executor(name: str, *arguments: Any, **options: Any) -> ToolExecutor | None:
+    """The executor of an installed package, made with these arguments; None when no package has one of this name."""
+    from importlib.metadata import entry_points  # takes milliseconds to import
+
+    plugin = next(iter(entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
+    return None if plugin is None else _load_plugin(plugin, arguments, options)
+
+
+def _load_plugin(plugin: EntryPoint, arguments: Sequence[Any], options: Mapping[str, Any]) -> ToolExecutor:
+    try:
+        executor: ToolExecutor = plugin.load()(*arguments, **options)
+    except Exception as error:  # the code of another package
+        package = plugin.dist.name if plugin.dist is not None else "an installed package"
+        reason = f"{type(error).__name__}: {error}"
+        raise ExecutorNotFound(
+            f"executor {plugin.name!r} ({plugin.value} of {package}) cannot be loaded: {reason}. "
+            "Repair or reinstall the package."
+        ) from error
+    return executor

@@ -1,0 +1,183 @@
+"""The digest of a tool's code: an approval is for the code as it was when the person was asked.
+
+The code is followed from the tool's function, class or object through wrappers, partials, bound methods, base classes,
+default values, closures, functions in attributes of objects, and helpers in the same module. The files of these modules
+are part of the digest as well, because worker processes load functions from them.
+
+State is left out, or any change of it would end an approval: other attributes of objects, mutable containers, and
+variables that a function assigns with `nonlocal`. It counts by its type only; classes of Python and of installed
+packages that the code refers to count by their names. The same code has the same digest in every process.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import CellType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType
+from typing import Any
+
+from ferrule.process.python_module import ModuleVersion
+
+_LIBRARY_FOLDERS = ("site-packages", "dist-packages")
+_PLAIN_TYPES = (NoneType, EllipsisType, bool, int, float, complex, str, bytes, range)
+"""Immutable types whose `repr` is the same in every process."""
+_CODE_FIELDS = (
+    *("co_name", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_code", "co_exceptiontable"),
+    *("co_names", "co_varnames", "co_freevars", "co_cellvars"),
+)
+
+
+def digest_of_code(*things: Any) -> str:
+    """A digest that changes when the code of functions, classes, objects or modules changes."""
+    reader = _CodeReader()
+    described = [reader.describe_root(thing) for thing in things]
+    return sha256(repr((described, sorted(reader.files))).encode()).hexdigest()
+
+
+def is_user_code(base: type, cls: type) -> bool:
+    """Whether a base of a class is not part of Python or of an installed library, unless the class is so too."""
+    if base is cls:
+        return cls.__module__ != "builtins"
+    return base.__module__.partition(".")[0] == cls.__module__.partition(".")[0] or not _is_library(base.__module__)
+
+
+def _is_library(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.partition(".")[0] in sys.stdlib_module_names or any(folder in file for folder in _LIBRARY_FOLDERS)
+
+
+class _CodeReader:
+    """Describes code as nested lists of texts. What was described before is a number: code may refer to itself."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        """The digests of the files of the modules."""
+        self._visited: dict[int, tuple[int, Any]] = {}
+        """By id. The thing itself is stored too, so that no other can get its id."""
+
+    def describe_root(self, thing: Any) -> Any:
+        """A root is described even if it belongs to an installed package."""
+        if isinstance(thing, ModuleType):
+            self._add_file(vars(thing))
+            return self._describe_items(_select_own(vars(thing), vars(thing)))
+        if isinstance(thing, type):
+            return self._describe_class(thing)
+        return [self._describe_class(type(thing)), self._describe(thing)]
+
+    def _describe(self, value: Any) -> Any:
+        if type(value) in _PLAIN_TYPES or isinstance(value, (frozenset, Enum)):
+            return _describe_constant(value)
+        if isinstance(value, tuple):
+            return ["tuple", *map(self._describe, value)]
+        if isinstance(value, ModuleType):
+            return f"module {value.__name__}"
+        if isinstance(value, type) and _is_library(value.__module__):
+            return f"{value.__module__}.{value.__qualname__}"
+        if id(value) in self._visited:
+            return self._visited[id(value)][0]
+        self._visited[id(value)] = len(self._visited), value
+        return self._describe_class(value) if isinstance(value, type) else self._describe_object(value)
+
+    def _describe_items(self, items: Mapping[str, Any]) -> list[Any]:
+        return [(name, self._describe(items[name])) for name in sorted(items)]
+
+    def _describe_class(self, cls: type) -> list[Any]:
+        described: list[Any] = []
+        for base in cls.__mro__:
+            described.append(base.__qualname__)
+            if is_user_code(base, cls):
+                self._add_file(vars(sys.modules.get(base.__module__, object)))
+                items = {name: value for name, value in vars(base).items() if _is_code_of_class(name, value)}
+                described.append(self._describe_items(items))
+        return described
+
+    def _describe_object(self, value: Any) -> list[Any]:
+        described = [self._describe(type(value))]
+        match value:
+            case FunctionType():
+                described += self._describe_function(value)
+            case MethodType():
+                described += self._describe((value.__func__, value.__self__))
+            case staticmethod() | classmethod():
+                described.append(self._describe(value.__func__))
+            case property():
+                described += self._describe((value.fget, value.fset, value.fdel))
+            case partial():
+                described += self._describe((value.func, *value.args))
+                described.append(self._describe_items(value.keywords))
+            case _ if inspect.isroutine(value):  # written in C
+                described.append(value.__qualname__)
+        return [*described, self._describe_items(_select_functions(value))]
+
+    def _describe_function(self, function: FunctionType) -> list[Any]:
+        code, variables = function.__code__, function.__globals__
+        self._add_file(variables)
+        state = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_DEREF"}
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        # A variable that has no value yet is state, like a list: it gets its value while the program runs.
+        closure = {n: [] if cell == CellType() else cell.cell_contents for n, cell in cells if n not in state}
+        helpers = {name: variables[name] for name in _find_names(code) if name in variables}
+        items = (function.__kwdefaults__ or {}, closure, _select_own(helpers, variables))
+        return [_describe_code(code), self._describe(function.__defaults__), *map(self._describe_items, items)]
+
+    def _add_file(self, variables: Mapping[str, Any]) -> None:
+        """Add the file of the module that has these variables."""
+        version = variables.get("__ferrule_version__")
+        if isinstance(version, ModuleVersion):  # the file may have changed, but this version is the one that runs
+            self.files.add(version.digest)
+        elif file := variables.get("__file__"):
+            try:
+                self.files.add(sha256(Path(file).read_bytes()).hexdigest())
+            except OSError:  # it is inside an archive, or was deleted: what was loaded of it is described all the same
+                self.files.add("")
+
+
+def _select_own(items: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are code of the module with these variables, not imported from another."""
+    module = variables.get("__name__")
+    return {n: v for n, v in items.items() if callable(v) and getattr(v, "__module__", None) == module}
+
+
+def _select_functions(value: Any) -> dict[str, Any]:
+    """The attributes of an object that are functions, among them what a wrapper wraps."""
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    functions = (FunctionType, MethodType, partial)
+    return {n: v for n, v in attributes.items() if n == "__wrapped__" or isinstance(v, functions)}
+
+
+def _is_code_of_class(name: str, value: Any) -> bool:
+    """Whether it is not one of the values that Python or a library notes about a class, such as `__doc__`."""
+    is_special = name.startswith("__") and name.endswith("__")
+    return not is_special or isinstance(value, (FunctionType, staticmethod, classmethod, property))
+
+
+def _find_names(code: CodeType) -> set[str]:
+    """All global names that the code may use, and those of attributes."""
+    return set(code.co_names).union(*(_find_names(each) for each in code.co_consts if isinstance(each, CodeType)))
+
+
+def _describe_code(code: CodeType) -> list[Any]:
+    return [*(getattr(code, name) for name in _CODE_FIELDS), *map(_describe_constant, code.co_consts)]
+
+
+def _describe_constant(value: Any) -> Any:
+    if type(value) in _PLAIN_TYPES:
+        return type(value).__name__, repr(value)
+    if isinstance(value, CodeType):
+        return _describe_code(value)
+    if isinstance(value, Enum):
+        return type(value).__qualname__, value.name
+    if isinstance(value, tuple):
+        return ["tuple", *map(_describe_constant, value)]
+    if isinstance(value, frozenset):  # its order is another one in each process
+        return ["frozenset", *sorted(repr(_describe_constant(each)) for each in value)]
+    return type(value).__qualname__

@@ -1,0 +1,410 @@
+"""Python code as tools: functions, classes, objects, and classes that a spec only names.
+
+A function is a tool with one action of its own name. A class or an object is a tool whose actions are its methods;
+`make_tool_per_action` makes a tool of each method instead. A class or an object with a `name`, a `description` and a
+method `execute` is a tool of that name with one action.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MethodType
+from typing import Any, Unpack
+
+from ferrule.core.schema import FunctionSignature, read_function
+from ferrule.core.schema.docstrings import parse_docstring
+from ferrule.core.schema.signature import is_callable_object, unwrap_callable
+from ferrule.core.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolCapability, ToolCategory, ToolSpec
+from ferrule.errors import CallError, SpecError
+from ferrule.kinds.frameworks.detection import is_foreign_tool, list_toolkit_items, read_foreign_tool
+from ferrule.kinds.frameworks.foreign_tool import ForeignTool
+from ferrule.kinds.function.code_digest import digest_of_code, is_user_code
+from ferrule.kinds.function.decorator import (
+    NO_OPTIONS,
+    ToolKeywords,
+    ToolOptions,
+    label_of,
+    options_of,
+    read_options,
+    tool,
+)
+from ferrule.kinds.function.targets import (
+    CLEANUP_METHODS,
+    ObjectTarget,
+    SharedObject,
+    find_code_of_spec,
+    import_class_or_module,
+    make_instance,
+    make_object_of_spec,
+)
+from ferrule.kinds.mcp.listing import make_tool_of_server_spec
+
+__all__ = ["ToolKeywords", "ToolOptions", "make_tool_per_action", "tool", "tool_of"]
+
+HANDLER = "function"
+
+
+def tool_of(thing: Any, **options: Unpack[ToolKeywords]) -> Tool:
+    """Make a tool of a function, a class, an object, a spec or another framework's tool.
+
+    Options override those of `@tool`.
+    """
+    if isinstance(thing, ToolSpec):
+        if options:
+            raise SpecError(f"tool {thing.tool_id!r} has a spec: set {', '.join(options)} there")
+        return _make_tool_of_spec(thing)
+    explicit = read_options(label_of(thing), options)
+    foreign = read_foreign_tool(thing)
+    if foreign is not None:
+        return convert_foreign_tool(foreign, explicit)
+    if is_tool_object(thing):
+        return _make_tool_of_tool_object(thing, explicit)
+    if isinstance(thing, type) or not _is_function_like(thing):
+        return _make_tool_of_methods(thing, explicit)
+    function = thing.__func__ if isinstance(thing, staticmethod) else thing
+    merged = explicit.with_defaults(_decorator_options(function))
+    spec = _single_action_spec(merged.name or _name_of(function), _read_signature(function), merged)
+    return Tool(spec=spec, handler=HANDLER, target=_FunctionTarget(function), origin=describe_origin(function))
+
+
+def make_tool_per_action(thing: Any) -> list[Tool]:
+    """A tool for each action of a class or an object, instead of one for all; what has no actions is one tool."""
+    if (
+        isinstance(thing, ToolSpec)
+        or is_foreign_tool(thing)
+        or is_tool_object(thing)
+        or (not isinstance(thing, type) and _is_function_like(thing))
+    ):
+        return [tool_of(thing)]
+    actions = _require_actions(thing)
+    whole = replace(options_of(_class_of(thing)) or NO_OPTIONS, name=None, description=None, examples=None)
+    shared = _make_shared_object(thing, tools=len(actions))
+    tools = []
+    for action in actions:
+        spec = _single_action_spec(action.name, read_function(action.method), action.options.with_defaults(whole))
+        target = ObjectTarget(shared, {action.name: action.attribute})
+        tools.append(Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(action.method)))
+    return tools
+
+
+def collect_tools(thing: Any) -> list[Tool]:
+    """All tools of anything that can be registered: lists and the tool sets of other frameworks have several."""
+    if isinstance(thing, Tool):
+        return [thing]
+    contents = list_toolkit_items(thing)
+    if contents is None:
+        return [tool_of(thing)]
+    return [tool for each in contents for tool in collect_tools(each)]
+
+
+def convert_foreign_tool(foreign: ForeignTool, options: ToolOptions, *, resource: Any = None) -> Tool:
+    """Make a tool of another framework's tool. The `resource` that it needs is closed together with the tool."""
+    merged = options.with_defaults(foreign.options)
+    spec = _single_action_spec(merged.name or foreign.name, foreign, merged)
+    target = _FunctionTarget(foreign.call) if resource is None else _ResourceTarget(foreign.call, resource)
+    return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(foreign.source_function))
+
+
+def describe_origin(thing: Any) -> str:
+    """Where a piece of code is defined: `shop.orders:cancel (orders.py:12)`."""
+    below = unwrap_callable(thing)
+    code = getattr(below, "__code__", None)
+    named = f"{getattr(below, '__module__', None) or '?'}:{label_of(below)}"
+    return named if code is None else f"{named} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
+
+
+class _FunctionTarget:
+    """The target of a tool that is one function."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def function(self, action: str, /) -> Callable[..., Any]:
+        return self._function
+
+    @property
+    def code_digest(self) -> str:
+        return digest_of_code(self._function)
+
+
+class _ResourceTarget(_FunctionTarget):
+    """The target of a function that needs an open resource, which is closed with the tool."""
+
+    __slots__ = ("_resource",)
+
+    def __init__(self, function: Callable[..., Any], resource: Any) -> None:
+        super().__init__(function)
+        self._resource = resource
+
+    async def aclose(self) -> None:
+        await self._resource.aclose()
+
+
+def _make_tool_of_methods(thing: Any, explicit: ToolOptions) -> Tool:
+    cls = _class_of(thing)
+    options = explicit.with_defaults(options_of(cls) or NO_OPTIONS)
+    actions = _require_actions(thing)
+    spec = _make_spec(
+        options.name or cls.__name__,
+        options.description or _class_description(cls),
+        [make_capability(action, options) for action in actions],
+        replace(options, tags=(*(options.tags or ()), *_collect_tags(actions))),
+    )
+    target = ObjectTarget(_make_shared_object(thing, tools=1), {action.name: action.attribute for action in actions})
+    return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(cls))
+
+
+_EXECUTE = "execute"
+
+
+def is_tool_object(thing: Any) -> bool:
+    """Whether a class or an object says itself which tool it is: by `name`, `description` and `execute`."""
+    names = (getattr(thing, "name", None), getattr(thing, "description", None))
+    return (
+        all(isinstance(name, str) for name in names)
+        and inspect.isroutine(getattr(thing, _EXECUTE, None))
+        and not any(action.options is not NO_OPTIONS for action in find_actions(_class_of(thing)))
+    )
+
+
+def _make_tool_of_tool_object(thing: Any, explicit: ToolOptions) -> Tool:
+    cls = _class_of(thing)
+    options = explicit.with_defaults(options_of(cls) or NO_OPTIONS)
+    signature = read_function(_bind_to_class(inspect.getattr_static(cls, _EXECUTE), cls))
+    declared = getattr(thing, "parameters", None)
+    if isinstance(declared, dict):  # `execute(**kwargs)` says nothing about its parameters
+        signature = replace(signature, parameters=ToolCapability("", "", declared).schema)
+    described = replace(options, description=options.description or thing.description or signature.description)
+    name = options.name or thing.name or cls.__name__
+    target = ObjectTarget(_make_shared_object(thing, tools=1), {name: _EXECUTE})
+    return Tool(
+        spec=_single_action_spec(name, signature, described),
+        handler=HANDLER,
+        target=target,
+        origin=describe_origin(cls),
+    )
+
+
+def _make_tool_of_spec(spec: ToolSpec) -> Tool:
+    if isinstance(spec, MCPServerSpec):
+        return make_tool_of_server_spec(spec)
+    if not isinstance(spec, FunctionToolSpec):
+        raise SpecError(f"tool {spec.tool_id!r}: a {type(spec).__name__} does not name code; use a FunctionToolSpec")
+    if not spec.module_path:
+        raise SpecError(f"tool {spec.tool_id!r}: module_path is empty; name the module of its code")
+    methods: dict[str, str] = {}
+    if not spec.capabilities:
+        cls = _import_class_of_spec(spec)
+        actions = _require_actions(cls)
+        methods = {action.name: action.attribute for action in actions}
+        capabilities = [make_capability(action, NO_OPTIONS) for action in actions]
+        spec = replace(spec, capabilities=capabilities, description=spec.description or _class_description(cls))
+    shared = SharedObject(
+        partial(make_object_of_spec, spec),
+        find_code=partial(find_code_of_spec, spec),
+        has_cleanup=bool(spec.class_name),
+    )
+    origin = f"{spec.module_path}:{spec.class_name}".rstrip(":")
+    return Tool(spec=spec, handler=HANDLER, target=ObjectTarget(shared, methods), origin=origin)
+
+
+def _import_class_of_spec(spec: FunctionToolSpec) -> type:
+    try:
+        cls = import_class_or_module(spec)
+    except CallError as error:
+        raise SpecError(f"{error} To register it as it is, list its capabilities in the spec.") from error
+    if not isinstance(cls, type):
+        raise SpecError(f"tool {spec.tool_id!r} lists no capabilities: name a class in class_name to read them from")
+    return cls
+
+
+def _single_action_spec(name: str, signature: FunctionSignature | ForeignTool, options: ToolOptions) -> ToolSpec:
+    description = options.description or signature.description
+    capability = ToolCapability(
+        name=name,
+        description=description,
+        parameters=signature.parameters,
+        examples=[dict(example) for example in options.examples or ()],
+        category=str(options.category or "general"),
+        output=signature.output,
+    )
+    return _make_spec(name, description, [capability], options)
+
+
+def _make_spec(name: str, description: str, capabilities: list[ToolCapability], options: ToolOptions) -> ToolSpec:
+    return ToolSpec(
+        tool_id=name,
+        description=description,
+        capabilities=capabilities,
+        tags=list(dict.fromkeys(options.tags or ())),
+        version=options.version or "1.0.0",
+        enabled=options.enabled is not False,
+        metadata=dict(options.metadata or ()),
+        category=options.category or ToolCategory.GENERAL,
+        subcategory=options.subcategory or "general",
+        priority=1 if options.priority is None else options.priority,
+        dependencies=list(options.dependencies or ()),
+        effects=options.effects,
+        limits=options.limits,
+        price=options.price,
+    )
+
+
+def _is_function_like(thing: Any) -> bool:
+    if isinstance(thing, partial) or (inspect.isroutine(thing) and callable(thing)):
+        return True
+    # A callable object is a function, unless some of its methods are decorated.
+    return is_callable_object(thing) and not any(options_of(action.method) for action in find_actions(type(thing)))
+
+
+def _read_signature(function: Callable[..., Any]) -> FunctionSignature:
+    signature = read_function(function)
+    if next(iter(signature.parameters["properties"]), None) == "self":
+        label = label_of(function)
+        raise SpecError(
+            f"{label!r} is a method without its object: register an object, or the method of one, "
+            f"such as {label.rpartition('.')[0] or 'Class'}().{_name_of(function)}"
+        )
+    return signature
+
+
+def _decorator_options(function: Any) -> ToolOptions:
+    if isinstance(function, partial):
+        return options_of(function) or _decorator_options(function.func)
+    return options_of(type(function) if is_callable_object(function) else function) or NO_OPTIONS
+
+
+def _name_of(function: Any) -> str:
+    if isinstance(function, partial):
+        return _name_of(function.func)
+    name = getattr(function, "__name__", None) or type(function).__name__
+    if name == "<lambda>":
+        raise SpecError(
+            f"a lambda has no name: pass name=…, or write a function, instead of {describe_origin(function)}"
+        )
+    return str(name)
+
+
+def _class_of(thing: Any) -> type:
+    return thing if isinstance(thing, type) else type(thing)
+
+
+def _require_actions(thing: Any) -> list[MethodAction]:
+    actions = find_actions(_class_of(thing))
+    if not actions:
+        raise SpecError(
+            f"{thing!r} cannot become a tool: it is not a function and has no public methods. "
+            f"Give a function, or a class or object with methods."
+        )
+    return actions
+
+
+def _make_shared_object(thing: Any, *, tools: int) -> SharedObject:
+    if not isinstance(thing, type):
+        return SharedObject.of(thing, tools=tools)
+    try:
+        inspect.signature(thing).bind()
+    except TypeError as error:
+        raise SpecError(
+            f"class {thing.__name__!r} cannot be created without arguments ({error}): "
+            f"register an object of it, {thing.__name__}(…), instead"
+        ) from None
+    make = partial(make_instance, thing.__name__, thing, {})
+    return SharedObject(make, find_code=lambda: [thing], tools=tools)
+
+
+def _class_description(cls: type) -> str:
+    doc = vars(cls).get("__doc__") or ""
+    # The docstring that dataclasses generate is of no use to a model.
+    return "" if doc.startswith(f"{cls.__name__}(") else parse_docstring(doc).description
+
+
+def _collect_tags(actions: Sequence[MethodAction]) -> list[str]:
+    return [tag for action in actions for tag in action.options.tags or ()]
+
+
+# The actions of a class
+
+_TOOL_LEVEL_OPTIONS = ("version", "metadata", "subcategory", "priority", "dependencies")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodAction:
+    """A method that can be called as an action."""
+
+    attribute: str
+    method: Callable[..., Any]
+    """Bound to the class instead of an object: its signature can be read, but it must not be called."""
+    options: ToolOptions
+
+    @property
+    def name(self) -> str:
+        return self.options.name or self.attribute
+
+
+def find_actions(cls: type) -> list[MethodAction]:
+    """The methods decorated with `@tool` or, when there are none, the public ones that users wrote."""
+    methods = _find_methods(cls)
+    decorated = {name: method for name, method in methods.items() if options_of(_unwrap_method(method)) is not None}
+    chosen = decorated or {n: m for n, m in methods.items() if not n.startswith("_") and n not in CLEANUP_METHODS}
+    actions = [
+        MethodAction(
+            attribute=name, method=_bind_to_class(method, cls), options=options_of(_unwrap_method(method)) or NO_OPTIONS
+        )
+        for name, method in chosen.items()
+    ]
+    return [action for action in actions if action.options.enabled is not False]
+
+
+def make_capability(action: MethodAction, whole: ToolOptions) -> ToolCapability:
+    """An action of a tool with several; options that it does not set are those of the whole tool."""
+    if misplaced := action.options.explicit(*_TOOL_LEVEL_OPTIONS):
+        raise SpecError(
+            f"action {action.name!r}: {' and '.join(misplaced)} can only be set for a whole tool. "
+            f"Set it on the class, or register each method as a tool of its own."
+        )
+    signature = read_function(action.method)
+    options = action.options.with_defaults(replace(whole, name=None, description=None, examples=None))
+    return ToolCapability(
+        name=action.name,
+        description=options.description or signature.description,
+        parameters=signature.parameters,
+        examples=[dict(example) for example in options.examples or ()],
+        category=str(options.category or "general"),
+        output=signature.output,
+        effects=options.effects if action.options.has_effects else None,
+        limits=options.limits if action.options.has_limits else None,
+        price=action.options.price,
+    )
+
+
+def _find_methods(cls: type) -> dict[str, Any]:
+    """By name, in order of definition, those of the bases first; a class overrides what its bases have."""
+    methods: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if is_user_code(base, cls):
+            for name, value in vars(base).items():
+                if _is_method(value):
+                    methods[name] = value
+                else:
+                    methods.pop(name, None)
+    return {name: method for name, method in methods.items() if not (name.startswith("__") and name.endswith("__"))}
+
+
+def _is_method(value: Any) -> bool:
+    # Properties are read, not called; a class inside a class is not a method of it.
+    return isinstance(value, (staticmethod, classmethod)) or (inspect.isroutine(value) and callable(value))
+
+
+def _unwrap_method(method: Any) -> Any:
+    return method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
+
+
+def _bind_to_class(method: Any, cls: type) -> Callable[..., Any]:
+    function: Callable[..., Any] = _unwrap_method(method)
+    return function if isinstance(method, staticmethod) else MethodType(function, cls)

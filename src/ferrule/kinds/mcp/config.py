@@ -1,0 +1,337 @@
+"""How to reach an MCP server: a program to start, or an address to connect to.
+
+It comes from an entry of `mcp.json` or from an `MCPServerSpec`. `${VAR}` stays as written until the server is started,
+so that no secret gets into lists, records or digests.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ferrule.core.content import encode_json
+from ferrule.core.spec import MCPServerSpec
+from ferrule.core.variables import Secrets, expand_variables, find_variables
+from ferrule.errors import SpecError
+from ferrule.store.secret_patterns import SECRET_NAMES, SecretNames
+
+TransportKind: TypeAlias = Literal["stdio", "http", "sse", "ws"]
+
+MAX_ACTIONS: Final = 5_000
+"""Actions of one server, unless its entry says otherwise."""
+MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
+"""Bytes of one message of a server, unless its entry says otherwise."""
+START_TIMEOUT: Final = 60.0
+"""Seconds a server has to start: `npx` and `uvx` may have to download it first."""
+
+_INHERITED_VARIABLES: Final = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ", "TMPDIR"}
+    # What programs that fetch something need on machines behind a proxy.
+    | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
+    | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"}
+)
+ENV_VARIABLE: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+"""VS Code's spelling of `${VAR}`."""
+CREDENTIAL: Final = re.compile(r"\$\{credential:([A-Za-z0-9][A-Za-z0-9._-]{0,99})\}")
+"""The credential of whoever makes the call, in a header or a variable of a server."""
+
+NEVER_PASSED: Final = re.compile(
+    r"(authorization|cookie|host|origin|referer|connection|forwarded|expect|te|trailer|upgrade|keep-alive|user-agent"
+    r"|content-.*|accept.*|transfer-.*|proxy-.*|x-forwarded-.*|x-real-ip|mcp-.*|sec-.*)\Z",
+    re.IGNORECASE,
+)
+"""Headers of a client that no server behind Ferrule gets: what proves who the client is, and what describes the
+connection or the message."""
+
+
+class LoginHandler(Protocol):
+    """Lets a person log in at an authorization server."""
+
+    redirect_uri: str
+    """Where the person's browser is sent afterwards."""
+
+    async def show(self, url: str, /) -> str:
+        """Show a page; returns the address that the browser was sent to in the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthClientConfig:
+    """How Ferrule logs in at a server, where that is not found out by itself."""
+
+    client_id: str | None = None
+    """None: Ferrule registers itself."""
+    client_secret: str | None = field(default=None, repr=False)
+    client_metadata_url: str | None = None
+    """Where a description of the client is published, for authorization servers that accept its address as id."""
+    scope: str | None = None
+    issuer: str | None = None
+    """The only authorization server that gets the secret."""
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    """`client_credentials`: without a person."""
+    callback_port: int | None = None
+    """Where the browser is sent after the login, on this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerConfig:
+    """One server, as its file or spec describes it."""
+
+    command: str | None = None
+    """The program to start; None for a server that already runs."""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables for the program, besides the few harmless ones it inherits."""
+    cwd: str | None = None
+    url: str | None = None
+    kind: TransportKind | None = None
+    """None for an http address without a type: streamable HTTP is tried, then SSE."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float | None = None
+    """Seconds one call may take."""
+    start_timeout: float = START_TIMEOUT
+    attempts: int = 1
+    """How many times a call tries to connect before it fails."""
+    max_actions: int = MAX_ACTIONS
+    """More actions are ignored."""
+    max_message_size: int = MAX_MESSAGE_SIZE
+    """Bytes; a larger message ends the connection."""
+    disabled: bool = False
+    trusted: bool = field(default=False, compare=False)
+    """What the server claims about the effects of its actions is believed."""
+    auto_approve: frozenset[str] = field(default=frozenset(), compare=False)
+    """Actions that need no approval; `*` for all."""
+    tags: tuple[str, ...] = field(default=(), compare=False)
+    action_tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    """Tags of actions, by their names."""
+    credential_names: tuple[str, ...] = ()
+    """The credentials of callers that its headers and variables contain: each caller has a connection of its own."""
+    oauth: OAuthClientConfig | None = None
+    pass_headers: tuple[str, ...] = ()
+    """The headers of MCP clients that are passed on to it."""
+    folder: Path | None = None
+    """The folder of the file that names it: the program is started there, and relative paths begin there."""
+
+    @property
+    def transport_kinds(self) -> tuple[TransportKind, ...]:
+        """The transports to try, in order."""
+        if self.kind is not None:
+            return (self.kind,)
+        if self.command is not None:
+            return ("stdio",)
+        address = (self.url or "").lower()
+        if address.startswith(("ws:", "wss:")):
+            return ("ws",)
+        return ("sse", "http") if address.split("?")[0].rstrip("/").endswith("/sse") else ("http", "sse")
+
+    @property
+    def location(self) -> str:
+        """The command or the address for messages, without user name, password and query."""
+        return self.command if self.command is not None else re.sub(r"//[^/@]*@", "//", self.url or "").split("?")[0]
+
+    @property
+    def digest(self) -> str:
+        """Changes when the entry may describe another server."""
+        identity: list[Any] = [self.command, self.args, self.env, self.cwd, self.url, self.kind, self.headers]
+        identity += [self.folder] if self.oauth is None else [self.folder, asdict(self.oauth)]
+        return sha256(encode_json(identity, sort_keys=True)).hexdigest()[:16]
+
+    @property
+    def trust_digest(self) -> str:
+        """Changes when the entry may run something else, or gives the server more rights."""
+        identity = [self.digest, self.trusted, sorted(self.auto_approve)]
+        identity += [sorted(self.pass_headers)] if self.pass_headers else []
+        return sha256(encode_json(identity)).hexdigest()[:32]
+
+    @property
+    def directory(self) -> str | None:
+        """The directory the program is started in."""
+        folder = "" if self.folder is None else str(self.folder)
+        return os.path.join(folder, os.path.expanduser(self.cwd or "")).rstrip("/") or None
+
+    def expand(
+        self, environ: Mapping[str, str], credentials: Mapping[str, str] = MappingProxyType({})
+    ) -> McpServerConfig:
+        """Replace variables and the names of credentials by their values; SetupError when a variable is not set."""
+
+        def fill(text: str) -> str:
+            # In one pass: a credential is what a user has chosen, and must not read variables.
+            pieces = CREDENTIAL.split(text)
+            for number, piece in enumerate(pieces):
+                is_name = number % 2 and piece in credentials
+                pieces[number] = credentials[piece] if is_name else expand_variables(piece, environ)
+            return "".join(pieces)
+
+        return self.with_plain_variables()._map_texts(fill)
+
+    def with_plain_variables(self) -> McpServerConfig:
+        """Write `${env:VAR}` as `${VAR}`."""
+        return self._map_texts(lambda text: ENV_VARIABLE.sub(r"${\1}", text))
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """All the variables the program gets."""
+        inherited = {k: v for k, v in environ.items() if k in _INHERITED_VARIABLES or k.startswith(("LC_", "XDG_"))}
+        return inherited | dict(self.env)
+
+    def public_summary(self) -> dict[str, Any]:
+        """What a spec may show: no arguments, and of variables and headers only the names."""
+        summary = {
+            "command": self.command,
+            "env": sorted(self.env),
+            "cwd": self.cwd,
+            "type": self.kind,
+            "headers": sorted(self.headers),
+        }
+        return {key: value for key, value in summary.items() if value}
+
+    def _map_texts(self, change: Callable[[str], str]) -> McpServerConfig:
+        return replace(
+            self,
+            command=None if self.command is None else change(self.command),
+            args=tuple(map(change, self.args)),
+            env={name: change(text) for name, text in self.env.items()},
+            cwd=None if self.cwd is None else change(self.cwd),
+            url=None if self.url is None else change(self.url),
+            headers={name: change(text) for name, text in self.headers.items()},
+            oauth=None if self.oauth is None else _map_client_texts(self.oauth, change),
+        )
+
+
+def _map_client_texts(oauth: OAuthClientConfig, change: Callable[[str], str]) -> OAuthClientConfig:
+    names = ("client_id", "client_secret", "scope", "issuer")
+    texts: dict[str, Any] = {n: None if (text := getattr(oauth, n)) is None else change(text) for n in names}
+    return replace(oauth, **texts)
+
+
+def _find_credential_names(config: McpServerConfig) -> tuple[str, ...]:
+    """The names of callers' credentials; SpecError where a caller must not decide."""
+    oauth = config.oauth or OAuthClientConfig()
+    fixed = (config.command, *config.args, config.cwd, config.url, oauth.client_id, oauth.client_secret, oauth.issuer)
+    for text in fixed:
+        if text and CREDENTIAL.search(text):
+            raise SpecError("${credential:NAME} can be used in headers and variables (env) only")
+    texts = (*config.headers.values(), *config.env.values())
+    return tuple(dict.fromkeys(name for text in texts for name in CREDENTIAL.findall(text)))
+
+
+def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerConfig:
+    """An entry of `mcp.json`; SpecError says what is wrong with it."""
+    from ferrule.kinds.mcp.entry import validate_server_entry  # imports pydantic: only when an entry is read
+
+    parsed = validate_server_entry(entry)
+    config = McpServerConfig(
+        command=parsed.command,
+        args=parsed.args,
+        env=parsed.env,
+        cwd=parsed.cwd,
+        url=parsed.address,
+        kind=parsed.transport_kind,
+        headers=parsed.headers,
+        timeout=None if parsed.timeout is None else parsed.timeout / 1000,
+        max_actions=parsed.max_actions,
+        max_message_size=parsed.max_message_size,
+        disabled=parsed.is_disabled,
+        trusted=parsed.trusted is True,
+        auto_approve=parsed.approved_actions,
+        tags=() if isinstance(parsed.tags, dict) else parsed.tags,
+        action_tags=parsed.tags if isinstance(parsed.tags, dict) else {},
+        oauth=parsed.oauth_client,
+        pass_headers=parsed.pass_headers,
+        folder=folder,
+    )
+    names = _find_credential_names(config)
+    return replace(config, credential_names=names) if names else config
+
+
+def config_of_spec(spec: MCPServerSpec) -> McpServerConfig:
+    """The server a spec describes: its `endpoint`, or the `command` or `url` in its `server_config`."""
+    entry = dict(spec.server_config)
+    if spec.endpoint:
+        entry["url"] = spec.endpoint
+    entry.setdefault("headers", spec.connection_params.get("headers") or {})
+    try:
+        config = read_server_config(entry)
+    except SpecError as error:
+        raise SpecError(f"MCP server {spec.tool_id!r}: {error}") from None
+    timeout, retries = spec.connection_params.get("timeout"), spec.connection_params.get("retry_count", 0)
+    return replace(
+        config,
+        start_timeout=timeout if _is_positive_number(timeout) else START_TIMEOUT,
+        attempts=1 + (retries if isinstance(retries, int) and retries > 0 else 0),
+    )
+
+
+def _is_positive_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+# Secrets. Servers repeat what they were given, above all in error messages. Hidden are the values of headers, of
+# variables and options with a telling name (`API_KEY`, `--token`), and user, password and query of an address. Other
+# variables are not hidden: the results of a file server are full of the value of `${PROJECT_FOLDER}`.
+
+
+def collect_secrets(
+    config: McpServerConfig, environ: Mapping[str, str], credentials: Mapping[str, str] = MappingProxyType({})
+) -> Secrets:
+    """What results and messages of a server must not show. Its variables are not filled in yet."""
+    expanded = config.expand(environ, credentials)
+    values = {*_find_secret_variables(config, environ), *_find_secret_values(expanded), *credentials.values()}
+    if expanded.oauth is not None and expanded.oauth.client_secret:
+        values.add(expanded.oauth.client_secret)
+    variables = {f"SECRET_{number}": value for number, value in enumerate(sorted(values))}
+    return Secrets([f"${{{name}}}" for name in variables], variables)
+
+
+def find_literal_secrets(config: McpServerConfig) -> list[str]:
+    """The names of variables and headers whose secret is written out, without a `${VAR}`."""
+    named_texts = (*config.env.items(), *config.headers.items())
+    return [name for name, text in named_texts if _secret_names().hides(name, text) and not find_variables(text)]
+
+
+def _find_secret_variables(config: McpServerConfig, environ: Mapping[str, str]) -> Iterator[str]:
+    """The values of variables that are secret by their own names, and of all those in headers."""
+    plain = config.with_plain_variables()
+    texts = [plain.command or "", *plain.args, *plain.env.values(), plain.cwd or "", plain.url or ""]
+    for name in {name for text in texts for name in find_variables(text)}:
+        if _secret_names().is_secret(name):
+            yield environ.get(name, "")
+    for name in {name for text in plain.headers.values() for name in find_variables(text)}:
+        yield environ.get(name, "")
+
+
+def _find_secret_values(config: McpServerConfig) -> Iterator[str]:
+    for name, text in config.env.items():
+        if _secret_names().hides(name, text):
+            yield text
+    for text in config.headers.values():
+        yield from (text, *text.split())  # of `Bearer abc`, `abc` alone is secret too
+    for argument, is_hidden in _secret_names().mark_secret_items(config.args):
+        option, _, value = argument.partition("=")
+        if is_hidden:
+            yield argument
+        elif option.startswith("-") and _secret_names().is_label(option.lstrip("-")):
+            yield value
+    if config.url is not None:
+        yield from _find_secrets_in_address(config.url)
+
+
+def _find_secrets_in_address(url: str) -> Iterator[str]:
+    user_info, at, _ = urlsplit(url).netloc.rpartition("@")
+    if at:
+        user, _, password = user_info.partition(":")
+        yield from (user_info, unquote(password or user))
+    for _, value in parse_qsl(urlsplit(url).query):
+        yield value
+
+
+@cache
+def _secret_names() -> SecretNames:
+    return SecretNames(SECRET_NAMES)

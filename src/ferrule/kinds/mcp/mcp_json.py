@@ -1,0 +1,253 @@
+"""Files that list MCP servers, as Claude Desktop, Cursor and VS Code write them, and importing servers from them.
+
+Comments and trailing commas are accepted, because VS Code allows them. Adding a server leaves the rest of the file as
+it is, and the file is replaced as a whole, so that other programs never read half of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ferrule.core.names import did_you_mean
+from ferrule.errors import LoadError, SpecError
+from ferrule.kinds.mcp.config import ENV_VARIABLE, find_literal_secrets, read_server_config
+
+MAX_FILE_SIZE: Final = 64 * 1024 * 1024
+_STRING = r'("(?:\\.|[^"\\\n])*")'
+_COMMENTS = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TRAILING_COMMAS = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
+_INPUT_VARIABLE = re.compile(r"\$\{input:([^}]+)\}")
+_SERVER_KEYS: Final = (("mcpServers",), ("servers",), ("mcp", "servers"))
+"""The keys that hold the servers: in files of Claude and Cursor, of VS Code, and in VS Code's settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersFile:
+    """The content of such a file."""
+
+    path: Path
+    text: str = ""
+    document: dict[str, Any] = field(default_factory=dict)
+    servers: Mapping[str, Any] = field(default_factory=dict)
+    """The entries as they are, valid or not."""
+    duplicates: tuple[str, ...] = ()
+    """Names that are in the file more than once; JSON uses the last."""
+    has_comments: bool = False
+
+    def line(self, name: str) -> int:
+        """The line a server's entry begins on."""
+        start = re.search(re.escape(json.dumps(name, ensure_ascii=False)) + r"\s*:\s*\{", self.text)
+        return 1 if start is None else self.text.count("\n", 0, start.start()) + 1
+
+
+def _read_text(path: Path) -> str:
+    """The text of a file, which may come from anybody: a pipe or a device would never end."""
+    try:
+        if path.exists() and not path.is_file():
+            raise LoadError("the file cannot be read: it is a folder, a pipe or a device", path=path)
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_SIZE + 1)
+        if len(content) > MAX_FILE_SIZE:
+            raise LoadError(f"the file is larger than {MAX_FILE_SIZE:,} bytes", path=path)
+        return content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadError(f"the file cannot be read: {error}", path=path) from None
+
+
+def read_servers_file(path: Path, *, may_be_empty: bool = False) -> ServersFile:
+    """The servers of a file; LoadError when it is not such a file.
+
+    `may_be_empty`: it may hold the settings of another program and no servers yet.
+    """
+    text = _read_text(path)
+    repeated_keys: list[str] = []
+    plain = _COMMENTS.sub(_keep_line_breaks, text)
+    try:
+        document = json.loads(
+            _TRAILING_COMMAS.sub(_keep_line_breaks, plain) or "{}",
+            object_pairs_hook=lambda p: _make_object(p, repeated_keys),
+        )
+    except json.JSONDecodeError as error:
+        raise LoadError(f"the file is not JSON: {error.msg}", path=path, line=error.lineno) from None
+    except RecursionError:
+        raise LoadError("the file is not JSON: nested too deep", path=path, line=1) from None
+    servers = _find_servers(document)
+    if servers is None and may_be_empty and isinstance(document, dict):
+        servers = {}
+    if not isinstance(document, dict) or not isinstance(servers, dict):
+        hint = 'write {"mcpServers": {"name": {"command": "…"}}}'
+        raise LoadError("the file lists no MCP servers", path=path, hint=hint)
+    duplicates = tuple(dict.fromkeys(key for key in repeated_keys if key in servers))
+    return ServersFile(
+        path=path, text=text, document=document, servers=servers, duplicates=duplicates, has_comments=plain != text
+    )
+
+
+def write_server(path: Path, name: str, entry: Mapping[str, Any], *, replace: bool, key: str = "mcpServers") -> None:
+    """Add a server to a file, which is created if necessary; LoadError when that would lose something.
+
+    `key` holds the servers in a file that has none yet.
+    """
+    file = read_servers_file(path, may_be_empty=True) if path.exists() else ServersFile(path=path)
+    if name in file.servers and not replace:
+        hint = "use --force to replace it"
+        raise LoadError(f"there is already a server {name!r}", path=path, line=file.line(name), hint=hint)
+    _write_servers(file, {**file.servers, name: dict(entry)}, key)
+
+
+def change_server(path: Path, name: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Change the entry of a server, or remove it where `change` returns None; LoadError when there is none."""
+    file = read_servers_file(path) if path.exists() else ServersFile(path=path)
+    entry = file.servers.get(name)
+    if not isinstance(entry, dict):
+        raise LoadError(f"there is no server {name!r}.{did_you_mean(name, file.servers)}", path=path)
+    changed = change(dict(entry))
+    servers = {each: (changed if each == name else value) for each, value in file.servers.items()}
+    _write_servers(file, {each: value for each, value in servers.items() if value is not None}, "mcpServers")
+
+
+def _write_servers(file: ServersFile, servers: Mapping[str, Any], key: str) -> None:
+    if file.has_comments:
+        hint = "change the file by hand"
+        raise LoadError("the file has comments, which would be lost", path=file.path, hint=hint)
+    document = dict(file.document)
+    *outer_keys, last_key = next((k for k in _SERVER_KEYS if isinstance(_get_nested(document, k), dict)), (key,))
+    level = document
+    for outer in outer_keys:
+        inner = level[outer] = dict(level[outer])
+        level = inner
+    level[last_key] = dict(servers)
+    _replace_file(file.path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _replace_file(path: Path, text: str) -> None:
+    target = path.resolve()  # the file itself, not a link to it
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        if target.exists():
+            os.chmod(temporary, target.stat().st_mode & 0o777)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _find_servers(document: Any) -> Any:
+    if document == {}:
+        return {}
+    return next((servers for keys in _SERVER_KEYS if (servers := _get_nested(document, keys)) is not None), None)
+
+
+def _get_nested(document: Any, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def _make_object(pairs: list[tuple[str, Any]], repeated_keys: list[str]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated_keys += [name for name in value if names.count(name) > 1]
+    return value
+
+
+def _keep_line_breaks(match: re.Match[str]) -> str:
+    """A string as it is; of anything else only the line breaks, so that line numbers stay right."""
+    return match[1] or "\n" * match[0].count("\n")
+
+
+# The files of other programs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedServer:
+    """The outcome for one server of another program's file."""
+
+    name: str
+    path: Path
+    outcome: Literal["added", "replaced", "skipped", "bad"]
+    note: str = ""
+
+
+def find_client_files(project: Path) -> Iterator[tuple[str, Path]]:
+    """The existing files of Claude, Cursor, VS Code and Windsurf: the project's first, then the user's."""
+    home = Path.home()
+    settings = settings_folder(home)
+    files = [
+        ("Claude Code", project / ".mcp.json"),
+        ("Cursor", project / ".cursor" / "mcp.json"),
+        ("VS Code", project / ".vscode" / "mcp.json"),
+        ("Claude Desktop", settings / "Claude" / "claude_desktop_config.json"),
+        ("Claude Code", home / ".claude.json"),
+        ("Cursor", home / ".cursor" / "mcp.json"),
+        ("VS Code", settings / "Code" / "User" / "mcp.json"),
+        ("Windsurf", home / ".codeium" / "windsurf" / "mcp_config.json"),
+    ]
+    return ((program, path) for program, path in files if path.is_file())
+
+
+def import_servers(source: Path, target: Path, *, project: Path, replace: bool) -> list[ImportedServer]:
+    """Copy the servers of one file into another. LoadError when one of the files cannot be used at all."""
+    file = read_servers_file(source, may_be_empty=True)
+    own = _get_nested(file.document, ("projects", str(project.absolute()), "mcpServers"))  # as Claude Code stores them
+    servers = {**(own if isinstance(own, dict) else {}), **file.servers}
+    return [
+        _import_server(name, entry, source, target, project=project, replace=replace) for name, entry in servers.items()
+    ]
+
+
+def _import_server(
+    name: str, entry: Any, source: Path, target: Path, *, project: Path, replace: bool
+) -> ImportedServer:
+    exists = name in (read_servers_file(target).servers if target.exists() else {})
+    if exists and not replace:
+        return ImportedServer(name=name, path=source, outcome="skipped", note="there is already one of this name")
+    inputs: list[str] = []
+    try:
+        config = read_server_config(entry)
+        write_server(target, name, _convert_variables(entry, project, inputs), replace=replace)
+    except (SpecError, LoadError) as error:
+        return ImportedServer(name=name, path=source, outcome="bad", note=str(error))
+    notes = [f"set the environment variable {', '.join(inputs)}"] if inputs else []
+    if secrets := find_literal_secrets(config):
+        names = ", ".join(secrets)
+        notes.append(f"{target.name} now holds the value of {names}: do not share it, or write ${{VAR}} instead")
+    outcome: Literal["added", "replaced"] = "replaced" if exists else "added"
+    return ImportedServer(name=name, path=source, outcome=outcome, note="; ".join(notes))
+
+
+def _convert_variables(value: Any, project: Path, inputs: list[str]) -> Any:
+    """Write `${env:X}`, `${input:x}` and `${workspaceFolder}` as `mcp.json` has them; adds to `inputs`."""
+    if isinstance(value, Mapping):
+        return {key: _convert_variables(each, project, inputs) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_convert_variables(each, project, inputs) for each in value]
+    if not isinstance(value, str):
+        return value
+
+    def variable_for(match: re.Match[str]) -> str:
+        variable = re.sub(r"[^A-Za-z0-9]+", "_", match[1]).strip("_").upper()
+        if variable not in inputs:
+            inputs.append(variable)
+        return f"${{{variable}}}"
+
+    text = _INPUT_VARIABLE.sub(variable_for, ENV_VARIABLE.sub(r"${\1}", value))
+    return text.replace("${workspaceFolder}", str(project.absolute())).replace("${userHome}", str(Path.home()))
+
+
+def settings_folder(home: Path) -> Path:
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")

@@ -1,0 +1,199 @@
+"""Converts results and errors of a server to outputs and failures of calls."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ferrule.core.content import Audio, Content, Image, Output, Resource, Text, as_text
+from ferrule.errors import (
+    CallError,
+    ExecutionFailed,
+    FerruleError,
+    InvalidArguments,
+    NeedsApproval,
+    TimedOut,
+    TransportFault,
+)
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult, ContentBlock
+
+CONNECTION_CLOSED: Final = -32000
+REQUEST_TIMEOUT: Final = -32001
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+PARSE_ERROR: Final = -32700
+CONNECTION_LOST: Final = "the connection broke: "
+"""How messages begin that say that the connection of one call was lost."""
+UNREADABLE_ANSWERS: Final = (
+    "Failed to parse JSON response",
+    "Failed to parse SSE message",
+    "Unexpected content type",
+    "server answered a request with 202",
+)
+"""How the SDK's messages begin when a server accepted a call and its answer cannot be read."""
+UNKNOWN_ACTION_CODES: Final = frozenset({METHOD_NOT_FOUND, -32602})
+"""After these errors the actions are listed again: the server may have changed them."""
+
+PROTOCOL_ERRORS: Final[dict[int, type[CallError]]] = {
+    PARSE_ERROR: ExecutionFailed,  # it could not read the message
+    INVALID_REQUEST: ExecutionFailed,
+    METHOD_NOT_FOUND: ExecutionFailed,
+    -32602: InvalidArguments,  # also: no such tool
+    -32603: ExecutionFailed,  # an internal error
+    CONNECTION_CLOSED: ExecutionFailed,  # only where the server itself sends it, see `is_connection_lost`
+    REQUEST_TIMEOUT: TimedOut,
+    -32020: ExecutionFailed,  # headers and message differ
+    -32021: ExecutionFailed,  # it needs a client capability that we do not offer
+    -32022: ExecutionFailed,  # no protocol version in common
+    -32042: NeedsApproval,  # a person must open a page first
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolError:
+    """The error with which a server answered a call, for interfaces that pass it on unchanged."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+def convert_result(result: CallToolResult) -> Output:
+    """The output of an action; ExecutionFailed when the server says that it failed.
+
+    Structured content is the data. The protocol asks servers to repeat it as text: such text is left out, everything
+    else becomes parts.
+    """
+    parts = [_convert_block(block) for block in result.content]
+    structured = result.structured_content
+    if result.is_error:
+        message = _join_texts(parts) or as_text(structured or "")
+        raise ExecutionFailed(message or "the server reported a failure without a message.")
+    if structured is not None:
+        data = structured if isinstance(structured, dict) else {"result": structured}
+        other_parts = tuple(
+            p for p in parts if not (isinstance(p, Text) and _repeats_structured_content(p.text, structured))
+        )
+        return Output(data=data, parts=other_parts)
+    if all(isinstance(part, Text) for part in parts):
+        return Output(data={"result": _join_texts(parts)})
+    return Output.of(parts)
+
+
+def _join_texts(parts: list[Content]) -> str:
+    return "\n".join(part.text for part in parts if isinstance(part, Text))
+
+
+def _repeats_structured_content(text: str, structured: Any) -> bool:
+    """Whether a text is the structured content, its only value, or an item of that value."""
+    values = [structured]
+    if isinstance(structured, dict) and len(structured) == 1:
+        [value] = structured.values()
+        # A list is often repeated as one text per item.
+        values += [value, *value] if isinstance(value, list) else [value]
+    if any(text == as_text(value) for value in values):
+        return True
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return parsed in values
+
+
+def _convert_block(block: ContentBlock) -> Content:
+    if block.type == "text":
+        return Text(text=block.text)
+    if block.type == "image":
+        return Image(data=_decode_base64(block.data), mime_type=block.mime_type)
+    if block.type == "audio":
+        return Audio(data=_decode_base64(block.data), mime_type=block.mime_type)
+    if block.type == "resource_link":
+        return Resource(uri=str(block.uri), mime_type=block.mime_type)
+    resource = block.resource
+    data = _decode_base64(resource.blob) if hasattr(resource, "blob") else None
+    return Resource(
+        uri=str(resource.uri), text=getattr(resource, "text", None), data=data, mime_type=resource.mime_type
+    )
+
+
+def _decode_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise ExecutionFailed("the server sent an image, a sound or a file that is not valid base64.") from None
+
+
+# Failures
+
+
+def is_connection_lost(code: int, message: str) -> bool:
+    """Whether the connection ended. The texts, from us or the SDK, decide: servers use these codes freely."""
+    if code == CONNECTION_CLOSED:
+        return message == "Connection closed" or message.startswith(("SSE stream ", CONNECTION_LOST))
+    return code == PARSE_ERROR and CONNECTION_LOST in message
+
+
+def make_protocol_error(name: str, code: int, message: str, data: Any) -> CallError:
+    """The failure of a call that was answered with an error response."""
+    failure = PROTOCOL_ERRORS.get(code, ExecutionFailed)
+    if failure is NeedsApproval:
+        pages = " and ".join(_elicitation_urls(data)) or "a page"
+        return NeedsApproval(f"{name!r} requires a person to open {pages} first: {message}")
+    error = failure(f"{name!r} answered with an error: {message}", code=code)
+    error.original = ProtocolError(code=code, message=message, data=data)
+    return error
+
+
+def make_connection_error(name: str, action: str, reason: str, *, repeatable: bool) -> CallError:
+    """The failure of a call whose connection ended before it was answered."""
+    return _unknown_outcome(
+        f"the connection to {name!r} ended during the call of {action!r}: {reason}", repeatable=repeatable
+    )
+
+
+def make_answer_error(name: str, action: str, answer: str, reason: str, *, repeatable: bool) -> CallError:
+    """The failure of a call whose answer does not say whether it was executed."""
+    return _unknown_outcome(f"{name!r} answered the call of {action!r} with {answer}: {reason}", repeatable=repeatable)
+
+
+def _unknown_outcome(message: str, *, repeatable: bool) -> CallError:
+    if repeatable:
+        return TransportFault(message)
+    return ExecutionFailed(
+        f"{message}. Its outcome is UNKNOWN: it may have been executed or not. It is not repeated automatically; "
+        "check what it should have changed first.",
+        outcome="unknown",
+    )
+
+
+def describe_cause(error: BaseException | None) -> str:
+    """Why a connection could not be made, or why it ended."""
+    cause = root_cause(error)
+    if cause is None:
+        return "the server closed the connection"
+    if isinstance(cause, FerruleError):
+        return str(cause)
+    text = str(cause).strip()
+    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__
+
+
+def root_cause(error: BaseException | None) -> BaseException | None:
+    """The first exception inside the exception groups that task groups raise."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def is_connect_error(error: BaseException | None) -> bool:
+    """Whether no connection to the server could be made at all."""
+    return type(root_cause(error)).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout")
+
+
+def _elicitation_urls(data: Any) -> list[str]:
+    elicitations = data.get("elicitations") if isinstance(data, dict) else None
+    return [str(each["url"]) for each in elicitations or () if isinstance(each, dict) and "url" in each]

@@ -1,0 +1,227 @@
+"""A server that is a program started here: JSON-RPC, one message per line, on its standard input and output.
+
+When the connection is closed, the program and everything it started have ended: first its input is closed, as the
+protocol asks, then the process group is ended by signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+from ferrule.core.aio import finish_despite_cancellation, wait_at_most
+from ferrule.errors import ExecutionFailed, TransportFault
+from ferrule.kinds.mcp.config import McpServerConfig
+from ferrule.kinds.mcp.streams import (
+    MAX_QUEUED_MESSAGES,
+    ConnectionState,
+    MessageReader,
+    MessageWriter,
+    Streams,
+    parse_message,
+)
+from ferrule.process.groups import KILL_TIMEOUT, end_process_tree, find_process_tree, mark_environment
+
+EXIT_TIMEOUT: Final = 1.0
+"""Seconds a server has to exit by itself once its input is closed."""
+
+
+class ServerProcess(asyncio.SubprocessProtocol):
+    """A running server and its pipes, as asyncio reports on them."""
+
+    def __init__(self, state: ConnectionState) -> None:
+        from mcp.shared.message import SessionMessage
+
+        self._message_class = SessionMessage
+        self._state = state
+        self._line = bytearray()
+        self._pause_reasons: set[str] = set()
+        """Why reading is paused; empty while it is not."""
+        self._writers = 0
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._write_lock = asyncio.Lock()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._max_message_size = state.config.max_message_size
+        self.reader = MessageReader(
+            state.config.max_actions, lambda is_full: self._set_pause_reason("queue is full", is_full)
+        )
+        self.writer = MessageWriter(self._write)
+        self.mark = ""
+        """In its environment, and in those of all that it starts."""
+        self.takes_input = True
+        """Its standard input has not been closed yet."""
+        self.exited = asyncio.Event()
+        self.closed = asyncio.Event()
+        """It has exited and all its pipes are closed."""
+
+    @property
+    def has_started(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def transport(self) -> asyncio.SubprocessTransport:
+        assert self._transport is not None
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no instances of asyncio's classes.
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._state.log.feed(data)
+            return
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            if self._line:
+                line = bytes(self._line + line)
+                self._line.clear()
+            self._receive_line(line)
+        self._line += rest
+        if len(self._line) > self._max_message_size:
+            self._state.end_reason = f"it sent a message of more than {self._max_message_size:,} bytes"
+            self._line.clear()
+            self._set_pause_reason("message too large", True)
+            self._end()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 2:
+            self._state.log.end()
+            return
+        self.takes_input = self.takes_input and fd != 0
+        self._end()  # a session needs both input and output
+
+    def process_exited(self) -> None:
+        code = self.transport.get_returncode() or 0
+        how = f"with exit code {code}" if code >= 0 else f"by signal {-code} ({signal.strsignal(-code)})"
+        self._state.end_reason = self._state.end_reason or f"its program ended {how}"
+        self.exited.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+        self._end()
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def _receive_line(self, line: bytes) -> None:
+        try:
+            message = parse_message(line)
+        except ValueError:
+            if line.strip():
+                start = line[:200].decode("utf-8", "replace")
+                self._state.log.message("warning", f"not a protocol message, on standard output: {start}")
+            return
+        self.reader.add(self._message_class(message))
+
+    async def _write(self, text: str, is_urgent: bool) -> None:
+        if is_urgent or (not self._writers and self._can_write.is_set()):
+            self._send(text)
+        else:
+            await self._send_in_order(text)
+
+    def _send(self, text: str) -> None:
+        if self._stdin is None or self._stdin.is_closing():
+            raise BrokenPipeError("the server has closed its input")
+        self._stdin.write(text.encode() + b"\n")
+
+    async def _send_in_order(self, text: str) -> None:
+        """Wait until the server reads its input, behind earlier messages.
+
+        Reading from a server pauses while it sends requests but never reads the responses: otherwise the responses
+        that wait to be written would fill the memory.
+        """
+        self._writers += 1
+        self._set_pause_reason("responses are not read", self._writers > MAX_QUEUED_MESSAGES)
+        try:
+            async with self._write_lock:
+                await self._can_write.wait()
+                self._send(text)
+        finally:
+            self._writers -= 1
+            self._set_pause_reason("responses are not read", self._writers > MAX_QUEUED_MESSAGES)
+
+    def _set_pause_reason(self, reason: str, applies: bool) -> None:
+        was_paused = bool(self._pause_reasons)
+        self._pause_reasons.add(reason) if applies else self._pause_reasons.discard(reason)
+        stdout = cast("asyncio.ReadTransport | None", self.transport.get_pipe_transport(1))
+        is_changed = bool(self._pause_reasons) != was_paused
+        if is_changed and stdout is not None and not stdout.is_closing():
+            stdout.pause_reading() if self._pause_reasons else stdout.resume_reading()
+
+    def _end(self) -> None:
+        self._can_write.set()
+        self.reader.end()
+        self._state.ended.set()
+
+
+@asynccontextmanager
+async def open_stdio_streams(config: McpServerConfig, state: ConnectionState) -> AsyncIterator[Streams]:
+    """Start the server; leaving the block ends it."""
+    process = ServerProcess(state)
+    try:
+        await finish_despite_cancellation(_start_server(config, process))
+        yield process.reader, process.writer
+    finally:
+        if process.has_started:  # it may have started although the wait for it was cancelled
+            await finish_despite_cancellation(_end_server(process))
+
+
+async def _start_server(config: McpServerConfig, process: ServerProcess) -> None:
+    pipe: Any = asyncio.subprocess.PIPE
+    assert config.command is not None
+    directory = config.directory
+    environment, process.mark = mark_environment(config.environment(os.environ))
+    try:
+        await asyncio.get_running_loop().subprocess_exec(
+            lambda: process,
+            os.path.expanduser(config.command),
+            *config.args,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise _make_start_error(config.command, directory, error) from error
+
+
+async def _end_server(process: ServerProcess) -> None:
+    transport = process.transport
+    stdin = transport.get_pipe_transport(0)
+    try:
+        # Some processes in sessions of their own can be found only while their parent runs.
+        earlier_tree = await asyncio.to_thread(find_process_tree, transport.get_pid(), process.mark)
+        if stdin is not None:
+            stdin.close()
+        await wait_at_most(process.exited, EXIT_TIMEOUT)
+        # Also when the server has exited by itself: processes that it started (browsers, daemons) may still run.
+        await end_process_tree(transport.get_pid(), process.mark, earlier_tree=earlier_tree)
+        await wait_at_most(process.exited, KILL_TIMEOUT)
+    finally:  # also when the event loop is being closed
+        if stdin is not None and process.takes_input:
+            cast(asyncio.WriteTransport, stdin).abort()  # close() alone would wait until buffered data has been read
+        transport.close()
+    await wait_at_most(process.closed, KILL_TIMEOUT)
+
+
+def _make_start_error(command: str, directory: str | None, error: OSError | ValueError) -> ExecutionFailed:
+    if isinstance(error, FileNotFoundError) and directory is not None and error.filename == directory:
+        return ExecutionFailed(f"the directory {directory!r} to start it in does not exist")
+    if isinstance(error, FileNotFoundError):
+        return ExecutionFailed(f"the program {command!r} was not found: install it, or write its full path")
+    if isinstance(error, (PermissionError, ValueError)):
+        return ExecutionFailed(f"the program {command!r} cannot be run: {error}")
+    return TransportFault(f"the program {command!r} could not be started: {error}")

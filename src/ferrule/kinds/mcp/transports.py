@@ -1,0 +1,292 @@
+"""Connections to a server by stdio, streamable HTTP, SSE or WebSocket, each as the pair of streams a session needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from ferrule.errors import MissingExtra
+from ferrule.kinds.mcp.config import McpServerConfig, TransportKind
+from ferrule.kinds.mcp.relay import ClientDetailsStream, current_request
+from ferrule.kinds.mcp.results import CONNECTION_CLOSED, CONNECTION_LOST, describe_cause
+from ferrule.kinds.mcp.stdio import open_stdio_streams
+from ferrule.kinds.mcp.streams import (
+    ConnectionState,
+    MessageReader,
+    MessageWriter,
+    ServerReadStream,
+    Streams,
+    current_call,
+    parse_message,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+    from websockets.asyncio.client import ClientConnection
+
+CONNECT_TIMEOUT: Final = 30.0
+READ_TIMEOUT: Final = 300.0
+"""Seconds a response may stay open without any data; the time of a call is limited by the engine."""
+MIN_LISTEN_INTERVAL: Final = 0.5
+"""Seconds between two requests that only listen: a server may ask for an immediate reconnect every time."""
+
+
+def open_streams(
+    kind: TransportKind, config: McpServerConfig, state: ConnectionState
+) -> AbstractAsyncContextManager[Streams]:
+    """Connect to a server whose variables are filled in."""
+    return {
+        "stdio": open_stdio_streams,
+        "ws": _open_websocket_streams,
+        "http": _open_http_streams,
+        "sse": _open_sse_streams,
+    }[kind](config, state)
+
+
+@asynccontextmanager
+async def _open_http_streams(config: McpServerConfig, state: ConnectionState) -> AsyncIterator[Streams]:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    timeout = httpx2.Timeout(CONNECT_TIMEOUT, read=max(READ_TIMEOUT, config.timeout or 0))
+    async with (
+        _make_http_client(dict(config.headers), timeout, state.auth, state=state) as client,
+        streamable_http_client(
+            config.url or "", http_client=client, max_sse_event_size=config.max_message_size
+        ) as streams,
+    ):
+        read, write = streams
+        yield ServerReadStream(read, state), ClientDetailsStream(write)
+
+
+@asynccontextmanager
+async def _open_sse_streams(config: McpServerConfig, state: ConnectionState) -> AsyncIterator[Streams]:
+    from mcp.client.sse import sse_client
+
+    def factory(
+        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+    ) -> httpx2.AsyncClient:
+        return _make_http_client(headers, timeout, auth or state.auth, state=state)
+
+    async with sse_client(
+        config.url or "",
+        headers=dict(config.headers),
+        timeout=CONNECT_TIMEOUT,
+        sse_read_timeout=max(READ_TIMEOUT, config.timeout or 0),
+        httpx_client_factory=factory,
+    ) as (read, write):
+        yield ServerReadStream(read, state), ClientDetailsStream(write)
+
+
+# The HTTP client under the SDK's transports. It limits the size of responses and refuses compressed ones (a few
+# kilobytes may expand to more than the memory), spaces out requests that only listen, and lets a call whose own
+# connection breaks fail alone: the SDK would end the whole session and all its other calls.
+
+
+def _make_http_client(
+    headers: dict[str, str] | None, timeout: httpx2.Timeout | None, auth: httpx2.Auth | None, *, state: ConnectionState
+) -> httpx2.AsyncClient:
+    client: httpx2.AsyncClient = _define_http_classes()[0](
+        headers={**(headers or {}), "Accept-Encoding": "identity"},
+        timeout=timeout,
+        auth=auth,
+        event_hooks={
+            "request": [_ListenThrottle().wait, *_pass_headers(state.config)],
+            "response": [_ResponseChecker(state).check],
+        },
+    )
+    return client
+
+
+def _pass_headers(config: McpServerConfig) -> list[Callable[[httpx2.Request], Awaitable[None]]]:
+    """Adds the permitted headers of the client to requests that are made for it, to the server's own address only."""
+    if not config.pass_headers:
+        return []
+    origin = urlsplit(config.url or "")[:2]
+
+    async def add(request: httpx2.Request) -> None:
+        client = current_request.get()
+        if client is None or urlsplit(str(request.url))[:2] != origin:
+            return
+        headers = client.headers
+        for name in config.pass_headers:
+            if name.lower() in headers and name not in request.headers:
+                request.headers[name] = headers[name.lower()]
+
+    return [add]
+
+
+class _ListenThrottle:
+    """Keeps a minimum interval between requests that only listen."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    async def wait(self, request: httpx2.Request) -> None:
+        if request.method == "GET":
+            now = time.monotonic()
+            start = max(now, self._next)
+            self._next = start + MIN_LISTEN_INTERVAL
+            await asyncio.sleep(start - now)
+
+
+class _ResponseChecker:
+    """Stores what the SDK does not pass on, and refuses responses that are too large."""
+
+    def __init__(self, state: ConnectionState) -> None:
+        self._state = state
+
+    async def check(self, response: httpx2.Response) -> None:
+        import httpx2
+
+        status = response.status_code
+        self._state.error_status = status if status >= 400 else None
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise httpx2.DecodingError("the server compressed its response although it was asked not to")
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = _define_http_classes()[1](response.stream, self._state.config.max_message_size)
+        call = current_call.get()
+        if call is not None and status >= 400 and _is_tool_call(response.request):
+            call.error_status = status
+            if "mcp-session-id" in response.request.headers:
+                call.is_session_expired = status == 404
+                call.is_session_doubtful = status == 400 and b"session" in (await response.aread()).lower()
+
+
+@cache
+def _define_http_classes() -> tuple[Any, Any]:
+    import httpx2
+
+    class CallFailureClient(httpx2.AsyncClient):
+        """Turns a broken connection of one call into an error response for that call."""
+
+        async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+            try:
+                return await super().send(request, **options)
+            except (httpx2.ReadError, httpx2.WriteError, httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
+                return _make_error_response(request, error)
+            except httpx2.RemoteProtocolError as error:
+                return _make_error_response(request, error)
+
+    class SizeLimitedStream(httpx2.AsyncByteStream):
+        """The body of a response that is read as a whole."""
+
+        def __init__(self, stream: httpx2.AsyncByteStream, max_size: int) -> None:
+            self._stream, self._max_size = stream, max_size
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            try:
+                async for chunk in self._stream:
+                    size += len(chunk)
+                    if size > self._max_size:
+                        raise httpx2.StreamError(f"a response of more than {self._max_size:,} bytes")
+                    yield chunk
+            except httpx2.TransportError as error:
+                raise httpx2.StreamError(f"{CONNECTION_LOST}{describe_cause(error)}") from error
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    return CallFailureClient, SizeLimitedStream
+
+
+def _is_tool_call(request: httpx2.Request) -> bool:
+    is_json = request.headers.get("content-type", "").startswith("application/json")  # which one for a token is not
+    message = json.loads(request.content) if request.method == "POST" and is_json else None
+    return isinstance(message, dict) and message.get("method") == "tools/call"
+
+
+def _make_error_response(request: httpx2.Request, error: httpx2.TransportError) -> httpx2.Response:
+    """A JSON-RPC error for a tool call; any other request raises."""
+    import httpx2
+
+    if not _is_tool_call(request):
+        raise error
+    message = json.loads(request.content)
+    failure = {"code": CONNECTION_CLOSED, "message": f"{CONNECTION_LOST}{describe_cause(error)}"}
+    return httpx2.Response(200, json={"jsonrpc": "2.0", "id": message.get("id"), "error": failure}, request=request)
+
+
+# WebSocket: each JSON-RPC message is one text frame, the subprotocol is `mcp`.
+
+
+@asynccontextmanager
+async def _open_websocket_streams(config: McpServerConfig, state: ConnectionState) -> AsyncIterator[Streams]:
+    try:
+        from websockets.exceptions import ConnectionClosed
+        from websockets.typing import Subprotocol
+    except ImportError:
+        raise MissingExtra("websockets", "mcp") from None
+    async with _define_websocket_connect()(
+        config.url or "",
+        subprotocols=[Subprotocol("mcp")],
+        additional_headers=dict(config.headers),
+        max_size=config.max_message_size,
+        close_timeout=2,
+    ) as connection:
+
+        async def write(text: str, is_urgent: bool) -> None:
+            try:
+                await connection.send(text)
+            except ConnectionClosed as error:
+                raise BrokenPipeError(str(error)) from error
+
+        can_read = asyncio.Event()
+        can_read.set()
+        reader = MessageReader(config.max_actions, lambda is_full: can_read.clear() if is_full else can_read.set())
+        receiving = asyncio.create_task(_receive_frames(connection, reader, can_read, state))
+        try:
+            yield reader, MessageWriter(write)
+        finally:
+            receiving.cancel()
+            await asyncio.wait({receiving})
+
+
+@cache
+def _define_websocket_connect() -> Any:
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import SecurityError
+
+    class ConnectWithinOrigin(connect):
+        """Follows redirects within the server's origin only: headers with secrets must not reach another server."""
+
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            target = super().process_redirect(exc)
+            if isinstance(target, str) and urlsplit(target)[:2] != urlsplit(self.uri)[:2]:
+                address = urlsplit(target)._replace(query="", fragment="").geturl()
+                return SecurityError(
+                    f"it redirects to {address}, which is not followed; use that address if it is right"
+                )
+            return target
+
+    return ConnectWithinOrigin
+
+
+async def _receive_frames(
+    connection: ClientConnection, reader: MessageReader, can_read: asyncio.Event, state: ConnectionState
+) -> None:
+    from mcp.shared.message import SessionMessage
+    from websockets.exceptions import ConnectionClosed
+
+    try:
+        async for frame in connection:
+            try:
+                message = parse_message(frame)
+            except ValueError:
+                state.log.message("warning", f"a frame that is not a protocol message: {frame[:200]!r}")
+                continue
+            reader.add(SessionMessage(message))
+            await can_read.wait()
+    except ConnectionClosed as error:
+        state.end_reason = f"the connection was closed: {error}"
+        state.log.message("warning", state.end_reason)
+    finally:
+        reader.end()
+        state.ended.set()

@@ -1,0 +1,260 @@
+"""Schemas of an OpenAPI document as JSON Schema for the arguments of a call.
+
+OpenAPI's dialects differ from JSON Schema: `nullable`, boolean `exclusiveMinimum`, `type: file`. Real documents also
+contain keywords that no validator accepts. What is understood is converted, the rest is left out: a looser schema is
+still useful, one that does not compile makes the tool unusable. Properties of responses only (`readOnly`) are left out.
+
+A referenced schema becomes one definition, converted once and shared by all actions that use it, so recursion is not a
+problem. A default is mentioned in the description and not kept: the server fills it in, and in a request that changes
+something (PATCH) a filled-in default would be an unintended change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from math import isfinite
+from typing import Any, Final
+
+from ferrule.core.schema_limits import compile_schema, count_values, estimate_cost
+from ferrule.core.spec import JsonSchema
+from ferrule.errors import SpecError
+from ferrule.kinds.openapi.document import OpenApiDocument, select_texts
+
+MAX_DEPTH: Final = 48
+MAX_CONVERTED: Final = 300_000
+MAX_DESCRIPTION: Final = 800
+
+_DEFINITIONS_PREFIX: Final = "#/$defs/"
+_JSON_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
+_JSON_TYPES_BY_NAME: Final = {
+    **{name: name for name in _JSON_TYPES},
+    "file": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+}
+_NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_COUNT_KEYWORDS: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_SCHEMA_KEYWORDS: Final = ("items", "additionalProperties", "not", "contains", "propertyNames")
+_SCHEMA_LIST_KEYWORDS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+
+
+class OpenApiSchemaConverter:
+    """Converts the schemas of one document."""
+
+    def __init__(self, document: OpenApiDocument) -> None:
+        self._document = document
+        self._names: dict[str, str] = {}
+        self._used_names: dict[str, int] = {}
+        self._targets: dict[str, Any] = {}
+        """The schema of each definition by name. It is converted when it is needed, not while another one is converted:
+        chains of references may be longer than Python's stack."""
+        self._definitions: dict[str, tuple[JsonSchema, set[str]]] = {}
+        """Converted definitions, with the names each refers to."""
+        self._converted = 0
+
+    def convert(self, schema: Any, depth: int = 0) -> JsonSchema:
+        """The schema as JSON Schema; `definitions_for` gives what it refers to."""
+        self._converted += 1
+        if self._converted > MAX_CONVERTED:
+            hint = "name the operations you need"
+            raise self._document.error("the document has too many schemas", hint)
+        if not isinstance(schema, dict) or depth > MAX_DEPTH:
+            return {}
+        result = (
+            self._convert_reference(schema)
+            if isinstance(schema.get("$ref"), str)
+            else self._convert_keywords(schema, depth)
+        )
+        description = _build_description(schema)
+        if description:
+            result = {"description": description, **result}
+        return _make_nullable(result) if schema.get("nullable") is True or schema.get("x-nullable") is True else result
+
+    def definitions_for(self, schema: JsonSchema) -> dict[str, JsonSchema]:
+        """Every definition that a converted schema refers to, directly or not, by name."""
+        definitions: dict[str, JsonSchema] = {}
+        pending = sorted(_find_references(schema))
+        while pending:
+            name = pending.pop()
+            if name not in definitions:
+                definitions[name], references = self._convert_definition(name)
+                pending += references
+        return dict(sorted(definitions.items()))
+
+    def _convert_definition(self, name: str) -> tuple[JsonSchema, set[str]]:
+        if name not in self._definitions:
+            definition = self.convert(self._targets[name])
+            self._definitions[name] = definition, _find_references(definition)
+        return self._definitions[name]
+
+    def _convert_reference(self, schema: JsonSchema) -> JsonSchema:
+        ref = schema["$ref"]
+        if ref not in self._names:
+            self._names[ref] = name = make_unique_name(_name_of_reference(ref), self._used_names)
+            self._targets[name] = self._document.resolve(schema)
+        return {"$ref": f"{_DEFINITIONS_PREFIX}{self._names[ref]}"}
+
+    def _convert_keywords(self, schema: JsonSchema, depth: int) -> JsonSchema:
+        result: JsonSchema = {}
+        if types := _convert_types(schema.get("type")):
+            result["type"] = types[0] if len(types) == 1 else types
+        result |= _copy_plain_keywords(schema)
+        for keyword in _SCHEMA_KEYWORDS:
+            inner = schema.get(keyword)
+            if isinstance(inner, bool) and keyword == "additionalProperties":
+                result[keyword] = inner
+            elif isinstance(inner, dict):
+                result[keyword] = self.convert(inner, depth + 1)
+        for keyword in _SCHEMA_LIST_KEYWORDS:
+            inner = schema.get(keyword)
+            if isinstance(inner, list) and inner:
+                result[keyword] = [self.convert(each, depth + 1) for each in inner]
+        if isinstance(schema.get("properties"), dict):
+            result |= self._convert_properties(schema, depth)
+        elif required := select_texts(schema.get("required")):
+            result["required"] = required
+        return _remove_conflicting_type(result)
+
+    def _convert_properties(self, schema: JsonSchema, depth: int) -> JsonSchema:
+        properties = schema["properties"]
+        writable = {n: p for n, p in properties.items() if self._document.resolve(p).get("readOnly") is not True}
+        result: JsonSchema = {"properties": {name: self.convert(each, depth + 1) for name, each in writable.items()}}
+        read_only = properties.keys() - writable.keys()
+        if required := [name for name in select_texts(schema.get("required")) if name not in read_only]:
+            result["required"] = required
+        return result
+
+
+def make_unique_name(name: str, used_names: dict[str, int]) -> str:
+    """Return the name, with a number if it is already in use, and add it to the names in use."""
+    number, unique = used_names.get(name, 1), name
+    while unique in used_names:
+        number += 1
+        unique = f"{name}_{number}"
+    used_names[name] = number
+    used_names.setdefault(unique, 1)
+    return unique
+
+
+def is_value_valid(value: Any, schema: JsonSchema) -> bool:
+    """Whether a converted schema accepts a value; False when it has references."""
+    if _find_references(schema):
+        return False
+    try:
+        return estimate_cost(schema).permits(count_values(value)) and bool(compile_schema(schema).is_valid(value))
+    except (ValueError, SpecError):
+        return False
+
+
+def shorten_description(text: Any, limit: int = MAX_DESCRIPTION) -> str:
+    """A description without blank lines, cut when it is too long."""
+    plain = re.sub(r"\s*\n\s*", "\n", text).strip() if isinstance(text, str) else ""
+    return plain if len(plain) <= limit else f"{plain[:limit].rstrip()}…"
+
+
+def _build_description(schema: JsonSchema) -> str:
+    parts = [shorten_description(schema.get("description"))]
+    if "default" in schema and len(default := json.dumps(schema["default"], ensure_ascii=False, default=str)) <= 80:
+        parts.append(f"Default: {default}.")
+    return " ".join(part for part in parts if part)
+
+
+def _convert_types(value: Any) -> list[str]:
+    types = [
+        _JSON_TYPES_BY_NAME.get(name)
+        for name in (value if isinstance(value, list) else [value])
+        if isinstance(name, str)
+    ]
+    return [] if None in types else list(dict.fromkeys(name for name in types if name))
+
+
+def _copy_plain_keywords(schema: JsonSchema) -> JsonSchema:
+    """The keywords whose values are not schemas; invalid ones are left out."""
+    result: JsonSchema = {}
+    for keyword in _NUMBER_KEYWORDS:
+        if _is_finite_number(schema.get(keyword)) and (keyword != "multipleOf" or schema[keyword] > 0):
+            result[keyword] = schema[keyword]
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if schema.get(exclusive) is True and bound in result:  # OpenAPI before 3.1
+            result[exclusive] = result.pop(bound)
+    for keyword in _COUNT_KEYWORDS:
+        if _is_finite_number(schema.get(keyword)) and schema[keyword] >= 0 and schema[keyword] == int(schema[keyword]):
+            result[keyword] = int(schema[keyword])
+    if isinstance(schema.get("pattern"), str) and _is_valid_pattern(schema["pattern"]):
+        result["pattern"] = schema["pattern"]
+    if isinstance(schema.get("format"), str):
+        result["format"] = schema["format"]
+    for keyword in ("uniqueItems", "deprecated", "writeOnly"):
+        if schema.get(keyword) is True:
+            result[keyword] = True
+    if schema.get("format") == "password":
+        result["writeOnly"] = True  # never recorded
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        result["enum"] = list(schema["enum"])
+    if "const" in schema:
+        result["const"] = schema["const"]
+    example = schema.get("example")
+    if _is_finite_number(example) or (isinstance(example, str) and 0 < len(example) <= 80):
+        result["examples"] = [example]
+    return result
+
+
+def _remove_conflicting_type(schema: JsonSchema) -> JsonSchema:
+    """Remove the type if it excludes all the enumerated values (`type: integer` with "1", "2")."""
+    if "enum" in schema and "type" in schema:
+        only_type = {"type": schema["type"]}
+        if not any(is_value_valid(value, only_type) for value in schema["enum"]):
+            return {keyword: value for keyword, value in schema.items() if keyword != "type"}
+    return schema
+
+
+def _make_nullable(schema: JsonSchema) -> JsonSchema:
+    if isinstance(schema.get("type"), str):
+        nullable = {**schema, "type": list(dict.fromkeys([schema["type"], "null"]))}
+        if "enum" in schema and None not in schema["enum"]:
+            nullable["enum"] = [*schema["enum"], None]
+        return nullable
+    if not schema.keys() - {"description"}:
+        return schema
+    description = {"description": schema["description"]} if "description" in schema else {}
+    rest = {keyword: value for keyword, value in schema.items() if keyword != "description"}
+    return {**description, "anyOf": [rest, {"type": "null"}]}
+
+
+def _find_references(value: Any) -> set[str]:
+    return set(_walk_references(value))
+
+
+def _walk_references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        ref = value.get("$ref")
+        if isinstance(ref, str) and ref.startswith(_DEFINITIONS_PREFIX):
+            yield ref.removeprefix(_DEFINITIONS_PREFIX)
+        for inner in value.values():
+            yield from _walk_references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _walk_references(inner)
+
+
+def _name_of_reference(ref: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2]) or "schema"
+
+
+def _is_finite_number(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, float) and isfinite(value))
+
+
+@lru_cache(maxsize=1024)
+def _is_valid_pattern(pattern: str) -> bool:
+    try:
+        compile_schema({"pattern": pattern})
+    except ValueError:
+        return False
+    return True

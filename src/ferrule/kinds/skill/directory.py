@@ -1,0 +1,145 @@
+"""Folders of skills: Python files at the top, and folders with a `SKILL.md` a few levels deep.
+
+What lies inside a skill belongs to it and is not searched. Hidden folders are skipped, unless one of them is the
+directory itself (`.claude/skills`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from ferrule.kinds.function.python_file import find_decorated, public_classes, read_python_file
+from ferrule.kinds.loading import DirectorySource
+from ferrule.kinds.skill.skill_file import SOURCE, read_skill_file
+from ferrule.kinds.source import (
+    PYTHON_SUFFIXES,
+    LoadedFile,
+    LoadReport,
+    WatchedFolder,
+    check_or_false,
+    combine_into_report,
+)
+
+logger = logging.getLogger("ferrule.kinds")
+
+DOCUMENTS: Final = ("SKILL.md", "skill.md")
+MAX_FOLDER_DEPTH: Final = 5
+MAX_FOLDERS: Final = 2_000
+"""That are searched."""
+MAX_ENTRIES: Final = 20_000
+"""Of one folder that are looked at."""
+_IGNORED_FOLDERS: Final = frozenset({"node_modules", "__pycache__"})
+
+
+class SkillsDirectory:
+    """The skills of one or more folders. If two have the same name, the first is used and the other is reported."""
+
+    def __init__(self, *directories: str | Path) -> None:
+        self._folders = [DirectorySource(each, files=skill_files, read=_read_skills) for each in directories]
+
+    def load(self) -> LoadReport:
+        """All skills as the files are now. Python files are executed, which may take long: call it in a thread."""
+        reports = {folder.directory: folder.load() for folder in self._folders}
+        total = combine_into_report(
+            (directory, LoadedFile(tools=report.tools, errors=report.errors)) for directory, report in reports.items()
+        )
+        return replace(total, files=tuple(path for report in reports.values() for path in report.files))
+
+    def watched_folders(self) -> Sequence[WatchedFolder]:
+        return [WatchedFolder(each.directory, watched_skill_files, skill_folders) for each in self._folders]
+
+
+def _read_skills(path: Path) -> LoadedFile:
+    return read_python_skills(path) if path.suffix.lower() in PYTHON_SUFFIXES else read_skill_file(path)
+
+
+# Finding files
+
+
+def find_skill_file(folder: Path) -> Path | None:
+    """The `SKILL.md` of a folder, if it has one."""
+    return next((path for name in DOCUMENTS if os.path.lexists(path := folder / name)), None)
+
+
+def skill_files(directory: Path) -> list[Path]:
+    """The files that define skills, ordered by path."""
+    return [path for path in watched_skill_files(directory) if not path.name.startswith("_")]
+
+
+def watched_skill_files(directory: Path) -> list[Path]:
+    """The files that define skills and the helper modules they may import, ordered by path."""
+    documents = [path for folder in skill_folders(directory) if (path := find_skill_file(folder)) is not None]
+    if find_skill_file(directory) is not None:
+        return documents
+    files = [Path(entry.path) for entry in _list_entries(directory) if check_or_false(entry.is_file)]
+    return sorted([*documents, *(path for path in files if path.suffix.lower() in PYTHON_SUFFIXES)])
+
+
+def skill_folders(directory: Path) -> list[Path]:
+    """The directory, even if it does not exist, and the folders in it that are or may contain skills, in order.
+
+    A link that leads out of the directory counts if it leads to a skill; what else is there is not searched.
+    """
+    root = Path(os.path.realpath(directory))
+    folders, visited = [directory], {root}
+    remaining = deque([(directory, MAX_FOLDER_DEPTH)])
+    while remaining:
+        folder, depth = remaining.popleft()
+        for path in _subfolders_to_search(folder, is_top=folder == directory) if depth else ():
+            real = Path(os.path.realpath(path))
+            if real in visited or not (real.is_relative_to(root) or find_skill_file(path) is not None):
+                continue
+            if len(folders) == MAX_FOLDERS:
+                logger.warning("folder=<%s>, limit=<%d> | too many folders: not all are searched", root, MAX_FOLDERS)
+                return sorted(folders)
+            visited.add(real)
+            folders.append(path)
+            remaining.append((path, depth - 1))
+    return sorted(folders)
+
+
+def _subfolders_to_search(folder: Path, *, is_top: bool) -> list[Path]:
+    """The folders to search in a folder; none in a skill. Links come last, so that a skill is found by its own path."""
+    if find_skill_file(folder) is not None:
+        return []
+    try:
+        entries = [entry for entry in _list_entries(folder) if _may_contain_skills(entry)]
+    except OSError:
+        if is_top:
+            raise
+        return []  # a folder that cannot be read must not hide the others
+    return [Path(entry.path) for entry in sorted(entries, key=lambda entry: (entry.is_symlink(), entry.name))]
+
+
+def _may_contain_skills(entry: os.DirEntry[str]) -> bool:
+    return not entry.name.startswith("_") and entry.name not in _IGNORED_FOLDERS and check_or_false(entry.is_dir)
+
+
+def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in islice(entries, MAX_ENTRIES) if not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+# Skills in Python: each public class of a file is a tool and its methods are the actions. In a file that uses `@tool`,
+# only what is decorated counts.
+
+
+def read_python_skills(path: Path) -> LoadedFile:
+    """The skills of one Python file, or what is wrong with it. The file is executed, as by an import."""
+    loaded = read_python_file(path, _select_skills)
+    return replace(loaded, tools=tuple(replace(tool, source=SOURCE) for tool in loaded.tools))
+
+
+def _select_skills(module: ModuleType) -> list[Any]:
+    return list(find_decorated(module)) or public_classes(module)

@@ -1,0 +1,79 @@
+"""The front matter of a `SKILL.md`: the six keys of the Agent Skills specification, of which two are required.
+
+Files are read leniently: a value of the wrong type counts as missing, and the most common mistake, an unquoted `: `
+inside a description, is understood. A module of its own because importing pydantic takes 80 ms: it is loaded when the
+first skill is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from ferrule.errors import LoadError
+from ferrule.kinds.skill.folder import split_front_matter
+from ferrule.kinds.yaml.reader import Document, read_documents
+
+_PLAIN_LINE: Final = re.compile(r"^(name|description|license|compatibility):[ \t]+([^\s'\"|>&*\[{#!%@`].*)$", re.M)
+_TOOL_NAME: Final = re.compile(r"(?:[^\s,(]|\([^()]*\))+")
+
+
+def parse_tool_names(value: Any) -> tuple[str, ...]:
+    """The names in `allowed-tools`: `Read Bash(git add:*)`, with or without commas, or a list."""
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+    return tuple(dict.fromkeys(_TOOL_NAME.findall(text)))
+
+
+_Text = Annotated[str, BeforeValidator(lambda value: value.strip() if isinstance(value, str) else "")]
+_Mapping = Annotated[dict[str, Any], BeforeValidator(lambda value: value if isinstance(value, dict) else {})]
+
+
+class SkillFrontMatter(BaseModel):
+    """What a skill says about itself."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: _Text = ""
+    description: _Text = ""
+    license: _Text = ""
+    compatibility: _Text = ""
+    metadata: _Mapping = Field(default_factory=dict)
+    allowed_tools: Annotated[tuple[str, ...], BeforeValidator(parse_tool_names)] = Field((), alias="allowed-tools")
+
+
+KEYS: Final = tuple(field.alias or name for name, field in SkillFrontMatter.model_fields.items())
+
+
+def read_front_matter(content: bytes, path: Path) -> tuple[SkillFrontMatter, Document]:
+    """The front matter, and the YAML document that knows the line of each key; LoadError when the file has none."""
+    try:
+        text = split_front_matter(content.decode("utf-8-sig")).front_matter
+    except UnicodeDecodeError:
+        raise LoadError("the file is not UTF-8", path=path, hint="save it as UTF-8") from None
+    except ValueError as error:
+        raise LoadError(str(error), path=path, line=1, hint="begin with ---, name: …, description: …, ---") from None
+    hint = "write name: … and description: …"
+    if not text.strip():
+        raise LoadError("the front matter is empty", path=path, line=2, hint=hint)
+    document = _read_yaml(text, path)
+    if not isinstance(document.value, dict):
+        raise LoadError("the front matter is not a mapping", path=path, line=2, hint=hint)
+    # Numbers are taken as they are written: a name 1.10 is not 1.1.
+    numbers = {key: document.texts[(key,)] for key, value in document.value.items() if isinstance(value, (int, float))}
+    return SkillFrontMatter.model_validate({**document.value, **numbers}), document
+
+
+def _read_yaml(text: str, path: Path) -> Document:
+    # The line of the opening fence is put back, so that line numbers are those of the file.
+    try:
+        return read_documents(f"\n{text}".encode(), path)[0]
+    except LoadError as error:
+        quoted = _PLAIN_LINE.sub(lambda match: f"{match[1]}: {json.dumps(match[2].rstrip(), ensure_ascii=False)}", text)
+        try:
+            return read_documents(f"\n{quoted}".encode(), path)[0]
+        except LoadError:
+            raise error from None

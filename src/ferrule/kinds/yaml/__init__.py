@@ -1,0 +1,1 @@
+"""Tools described in YAML files."""

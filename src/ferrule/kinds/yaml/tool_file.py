@@ -1,0 +1,73 @@
+"""Tools described in YAML files.
+
+One document describes one tool; a file may have several documents. All problems of a file are reported together, each
+with its line and what to write instead. See docs/yaml-tools.md for the format.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ferrule.core.spec import Tool
+from ferrule.errors import LoadError, SetupError
+from ferrule.kinds.function.targets import ImportedTarget
+from ferrule.kinds.source import (
+    YAML_SUFFIXES,
+    LoadedFile,
+    LoadReport,
+    combine_into_report,
+    digest,
+    digest_file,
+    load_or_report,
+    tool_files,
+)
+from ferrule.kinds.yaml.reader import read_documents, read_file_content
+
+
+class ToolConfigLoader:
+    """Loads the YAML files of a folder. An invalid file is reported and never stops the others."""
+
+    def __init__(self, directory: str | Path | None = None) -> None:
+        self.directory = None if directory is None else Path(directory)
+
+    def load(self, directory: str | Path | None = None) -> LoadReport:
+        folder = self.directory if directory is None else Path(directory)
+        if folder is None:
+            raise SetupError("No folder was given. Use ToolConfigLoader('tools') or loader.load('tools')")
+        if not folder.is_dir():
+            return LoadReport(errors=(LoadError("there is no such folder", path=folder),))
+        return combine_into_report(
+            (path, load_or_report(read_tool_file, path)) for path in tool_files(folder, YAML_SUFFIXES)
+        )
+
+    def load_file(self, path: str | Path) -> LoadReport:
+        return combine_into_report([(Path(path), load_or_report(read_tool_file, Path(path)))])
+
+
+def read_tool_file(path: Path) -> LoadedFile:
+    """The tools of one YAML file, or what is wrong with it."""
+    from ferrule.kinds.yaml.tool_reader import read_tool  # imports pydantic: only when a file is read
+
+    try:
+        content = read_file_content(path)
+        documents = read_documents(content, path)
+        tools = [tool for document in documents if (tool := read_tool(document)) is not None]
+    except LoadError as error:
+        return LoadedFile(errors=(error,))
+    errors = [error for document in documents for error in document.errors]
+    if errors:
+        return LoadedFile(errors=tuple(sorted(errors, key=lambda error: error.line or 1)))
+    digests = {path: digest(content)}
+    for tool in tools:
+        digests |= _module_digests(tool, path)
+    return LoadedFile(tools=tuple(tools), digests=digests)
+
+
+def _module_digests(tool: Tool, path: Path) -> dict[Path, str]:
+    """The Python files next to the YAML file that belong to a tool, or would if they existed."""
+    if not isinstance(tool.target, ImportedTarget):
+        return {}
+    if tool.target.version is None:
+        candidate = path.with_name(f"{tool.target.module}.py")
+        return {candidate: digest_file(candidate)}
+    return {each: digest(source) for each, source in tool.target.version.sources.items()}

@@ -1,0 +1,365 @@
+"""Claude, through Anthropic's API."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from ferrule.core.content import encode_json
+from ferrule.core.messages import Usage, arguments_to_send, decode_tool_call
+from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
+from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable
+from ferrule.models.anthropic_messages import Block, Turn, to_anthropic_conversation, to_anthropic_tools
+from ferrule.models.network_model import (
+    COMMON_SDK_ERRORS,
+    ErrorTable,
+    FeatureNegotiation,
+    LazyClient,
+    OptionalFeature,
+    Reductions,
+    read_events,
+    report_unreadable_reply,
+    schema_instruction,
+)
+from ferrule.models.reply_checks import ApiKeyFilter, complete_usage, read_count, read_field, read_text
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+ANTHROPIC_ERRORS: Final[ErrorTable] = {
+    **COMMON_SDK_ERRORS,
+    "AnthropicError": "refused",
+    "APIWebhookValidationError": "refused",
+    "RequestTimeoutError": "unavailable",
+    "PreconditionFailedError": "refused",
+    "ContentTooLargeError": "refused",
+    "EnforcedSpendLimitReachedError": "refused",
+    "RequestHeaderFieldsTooLargeError": "refused",
+    "ClientClosedRequestError": "unavailable",
+    "HTTPNotImplementedError": "refused",
+    "ServiceUnavailableError": "unavailable",
+    "GatewayTimeoutError": "unavailable",
+    "OverloadedError": "unavailable",
+    "RetryableError": "unavailable",
+    "CredentialsError": "refused",
+    "WorkloadIdentityError": "refused",
+}
+_FEATURES: Final = (
+    # Claude refuses forced calls where it always thinks.
+    OptionalFeature(name="choice", parameters=("tool_choice",), keywords=("tool_choice", "tool choice", "forced tool")),
+    OptionalFeature(
+        name="answer", parameters=("output_config",), keywords=("output_config", "json_schema", "schema", "structured")
+    ),
+    OptionalFeature(
+        name="thinking", parameters=("messages",), keywords=("signature", "thinking block", "thinking` block")
+    ),
+    OptionalFeature(name="cache", parameters=("cache_control",), keywords=("cache_control", "cache control")),
+)
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refused",
+}
+_CACHE_MARK: Final = {"cache_control": {"type": "ephemeral"}}
+_TOOL_CHOICES: Final = {"required": {"type": "any"}, "none": {"type": "none"}}
+_THINKING_BLOCKS: Final = ("thinking", "redacted_thinking")
+_MAX_ANSWERS_WITH_THINKING: Final = 1000
+
+
+class AnthropicModel:
+    """A model of Anthropic, or of a server that offers the same API.
+
+    Key and base URL are read from the environment by Anthropic's SDK (`ANTHROPIC_API_KEY`, …) unless they are passed.
+    If a base URL is passed, the key of the environment is not sent to it.
+    `temperature` is not sent: Anthropic's API no longer has it.
+    """
+
+    def __init__(
+        self, model: str, *, base_url: str | None = None, api_key: str | None = None, max_tokens: int = 16_384
+    ) -> None:
+        self.model = model
+        self.base_url = base_url
+        self.max_tokens = max_tokens
+        """For requests without a limit: this API requires one. Thinking counts."""
+        self._api_key = api_key or ("none" if base_url else None)
+        self._client = LazyClient(self._create_client)
+        self._negotiation = FeatureNegotiation(self.name, _FEATURES, ANTHROPIC_ERRORS)
+        self._thinking = ThinkingHistory()
+
+    @property
+    def name(self) -> str:
+        return f"anthropic:{self.model}"
+
+    async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
+        request = ModelRequest.of(request)
+        client = await self._client.get()
+        key = ApiKeyFilter(client.api_key or client.auth_token, on_text)
+        reply = self._negotiation.send(
+            lambda reductions: self._build_parameters(request, reductions),
+            lambda parameters: self._send_request(client, parameters, key.on_text),
+        )
+        return complete_usage(await key.redact(reply), request)
+
+    async def aclose(self) -> None:
+        """Close the connections. The model can still be used; it opens new ones."""
+        await self._client.aclose()
+
+    async def _send_request(
+        self, client: AsyncAnthropic, parameters: dict[str, Any], on_text: TextSink | None
+    ) -> ModelReply:
+        # Always as a stream: long answers are refused otherwise, and only the stream shows that the arguments of a
+        # call that was cut off are incomplete.
+        builder = AnthropicReplyBuilder(on_text)
+        with report_unreadable_reply(self.name):
+            events = await client.messages.create(**parameters, stream=True)
+        async with events as stream:
+            async for event in read_events(stream, self.name):
+                builder.add(event)
+        reply = builder.reply(model=self.name)
+        self._thinking.remember(parameters, builder.content())
+        return reply
+
+    def _build_parameters(self, request: ModelRequest, reductions: Reductions) -> dict[str, Any]:
+        """The parameters of `messages.create`, without what the server has refused before."""
+        reduced = reductions.get
+        system, turns = to_anthropic_conversation(request.messages)
+        parameters: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": request.max_tokens or self.max_tokens,
+            "messages": turns,
+        }
+        if request.tools and not (request.tool_choice == "none" and reduced("choice")):
+            parameters["tools"] = to_anthropic_tools(request.tools)
+            if request.tool_choice != "auto" and not reduced("choice"):
+                parameters["tool_choice"] = _TOOL_CHOICES[request.tool_choice]
+        if request.answer_schema is not None:
+            format = None if reduced("answer") else _answer_format(request.answer_schema)
+            if format is None:
+                system = f"{system}\n\n{schema_instruction(request.answer_schema)}".lstrip()
+            else:
+                parameters["output_config"] = {"format": format}
+        if system:
+            parameters["system"] = [{"type": "text", "text": system}]
+        if not reduced("thinking"):
+            self._thinking.restore(parameters)
+        if not reduced("cache"):
+            _mark_for_cache(parameters)
+        return parameters
+
+    def _create_client(self) -> AsyncAnthropic:
+        try:
+            from anthropic import AnthropicError, AsyncAnthropic
+        except ImportError:
+            raise MissingExtra("anthropic", "anthropic") from None
+        try:
+            client = AsyncAnthropic(api_key=self._api_key, base_url=self.base_url, max_retries=0)
+        except AnthropicError as error:  # it looks for credentials in files, too
+            raise ModelRefused(f"There is no API key for {self.name!r}: {error} Or set ANTHROPIC_API_KEY.") from error
+        if client.api_key is None and client.auth_token is None and client.credentials is None:
+            raise ModelRefused(
+                f"There is no API key for {self.name!r}. Set ANTHROPIC_API_KEY, or run: ferrule models key anthropic"
+            )
+        return client
+
+
+def _answer_format(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The output format for a schema; None for a schema that the API does not support."""
+    from anthropic import transform_schema
+
+    try:
+        return {"type": "json_schema", "schema": transform_schema(dict(schema))}
+    except ValueError:
+        return None
+
+
+def _mark_for_cache(parameters: dict[str, Any]) -> None:
+    """Two marks: after what every conversation shares (tools and system text), and after the conversation so far."""
+    for part in ("system", "tools"):
+        if blocks := parameters.get(part):
+            blocks[-1] = {**blocks[-1], **_CACHE_MARK}
+            break
+    parameters.update(_CACHE_MARK)
+
+
+# Thinking
+
+
+class ThinkingHistory:
+    """Answers that contain thinking, by the request they answered.
+
+    Between its calls Claude continues from what it thought before them, and needs those blocks back unchanged. Messages
+    have no field for them, so the model keeps them here. A thinking block is accepted only after exactly the content it
+    followed: if the system text, the tools or an earlier message has changed, it is left out, which the API allows.
+    """
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[bytes, list[Block]] = OrderedDict()
+
+    def remember(self, parameters: dict[str, Any], answer: list[Block]) -> None:
+        """Store the answer to this request."""
+        if not any(block["type"] in _THINKING_BLOCKS for block in answer):
+            return
+        digest = _start_digest(parameters)
+        for turn in parameters["messages"]:
+            digest.update(encode_json(turn))
+        self._answers[digest.digest()] = answer
+        if len(self._answers) > _MAX_ANSWERS_WITH_THINKING:
+            self._answers.popitem(last=False)
+
+    def restore(self, parameters: dict[str, Any]) -> None:
+        """Put thinking back into the assistant's turns, as far as nothing before it has changed."""
+        if not self._answers:
+            return
+        turns: list[Turn] = parameters["messages"]
+        digest = _start_digest(parameters)
+        for i, turn in enumerate(turns):
+            if turn["role"] == "assistant":
+                answer = self._answers.get(digest.digest())
+                if answer is not None and _visible_content(answer) == _visible_content(turn["content"]):
+                    turns[i] = {**turn, "content": answer}
+            digest.update(encode_json(turns[i]))
+
+
+def _start_digest(parameters: dict[str, Any]) -> Any:
+    """A hash of the system text and the tools, to be continued with the turns."""
+    unmarked = [
+        [
+            {name: value for name, value in block.items() if name != "cache_control"}
+            for block in parameters.get(part, ())
+        ]
+        for part in ("system", "tools")
+    ]
+    return sha256(encode_json(unmarked))
+
+
+def _visible_content(blocks: Sequence[Block]) -> tuple[str, list[Block]]:
+    text = "".join(block["text"] for block in blocks if block["type"] == "text")
+    return text.strip(), [block for block in blocks if block["type"] == "tool_use"]
+
+
+# The reply
+
+
+@dataclass(slots=True)
+class _PartialBlock:
+    kind: str
+    id: str = ""
+    name: str = ""
+    text: list[str] = field(default_factory=list)
+    input: Any = None
+    """Of a `tool_use` that arrived in one piece; usually it arrives as parts of a JSON text."""
+    signature: str = ""
+    """Of thinking: its signature; of redacted thinking: its data."""
+
+
+class AnthropicReplyBuilder:
+    """Builds one reply from the events of a stream."""
+
+    def __init__(self, on_text: TextSink | None) -> None:
+        self._on_text = on_text
+        self._blocks: list[_PartialBlock] = []
+        self._last_block: dict[int, _PartialBlock] = {}
+        """By index: some servers give several blocks the same one."""
+        self._counts: dict[str, int] = {}
+        self._stop_reason: str | None = None
+
+    def add(self, event: Any) -> None:
+        kind, index = read_field(event, "type"), read_count(event, "index") or 0
+        if kind == "content_block_delta":
+            self._add_delta(index, read_field(event, "delta"))
+        elif kind == "content_block_start":
+            self._start_block(index, read_field(event, "content_block"))
+        elif kind == "message_start":
+            self._update_counts(read_field(read_field(event, "message"), "usage"))
+        elif kind == "message_delta":
+            if stop_reason := read_field(read_field(event, "delta"), "stop_reason"):
+                self._stop_reason = stop_reason if isinstance(stop_reason, str) else "unknown"
+            self._update_counts(read_field(event, "usage"))
+
+    def reply(self, *, model: str) -> ModelReply:
+        """The reply; `ModelUnavailable` if the stream ended before it was complete."""
+        if self._stop_reason is None:
+            raise ModelUnavailable(f"Model {model!r} stopped before its answer was complete.")
+        finish = _FINISH_REASONS.get(self._stop_reason, "stop")
+        blocks = self._blocks
+        cut_off = blocks[-1] if blocks and finish == "length" else None
+        return ModelReply(
+            text="".join("".join(block.text) for block in blocks if block.kind == "text"),
+            tool_calls=tuple(
+                decode_tool_call(
+                    block.name, "".join(block.text) or block.input or "", id=block.id, is_cut_off=block is cut_off
+                )
+                for block in blocks
+                if block.kind == "tool_use"
+            ),
+            usage=self._build_usage(),
+            finish_reason=finish,
+            reasoning="".join("".join(block.text) for block in blocks if block.kind == "thinking"),
+        )
+
+    def content(self) -> list[Block]:
+        """The blocks as they arrived, thinking included."""
+        return [_to_request_block(block) for block in self._blocks]
+
+    def _start_block(self, index: int, content: Any) -> None:
+        block = _PartialBlock(
+            kind=read_text(content, "type") or "text",
+            id=read_text(content, "id"),
+            name=read_text(content, "name"),
+            input=read_field(content, "input"),
+            signature=read_text(content, "data") or read_text(content, "signature"),
+        )
+        self._blocks.append(block)
+        self._last_block[index] = block
+        if block.kind == "text":
+            self._add_text(block, read_text(content, "text"))
+
+    def _add_delta(self, index: int, delta: Any) -> None:
+        if index not in self._last_block:
+            self._start_block(index, None)
+        block, kind = self._last_block[index], read_field(delta, "type")
+        if kind == "text_delta":
+            self._add_text(block, read_text(delta, "text"))
+        elif kind == "input_json_delta":
+            block.text.append(read_text(delta, "partial_json"))
+        elif kind == "thinking_delta":
+            block.text.append(read_text(delta, "thinking"))
+        elif kind == "signature_delta":
+            block.signature = read_text(delta, "signature")
+
+    def _add_text(self, block: _PartialBlock, text: str) -> None:
+        block.text.append(text)
+        if self._on_text is not None and text:
+            self._on_text(text)
+
+    def _update_counts(self, usage: Any) -> None:
+        """Counts are totals so far: the last one is valid, and a field it omits keeps its value."""
+        for name in ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"):
+            if (count := read_count(usage, name)) is not None:
+                self._counts[name] = count
+
+    def _build_usage(self) -> Usage:
+        count = self._counts.get
+        cached = count("cache_read_input_tokens", 0)
+        return Usage(
+            requests=1,
+            input_tokens=count("input_tokens", 0) + count("cache_creation_input_tokens", 0) + cached,
+            output_tokens=count("output_tokens", 0),
+            cached_tokens=cached,
+        )
+
+
+def _to_request_block(block: _PartialBlock) -> Block:
+    text = "".join(block.text)
+    if block.kind == "tool_use":
+        arguments = arguments_to_send(text or block.input)
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
+    if block.kind == "thinking":
+        return {"type": "thinking", "thinking": text, "signature": block.signature}
+    if block.kind == "redacted_thinking":
+        return {"type": "redacted_thinking", "data": block.signature}
+    return {"type": block.kind, "text": text}

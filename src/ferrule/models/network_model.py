@@ -1,0 +1,298 @@
+"""What the models of network providers have in common: a client of the provider's SDK, requests that adapt to what a
+server accepts, and errors that say whether to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.utils import mktime_tz, parsedate_tz
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from ferrule.core.content import encode_json
+from ferrule.core.model import ModelReply
+from ferrule.errors import ModelError, ModelRefused, ModelUnavailable, RequestTooLong, error_text
+
+logger = logging.getLogger("ferrule.models")
+
+
+def schema_instruction(schema: Mapping[str, Any]) -> str:
+    """The prompt for models that cannot be constrained to a schema while they write."""
+    return f"Answer with one JSON object and nothing else. It must fit this JSON Schema: {encode_json(schema).decode()}"
+
+
+# The client
+
+
+class Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+ClientT = TypeVar("ClientT", bound=Closable)
+
+
+class LazyClient(Generic[ClientT]):
+    """A client of a provider's SDK, created when it is first needed.
+
+    It is created in a thread, because importing an SDK takes up to a second and would block the event loop. A client's
+    connections belong to one event loop, so each loop gets its own client.
+    """
+
+    def __init__(self, create: Callable[[], ClientT]) -> None:
+        self._create = create
+        self._client: ClientT | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = asyncio.Lock()
+
+    async def get(self) -> ClientT:
+        loop = asyncio.get_running_loop()
+        if self._client is not None and self._loop is loop:
+            return self._client
+        if self._loop is not loop:
+            self._client, self._loop, self._lock = None, loop, asyncio.Lock()
+        async with self._lock:
+            if self._client is None:
+                self._client = await asyncio.to_thread(self._create)
+            return self._client
+
+    async def aclose(self) -> None:
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.close()
+
+
+# Optional features.
+# Servers that offer the same API differ in what they support: one has no `stream_options`, another no `temperature`, a
+# third no JSON Schema, and none announces it. So every feature is requested; a refusal that names one costs one more
+# request, and is remembered.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionalFeature:
+    """Part of a request that a server may not support."""
+
+    name: str
+    parameters: tuple[str, ...]
+    """The request's parameters that ask for it."""
+    keywords: tuple[str, ...]
+    """An error message with one of these is about it."""
+    levels: int = 1
+    """How many times the request can be reduced until the feature is not used at all."""
+
+
+Reductions: TypeAlias = Mapping[str, int]
+"""By how many levels each feature is reduced for this server."""
+Parameters: TypeAlias = dict[str, Any]
+
+_FEATURE_ERRORS = frozenset({400, 422})
+_SIZE_PHRASES = ("context length", "context window", "context size", "too long", "too large", "at most")
+"""Such an error may mention `max_tokens` too, but there the number is wrong and not the parameter."""
+
+
+class FeatureNegotiation:
+    """Sends requests, and sends less when the server refuses a feature. Other failures become model errors."""
+
+    def __init__(self, model: str, features: Sequence[OptionalFeature], errors: ErrorTable) -> None:
+        self._model, self._features, self._errors = model, features, errors
+        self._reductions: Reductions = {}
+
+    async def send(
+        self, build: Callable[[Reductions], Parameters], send: Callable[[Parameters], Awaitable[ModelReply]]
+    ) -> ModelReply:
+        reductions = self._reductions
+        while True:
+            parameters = build(reductions)
+            try:
+                return await send(parameters)
+            except Exception as error:
+                reduced = self._reduce_refused_feature(error, parameters, reductions)
+                if reduced is None:
+                    failure = to_model_error(error, self._errors, model=self._model)
+                    if failure is None:
+                        raise
+                    raise failure from error
+                reductions = reduced
+                if "invalid schema" not in str(error).casefold():  # that is only about this one schema
+                    self._reductions = reduced
+
+    def _reduce_refused_feature(
+        self, error: Exception, parameters: Parameters, reductions: Reductions
+    ) -> Reductions | None:
+        """The reductions to try after this error; None when it is not about any feature."""
+        if getattr(error, "status_code", None) not in _FEATURE_ERRORS:
+            return None
+        message = f"{getattr(error, 'param', '')} {getattr(error, 'body', '')} {error}".casefold()
+        if any(phrase in message for phrase in _SIZE_PHRASES):
+            return None
+        for feature in self._features:
+            level = reductions.get(feature.name, 0)
+            is_used = level < feature.levels and any(parameter in parameters for parameter in feature.parameters)
+            if is_used and any(keyword in message for keyword in feature.keywords):
+                logger.warning(
+                    "model=<%s>, feature=<%s> | not supported by the server, the request is reduced",
+                    self._model,
+                    feature.name,
+                )
+                return {**reductions, feature.name: level + 1}
+        return None
+
+
+# Reading replies. SDKs do not check what a server sends, and fail in any way over a reply of another form.
+
+
+@contextmanager
+def report_unreadable_reply(model: str) -> Iterator[None]:
+    """What an SDK raises over a reply that it cannot read becomes `ModelUnavailable`."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        problem = error_text(error)[:_MAX_MESSAGE]
+        raise ModelUnavailable(f"Model {model!r} sent a reply that cannot be read: {problem}") from error
+
+
+async def read_events(stream: Any, model: str) -> AsyncIterator[Any]:
+    """The events of a reply that is streamed."""
+    events = aiter(stream)
+    while True:
+        with report_unreadable_reply(model):
+            try:
+                event = await anext(events)
+            except StopAsyncIteration:
+                return
+        yield event
+
+
+# Errors: exceptions of SDKs become `ModelUnavailable` (try later) or `ModelRefused` (do not).
+
+ErrorClass: TypeAlias = Literal["unavailable", "refused", "by_status", "by_message"]
+"""What an exception becomes; the last two depend on its content."""
+ErrorTable: TypeAlias = Mapping[str, ErrorClass]
+"""By the names of exception classes, so that the table does not need the SDK to be imported."""
+COMMON_SDK_ERRORS: ErrorTable = {
+    "APIError": "by_message",
+    "APIConnectionError": "unavailable",
+    "APITimeoutError": "unavailable",
+    "APIResponseValidationError": "unavailable",
+    "APIStatusError": "by_status",
+    "BadRequestError": "refused",
+    "AuthenticationError": "refused",
+    "PermissionDeniedError": "refused",
+    "NotFoundError": "refused",
+    "ConflictError": "unavailable",
+    "UnprocessableEntityError": "refused",
+    "RateLimitError": "by_status",
+    "InternalServerError": "by_status",
+    # Not defined by the SDKs, but they let them through: broken connections, and responses that are not JSON.
+    "TransportError": "unavailable",
+    "JSONDecodeError": "unavailable",
+    "UnicodeDecodeError": "unavailable",
+}
+"""The exceptions that the SDKs of OpenAI and Anthropic both have."""
+
+_TEMPORARY_STATUS = frozenset({408, 409, 421, 423, 425, 429, 499})
+_QUOTA_PHRASES = ("insufficient_quota", "billing", "credit balance", "spend_limit", "spend limit")
+_TOO_LONG_PHRASES = ("context_length", "context length", "context window", "context size", "prompt is too long")
+_PERMANENT_PHRASES = (
+    *_QUOTA_PHRASES,
+    *_TOO_LONG_PHRASES,
+    *("invalid_request", "not_found", "authentication", "permission", "invalid_api_key"),
+)
+"""Errors with these do not pass, whatever their status is."""
+_ADVICE = {
+    400: "Change the request.",
+    401: "Check the API key.",
+    402: "Check the account.",
+    403: "Check what the API key may do.",
+    404: "Check the name of the model and the base URL.",
+    413: "Send less.",
+}
+_MAX_MESSAGE = 1000
+
+
+def classify_error(error: BaseException, table: ErrorTable) -> ErrorClass | None:
+    """By the nearest base class that the table names; None for an exception that is not the SDK's."""
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return next((table[name] for name in names if name in table), None)
+
+
+def to_model_error(error: Exception, table: ErrorTable, *, model: str) -> ModelError | None:
+    """What to raise instead. None: the exception is not the SDK's, and is raised unchanged."""
+    error_class = classify_error(error, table)
+    if error_class is None:
+        return None
+    status, details = getattr(error, "status_code", None), _searchable_text(error)
+    if error_class == "by_status":
+        error_class = _classify_by_status(status, details)
+    elif error_class == "by_message":
+        error_class = "refused" if _is_permanent(details) else "unavailable"
+    message = _error_message(error)
+    message += "" if message.endswith((".", "!", "?")) else "."
+    suffix = f" (status {status})" if isinstance(status, int) and status >= 400 else ""
+    if error_class == "refused":
+        advice = _ADVICE.get(status, "") if isinstance(status, int) else ""
+        is_too_long = status == 413 or any(phrase in details for phrase in _TOO_LONG_PHRASES)
+        kind = RequestTooLong if is_too_long else ModelRefused
+        return kind(f"Model {model!r} refused the request{suffix}: {message} {advice}".rstrip())
+    return ModelUnavailable(
+        f"Model {model!r} is not available{suffix}: {message}", retry_after=_read_retry_after(error)
+    )
+
+
+def _classify_by_status(status: Any, details: str) -> ErrorClass:
+    if status == 501 or not isinstance(status, int):
+        return "refused"
+    if status < 400:  # an error inside a stream whose start was fine
+        return "refused" if _is_permanent(details) else "unavailable"
+    if status == 429:
+        return "refused" if any(phrase in details for phrase in _QUOTA_PHRASES) else "unavailable"
+    return "unavailable" if status >= 500 or status in _TEMPORARY_STATUS else "refused"
+
+
+def _is_permanent(details: str) -> bool:
+    return any(phrase in details for phrase in _PERMANENT_PHRASES)
+
+
+def _searchable_text(error: Exception) -> str:
+    return f"{getattr(error, 'code', '')} {getattr(error, 'type', '')} {getattr(error, 'body', '')} {error}".casefold()
+
+
+def _error_message(error: Exception) -> str:
+    """The server's own sentence where its response has one, else the exception's text and its cause."""
+    body = getattr(error, "body", None)
+    inner = body.get("error", body) if isinstance(body, Mapping) else body
+    if isinstance(inner, Mapping):
+        inner = inner.get("message") or inner.get("detail")
+    if isinstance(inner, str) and inner.strip():
+        return inner.strip()[:_MAX_MESSAGE]
+    message = error_text(error) or type(error).__name__
+    if getattr(error, "status_code", None) is None and (url := _request_url(error)):
+        message = f"{message.rstrip('.')} ({url})."
+    cause = error_text(error.__cause__) if error.__cause__ is not None else ""
+    return f"{message} {cause}".strip()[:_MAX_MESSAGE]
+
+
+def _request_url(error: Exception) -> str:
+    """Where the request was sent, for an error without a response."""
+    request = getattr(error, "request", None)
+    return str(getattr(request, "url", "")).partition("?")[0]
+
+
+def _read_retry_after(error: Exception) -> float | None:
+    """Seconds, from `retry-after-ms`, or from `retry-after` as seconds or as a date."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * unit
+        except ValueError:
+            continue
+        return seconds if math.isfinite(seconds) and seconds >= 0 else None
+    date = parsedate_tz(headers.get("retry-after", ""))
+    try:
+        return None if date is None else max(0.0, mktime_tz(date) - time.time())
+    except (OverflowError, ValueError):  # a year that no calendar has
+        return None

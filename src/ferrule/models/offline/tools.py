@@ -1,0 +1,362 @@
+"""The tools of a request, and the kinds of values that their parameters take.
+
+A kind (`date`, `path`, `place`, …) is derived from type, format, enum, name and description, so that it works for any
+tool. The tools of a request are prepared once and cached: a turn costs the same with ten tools and with a thousand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from ferrule.catalog.search import SearchIndex
+from ferrule.catalog.search.terms import extract_terms
+from ferrule.catalog.tags import DEFAULT_TABLE, extract_tags
+from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.messages import Schema
+from ferrule.core.names import decode_model_name
+from ferrule.core.schema_limits import compile_schema, estimate_cost
+from ferrule.core.spec import JsonSchema, Tool, ToolCapability, ToolSpec
+from ferrule.errors import SpecError
+from ferrule.models.offline.vocabulary import GLOSSARY, significant_terms
+from ferrule.texts.dates import ParsedDate
+from ferrule.texts.language import begins_with_cjk
+
+_MAX_CACHED_LISTS = 4
+_HEAD_TERM_COUNT = 6
+"""The first terms of a description say what the tool does, the others how."""
+CONTROL_TOOLS = frozenset({"finish_task", "ask_user", "search_tools", "call_tool"})
+"""Tools by which a model talks to its agent or looks for other tools; no question asks for them."""
+
+_KIND_BY_FORMAT = {
+    "date": "date",
+    "date-time": "datetime",
+    "time": "time",
+    "uri": "url",
+    "url": "url",
+    "iri": "url",
+    "email": "email",
+    "idn-email": "email",
+    "uuid": "pattern",
+    "ipv4": "pattern",
+}
+_KIND_PATTERNS_OF_NAMES = [
+    (r"time ?zone|\btz\b|时区", "zone"),
+    (r"\bexpr(ession)?\b|\bformula\b|\barithmetic\b|表达式|算式", "expression"),
+    (r"\b(ur[li]|link|href|web ?(site|page)|endpoint)\b|网址|链接", "url"),
+    (r"\be ?-?mails?\b|邮箱|邮件地址", "email"),
+    (r"\b(file ?)?(path|name of file)\b|\bfile( ?name)?\b|\b(directory|dir|folder)\b|路径|文件名|目录|文件夹", "path"),
+    (r"\bdate ?time\b|\btimestamp\b", "datetime"),
+    (r"\bdate\b|\bday\b|日期", "date"),
+    (r"\btime\b|时间|时刻", "time"),
+    (r"\bcurrency\b|货币|币种", "currency"),
+    (r"\b(language|lang|locale)\b|语言|语种", "language"),
+    (
+        r"\b(city|location|place|town|country|region|area|destination|origin|airport)\b|城市|地点|地区|位置|国家|地名",
+        "place",
+    ),
+    (
+        r"\b(id|identifier|number|no|code|sku|ticker|symbol|isbn|ip|key|zip|hash|username|user|login)\b|编号|代码|单号",
+        "id",
+    ),
+]
+_KIND_PATTERNS_OF_DESCRIPTIONS = [
+    (r"\btime ?zone\b|\bIANA\b|时区", "zone"),
+    (r"\b(arithmetic|math\w*) expression\b|\bexpression to (be )?(eval|calc|comp)|表达式|算式", "expression"),
+    (r"\be-?mail address|邮箱", "email"),
+    (r"^\W*(the |a )?(full |complete )?url\b|网址", "url"),
+    (r"%Y.*%H|YYYY.*HH|date and time|date-time|日期时间", "datetime"),
+    (r"%Y-|YYYY|\bdate\b|日期", "date"),
+    (r"\bHH:MM|%H:%M", "time"),
+    (r"\b(file|folder|directory) ?path\b|\bpath (to|of)\b|^\W*the (new )?path\b|文件路径", "path"),
+    (r"^\W*(the |a )?(name of (the |a )?)?(city|town|place|location|country)\b|城市", "place"),
+    (r"^\W*(the |a )?(target |source )?language\b|目标语言|源语言", "language"),
+    (r"\bcurrency code\b|货币代码", "currency"),
+]
+_KIND_BY_NAME = [(re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in _KIND_PATTERNS_OF_NAMES]
+_KIND_BY_DESCRIPTION = [(re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in _KIND_PATTERNS_OF_DESCRIPTIONS]
+_FROM_WORDS = frozenset("from source origin src departure start begin base old original since 源 原".split())
+_TO_WORDS = frozenset(
+    "to target destination dest recipient receiver arrival end new into dst until 目标 收件人".split()
+)
+TITLE_WORDS = frozenset("title name subject label heading caption headline topic".split())
+BODY_WORDS = frozenset("text message body content note comment description msg reminder task item prompt input".split())
+QUERY_WORDS = frozenset("query q keyword keywords search term terms question phrase topic".split())
+_LANGUAGE_CODE = re.compile(r"\b(?:ISO|codes?)\b|代码|['\"‘“(](?:en|fr|de|es|zh|ja)['\"’”),]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferedParameter:
+    """One parameter of a tool."""
+
+    name: str
+    schema: JsonSchema
+    root: JsonSchema
+    kind: str
+    is_required: bool
+    words: tuple[str, ...]
+    """The words of its name."""
+    role: str
+    """`from`, `to` or empty: which of two values of one kind it takes."""
+
+    @property
+    def description(self) -> str:
+        return str(self.schema.get("description") or "")
+
+    @cached_property
+    def significant_words(self) -> set[str]:
+        return set(significant_terms(" ".join(self.words)))
+
+    @property
+    def item(self) -> OfferedParameter:
+        """One item of a list, as a parameter."""
+        return _read_parameter(self.name, self.schema.get("items") or {}, self.root, self.is_required)
+
+    def convert(self, value: Any) -> Any:
+        """The value in the form that the schema asks for; None if it does not accept the value."""
+        value = self._format_value(value)
+        return value if value is not None and self._accepts(value) else None
+
+    def _format_value(self, value: Any) -> Any:
+        if isinstance(value, ParsedDate):
+            return self._format_date(value)
+        if self.kind == "number" and self.schema.get("type") == "integer":
+            return int(value) if float(value).is_integer() else None
+        if self.kind == "language" and isinstance(value, str) and re.fullmatch(r"[A-Z][a-z]+ [a-z]{2}", value):
+            name, code = value.split()
+            hints = f"{self.description} {self.schema.get('examples', '')}"
+            return code if _LANGUAGE_CODE.search(hints) or "code" in self.words else name
+        return value
+
+    def _format_date(self, date: ParsedDate) -> str | None:
+        if (self.kind != "time" and not date.has_day) or (self.kind == "time" and not date.has_time):
+            return None
+        at = date.at.replace(microsecond=0, tzinfo=None)
+        if self.kind == "date":
+            return at.date().isoformat()
+        if self.kind == "time":
+            has_seconds = self.schema.get("format") == "time" or "HH:MM:SS" in self.description
+            return at.strftime("%H:%M:%S" if has_seconds else "%H:%M")
+        at = at if date.has_time else datetime.combine(at.date(), datetime.min.time())
+        return at.isoformat(" " if "YYYY-MM-DD HH" in self.description else "T")
+
+    def _accepts(self, value: Any) -> bool:
+        validator = self._validator
+        return validator is None or validator.is_valid(value)
+
+    @cached_property
+    def _validator(self) -> Any:
+        # `format` is an annotation only, and dates in the requested notation need not follow it.
+        return _build_validator({key: value for key, value in self.schema.items() if key != "format"})
+
+
+def _read_parameters(schema: JsonSchema) -> list[OfferedParameter]:
+    """The parameters of a function schema, required ones first."""
+    root = resolve_schema(schema, schema)
+    required = root.get("required")
+    names = required if isinstance(required, list) else []
+    parameters = [_read_parameter(name, inner, schema, name in names) for name, inner in properties_of(root).items()]
+    return sorted(parameters, key=lambda parameter: not parameter.is_required)
+
+
+def _read_parameter(name: str, schema: Any, root: JsonSchema, is_required: bool) -> OfferedParameter:
+    whole = resolve_schema(schema, root)
+    options = [option for option in list_branches(whole, root) if allowed_types(option) != ["null"]] or [{}]
+    # A description beside anyOf belongs to every option.
+    chosen = {**{k: v for k, v in whole.items() if k in ("description", "default", "examples")}, **options[0]}
+    spaced = re.sub(r"[\W_]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).strip().lower()
+    words = tuple(spaced.split())
+    return OfferedParameter(
+        name=name,
+        schema=chosen,
+        root=root,
+        kind=_derive_kind(spaced, chosen),
+        is_required=is_required,
+        words=words,
+        role="from" if _FROM_WORDS & {*words} else "to" if _TO_WORDS & {*words} else "",
+    )
+
+
+def _derive_kind(name: str, schema: Mapping[str, Any]) -> str:
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return "enum"
+    types = [kind for kind in allowed_types(dict(schema)) if kind != "null"]
+    kind = types[0] if types else "object" if "properties" in schema else "string"
+    if kind in ("integer", "number"):
+        return "number"
+    if kind in ("boolean", "array", "object"):
+        return kind
+    format = schema.get("format")
+    if isinstance(format, str) and format in _KIND_BY_FORMAT:
+        return _KIND_BY_FORMAT[format]
+    return _derive_text_kind(name, str(schema.get("description") or ""), schema)
+
+
+def _derive_text_kind(name: str, description: str, schema: Mapping[str, Any]) -> str:
+    by_description = next((kind for pattern, kind in _KIND_BY_DESCRIPTION if pattern.search(description)), None)
+    by_name = next((kind for pattern, kind in _KIND_BY_NAME if pattern.search(name)), None)
+    if by_name in ("date", "time") and by_description in ("date", "time", "datetime"):
+        return by_description
+    if by_name == "date" and re.search(r"\btime\b", name):
+        return "datetime"
+    if by_name not in (None, "id"):
+        return str(by_name)
+    if isinstance(schema.get("pattern"), str) and by_description in (None, "currency"):
+        return "pattern"
+    if {*name.split()} & QUERY_WORDS and by_description == "date":
+        return "text"
+    return by_description or by_name or "text"
+
+
+def _build_validator(schema: JsonSchema) -> Any:
+    """A validator; None for a schema that is invalid, or that refers to other documents."""
+    try:
+        estimate_cost(schema)
+        return compile_schema(schema)
+    except (ValueError, SpecError):
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class OfferedTool:
+    """One tool of a request."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    """Its parameters, as JSON Schema."""
+
+    @cached_property
+    def display_name(self) -> str:
+        """Its name as its author wrote it, without the encoding for models."""
+        return decode_model_name(self.name)
+
+    def accepts(self, arguments: Any) -> bool:
+        """Whether arguments follow its schema; a tool whose schema is invalid accepts nothing."""
+        validator = self._validator
+        return validator is not None and validator.is_valid(arguments)
+
+    def restricted_to(self, names: Collection[str]) -> OfferedTool:
+        """The tool with some of its parameters only, all of them required."""
+        properties = {name: schema for name, schema in properties_of(self.schema).items() if name in names}
+        schema = {**self.schema, "properties": properties, "required": list(properties)}
+        return OfferedTool(name=self.name, description=self.description, schema=schema)
+
+    @cached_property
+    def _validator(self) -> Any:
+        return _build_validator(self.schema)
+
+    @cached_property
+    def tags(self) -> frozenset[str]:
+        return frozenset(extract_tags(self.display_name.replace("_", " "), self.description))
+
+    @cached_property
+    def parameters(self) -> list[OfferedParameter]:
+        return _read_parameters(self.schema)
+
+    def takes(self, kind: str, count: int = 1) -> bool:
+        """Whether it has at least `count` parameters of a kind."""
+        return sum(parameter.kind == kind for parameter in self.parameters) >= count
+
+    @cached_property
+    def name_terms(self) -> frozenset[str]:
+        return frozenset(significant_terms(self.display_name))
+
+    @cached_property
+    def terms(self) -> frozenset[str]:
+        """The terms of its name and description."""
+        return frozenset(extract_terms(self.display_name)) | frozenset(extract_terms(self.description))
+
+    @cached_property
+    def request_terms(self) -> frozenset[str]:
+        """The words by which one asks for the tool, and which are no argument then."""
+        return frozenset([*extract_terms(self.display_name), *extract_terms(self.description)[:_HEAD_TERM_COUNT]])
+
+    @cached_property
+    def parameter_terms(self) -> frozenset[str]:
+        return frozenset(extract_terms(" ".join(f"{p.name} {p.description}" for p in self.parameters)))
+
+    @cached_property
+    def chinese_words(self) -> dict[str, str]:
+        """Chinese words that ask for the tool, the longest first, and the term of the tool that each stands for."""
+        words = {term: term for term in self.terms if begins_with_cjk(term)}
+        for word, tags in DEFAULT_TABLE.words.items():
+            if begins_with_cjk(word) and self.tags.intersection(tags):
+                same = (term for term in self.name_terms if {*DEFAULT_TABLE.tags_in([term])}.intersection(tags))
+                words.setdefault(word, next(same, word))
+        words.update((word, term) for word, term in GLOSSARY.items() if term in self.terms)
+        return dict(sorted(words.items(), key=lambda pair: -len(pair[0])))
+
+
+class OfferedTools:
+    """All tools of a request."""
+
+    def __init__(self, schemas: Sequence[Schema]) -> None:
+        self.by_name: dict[str, OfferedTool] = {}
+        self._index = SearchIndex()
+        for tool in map(_read_tool, schemas):
+            if tool is not None and tool.name not in self.by_name and tool.name not in CONTROL_TOOLS:
+                self.by_name[tool.name] = tool
+                self._index.add(_to_registry_tool(tool))
+
+    @cached_property
+    def calculators(self) -> list[OfferedTool]:
+        """Tools that take an arithmetic expression: a question may consist of nothing else."""
+        return [tool for tool in self.by_name.values() if tool.takes("expression")]
+
+    @cached_property
+    def currency_converters(self) -> list[OfferedTool]:
+        """Tools that take two currencies: `100 USD in EUR` has no other word either."""
+        return [tool for tool in self.by_name.values() if tool.takes("currency", 2)]
+
+    def search(self, text: str, limit: int = 8) -> list[OfferedTool]:
+        """The tools that fit a text best. English words for its Chinese ones are searched for too."""
+        words = [*DEFAULT_TABLE.tags_in([text]), *(term for word, term in GLOSSARY.items() if word in text)]
+        return [self.by_name[hit.tool.id] for hit in self._index.search(f"{text} {' '.join(words)}", limit)]
+
+
+class OfferedToolsCache:
+    """The last lists of tools, prepared."""
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[list[Schema], OfferedTools]] = deque(maxlen=_MAX_CACHED_LISTS)
+
+    def get(self, schemas: Sequence[Schema]) -> OfferedTools:
+        # Comparing lists of the same objects is fast; a list that is created again each turn is compared by content.
+        tools = next((tools for cached, tools in self._entries if cached == list(schemas)), None)
+        if tools is None:
+            tools = OfferedTools(schemas)
+            self._entries.append((list(schemas), tools))
+        return tools
+
+
+def _read_tool(schema: Any) -> OfferedTool | None:
+    function = schema.get("function", schema) if isinstance(schema, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"].strip():
+        return None
+    parameters = function.get("parameters")
+    return OfferedTool(
+        name=function["name"],
+        description=str(function.get("description") or ""),
+        schema=parameters if isinstance(parameters, dict) else {},
+    )
+
+
+def _to_registry_tool(tool: OfferedTool) -> Tool:
+    """The tool in the form that the search index takes."""
+    capability = ToolCapability(
+        name=tool.name, description=tool.description, parameters={"type": "object", **tool.schema}
+    )
+    spec = ToolSpec(
+        tool_id=tool.name,
+        name=tool.display_name,
+        description=tool.description,
+        capabilities=[capability],
+        tags=sorted(tool.tags),
+    )
+    return Tool(spec=spec, handler="")

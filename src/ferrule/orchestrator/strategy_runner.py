@@ -1,0 +1,421 @@
+"""Answering a question with a plan, in the agent's loop, or by the model alone; and resuming its run."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from ferrule.agent import Agent, Approval, Person, RunLimits
+from ferrule.agent.answer import AgentAnswer, AgentState, TextPiece
+from ferrule.agent.prompts import explain_stop
+from ferrule.agent.run import BudgetedModel, Run, RunBudget, lock_run
+from ferrule.core.content import as_text
+from ferrule.core.messages import (
+    Message,
+    Usage,
+    assistant_message,
+    system_message,
+    text_of_message,
+    user_message,
+)
+from ferrule.core.model import Model, ModelRequest, can_reason
+from ferrule.core.names import did_you_mean
+from ferrule.core.permission import CallPolicy, Principal
+from ferrule.errors import ModelError, SetupError
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
+from ferrule.orchestrator.questions import refers_to_history
+from ferrule.orchestrator.request_cache import EventListener
+from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
+from ferrule.policy.approvals import ask_for_answer, ask_for_approval
+from ferrule.store import ToolCallSummary
+from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
+from ferrule.texts.language import detect_language
+from ferrule.texts.shorten import first_sentence, shorten
+from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow, WorkflowResult
+from ferrule.workflow.history import read_run_entries
+from ferrule.workflow.planning import CORE_TOOLS, NoPlan, find_json_values
+from ferrule.workflow.results import new_run_id
+
+# A question is answered with a plan, in the agent's loop, or by the model alone. The caller or the configuration may
+# choose; `model` lets the model choose. The default is the loop, where the model decides what it needs.
+
+Strategy: TypeAlias = Literal["plan", "loop", "direct"]
+STRATEGIES: Final = ("plan", "loop", "direct")
+BY_MODEL: Final = "model"
+
+_MAX_TOOLS: Final = 10
+_STRATEGY_PROMPT: Final = """\
+How should the question be answered?
+- plan: it needs several steps or several tools
+- loop: one tool, or a few that each depend on the result of the one before
+- direct: no tool helps; you can answer it yourself
+Tools: {tools}
+Answer with JSON: {{"strategy": "plan" | "loop" | "direct"}}"""
+_STRATEGY_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"strategy": {"type": "string", "enum": list(STRATEGIES)}},
+    "required": ["strategy"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyChosen:
+    """The strategy that was chosen for a question, and why."""
+
+    strategy: Strategy
+    reason: str
+    usage: Usage = Usage()
+    run_id: str = ""
+    """The id of the new run, with which it can be resumed."""
+
+
+def check_strategy(name: str | None) -> None:
+    """Raise SetupError for a strategy that does not exist."""
+    names = (*STRATEGIES, BY_MODEL)
+    if name is not None and name not in names:
+        raise SetupError(
+            f"There is no strategy {name!r}.{did_you_mean(name, names)} Use plan, loop, direct, or model to let the "
+            "model choose; the default is the loop."
+        )
+
+
+async def choose_strategy(
+    question: str, strategy: str | None, library: UnifiedToolLibrary, model: Model, budget: RunBudget
+) -> StrategyChosen:
+    """The given strategy; the model's choice if it is `model`; otherwise the loop."""
+    if strategy == BY_MODEL and can_reason(model):
+        return await _ask_model_for_strategy(question, library, BudgetedModel(model, budget))
+    if strategy is not None and strategy != BY_MODEL:
+        return StrategyChosen(strategy=cast(Strategy, strategy), reason="it was asked for")
+    return StrategyChosen(strategy="loop", reason="the loop is the default")
+
+
+async def _ask_model_for_strategy(question: str, library: UnifiedToolLibrary, model: Model) -> StrategyChosen:
+    await library.index.prepare(question)
+    hits = library.index.search(question, _MAX_TOOLS)
+    tools = "; ".join(f"{hit.tool.id} ({first_sentence(hit.tool.spec.description)})" for hit in hits)
+    messages = [system_message(_STRATEGY_PROMPT.format(tools=tools or "none that matches")), user_message(question)]
+    try:
+        reply = await model.generate(ModelRequest(messages=messages, answer_schema=_STRATEGY_SCHEMA))
+    except ModelError:
+        return StrategyChosen(strategy="loop", reason="the model did not choose")
+    for value in find_json_values(reply.text):
+        if isinstance(value, dict) and value.get("strategy") in STRATEGIES:
+            return StrategyChosen(strategy=value["strategy"], reason="the model chose it", usage=reply.usage)
+    return StrategyChosen(strategy="loop", reason="the model did not choose", usage=reply.usage)
+
+
+WorkflowKind: TypeAlias = Literal["auto", "simple", "langgraph"]
+_WORKFLOWS: Final = ("auto", "simple", "langgraph")
+MAX_REQUESTS_PER_STEP: Final = 3
+"""How often a person is asked about one step."""
+MAX_HISTORY_TURNS: Final = 10
+"""How many earlier turns are given to a model."""
+_MAX_TURN_LENGTH: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    """A question with its context, strategy and conversation."""
+
+    task: str
+    context: Mapping[str, Any]
+    strategy: str | None
+    snapshot: HistorySnapshot
+    turn: str
+    """The id of the question in the conversation."""
+    messages: tuple[Message, ...] = ()
+    """The conversation before the question, where the caller has it and not the store."""
+
+
+class StrategyRunner:
+    """Answers questions with the strategy chosen for each."""
+
+    def __init__(
+        self,
+        library: UnifiedToolLibrary,
+        model: Model,
+        memory: ConversationMemory,
+        *,
+        workflow: WorkflowKind,
+        policy: CallPolicy | None,
+        person: Person | None,
+        limits: RunLimits | None,
+        tools: Collection[str] | None,
+        instructions: str,
+        principal: Principal,
+    ) -> None:
+        if workflow not in _WORKFLOWS:
+            raise SetupError(
+                f"There is no workflow {workflow!r}.{did_you_mean(workflow, _WORKFLOWS)} "
+                "Use simple, langgraph, or auto for LangGraph if it is installed."
+            )
+        self._library, self._model, self._memory = library, model, memory
+        self._workflow, self._policy, self._person, self._limits = workflow, policy, person, limits
+        self._tools, self._instructions, self._principal = tools, instructions, principal
+        self._workflows: dict[str, Workflow] = {}
+        self._agent = self._make_agent("")
+        self._store = library.engine.store
+
+    async def run(self, request: TaskRequest, listener: EventListener | None) -> OrchestratorResult:
+        """Answer a question."""
+        started = time.perf_counter()
+        budget = RunBudget(self._limits)
+        choice = await choose_strategy(request.task, request.strategy, self._library, self._model, budget)
+        choosing = time.perf_counter() - started
+        run_id = self._begin_run(choice, request, listener, budget)
+        needs_turns = not request.messages and refers_to_history(request.task)
+        turns = await request.snapshot.turns() if needs_turns else ()
+        strategies = {"plan": self._run_plan, "loop": self._run_loop, "direct": self._run_direct}
+        started = time.perf_counter()
+        result = await strategies[choice.strategy](request, run_id, turns, listener, budget)
+        stages = result.timings or {choice.strategy: time.perf_counter() - started}
+        return replace(result, usage=result.usage + choice.usage, timings={"strategy": choosing, **stages})
+
+    def _begin_run(
+        self, choice: StrategyChosen, request: TaskRequest, listener: EventListener | None, budget: RunBudget
+    ) -> str:
+        """The id of a new run, which is tied to the conversation."""
+        run_id = new_run_id()
+        budget.attach(self._library.engine, self._principal, run_id)
+        if listener is not None:
+            listener(replace(choice, run_id=run_id))
+        facts = {"strategy": choice.strategy, "principal": self._principal.label, "model": self._model.name}
+        self._memory.bind_run(run_id, request.snapshot, request.turn, **facts)
+        return run_id
+
+    async def resume(
+        self,
+        run_id: str,
+        answer: Mapping[str, str] | str | None,
+        approvals: Mapping[str, Approval | bool] | bool | None,
+        listener: EventListener | None,
+    ) -> OrchestratorResult:
+        """Continue a run with the agent or workflow that started it."""
+        entries = list((await read_run_entries(run_id, self._store)).values())
+        begin, last = entries[0], entries[-1]
+        if begin.get("workflow") is None:
+            bound = await self._memory.get_run_binding(run_id) or {}
+            text = answer if isinstance(answer, str) or answer is None else "\n".join(answer.values())
+            agent_answer = await self._agent.resume(run_id, text, approvals=approvals, on_event=listener)
+            strategy = bound.get("strategy", "loop")
+            return await convert_agent_answer(
+                begin["task"], agent_answer, strategy, await self._summarize_calls(run_id)
+            )
+        workflow = self._get_workflow(begin["workflow"])
+        if answer is not None and not (last["kind"] == "end" and last.get("questions")):
+            raise SetupError(f"The run {run_id!r} has no open question. Resume it without an answer.")
+        result = await workflow.resume(run_id, answer, approvals=approvals, on_event=listener)
+        result = await self._ask_person(workflow, result, listener)
+        return convert_workflow_result(result, await self._summarize_calls(run_id))
+
+    # The strategies
+
+    async def _run_plan(
+        self,
+        request: TaskRequest,
+        run_id: str,
+        turns: Sequence[Turn],
+        listener: EventListener | None,
+        budget: RunBudget,
+    ) -> OrchestratorResult:
+        history = history_as_text([*turns_of(request.messages), *turns], detect_language(request.task))
+        workflow, facts = self.workflow, _format_context(request.context)
+        context = {"history": "\n\n".join(filter(None, [facts, history]))}
+        try:
+            result = await workflow.run(
+                request.task,
+                context,
+                run_id=run_id,
+                on_event=listener,
+                budget=budget,
+                requires_plan=can_reason(self._model),
+            )
+        except NoPlan as problem:
+            return await self._run_loop_instead(problem, request, turns, listener, budget)
+        result = await self._ask_person(workflow, result, listener)
+        return convert_workflow_result(result, await self._summarize_calls(run_id))
+
+    async def _run_loop_instead(
+        self,
+        problem: NoPlan,
+        request: TaskRequest,
+        turns: Sequence[Turn],
+        listener: EventListener | None,
+        budget: RunBudget,
+    ) -> OrchestratorResult:
+        """Answer in the agent's loop, as a run of its own, because the model wrote no plan."""
+        choice = StrategyChosen(strategy="loop", reason=str(problem))
+        run_id = self._begin_run(choice, request, listener, budget)
+        result = await self._run_loop(request, run_id, turns, listener, budget)
+        return replace(result, usage=result.usage + problem.usage)
+
+    async def _run_loop(
+        self,
+        request: TaskRequest,
+        run_id: str,
+        turns: Sequence[Turn],
+        listener: EventListener | None,
+        budget: RunBudget,
+    ) -> OrchestratorResult:
+        agent = self._make_agent(_format_context(request.context)) if request.context else self._agent
+        history = [*request.messages, *history_as_messages(turns)]
+        answer = await agent.run(request.task, history=history, run_id=run_id, on_event=listener, budget=budget)
+        return await convert_agent_answer(request.task, answer, "loop", answer.summary)
+
+    async def _run_direct(
+        self,
+        request: TaskRequest,
+        run_id: str,
+        turns: Sequence[Turn],
+        listener: EventListener | None,
+        budget: RunBudget,
+    ) -> OrchestratorResult:
+        async with lock_run(self._store, run_id) as lock:
+            lock.release_in_background = True
+            answer = await self._answer_directly(request, run_id, turns, listener, BudgetedModel(self._model, budget))
+        return await convert_agent_answer(request.task, answer, "direct", answer.summary)
+
+    async def _answer_directly(
+        self,
+        request: TaskRequest,
+        run_id: str,
+        turns: Sequence[Turn],
+        listener: EventListener | None,
+        model: BudgetedModel,
+    ) -> AgentAnswer:
+        """Make one request without tools. It is stored like any other run, so it can be continued after a crash."""
+        run, language = Run(request.task, self._store, run_id), detect_language(request.task)
+        prompt = "\n\n".join(
+            filter(None, [DIRECT_ANSWER[language], self._instructions, _format_context(request.context)])
+        )
+        history = [*request.messages, *history_as_messages(turns)]
+        run.begin([system_message(prompt), *history, user_message(request.task)])
+        on_text = None if listener is None else lambda text: listener(TextPiece(text))
+        error = ""
+        try:
+            reply = await model.generate(ModelRequest(messages=run.messages), on_text)
+        except ModelError as problem:
+            error, text = str(problem), ""
+        except BaseException as interruption:
+            run.interrupt(interruption)
+            raise
+        else:
+            message, text = assistant_message(reply.text), reply.text.strip()
+            run.add_reply(message, [], reply.usage, redacted=message)
+            error = "" if text else f"the model {self._model.name!r} returned no text"
+        if error:
+            run.end(AgentState.STOPPED, explain_stop(run.context, error, language=language), error)
+        else:
+            run.end(AgentState.FINISHED, text)
+        return run.answer(ToolCallSummary(conversation_id=run_id).to_brief())
+
+    # Details
+
+    async def _ask_person(
+        self, workflow: Workflow, result: WorkflowResult, listener: EventListener | None
+    ) -> WorkflowResult:
+        """Ask the person, if there is one, for the replies that a plan waits for.
+
+        If the person does not reply, the request is not repeated. A step that is repeated with another tool or other
+        arguments asks again, up to a limit.
+        """
+        requests: Counter[str] = Counter()
+        while result.state is AgentState.WAITING and self._person is not None:
+            approvals: dict[str, Approval] = {}
+            answers: dict[str, str] = {}
+            for request in (r for r in result.approvals if requests[r.call_id] < MAX_REQUESTS_PER_STEP):
+                approval = await ask_for_approval(self._person, request)
+                requests[request.call_id] += 1 if approval is not None else MAX_REQUESTS_PER_STEP
+                approvals |= {} if approval is None else {request.call_id: approval}
+            for question in (q for q in result.questions if requests[q.call_id] < MAX_REQUESTS_PER_STEP):
+                text = await ask_for_answer(self._person, question)
+                requests[question.call_id] += 1 if text is not None else MAX_REQUESTS_PER_STEP
+                answers |= {} if text is None else {question.call_id: text}
+            if not approvals and not answers:
+                break
+            before = result
+            result = await workflow.resume(result.run_id, answers, approvals=approvals, on_event=listener)
+            timings = {stage: before.timings.get(stage, 0.0) + seconds for stage, seconds in result.timings.items()}
+            result = replace(result, usage=before.usage + result.usage, timings=timings)
+        return result
+
+    async def _summarize_calls(self, run_id: str) -> dict[str, Any]:
+        return (await self._library.engine.get_call_summary(run_id)).to_brief()
+
+    def _make_agent(self, instructions: str) -> Agent:
+        return Agent(
+            self._library,
+            self._model,
+            name="orchestrator",
+            instructions="\n\n".join(filter(None, [self._instructions, instructions])),
+            tools=self._tools,
+            core_tools=CORE_TOOLS,
+            limits=self._limits,
+            policy=self._policy,
+            person=self._person,
+            principal=self._principal,
+        )
+
+    @property
+    def workflow(self) -> Workflow:
+        """The workflow that executes plans."""
+        return self._get_workflow(self._workflow)
+
+    def _get_workflow(self, kind: str) -> Workflow:
+        if kind == "auto":
+            kind = "langgraph" if importlib.util.find_spec("langgraph") is not None else "simple"
+        if kind not in self._workflows:
+            workflow = GraphWorkflow if kind == "langgraph" else SimpleWorkflow
+            self._workflows[kind] = workflow(
+                self._library,
+                self._model,
+                policy=self._policy,
+                tools=self._tools,
+                limits=self._limits,
+                principal=self._principal,
+            )
+        return self._workflows[kind]
+
+
+def history_as_text(turns: Sequence[Turn], language: str) -> str:
+    """The last turns as text for a prompt; empty if there are none."""
+    lines = [line for turn in turns[-MAX_HISTORY_TURNS:] for line in _format_turn(turn)]
+    return "\n".join([CONVERSATION_HEADING[language], *lines]) if lines else ""
+
+
+def history_as_messages(turns: Sequence[Turn]) -> list[Message]:
+    """The last turns that have answers, as a conversation with a model: an error is none."""
+    messages: list[Message] = []
+    answered = [turn for turn in turns if turn.answer and turn.state not in ("failed", "cancelled")]
+    for turn in answered[-MAX_HISTORY_TURNS:]:
+        messages += [user_message(turn.question), assistant_message(shorten(turn.answer, _MAX_TURN_LENGTH))]
+    return messages
+
+
+def turns_of(messages: Sequence[Message]) -> list[Turn]:
+    """The questions in messages, each with the text that follows it."""
+    turns: list[Turn] = []
+    for message in messages:
+        text = text_of_message(message)
+        if message["role"] == "user":
+            turns.append(Turn(question=text))
+        elif message["role"] == "assistant" and turns and text:
+            turns[-1] = replace(turns[-1], answer=text)
+    return turns
+
+
+def _format_turn(turn: Turn) -> list[str]:
+    lines = [f"user: {shorten(turn.question, _MAX_TURN_LENGTH)}"]
+    return [*lines, f"assistant: {shorten(turn.answer, _MAX_TURN_LENGTH)}"] if turn.answer else lines
+
+
+def _format_context(context: Mapping[str, Any]) -> str:
+    """The context of a question, as lines for a prompt."""
+    return "\n".join(f"{name}: {as_text(value)}" for name, value in context.items())

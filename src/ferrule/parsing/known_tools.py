@@ -1,0 +1,207 @@
+"""The tools that a text may call, and values of their parameters that were written as plain text."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ferrule.core.messages import Schema, ToolCall
+from ferrule.core.names import decode_model_name, encode_model_name, similar_names
+from ferrule.parsing.literals import LiteralError, parse_literal
+
+_NAMESPACE = re.compile(r"(?:functions?|default_api|tools?|api)[.:/]")
+_SURROUNDING_CHARACTERS = " \t\r\n`\"'*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallableTool:
+    """A tool that can be called."""
+
+    name: str
+    """The name in the schema, which parsed calls have."""
+    parameters: Mapping[str, Any]
+    """JSON Schema."""
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        properties = self.parameters.get("properties")
+        return properties if isinstance(properties, Mapping) else {}
+
+    @property
+    def only_parameter(self) -> str | None:
+        """The parameter that a value without a name belongs to: the only one, or the only required one."""
+        if not self.properties:
+            return "input"
+        names = list(self.properties)
+        required = [name for name in self.parameters.get("required") or () if name in self.properties]
+        return names[0] if len(names) == 1 else required[0] if len(required) == 1 else None
+
+
+class KnownTools:
+    """Finds tools by the names that models write. Build it once for many texts with the same schemas."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self, schemas: Iterable[Schema]) -> None:
+        tools = [tool for schema in schemas if (tool := _read_tool(schema))]
+        self._by_name = {decode_model_name(tool.name): tool for tool in tools}
+        self._by_name.update({tool.name: tool for tool in tools})
+
+    def find(self, raw_name: str) -> CallableTool | None:
+        """The tool with this name: the one in the schema, or the one before its encoding for models."""
+        name = unescape_name(raw_name)
+        once = name[: len(name) // 2]
+        doubled = once if name == f"{once}.{once}" else name
+        for candidate in (name, _NAMESPACE.sub("", name, count=1), name.removesuffix(".call"), doubled):
+            if tool := self._by_name.get(candidate) or self._by_name.get(encode_model_name(candidate)):
+                return tool
+        return None
+
+    def find_by_arguments(self, arguments: Iterable[str]) -> CallableTool | None:
+        """The only tool that takes these arguments and needs no others."""
+        names = set(arguments)
+        fitting = {
+            tool.name: tool
+            for tool in self._by_name.values()
+            if names and set(tool.parameters.get("required") or ()) <= names <= set(tool.properties)
+        }
+        return next(iter(fitting.values())) if len(fitting) == 1 else None
+
+    def has_similar(self, raw_name: str, arguments: Iterable[str]) -> bool:
+        """Whether a tool with a similar name takes these arguments: then the text is probably a call."""
+        names = similar_names(unescape_name(raw_name), self._by_name, limit=1)
+        argument_names = set(arguments)
+        return bool(names and argument_names) and argument_names <= set(self._by_name[names[0]].properties)
+
+    def unknown_tool_call(self, raw_name: str, raw: str, arguments: dict[str, Any] | None = None) -> ToolCall:
+        """A call of a tool that does not exist."""
+        name = unescape_name(raw_name)
+        similar = dict.fromkeys(repr(self._by_name[n].name) for n in similar_names(name, self._by_name))
+        hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
+        error = f"There is no tool {name!r}.{hint}"
+        return ToolCall(name=encode_model_name(name), arguments=arguments or {}, error=error, raw=raw)
+
+
+def unreadable_call(tool: CallableTool, reason: str, raw: str) -> ToolCall:
+    """A call of an existing tool whose arguments cannot be parsed."""
+    return ToolCall(name=tool.name, error=f"The arguments of {tool.name!r} cannot be read: {reason}.", raw=raw)
+
+
+def _read_tool(schema: Schema) -> CallableTool | None:
+    described = schema.get("function", schema)
+    if not isinstance(described, Mapping) or not isinstance(described.get("name"), str):
+        return None
+    parameters = described.get("parameters", described.get("input_schema"))
+    return CallableTool(name=described["name"], parameters=parameters if isinstance(parameters, Mapping) else {})
+
+
+def unescape_name(raw_name: str) -> str:
+    """A name without the escapes of Markdown and XML, and without what surrounds it."""
+    return html.unescape(raw_name).removesuffix("\\n").strip(_SURROUNDING_CHARACTERS).replace("\\", "")
+
+
+# Arguments that were written as plain text, between tags: their type is in the tool's schema.
+
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "float": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+    "dict": (dict,),
+    "array": (list,),
+    "tuple": (list,),
+    "null": (type(None),),
+}
+_WRAPPER_NAMES = frozenset({"arguments", "parameters", "properties", "input", "args"})
+_MAX_DEPTH = 8
+
+
+def parse_argument(raw_text: str, tool: CallableTool, parameter: str, *, is_text: bool = False) -> Any:
+    """The value of a parameter: text stays text if the schema accepts text.
+
+    A value of a wrong type stays text too: the validator explains it better. `is_text` is what the model declared, for
+    parameters that the schema does not contain.
+    """
+    schema = tool.properties.get(parameter)
+    kinds = set(_schema_types(schema, tool.parameters)) if isinstance(schema, Mapping) else set()
+    if is_text and not kinds:
+        return raw_text
+    if "string" in kinds and not _could_be_other_type(raw_text, kinds):
+        return raw_text
+    try:
+        value = _parse_value(raw_text, kinds)
+    except LiteralError:
+        return raw_text
+    if not kinds:
+        return raw_text if isinstance(value, str) else value
+    return value if any(_has_type(value, kind) for kind in kinds) else raw_text
+
+
+def _parse_value(raw_text: str, kinds: set[str]) -> Any:
+    """A literal; also an object or a list whose quotes are escaped, as if it were inside a string."""
+    try:
+        return parse_literal(raw_text)
+    except LiteralError:
+        if not kinds & {"object", "array"}:
+            raise
+        return parse_literal(parse_literal(f'"{raw_text}"'))
+
+
+def unwrap_arguments(arguments: dict[str, Any], tool: CallableTool) -> dict[str, Any]:
+    """The inner arguments if a model put all of them into one parameter such as `arguments`."""
+    if len(arguments) != 1:
+        return arguments
+    [(name, value)] = arguments.items()
+    if name in tool.properties or name not in _WRAPPER_NAMES:
+        return arguments
+    if isinstance(value, str):
+        try:
+            value = parse_literal(value)
+        except LiteralError:
+            return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def _schema_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+    """The types that a value may have, through references and unions."""
+    if depth > _MAX_DEPTH:
+        return
+    kind = schema.get("type")
+    yield from [kind] if isinstance(kind, str) else [k for k in kind or () if isinstance(k, str)]
+    for raw_text in [schema["const"]] if "const" in schema else schema.get("enum") or ():
+        yield from [name for name in _PYTHON_TYPES if _has_type(raw_text, name)]
+    options = [o for keyword in ("anyOf", "oneOf", "allOf") for o in schema.get(keyword) or ()]
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (target := _resolve_reference(reference, root)) is not None:
+        options.append(target)
+    for option in options:
+        if isinstance(option, Mapping):
+            yield from _schema_types(option, root, depth + 1)
+
+
+def _resolve_reference(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    place: Any = root
+    for step in reference.removeprefix("#/").split("/"):
+        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
+    return place if isinstance(place, Mapping) else None
+
+
+def _could_be_other_type(raw_text: str, kinds: set[str]) -> bool:
+    """If a schema accepts text and other types: null, objects and lists are recognized by their form."""
+    raw_text = raw_text.strip()
+    return ("null" in kinds and raw_text in ("null", "None")) or (
+        raw_text[:1] in ("{", "[") and bool(kinds & {"object", "array"})
+    )
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return kind not in _PYTHON_TYPES or isinstance(value, _PYTHON_TYPES[kind])

@@ -1,0 +1,267 @@
+"""Calls without tags: in a fenced block, on a line, or as JSON inside prose.
+
+Here it matters what is *not* a call. Code that does more than call tools is code; a call in the middle of a sentence,
+or introduced as an example, is text about a tool.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ferrule.core.messages import ToolCall
+from ferrule.parsing import json_calls, python_calls, tagged_calls
+from ferrule.parsing.known_tools import CallableTool, KnownTools, unreadable_call
+from ferrule.parsing.literals import LiteralError, LiteralReader
+from ferrule.parsing.text import END_OF_TURN, MarkedSegment, SourceText
+
+_FENCE = re.compile(r"[ \t]*(?P<marks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
+_CLOSING = {
+    "`": re.compile(r"^[ \t]*```+[ \t]*$|(?<=[^\s`])```+[ \t]*$", re.MULTILINE),
+    "~": re.compile(r"^[ \t]*~~~+[ \t]*$", re.MULTILINE),
+}
+_SPACE = re.compile(r"[\s;,]*+")
+_WRAPPER = re.compile(r"\s*+(?:</?[\w:]++>\s*+)*")
+_CALL_LANGUAGES = frozenset(
+    {"", "json", "jsonc", "json5", "python", "py", "python3", "text", "txt", "plaintext", "action", "xml"}
+)
+_TOOL_LANGUAGE = re.compile(r"(?:tools?|functions?)(?:[_-]?(?:calls?|code|uses?))?")
+_NAME_BEFORE = (
+    r"(?:^[ \t*#`]*+(?:(?:Tool|Function)(?:[ \t]Name)?[ \t*]*:[ \t*`]*)?|(?<=[.:!?。：])[ \t]*`?)"
+    rf"(?P<name>{python_calls.NAME})[ \t*`:]*"
+)
+_ARGUMENTS_LABEL = r"\**(?:(?:Tool|Function)[ \t])?(?:Arguments|Parameters|Input|Args)[ \t*]*:[ \t*]*"
+_NAME_LINE = re.compile(rf"{_NAME_BEFORE}(?:\n\s*)?(?:{_ARGUMENTS_LABEL}\s*)?\Z", re.MULTILINE)
+_NAME_LINE_SO_FAR = re.compile(rf"{_NAME_BEFORE}(?:\n\s*[\w \t*:]{{0,30}}\s*)?\Z", re.MULTILINE)
+_MAX_NAME_LINE = 200
+_LINE_HEAD = re.compile(
+    r"(?P<bullet>[ \t]*(?:(?:[-*•>→]|->|=>|>>>)[ \t]+|\d{1,3}[.)][ \t]+)?\**`?)"
+    r"(?:[^\W\d]\w*(?:,[ \t]*[^\W\d]\w*){0,8}[ \t]*=[ \t]*)?(?:await[ \t]+)?(?:print[ \t]*\([ \t]*)?\Z"
+)
+_MARKDOWN_LINK = re.compile(r"\[|\(|:[ \t]*\S")
+"""What follows the text of a link: `[…](address)`, `[…][name]`, or `[…]: address` where the name is defined."""
+_AFTER_COLON = re.compile(r"[:：][*`]*+[ \t]*+`?\Z")
+_LINE_END = re.compile(rf"[ \t]*`?\**[ \t]*[;,.。]?[ \t]*(?:\#[^\n]*)?(?=\n|\Z|{END_OF_TURN})")
+_END_OF_TURN = re.compile(END_OF_TURN)
+_EXAMPLE = re.compile(
+    r"\b(?:for example|for instance|e\.g\.|examples?(?!\.\w)|usage|such as"
+    r"|you (?:can|could|may|might) (?:also )?(?:call|use|write|run|invoke|try))\b|例如|比如|示例|例子|用法|举例",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z])|[。！？]")
+_COMPOUND_STATEMENT = re.compile(
+    r"^[ \t]*(?:async[ \t]+)?(?:for|while|if|elif|else|def|with|try|except|finally|class)\b"
+    r"[^\n]*:[ \t]*\n(?:[ \t][^\n]*\n|\n)*\Z",
+    re.MULTILINE,
+)
+
+
+def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """A fenced block: the calls in it if it contains nothing else; otherwise code, which is not parsed further."""
+    opened = _FENCE.match(text.whole, at)
+    if opened is None or text.line_before(at)[0].strip(" \t>"):
+        return read_inline_code(text, at)
+    marks, language = opened.group("marks"), opened.group("language").lower()
+    is_certain = _TOOL_LANGUAGE.fullmatch(language) is not None
+    if is_certain or (language in _CALL_LANGUAGES and not _is_introduced_as_example(text, at)):
+        if segment := _read_fenced_arguments(text, at, opened.end(), marks, tools):
+            return segment
+        for read in (_read_tagged, _read_json_values, _read_statements):
+            result = read(text, opened.end(), tools, is_certain=is_certain)
+            end = _end_of_block(text, result[1], marks) if result else None
+            if result and end is None and read is not _read_statements and _is_never_closed(text, result[1], marks):
+                end = result[1]
+            if result and end is not None:
+                return MarkedSegment(at, end, tuple(result[0]), is_tagged=is_certain or read is _read_tagged)
+        if broken := _read_malformed_call(text, opened.end(), tools):
+            return MarkedSegment(at, _end_of_block(text, broken.end, marks) or broken.end, broken.calls)
+    return MarkedSegment(at, text.find(_CLOSING[marks[0]], opened.end())[1], kind="code")
+
+
+def _read_fenced_arguments(text: SourceText, at: int, body: int, marks: str, tools: KnownTools) -> MarkedSegment | None:
+    """The call in a fenced block that has the arguments for the tool which is named above it."""
+    begin, tool = find_name_line(text, at, tools)
+    place = _skip_space(text, body)
+    segment = _read_arguments_object(text, begin, place, tool) if tool and text.whole.startswith("{", place) else None
+    end = _end_of_block(text, segment.end, marks) if segment else None
+    return MarkedSegment(begin, end, segment.calls) if segment and end is not None else None
+
+
+def read_inline_code(text: SourceText, at: int) -> MarkedSegment | None:
+    """Code quoted within a line, which is not parsed further; unless it is the whole line."""
+    line_end = text.find("\n", at)[0]
+    closing = text.whole.find("`", at + 1, line_end)
+    if closing < 0 or text.whole[at] != "`":
+        return None
+    before, whole = text.line_before(at)
+    head = whole and _LINE_HEAD.match(before)
+    if (head or _AFTER_COLON.search(before)) and _LINE_END.match(text.whole, closing + 1):
+        return None
+    return MarkedSegment(at, closing + 1, kind="code")
+
+
+def read_json(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """A JSON value that is a call, anywhere in the text."""
+    begin, tool = find_name_line(text, at, tools)
+    segment = _read_arguments_object(text, begin, at, tool) if tool else None
+    segment = segment or json_calls.read_json_segment(text, at, tools)
+    is_example = segment and _is_introduced_as_example(text, segment.start)
+    return MarkedSegment(at, segment.end, kind="code") if segment and is_example else segment
+
+
+def find_name_line(text: SourceText, at: int, tools: KnownTools) -> tuple[int, CallableTool | None]:
+    """Where the name of a tool before its arguments begins, and that tool; GLM-4 writes it on the line above them.
+
+    At the end of a text that is not complete yet, the arguments or their label may follow.
+    """
+    if at < text.end and text.whole[at] not in "{`~":
+        return at, None
+    pattern = _NAME_LINE if at < text.end else _NAME_LINE_SO_FAR
+    line = pattern.search(text.whole, max(0, at - _MAX_NAME_LINE), at)
+    tool = tools.find(line.group("name")) if line else None
+    return (line.start(), tool) if line and tool else (at, None)
+
+
+def _read_arguments_object(text: SourceText, begin: int, at: int, tool: CallableTool) -> MarkedSegment | None:
+    """The object at `at` as the arguments of the tool whose name begins at `begin`."""
+    is_below_name = "\n" in text.whole[begin:at]
+    literals = LiteralReader(text)
+    try:
+        value, end = literals.read_value(at)
+        failure = LiteralError("a closing bracket is missing", end) if literals.unclosed else None
+    except LiteralError as error:
+        text.record_failure(at, error.at)
+        value, failure = {}, error
+        end = min(text.find("\n\n", error.at)[0], text.find("\n```", error.at)[0])
+    if not isinstance(value, dict) or not set(value) <= set(tool.properties):
+        return None
+    if failure is not None:
+        error_call = unreadable_call(tool, failure.reason, text.excerpt(begin, end))
+        return MarkedSegment(begin, end, (error_call,)) if is_below_name else None
+    if not is_below_name and not (value and set(tool.parameters.get("required") or ()) <= set(value)):
+        return None
+    return MarkedSegment(begin, end, (ToolCall(name=tool.name, arguments=value),))
+
+
+def read_list(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """A Python list of calls, anywhere in the text; Markdown may escape its brackets."""
+    read = python_calls.read_list(text, at, text.end, tools)
+    if read is None or not _are_plausible(read[0], tools) or _MARKDOWN_LINK.match(text.whole, read[1]):
+        return None
+    begin = at - text.whole.startswith("\\", at - 1) if at else at
+    is_example = _is_introduced_as_example(text, begin)
+    return MarkedSegment(at, read[1], kind="code") if is_example else MarkedSegment(begin, read[1], tuple(read[0]))
+
+
+def read_line_of_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """Calls that are a whole line, or end one after a colon; the first one's name starts at `at`."""
+    start = text.line_start(at)
+    before, whole = text.line_before(at)
+    head = _LINE_HEAD.match(before) if whole else None
+    if head:
+        begin, place = start, start + head.end("bullet")
+    elif _AFTER_COLON.search(before):
+        begin, place = at - before.endswith("`"), at
+    else:
+        return None
+    if _is_introduced_as_example(text, begin) or (head and _is_in_program(text, start)):
+        read = python_calls.read_calls(text, place, text.end, tools)
+        return MarkedSegment(begin, read[1], kind="code") if read else None
+    read = _read_rest_of_line(text, place, tools)
+    if read is None:
+        return None
+    calls, end = read
+    are_known = all(tools.find(call.name) for call in calls)
+    is_only_call = text.is_blank(0, begin) and text.is_blank(end, text.end) and _are_plausible(calls, tools)
+    readable = all(call.error is None for call in calls)
+    return MarkedSegment(begin, end, tuple(calls)) if is_only_call or (are_known and readable) else None
+
+
+def _read_rest_of_line(text: SourceText, at: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+    """Calls up to the end of a line that contains nothing else."""
+    calls: list[ToolCall] = []
+    while read := python_calls.read_statement(text, at, text.end, tools):
+        call, end = read
+        calls.append(call)
+        if ended := _LINE_END.match(text.whole, end):
+            return calls, ended.end()
+        at = python_calls.skip_separators(text, end, text.find("\n", end)[0])
+    return None
+
+
+def _end_of_block(text: SourceText, at: int, marks: str) -> int | None:
+    """After the calls of a block only its closing fence may follow, or the end of the text."""
+    at = _skip_space(text, at)
+    if at == text.end or _END_OF_TURN.match(text.whole, at):
+        return at
+    return at + len(marks) if text.whole.startswith(marks, at) else None
+
+
+def _is_never_closed(text: SourceText, at: int, marks: str) -> bool:
+    """Whether the closing fence is missing, so that what follows may be prose."""
+    return text.find(_CLOSING[marks[0]], at)[0] == text.end
+
+
+def _read_tagged(
+    text: SourceText, at: int, tools: KnownTools, *, is_certain: bool
+) -> tuple[list[ToolCall], int] | None:
+    """Tagged calls inside a fence."""
+    calls: list[ToolCall] = []
+    while True:
+        at = _skip_space(text, at)
+        segment = tagged_calls.read_tagged_calls(text, at, tools) or tagged_calls.read_xml_call(text, at, tools)
+        if segment is None and text.whole.startswith("<", at) and (wrapper := _WRAPPER.match(text.whole, at)):
+            inner = tagged_calls.read_xml_call(text, wrapper.end(), tools)
+            segment = inner or (MarkedSegment(at, wrapper.end()) if calls and wrapper.end() > at else None)
+        if segment is None:
+            return (calls, at) if calls else None
+        calls += segment.calls
+        at = segment.end
+
+
+def _read_malformed_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """JSON that is a call and invalid."""
+    begin = _skip_space(text, at)
+    segment = json_calls.read_json_segment(text, begin, tools) if text.whole.startswith(("{", "["), begin) else None
+    return segment if segment and any(call.error for call in segment.calls) else None
+
+
+def _skip_space(text: SourceText, at: int) -> int:
+    match = _SPACE.match(text.whole, at)
+    return match.end() if match else at
+
+
+def _read_json_values(
+    text: SourceText, at: int, tools: KnownTools, *, is_certain: bool
+) -> tuple[list[ToolCall], int] | None:
+    return json_calls.read_json_calls(text, at, text.end, tools, is_certain=is_certain)
+
+
+def _read_statements(
+    text: SourceText, at: int, tools: KnownTools, *, is_certain: bool
+) -> tuple[list[ToolCall], int] | None:
+    begin = python_calls.skip_separators(text, at, text.end)
+    if text.whole.startswith("[", begin):
+        read = python_calls.read_list(text, begin, text.end, tools)
+    else:
+        read = python_calls.read_calls(text, begin, text.end, tools)
+    if read is None or not (is_certain or _are_plausible(read[0], tools)):
+        return None
+    return read[0], python_calls.skip_separators(text, read[1], text.end)
+
+
+def _are_plausible(calls: list[ToolCall], tools: KnownTools) -> bool:
+    """Of calls without tags every name must be known, or similar to a known one."""
+    return all(tools.find(call.name) or tools.has_similar(call.name, call.arguments) for call in calls)
+
+
+def _is_in_program(text: SourceText, line: int) -> bool:
+    """Whether an indented line belongs to a loop or a definition above it."""
+    return text.whole.startswith((" ", "\t"), line) and bool(
+        _COMPOUND_STATEMENT.search(text.whole, max(0, line - 400), line)
+    )
+
+
+def _is_introduced_as_example(text: SourceText, at: int) -> bool:
+    """Whether the sentence before introduces an example."""
+    before = text.whole[max(text.calls_end, at - 400) : at].rstrip(" \t\n`").rpartition("\n")[2]
+    return _EXAMPLE.search(_SENTENCE_END.split(before)[-1]) is not None

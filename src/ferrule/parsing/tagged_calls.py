@@ -1,0 +1,441 @@
+"""Formats that are used for calls only: the tags and tokens of model families, XML, and ReAct lines.
+
+The content after a tag differs less than the tags do: JSON, Python, or a name with its arguments. One table has the
+tags and their ends; one function parses any content.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ferrule.core.messages import ToolCall
+from ferrule.parsing import json_calls, python_calls
+from ferrule.parsing.known_tools import (
+    CallableTool,
+    KnownTools,
+    parse_argument,
+    unescape_name,
+    unreadable_call,
+    unwrap_arguments,
+)
+from ferrule.parsing.literals import MAX_DEPTH, LiteralError, LiteralReader, parse_literal
+from ferrule.parsing.text import END_OF_TURN, MarkedSegment, SourceText
+
+_TAGS: tuple[tuple[str, str], ...] = (
+    (r"<tool_calls?>", r"</tool_calls?>"),  # Hermes, Qwen, Hunyuan, Jamba, GLM
+    (r"<(?:longcat|seed:|dots_|minimax:)_?tool_call>", r"</(?:longcat|seed:|dots_|minimax:)_?tool_call>"),
+    (r"<(?:dots_)?function_calls?>", r"</(?:dots_)?function_calls?>"),  # Granite 20B, Olmo
+    (r"<TOOLCALL>", r"</TOOLCALL>"),  # Nemotron
+    (r"<\|tool_call\|>", r"<\|/?tool_call\|>|<\|end"),  # Granite, Phi
+    (r"<\|tool_call>", r"<tool_call\|>"),  # Gemma 4
+    (r"<start_function_call>", r"<end_function_call>"),  # FunctionGemma
+    (r"<\|tool_call_start\|>", r"<\|tool_call_end\|>"),  # LFM 2
+    (r"<\|tools_prefix\|>", r"<\|tools_suffix\|>"),  # Apertus
+    (r"<\|START_ACTION\|>", r"<\|END_ACTION\|>"),  # Command R
+    (r"<\|action_start\|>\s*<\|plugin\|>", r"<\|action_end\|>"),  # InternLM
+    (r"<\|python_(?:tag|start)\|>", r"<\|python_end\|>|<\|eo[tm]_id\|>"),  # Llama
+    (r"<\|function_call\|>|<\|message_sep\|>\s*function call<\|role_sep\|>", r"</s>"),  # GigaChat
+    (r"(?:<\|message_model\|>[^<\n]{0,80})?<\|content_invoke_tool_(?:json|text)\|>", r"<\|end_message\|>"),  # Inkling
+    (r"<｜tool▁call▁begin｜>", r"<｜tool▁call▁end｜>"),  # DeepSeek V3, R1, V3.1
+    (r"<\|tool_call_begin\|>", r"<\|tool_call_end\|>"),  # Kimi
+    (
+        r"(?:<\|start\|>assistant)?<\|channel\|>[^<\n]{0,80}?(?=\bto=)"
+        r"|<\|start\|>assistant(?=[ ]to=)(?![ ]to=(?:self|user)<)|\A\s*(?=to=[\w.:-]{1,100}[ ]?<\|channel\|>)",
+        r"<\|call\|>|<\|end\|>|<\|start\|>",
+    ),  # gpt-oss
+    (r"\[TOOL_CALLS\]", r"\[TOOL_CALLS\]|</s>"),  # Mistral
+    (r"\bfunctools(?=\[)", r"(?!)"),  # Phi 4 mini, Firefunction
+)
+TAG_OPENING = "|".join(opening for opening, _ in _TAGS)
+_OPENING = re.compile("|".join(f"(?P<m{index}>{opening})" for index, (opening, _) in enumerate(_TAGS)))
+_CLOSING = tuple(re.compile(closing) for _, closing in _TAGS)
+_FENCE = re.compile(r"\s*```[a-z]*\s*")
+_BEFORE_JSON = re.compile(
+    r"(?:to=|call:|function<｜tool▁sep｜>)?"
+    r"(?P<name>[^\W\d][\w./\\-]*+|\d{1,4}(?=<\|tool_call_argument_begin\|>))(?::\d+)?\s*+"
+    r"(?:<｜tool▁sep｜>|(?:\[CALL_ID\]\w+)?\[ARGS\]|<\|tool_call_argument_begin\|>"
+    r"|(?:<\|(?:channel|constrain)\|>[^<\n]*+|code|json|[ \t])*<\|message\|>)?\s*+(?:```(?:json)?\s*+)?(?=\{)"
+)
+_LINE_BREAKS = r"(?:\s|\\n)*"
+_ARGUMENT_KEY = re.compile(rf"{_LINE_BREAKS}<arg_key>(?P<name>[^<\n]*)</arg_key>(?P<value>{_LINE_BREAKS}<arg_value>)?")
+_TOOL_CALL_END = re.compile(r"</tool_call>|<tool_call>")
+_NAME_ONLY = re.compile(r"(?P<name>[^\W\d][\w./\\-]*+)\s*(?:<tool_sep>)?\s*")
+_LEFTOVERS = re.compile(r"[\s}\]`]*+")
+
+
+def read_tagged_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """The calls after the tag at `at`."""
+    mark = _OPENING.match(text.whole, at)
+    if mark is None:
+        return None
+    closing = _CLOSING[int((mark.lastgroup or "m0")[1:])]
+    read = _read_body(text, mark.end(), closing, tools) or _report_unreadable(text, mark, closing, tools)
+    if read is None:
+        text.record_failure(at, mark.end())
+        return None
+    calls, end = read
+    debris = _LEFTOVERS.match(text.whole, end)
+    behind = closing.match(text.whole, debris.end() if debris else end)
+    if behind and not behind.group().startswith("[TOOL"):
+        end = behind.end()
+    return MarkedSegment(at, end, tuple(calls), is_tagged=True)
+
+
+def _report_unreadable(
+    text: SourceText, mark: re.Match[str], closing: re.Pattern[str], tools: KnownTools
+) -> tuple[list[ToolCall], int] | None:
+    """The error for a body that is no call; None if the tag only wraps other tags, or is mentioned in a sentence.
+
+    Some models write the opening tag again to close their calls.
+    """
+    at, stop = mark.end(), text.find(closing, mark.end())[0]
+    inner = text.find(_ANY_OPENING, at)[0]
+    end = min(stop, inner)
+    body = text.excerpt(at, end).strip()
+    if body == "[]" or (not body and inner < stop):
+        return None
+    is_after_calls = text.calls_end > 0 and text.is_blank(text.calls_end, mark.start())
+    is_mention = (
+        stop == text.end
+        and body[:1] not in ("{", "[")
+        and (is_after_calls or text.line_before(mark.start())[0].strip())
+    )
+    if is_mention or (stop == text.end and mark.group() == "functools"):
+        return None
+    named = _NAME_ONLY.match(body)
+    tool = tools.find(named.group("name")) if named else None
+    raw = text.excerpt(mark.start(), end)
+    if tool:
+        return [unreadable_call(tool, "they must be JSON", raw)], end
+    reason = "contains neither JSON nor a name with arguments" if body else "is empty"
+    error = f"The tool call cannot be read: {mark.group()} {reason}. Write the call again with its name and arguments."
+    return [ToolCall(name="tool_call", error=error, raw=raw)], end
+
+
+def _read_body(
+    text: SourceText, at: int, closing: re.Pattern[str], tools: KnownTools
+) -> tuple[list[ToolCall], int] | None:
+    stop = text.find(closing, at)[0]
+    fence = _FENCE.match(text.whole, at, stop)
+    at = fence.end() if fence else LiteralReader(text, stop).skip_space(at)
+    if at >= stop or text.whole[at] == "<":
+        return None
+    if text.whole[at] in "{[":
+        return _read_json(text, at, closing, tools) or _read_python(text, at, stop, tools)
+    return (
+        _read_key_values(text, at, stop, tools)
+        or _read_named_json(text, at, stop, tools)
+        or _read_python(text, at, stop, tools)
+        or _read_bare_name(text, at, stop, tools)
+    )
+
+
+def _read_json(
+    text: SourceText, at: int, closing: re.Pattern[str], tools: KnownTools
+) -> tuple[list[ToolCall], int] | None:
+    """JSON values. Their strings may contain the closing tag, so it is only used as a limit if they are invalid."""
+    stop = text.find(closing, at)[0]
+    for limit in (text.end, stop) if stop < text.end else (stop,):
+        if read := json_calls.read_json_calls(text, at, limit, tools, is_certain=True):
+            return read
+    if text.whole[at] == "[" and python_calls.read_list(text, at, stop, tools):
+        return None
+    reason = "they are not complete, or not JSON"
+    broken = json_calls.invalid_json_call(text.excerpt(at, stop), reason, tools)
+    return ([broken], stop) if broken else None
+
+
+def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+    """A name and then its arguments: Mistral's `name[ARGS]{…}`, Kimi's `functions.name:0`, DeepSeek's, Gemma's."""
+    head = _BEFORE_JSON.match(text.whole, at)
+    if head is None:
+        return None
+    name, body = head.group("name"), head.end()
+    tool = tools.find(name)
+    literals = LiteralReader(text)
+    try:
+        value, end = literals.read_value(body)
+    except LiteralError as failure:
+        text.record_failure(at, failure.at)
+        return [_make_invalid_call(tool, name, failure.reason, text.excerpt(at, stop), tools)], max(stop, body)
+    if name.isdecimal():  # Kimi: a number instead of a name
+        tool = tools.find_by_arguments(value) if isinstance(value, dict) else None
+        if tool is None:
+            return None
+    if literals.unclosed or not isinstance(value, dict):
+        return [_make_invalid_call(tool, name, "a closing bracket is missing", text.excerpt(at, end), tools)], end
+    if tool is None:
+        return [tools.unknown_tool_call(name, text.excerpt(at, end))], end
+    return [ToolCall(name=tool.name, arguments=value)], end
+
+
+def _read_key_values(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+    """GLM: a name, then `<arg_key>` and `<arg_value>` in turn."""
+    head = _NAME_ONLY.match(text.whole, at)
+    if head is None or not _ARGUMENT_KEY.match(text.whole, head.end()):
+        return None
+    name, place = head.group("name"), head.end()
+    tool = tools.find(name)
+    raw_values: dict[str, str] = {}
+    while key := _ARGUMENT_KEY.match(text.whole, place):
+        argument = unescape_name(key.group("name"))
+        ending, place = text.find("</arg_value>", key.end()) if key.group("value") else (key.end(), key.end())
+        if ending == text.end or not key.group("value"):
+            reason = "they are cut off" if ending == text.end else f"{argument!r} has no value"
+            end = text.find(_TOOL_CALL_END, ending)[0]
+            return [_make_invalid_call(tool, name, reason, text.excerpt(at, end), tools)], end
+        raw_values[argument] = text.whole[key.end() : ending]
+    if tool is None:
+        return [tools.unknown_tool_call(name, text.excerpt(at, place))], place
+    if stop == text.end:
+        return [unreadable_call(tool, "the call is not closed", text.excerpt(at, place))], place
+    arguments = {argument: parse_argument(raw, tool, argument) for argument, raw in raw_values.items()}
+    return [ToolCall(name=tool.name, arguments=arguments)], place
+
+
+def _read_python(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+    if text.whole[at] == "[":
+        read = python_calls.read_list(text, at, stop, tools)
+    else:
+        read = python_calls.read_calls(text, at, stop, tools)
+    if read is None:
+        return None
+    leftover = LiteralReader(text, stop).skip_space(read[1])
+    return read if leftover >= stop or stop == text.end else None
+
+
+def _read_bare_name(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+    """A name and nothing else: a call without arguments."""
+    head = _NAME_ONLY.match(text.whole, at, stop)
+    tool = tools.find(head.group("name")) if head and head.end() == stop else None
+    return ([ToolCall(name=tool.name)], stop) if tool else None
+
+
+def _make_invalid_call(tool: CallableTool | None, name: str, reason: str, raw: str, tools: KnownTools) -> ToolCall:
+    return unreadable_call(tool, reason, raw) if tool else tools.unknown_tool_call(name, raw)
+
+
+# Calls written as XML: `<function=name>`, `<invoke name=…>` and the like, with a tag for each argument.
+
+# Some tokenizers leave their mark for a space in the text, others lose the space.
+_GAP = r"[\sĠ]*"
+# MiniMax M3 writes its mark before each tag; Kimi K3 has tokens for angle brackets.
+_MARK = r"(?:\]<\]minimax\[>\[\s*)?"
+_PREFIX = r"(?:｜DSML｜|[A-Za-z_-]+:)?"
+_OPEN, _CLOSE, _END = rf"{_MARK}(?:<{_PREFIX}|<\|open\|>)", rf"{_MARK}(?:</{_PREFIX}|<\|close\|>)", r"(?:>|<\|sep\|>)"
+_CALL_TAG, _PARAMETER_TAG = (
+    r"(?:function_call|function|invoke|tool_call|tool_use|call)",
+    r"(?:parameter|param|argument|arg)",
+)
+_IS = r"(?:=|(?:name|tool|key)\s*=)"
+_NAME_ELEMENT = r"<(?:tool_|function_)?name>"
+_NAMED = rf"""{_GAP}{_IS}\s*["']?(?P<name>[^"'<>{{\n]+)["']?(?P<rest>[^<>{{\n]*){_END}?"""
+XML_OPENING = rf"{_OPEN}{_CALL_TAG}(?:(?=[\sĠ=]|name\s*=){_GAP}{_IS}|>\s*(?={_NAME_ELEMENT}))"
+_ANY_OPENING = re.compile(rf"{XML_OPENING}|{TAG_OPENING}|<tool>")
+_ARGUMENTS_TAG = r"(?:arguments|parameters|args|params|input)"
+_XML_CALL = re.compile(rf"{_OPEN}{_CALL_TAG}{_NAMED}")
+_XML_CALL_WITH_ELEMENTS = re.compile(
+    rf"{_OPEN}{_CALL_TAG}>\s*{_NAME_ELEMENT}(?P<name>[^<\n]+)</\w+>(?P<rest>\s*)(?:<{_ARGUMENTS_TAG}>)?"
+)
+_XML_PARAMETER = re.compile(rf"\s*{_OPEN}(?P<tag>{_PARAMETER_TAG}){_NAMED}")
+_XML_PARAMETER_ENDINGS = {
+    tag: re.compile(rf"{_CLOSE}{tag}{_END}|{_OPEN}{_PARAMETER_TAG}{_GAP}{_IS}|{_CLOSE}(?:function|invoke|call){_END}")
+    for tag in ("parameter", "param", "argument", "arg")
+}
+_XML_CLOSING = re.compile(rf"{_CLOSE}{_CALL_TAG}{_END}")
+_XML_CLOSING_AFTER_SPACE = re.compile(rf"\s*(?:</{_ARGUMENTS_TAG}>\s*)?{_CLOSE}{_CALL_TAG}{_END}")
+_ATTRIBUTE_END = re.compile(r"[\"'][^<>\n]*>")
+_CDATA_OPENING = re.compile(r"\s*<!\[CDATA\[")
+_CDATA = re.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*\Z", re.DOTALL)
+_ELEMENT = re.compile(r"\s*(?P<mark>\]<\]minimax\[>\[\s*)?<(?P<name>[\w.\\-]+)>")
+_ELEMENT_CLOSING = re.compile(rf"\s*{_MARK}</(?P<name>[\w.\\-]+)>")
+_ELEMENT_END = re.compile(r"\]<\]minimax\[>\[\s*(?=</?[\w.\\-]+>)")
+
+
+def read_xml_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """The call whose tag starts at `at`."""
+    opened = _XML_CALL.match(text.whole, at) or _XML_CALL_WITH_ELEMENTS.match(text.whole, at)
+    if opened is None:
+        return None
+    name, is_empty = unescape_name(opened.group("name")), opened.group("rest").rstrip().endswith("/")
+    tool = tools.find(name)
+    if tool is None:
+        end = opened.end() if is_empty else text.find(_XML_CLOSING, opened.end())[1]
+        return MarkedSegment(at, end, (tools.unknown_tool_call(name, text.excerpt(at, end)),), is_tagged=True)
+    try:
+        arguments, end = ({}, opened.end()) if is_empty else _read_xml_arguments(text, opened.end(), tool)
+    except LiteralError as failure:
+        text.record_failure(at, failure.at)
+        end = max(text.find(_XML_CLOSING, failure.at)[1], failure.at)
+        return MarkedSegment(at, end, (unreadable_call(tool, failure.reason, text.excerpt(at, end)),), is_tagged=True)
+    return MarkedSegment(at, end, (ToolCall(name=tool.name, arguments=arguments),), is_tagged=True)
+
+
+def _read_xml_arguments(text: SourceText, at: int, tool: CallableTool) -> tuple[dict[str, Any], int]:
+    literals = LiteralReader(text)
+    body = literals.skip_space(at)
+    if text.whole.startswith("{", body):
+        value, end = literals.read_value(body)
+        if not isinstance(value, dict) or literals.unclosed:
+            raise LiteralError("a closing bracket is missing", end)
+        closed = _XML_CLOSING_AFTER_SPACE.match(text.whole, end) or _ATTRIBUTE_END.match(text.whole, end)
+        return value, closed.end() if closed else end
+    arguments, end = _read_elements(text, at, tool)
+    if not arguments:
+        arguments, end = _read_xml_parameters(text, at, tool)
+    closed = _XML_CLOSING_AFTER_SPACE.match(text.whole, end)
+    if closed is None:
+        raise LiteralError("the call is not closed, or a parameter has no name", end)
+    return unwrap_arguments(arguments, tool), closed.end()
+
+
+def _read_elements(text: SourceText, at: int, tool: CallableTool, depth: int = 0) -> tuple[dict[str, Any], int]:
+    """An element for each argument, with elements inside for objects and lists.
+
+    MiniMax M3 writes its mark before each tag; without the mark only the names of parameters are elements.
+    """
+    values: dict[str, Any] = {}
+    while opened := _ELEMENT.match(text.whole, at):
+        name, is_marked = unescape_name(opened.group("name")), opened.group("mark") is not None
+        schema = tool.properties.get(name, {})
+        if not is_marked and name not in tool.properties:
+            break
+        value: Any = {}
+        if depth < MAX_DEPTH and (is_marked or schema.get("type") in ("object", "array")):
+            items = {"item": schema.get("items", {})}
+            inner = CallableTool(name=name, parameters={**schema, "properties": schema.get("properties", items)})
+            value, ending = _read_elements(text, opened.end(), inner, depth + 1)
+        if value:
+            value = value["item"] if set(value) == {"item"} and "item" not in schema.get("properties", {}) else value
+        else:
+            ending = text.find(_ELEMENT_END if is_marked else f"</{opened.group('name')}>", opened.end())[0]
+            value = _parse_xml_value(text.whole[opened.end() : ending], tool, name)
+        closed = _ELEMENT_CLOSING.match(text.whole, ending)
+        if closed is None or closed.group("name") != opened.group("name"):
+            raise LiteralError(f"{name!r} is not closed", ending)
+        at = closed.end()
+        if name == "item":
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise LiteralError(f"{name!r} is given twice", at)
+        else:
+            values[name] = value
+    return values, at
+
+
+def _read_xml_parameters(text: SourceText, at: int, tool: CallableTool) -> tuple[dict[str, Any], int]:
+    arguments: dict[str, Any] = {}
+    while opened := _XML_PARAMETER.match(text.whole, at):
+        name = unescape_name(opened.group("name"))
+        data = _CDATA_OPENING.match(text.whole, opened.end())
+        begin = text.find("]]>", data.end())[1] if data else opened.end()
+        ending, at = text.find(_XML_PARAMETER_ENDINGS[opened.group("tag")], begin)
+        if ending == text.end:
+            raise LiteralError(f"{name!r} is not closed", text.end)
+        if name in arguments:
+            raise LiteralError(f"{name!r} is given twice", at)
+        raw_value = text.whole[opened.end() : ending]
+        arguments[name] = _parse_xml_value(raw_value, tool, name, opened.group("rest"))
+        if _XML_PARAMETER.match(text.whole, ending) or _XML_CLOSING_AFTER_SPACE.match(text.whole, ending):
+            at = ending
+    return arguments, at
+
+
+def _parse_xml_value(raw_value: str, tool: CallableTool, name: str, rest: str = "") -> Any:
+    if data := _CDATA.match(raw_value):
+        raw_value = data.group(1)
+    elif raw_value.startswith("\n"):
+        raw_value = raw_value.removeprefix("\n").removesuffix("\n")
+    return parse_argument(raw_value, tool, name, is_text='string="true"' in rest or 'type="string"' in rest)
+
+
+# ReAct: `Action:` and `Action Input:` lines, and the `<tool>` tags of LangChain's XML agents.
+
+_LINE = r"^[ \t>*#]*+"
+_COLON = r"(?:[ \t]*+\d++)?[ \t]*+\**+[ \t]*+[:：]\**+"
+ACTION_OPENING = rf"{_LINE}Action{_COLON}"
+FINAL_ANSWER = rf"{_LINE}Final[ \t]Answer{_COLON}"
+NEXT_TURN = r"^[ \t]*\#{2,4}[ \t]*(?:Instructions?|Question|User|Human)[ \t]*:"
+_ACTION = re.compile(rf"{ACTION_OPENING}\s*+(?P<name>[^\n]++)\n\s*+[>*#]*+Action[ \t]Input{_COLON}", re.MULTILINE)
+_NEXT_LABEL = re.compile(rf"{_LINE}(?:Observation|Thought|Action|Final[ \t]Answer){_COLON}", re.MULTILINE)
+_OBSERVATION = re.compile(rf"{_LINE}Observation{_COLON}", re.MULTILINE)
+_FINAL_ANSWER = re.compile(FINAL_ANSWER, re.MULTILINE)
+_BEFORE_OBJECT = re.compile(r"(?:```[a-z]*\s*)?(?=\{)")
+_AFTER_OBJECT = re.compile(r"\s*(?:```)?[ \t]*(?:\n|\Z)")
+_TRAILING_TOKENS = re.compile(rf"(?:\s*(?:{END_OF_TURN}))+\s*\Z")
+_TOOL_TAG = re.compile(r"<tool>\s*+(?P<name>[^<\n]*+)</tool>\s*+<tool_input>")
+
+
+def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """The action whose line starts at `at`, and its input.
+
+    An observation that the model wrote itself is invented: nothing after it is parsed or shown.
+    """
+    action = _ACTION.match(text.whole, at)
+    if action is None:
+        return None
+    name = action.group("name").strip()
+    end = text.find(_NEXT_LABEL, action.end())[0]
+    input_text, raw = _TRAILING_TOKENS.sub("", text.whole[action.end() : end]).strip(), text.excerpt(at, end)
+    if text.find(_OBSERVATION, end)[0] == end:
+        end = text.end
+    tool = tools.find(name)
+    if tool is None:
+        return MarkedSegment(at, end, (tools.unknown_tool_call(name, raw),)) if _looks_like_a_name(name) else None
+    if text.find(_FINAL_ANSWER, action.end())[0] < text.end:
+        reason = "the text has an action and a final answer. Write one of them"
+        return MarkedSegment(at, text.end, (unreadable_call(tool, reason, raw),))
+    return MarkedSegment(at, end, (_make_action_call(tool, input_text, raw),))
+
+
+def read_tool_tags(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """`<tool>search</tool><tool_input>weather in SF</tool_input>`."""
+    tags = _TOOL_TAG.match(text.whole, at)
+    if tags is None:
+        return None
+    begin, end = text.find("</tool_input>", tags.end())
+    input_text, raw = text.whole[tags.end() : begin].strip(), text.excerpt(at, end)
+    tool = tools.find(tags.group("name"))
+    call = _make_action_call(tool, input_text, raw) if tool else tools.unknown_tool_call(tags.group("name"), raw)
+    return MarkedSegment(at, end, (call,), is_tagged=True)
+
+
+def _looks_like_a_name(input_text: str) -> bool:
+    return bool(re.fullmatch(r"[\w./\\`*-]{1,64}", input_text))
+
+
+def _make_action_call(tool: CallableTool, input_text: str, raw: str) -> ToolCall:
+    arguments = _parse_arguments_object(input_text)
+    if arguments is not None and (
+        not tool.properties or set(arguments) <= set(tool.properties) or tool.only_parameter is None
+    ):
+        return ToolCall(name=tool.name, arguments=arguments)
+    only = tool.only_parameter
+    if only is not None:
+        return ToolCall(name=tool.name, arguments={only: parse_argument(_remove_quotes(input_text), tool, only)})
+    if not tool.properties or not input_text:
+        return ToolCall(name=tool.name)
+    return unreadable_call(tool, f"it takes several, so its input must be JSON: {', '.join(tool.properties)}", raw)
+
+
+def _parse_arguments_object(input_text: str) -> dict[str, Any] | None:
+    """The object that the input begins with; what a model writes below it is not part of it."""
+    begin = _BEFORE_OBJECT.match(input_text)
+    if begin is None:
+        return None
+    literals = LiteralReader(SourceText(input_text))
+    try:
+        value, end = literals.read_value(begin.end())
+    except LiteralError:
+        return None
+    is_complete = not literals.unclosed and _AFTER_OBJECT.match(input_text, end)
+    return value if isinstance(value, dict) and is_complete else None
+
+
+def _remove_quotes(input_text: str) -> str:
+    try:
+        value = parse_literal(input_text) if input_text[:1] in ("'", '"') else input_text
+    except LiteralError:
+        return input_text
+    return value if isinstance(value, str) else input_text

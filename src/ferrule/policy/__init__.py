@@ -1,0 +1,1 @@
+"""Which calls are allowed, need approval, or are denied."""

@@ -1,0 +1,1 @@
+"""Worker processes that run functions and can be killed."""

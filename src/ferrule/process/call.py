@@ -1,0 +1,208 @@
+"""One call of a function in a worker: send the function, receive progress and nested calls, then the result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+from ferrule.core.aio import cancel_all
+from ferrule.core.call import Invocation, ToolExecutionContext
+from ferrule.core.schema import FunctionSignature
+from ferrule.errors import ExecutionFailed, InvalidArguments
+from ferrule.process.function_reference import FunctionCopy, FunctionReference, NameReference, pickle_copy
+from ferrule.process.groups import process_clock
+from ferrule.process.protocol import (
+    BoundArguments,
+    CallArguments,
+    FunctionCall,
+    FunctionError,
+    FunctionNotLoaded,
+    FunctionResult,
+    NestedReply,
+    NestedRequest,
+    ProcessEnvironment,
+    ProgressReport,
+    encode_error,
+    encode_message,
+)
+from ferrule.process.worker_process import WorkerProcess
+
+logger = logging.getLogger("ferrule.process")
+
+_NOT_SENT = ("variables", "memory", "policy", "is_approved")
+"""Of a context: variables and the approval are sent separately, the others not at all."""
+_CONTEXT_FIELDS = [field.name for field in fields(ToolExecutionContext) if field.name not in _NOT_SENT]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteFunction:
+    """A function that can be sent to workers."""
+
+    number: int
+    reference: FunctionReference
+    signature: FunctionSignature | None = None
+    """None where calls come with packed arguments: on a node of a cluster."""
+
+
+class NestedCalls:
+    """The calls of other tools that a running function has made; they end with the function at the latest."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end(self) -> None:
+        """Cancel those that still run and wait for them, even if this is cancelled meanwhile."""
+        if self._tasks:
+            await cancel_all(self._tasks)
+
+
+class WorkerCall:
+    """The messages to and from one worker during one call."""
+
+    def __init__(
+        self,
+        worker: WorkerProcess,
+        number: int,
+        invocation: Invocation,
+        suspend_permit: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._worker, self._number, self._invocation = worker, number, invocation
+        self._suspend_permit = suspend_permit
+        self.nested = NestedCalls()
+        self._send_lock = asyncio.Lock()
+
+    async def run(
+        self, function: RemoteFunction, arguments: bytes
+    ) -> FunctionResult | FunctionError | FunctionNotLoaded:
+        """Run the function in the worker. EOFError means that the worker died."""
+        channel = self._worker.channel
+        await channel.send(encode_message(self._make_message(function, arguments)))
+        while True:
+            message = await channel.receive()
+            if message.number != self._number:  # from a thread that an earlier call left running
+                continue
+            if isinstance(message, ProgressReport):
+                self._invocation.report(message.progress)
+            elif isinstance(message, NestedRequest):
+                self._start_nested(message)
+            else:
+                assert isinstance(message, FunctionResult | FunctionError | FunctionNotLoaded)
+                return message
+
+    def _make_message(self, function: RemoteFunction, arguments: bytes) -> FunctionCall:
+        worker, invocation, reference = self._worker, self._invocation, function.reference
+        environment = _current_environment()
+        message = FunctionCall(
+            number=self._number,
+            call_id=invocation.call_id,
+            tool_id=invocation.tool.id,
+            action=invocation.capability.name,
+            function=function.number,
+            reference=None if function.number in worker.functions else reference,
+            environment=None if environment == worker.environment else environment,
+            arguments=arguments,
+        )
+        worker.functions.add(function.number)
+        worker.environment = environment
+        worker.call_started_at = process_clock()
+        worker.output.tool_id = invocation.tool.id
+        if isinstance(reference, NameReference):
+            worker.modules[reference.module] = reference.digest
+        return message
+
+    def _start_nested(self, request: NestedRequest) -> None:
+        context = contextvars.copy_context()
+        context.run(Invocation.current.set, self._invocation)
+        self.nested.add(asyncio.create_task(self._run_nested(request), context=context))
+
+    async def _run_nested(self, request: NestedRequest) -> None:
+        try:
+            with self._suspend_permit():  # the other tool may need a worker too
+                result = await self._invocation.call_tool(request.tool_name, request.params, request.action)
+            encoded = encode_message(NestedReply(request.request, result))
+        except Exception as error:
+            encoded = encode_message(NestedReply(request.request, None, encode_error(error)))
+        async with self._send_lock:
+            with suppress(EOFError):  # `run` notices it too
+                await self._worker.channel.send(encoded)
+
+
+def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
+    """A pickle of everything that the caller passed in."""
+    assert function.signature is not None
+    try:
+        if isinstance(function.reference, FunctionCopy):
+            return pickle_copy(_bind_arguments(function.signature, invocation))
+        return pickle.dumps(_make_call_arguments(function.signature, invocation), pickle.HIGHEST_PROTOCOL)
+    except InvalidArguments:
+        raise
+    except Exception as error:  # pickle raises whatever the objects it meets raise
+        raise ExecutionFailed(
+            f"The arguments of tool {invocation.tool.id!r} cannot be sent to a worker process ({error}). "
+            "Pass plain values, or give the tool isolation='thread'."
+        ) from error
+
+
+def _make_call_arguments(signature: FunctionSignature, invocation: Invocation) -> CallArguments:
+    if signature.context_parameter is None:
+        return CallArguments(invocation.params, {}, {}, False)
+    context = {name: getattr(invocation.context, name) for name in _CONTEXT_FIELDS}
+    return CallArguments(invocation.params, context, _pickle_variables(invocation), invocation.context.is_approved)
+
+
+def _bind_arguments(signature: FunctionSignature, invocation: Invocation) -> BoundArguments:
+    context = invocation.context
+    if signature.context_parameter is not None:
+        sendable = {name: context.variables[name] for name in _pickle_variables(invocation)}
+        context = replace(context, variables=sendable, memory=None, policy=None, model=None)
+        context.is_approved = invocation.context.is_approved
+    return BoundArguments(*signature.bind(invocation.params, context))
+
+
+def _pickle_variables(invocation: Invocation) -> dict[str, bytes]:
+    sendable = {}
+    for name, value in invocation.context.variables.items():
+        try:
+            sendable[name] = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            logger.info(
+                "tool=<%s>, variable=<%s> | left out of the context in the worker process, cannot be pickled: %s",
+                invocation.tool.id,
+                name,
+                error,
+            )
+    return sendable
+
+
+def _current_environment() -> ProcessEnvironment:
+    try:
+        directory = os.getcwd()
+    except OSError:
+        directory = None
+    return ProcessEnvironment(
+        directory, [entry for entry in sys.path if isinstance(entry, str)], _environment_variables()
+    )
+
+
+def _environment_variables() -> dict[str, str]:
+    # Copying `os.environ` takes longer than everything else that is sent, because it decodes each variable again. Its
+    # private dictionary of bytes shows cheaply whether anything has changed since the last call.
+    encoded: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
+    return dict(os.environ) if encoded is None else _decode_variables(tuple(encoded.items()))
+
+
+@lru_cache(maxsize=1)
+def _decode_variables(variables: tuple[tuple[bytes, bytes], ...]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in variables}

@@ -1,0 +1,261 @@
+"""Ending a process together with everything it started.
+
+A process started with `start_new_session=True` leads a session and a group of its own, and what it starts belongs to
+both. Some children make groups of their own (GNU `timeout`, the jobs of a shell) but stay in the session: on Linux
+those groups are found and ended too.
+
+A child that was given a session of its own, as browsers and daemons are, is reached by no signal to a group. On Linux
+such children are found in two ways (on other systems not at all):
+
+- By their ancestors (`find_detached_groups`): Linux records which process started which. The parent of a daemon has
+  ended, so its record is lost, unless an ancestor is a *subreaper*, as worker processes are (`become_subreaper`).
+- By a mark in the environment that they inherit (`mark_environment`, `end_process_tree`). A process that was started
+  with an empty environment has none; it is found only while its parent lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple, cast
+
+from ferrule.core.aio import wait_at_most
+
+logger = logging.getLogger("ferrule.process")
+
+GRACE_SECONDS = 0.5
+KILL_TIMEOUT = 5.0
+"""Seconds a killed process may take to disappear: the kernel may have to finish a write to a disk first."""
+DRAIN_TIMEOUT = 0.2
+"""Seconds to go on reading when all processes have ended: what they wrote is in the pipes already."""
+
+
+MARK_VARIABLE = "FERRULE_PROCESS"
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+async def end_process_group(leader: int, grace: float = GRACE_SECONDS) -> None:
+    """End every process of a session: by SIGTERM, and those that still run after `grace` seconds by SIGKILL.
+
+    When this returns, nothing of it runs any more. The number of a session is that of its first process, the leader,
+    which its parent must still wait for, as for any child.
+    """
+    if await _signal_until_ended(leader, signal.SIGTERM, within=grace):
+        return
+    if not await _signal_until_ended(leader, signal.SIGKILL, within=KILL_TIMEOUT):
+        logger.warning("session=<%d> | still running %s s after SIGKILL", leader, KILL_TIMEOUT)
+
+
+def mark_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """An environment for a process that `end_process_tree` shall end, and the mark in it."""
+    mark = f"{MARK_VARIABLE}={os.urandom(12).hex()}"
+    return {**environment, MARK_VARIABLE: mark.partition("=")[2]}, mark
+
+
+async def end_process_tree(
+    leader: int, mark: str, grace: float = GRACE_SECONDS, *, earlier_tree: Mapping[int, float] | None = None
+) -> None:
+    """End a session like `end_process_group`, and all that was started from it in other sessions, daemons included.
+
+    `earlier_tree`: what `find_process_tree` found earlier, for a leader that may have ended since.
+    """
+    started = time.monotonic()
+    tree = {**(earlier_tree or {}), **await asyncio.to_thread(find_process_tree, leader, mark)}
+    for number in tree:
+        _signal_process(number, signal.SIGTERM)
+    await end_process_group(leader, grace)
+    while remaining := await asyncio.to_thread(_find_remaining, tree, mark):
+        seconds = time.monotonic() - started
+        if seconds >= grace + KILL_TIMEOUT:
+            logger.warning("processes=<%s> | still running %s s after SIGKILL", remaining, KILL_TIMEOUT)
+            return
+        for number in remaining if seconds >= grace else remaining - tree.keys():
+            _signal_process(number, signal.SIGKILL)
+        await asyncio.sleep(0.01)
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of all its descendants whose parents have ended, where the system allows it."""
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class WatchedProcess(asyncio.SubprocessProtocol):
+    """The state of one process; a subclass says what becomes of its output (`pipe_data_received`)."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.SubprocessTransport | None = None
+        """Set when the process has started."""
+        self.exit_code = -signal.SIGKILL
+        self.reads_stdin = True
+        """Its standard input is still open."""
+        self.finished = asyncio.Event()
+        """It has ended, or must be ended."""
+        self.exited = asyncio.Event()
+        self.closed = asyncio.Event()
+        """It has ended, and all its pipes are closed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no instance of it
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 0:
+            self.reads_stdin = False
+
+    def process_exited(self) -> None:
+        code = self.transport.get_returncode() if self.transport is not None else None
+        self.exit_code = self.exit_code if code is None else code
+        self.exited.set()
+        self.finished.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+    async def close_pipes(self, transport: asyncio.SubprocessTransport) -> None:
+        """Read the rest of what the ended process wrote, and close its pipes."""
+        await wait_at_most(self.closed, DRAIN_TIMEOUT)
+        stdin = cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0))
+        if stdin is not None and self.reads_stdin:
+            stdin.abort()  # closing alone would wait until the process has read everything
+        transport.close()
+        await wait_at_most(self.closed, KILL_TIMEOUT)
+
+
+def find_running_groups(leader: int) -> set[int]:
+    """The groups of a session with running processes; on other systems than Linux only the first group."""
+    if not os.path.isdir("/proc/self"):
+        return {leader} if signal_group(leader, 0) else set()
+    groups = set()
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError):  # it has just ended
+                if os.getsid(int(name)) == leader and not _is_zombie(name):
+                    groups.add(os.getpgid(int(name)))
+    return {group for group in groups if signal_group(group, 0)}
+
+
+def signal_group(group: int, kind: int) -> bool:
+    """Whether any process got the signal."""
+    try:
+        os.killpg(group, kind)
+    except (ProcessLookupError, PermissionError):  # macOS says "not permitted" when all are zombies
+        return False
+    return True
+
+
+async def _signal_until_ended(leader: int, kind: signal.Signals, *, within: float) -> bool:
+    deadline = time.monotonic() + within
+    delay = 0.001
+    signalled: set[int] = set()
+    # A process that was started during the first look, by a parent that has ended since, is seen by the second.
+    while groups := find_running_groups(leader) or find_running_groups(leader):
+        # New groups may appear at any time. SIGTERM is sent to each only once, so that it does not interrupt its
+        # cleanup.
+        for group in groups if kind == signal.SIGKILL else groups - signalled:
+            signal_group(group, kind)
+        signalled |= groups
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(min(delay, max(deadline - time.monotonic(), 0)))
+        delay = min(2 * delay, 0.02)
+    return True
+
+
+def _is_zombie(name: str) -> bool:
+    # A zombie: it has ended, but its parent has not waited for it. In a container that may never happen.
+    with open(f"/proc/{name}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+
+
+class _RunningProcess(NamedTuple):
+    parent: int
+    group: int
+    started_at: float
+
+
+def process_clock() -> float:
+    """The time on the clock in which Linux records the start of a process."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def find_detached_groups(ancestor: int, *, since: float) -> set[int]:
+    """The groups, other than its own, of all that a process and its descendants have started since a time."""
+    processes = _list_processes()
+    groups: set[int] = set()
+    pending = [ancestor]
+    while pending:
+        parent = pending.pop()
+        for number, process in processes.items():
+            if process.parent == parent:
+                pending.append(number)
+                if process.group != ancestor and process.started_at >= since:
+                    groups.add(process.group)
+    return groups
+
+
+def _list_processes() -> dict[int, _RunningProcess]:
+    if not os.path.isdir("/proc/self"):
+        return {}
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    processes = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            if fields[0] in (b"Z", b"X"):  # it has ended, and has no children any more
+                continue
+            # The start is rounded down to a clock tick; take the end of the tick, so that no process seems too old.
+            processes[int(name)] = _RunningProcess(int(fields[1]), int(fields[2]), (int(fields[19]) + 1) * tick)
+    return processes
+
+
+def find_process_tree(ancestor: int, mark: str) -> dict[int, float]:
+    """The numbers and starts of all descendants of a process outside its session, and of all processes with a mark."""
+    processes = _list_processes()
+    marked = _find_marked(mark, processes)
+    pending, tree = [ancestor], dict[int, float]()
+    while pending:
+        parent = pending.pop()
+        for number, process in processes.items():
+            if number not in tree and (process.parent == parent or number in marked):
+                tree[number] = process.started_at
+                pending.append(number)
+    return {number: started_at for number, started_at in tree.items() if not _is_in_session(number, ancestor)}
+
+
+def _find_remaining(tree: Mapping[int, float], mark: str) -> set[int]:
+    processes = _list_processes()
+    remaining = {number for number, process in processes.items() if tree.get(number) == process.started_at}
+    return remaining | _find_marked(mark, processes)
+
+
+def _find_marked(mark: str, processes: Iterable[int]) -> set[int]:
+    marked, encoded = set(), mark.encode()
+    for number in processes:
+        # OSError: it has just ended, or belongs to another user.
+        with suppress(OSError), open(f"/proc/{number}/environ", "rb") as file:
+            if encoded in file.read().split(b"\0"):
+                marked.add(number)
+    return marked
+
+
+def _is_in_session(number: int, leader: int) -> bool:
+    try:
+        return os.getsid(number) == leader
+    except OSError:
+        return False
+
+
+def _signal_process(number: int, kind: signal.Signals) -> None:
+    with suppress(OSError):
+        os.kill(number, kind)

@@ -1,0 +1,388 @@
+"""Who makes a request, and whether the server answers it: hosts, origins, tokens, sessions, sizes and rates.
+
+Every request passes `AccessControl` before any route sees it. Without a valid token only `PUBLIC_PATHS` and the web
+page are answered; a server that was started before any token existed listens on this machine alone, whose user may do
+everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from starlette.requests import HTTPConnection
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ferrule.core.permission import LOCAL_USER, Principal
+from ferrule.errors import Rejected
+from ferrule.server.mcp.calls import CLIENT_HEADERS
+from ferrule.server.oauth import TokenVerifier
+from ferrule.server.problems import Problem, problem_of_error
+from ferrule.server.tokens import TOKEN_PREFIX, AccessToken, Permission, Tokens, hash_token
+
+logger = logging.getLogger("ferrule.server")
+
+SESSION_COOKIE: Final = "ferrule_session"
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})
+API_PREFIXES: Final = ("/v1/", "/mcp")
+"""Never public, whatever routes the page has."""
+PUBLIC_PREFIXES: Final = ("/.well-known/",)
+CHECK_INTERVAL: Final = 2.0
+"""Seconds for which a token is valid without asking the store: a revoked one is refused everywhere within this time."""
+MAX_KNOWN_TOKENS: Final = 10_000
+MAX_BODY_SIZE: Final = 16 * 1024 * 1024
+LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+FORWARDED_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
+REQUEST_HEADERS: Final = frozenset(
+    b"accept accept-encoding content-length content-type host idempotency-key if-modified-since if-none-match "
+    b"last-event-id origin range traceparent tracestate transfer-encoding user-agent".split()
+)
+"""What routes see of a request, besides the headers of MCP: tokens and cookies end here."""
+RESPONSE_HEADERS: Final = frozenset(
+    b"accept-ranges allow cache-control content-disposition content-encoding content-length content-range "
+    b"content-security-policy content-type etag idempotency-replayed last-modified location mcp-protocol-version "
+    b"mcp-session-id referrer-policy retry-after set-cookie vary www-authenticate x-accel-buffering "
+    b"x-content-type-options x-frame-options".split()
+)
+"""What a response may have; nothing else leaves the server, whoever set it."""
+SESSION_PATH: Final = "/v1/session"
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_SECURITY_HEADERS: Final = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+]
+
+
+@dataclass(eq=False, kw_only=True)
+class Client:
+    """Who makes requests: the holder of a token, or the user of this machine where there are no tokens."""
+
+    token: AccessToken | None
+    calls: CallLimit
+    checked_at: float = 0.0
+
+    @property
+    def principal(self) -> Principal:
+        return LOCAL_USER if self.token is None else self.token.principal
+
+    @property
+    def agent_principal(self) -> Principal | None:
+        """Who makes the calls that a model chooses; None for the orchestrator's default."""
+        return None if self.token is None else self.token.agent_principal
+
+    @property
+    def name(self) -> str:
+        return self.principal.label
+
+    @property
+    def tenant(self) -> str:
+        return "" if self.token is None else self.token.tenant
+
+    def add_tenant(self, conversation_id: str) -> str:
+        """The conversation's id in the store, with the tenant in front, so that the ids of tenants never collide."""
+        return f"{self.tenant}/{conversation_id}" if self.tenant else conversation_id
+
+    @property
+    def sees_all_tenants(self) -> bool:
+        return self.token is None or self.token.sees_all_tenants
+
+    def may(self, permission: Permission) -> bool:
+        return self.token is None or self.token.may(permission)
+
+    def require(self, permission: Permission) -> None:
+        if not self.may(permission):
+            roles = ", ".join(sorted(self.token.roles)) if self.token is not None else ""
+            headers = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
+            raise Problem(403, f"The token {self.name!r} ({roles}) may not {permission}.", headers=headers)
+
+
+@dataclass(eq=False)
+class CallLimit:
+    """The rate and the number of concurrent calls of one client, on this server."""
+
+    per_minute: float | None = None
+    max_concurrent: int | None = None
+    running: int = 0
+    _credit: float = field(default=-1.0, repr=False)
+    _updated_at: float = 0.0
+
+    @contextmanager
+    def slot(self, calls: int = 1) -> Iterator[int]:
+        """For the time of some calls; yields how many may run concurrently. Rejected when there are too many."""
+        slots = calls if self.max_concurrent is None else min(calls, self.max_concurrent - self.running)
+        if slots < 1:
+            raise Rejected(
+                f"{self.running} calls of this token are running, which is its limit. Wait until one has ended.",
+                retry_after=1,
+            )
+        self._count_against_rate(calls)
+        self.running += slots
+        try:
+            yield slots
+        finally:
+            self.running -= slots
+
+    def _count_against_rate(self, calls: int) -> None:
+        if self.per_minute is None:
+            return
+        now, burst = time.monotonic(), max(1.0, self.per_minute)
+        credit = burst if self._credit < 0 else self._credit + (now - self._updated_at) * self.per_minute / 60
+        self._updated_at, self._credit = now, min(burst, credit)
+        if self._credit < calls:
+            seconds = int((calls - self._credit) * 60 / self.per_minute) + 1
+            advice = (
+                f"Try again in {seconds} s."
+                if calls <= burst
+                else f"Send fewer than these {calls} calls in one request."
+            )
+            raise Rejected(
+                f"This token may make {self.per_minute:g} calls a minute. {advice}",
+                retry_after=seconds,
+            )
+        self._credit -= calls
+
+
+class Authenticator:
+    """Finds the client of a request by its token or session."""
+
+    def __init__(self, tokens: Tokens, *, is_open: bool, verifier: TokenVerifier | None = None) -> None:
+        """`is_open`: requests need no token, until one is created. `verifier` accepts tokens of an issuer too."""
+        self._tokens, self._is_open, self._verifier = tokens, is_open, verifier
+        self._clients: OrderedDict[str, Client | None] = OrderedDict()
+        """By the hashes of their tokens; None for one that is not valid."""
+        self._checked: dict[str, float] = {}
+        self._limits: dict[str, CallLimit] = {}
+        """By the ids of tokens: the sessions of a token share its limits."""
+        self._local = Client(token=None, calls=CallLimit())
+        self._tokens_checked_at = float("-inf")
+
+    async def find_client(self, text: str | None) -> Client | None:
+        """The client with this token; the local user where no tokens exist, whatever a client sends."""
+        if self._is_open and not await self._has_token():
+            return self._local
+        if text is None:
+            return None
+        key, now = hash_token(text), time.monotonic()
+        if now - self._checked.get(key, float("-inf")) < CHECK_INTERVAL:
+            return self._clients[key]
+        token = await self._tokens.find(text)
+        if token is None and self._verifier is not None and not text.startswith(TOKEN_PREFIX):
+            token = await self._verifier.verify(text)
+        client = self._clients.get(key)
+        if token is None:
+            client = None
+        elif client is None or client.token != token:
+            limit = CallLimit(token.calls_per_minute, token.max_concurrent)
+            client = Client(token=token, calls=self._limits.setdefault(token.root_id, limit))
+        self._cache_client(key, client, now)
+        return client
+
+    def _cache_client(self, key: str, client: Client | None, now: float) -> None:
+        self._clients[key], self._checked[key] = client, now
+        self._clients.move_to_end(key)
+        while len(self._clients) > MAX_KNOWN_TOKENS:
+            oldest, _ = self._clients.popitem(last=False)
+            del self._checked[oldest]
+
+    async def _has_token(self) -> bool:
+        """Whether a token was created meanwhile; from then on every request needs one, also after it has expired."""
+        now = time.monotonic()
+        if now - self._tokens_checked_at >= CHECK_INTERVAL:
+            self._is_open, self._tokens_checked_at = not await self._tokens.any_exist(), now
+        return not self._is_open
+
+    def on_token_created(self) -> None:
+        """From now on requests need a token: ask the store at the next one."""
+        self._tokens_checked_at = float("-inf")
+
+    def challenge(self, text: str | None) -> str:
+        """The header `WWW-Authenticate` for a request without a valid token."""
+        challenge = "Bearer" if self._verifier is None else self._verifier.challenge
+        if text is None:
+            return challenge
+        return f'{challenge}{"," if self._verifier is not None else ""} error="invalid_token"'
+
+    def remove_from_cache(self, text: str) -> None:
+        """Ask the store again about a token, because it was just revoked here."""
+        self._checked.pop(hash_token(text), None)
+
+
+class AccessControl:
+    """The outermost layer of the application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        authenticator: Authenticator,
+        is_local: bool,
+        allowed_hosts: Collection[str] = (),
+        allowed_origins: Collection[str] = (),
+        max_body_size: int = MAX_BODY_SIZE,
+        public_routes: Sequence[Route] = (),
+    ) -> None:
+        """`is_local`: the server listens on this machine alone, so requests for other hosts come from elsewhere."""
+        self._app, self._authenticator, self._max_body_size = app, authenticator, max_body_size
+        self._hosts = frozenset(allowed_hosts) | (LOCAL_HOSTS if is_local else frozenset())
+        self._checks_hosts = is_local or bool(allowed_hosts)
+        self._origins = frozenset(allowed_origins)
+        self._public_routes = tuple(public_routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no websockets
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        connection = HTTPConnection(scope)
+        body = LimitedBody(receive, self._max_body_size)
+        sender, text = _add_security_headers(send), find_token_text(connection)
+        try:
+            self._check_host(connection)
+            self._check_origin(connection, scope["method"])
+            self._check_body(connection, scope["method"])
+            client = scope.setdefault("state", {})["client"] = await self._find_client(connection, text)
+            _limit_headers(scope)
+        except Exception as error:
+            await problem_of_error(error).to_response()(scope, receive, sender)
+            return
+        if client is not None:
+            sender = _end_when_revoked(sender, lambda: self._authenticator.find_client(text))
+        await self._app(scope, body.receive, sender)
+
+    def _check_host(self, connection: HTTPConnection) -> None:
+        if not self._checks_hosts:
+            return
+        host = connection.headers.get("host", "")
+        if _split_url(f"//{host}").hostname not in self._hosts:
+            raise Problem(421, f"This server does not answer for the host {host[:100]!r}. See allowed_hosts.")
+
+    def _check_origin(self, connection: HTTPConnection, method: str) -> None:
+        """A page of another site must not make requests in the name of the user who visits it."""
+        origin = connection.headers.get("origin")
+        if origin is None or method in _SAFE_METHODS or origin in self._origins:
+            return
+        if _split_url(origin).netloc != connection.headers.get("host"):
+            raise Problem(403, f"Requests from the origin {origin[:100]!r} are not accepted. See allowed_origins.")
+
+    def _check_body(self, connection: HTTPConnection, method: str) -> None:
+        if method in _SAFE_METHODS:
+            return
+        length = connection.headers.get("content-length", "0")
+        if not length.isdecimal():
+            raise Problem(400, "The header Content-Length is not a number.")
+        if int(length) > self._max_body_size:
+            raise Problem(413, f"The body of a request may have at most {self._max_body_size:,} bytes.")
+        has_body = length != "0" or "transfer-encoding" in connection.headers
+        kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if has_body and kind != "application/json":  # which no form of another site can send
+            raise Problem(415, "Send JSON, with the header Content-Type: application/json.")
+
+    async def _find_client(self, connection: HTTPConnection, text: str | None) -> Client | None:
+        path = connection.scope["path"]
+        if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES):
+            return None
+        if not path.startswith(API_PREFIXES) and any(
+            route.matches(connection.scope)[0] is Match.FULL for route in self._public_routes
+        ):
+            return None
+        client = await self._authenticator.find_client(text)
+        if client is None:
+            raise Problem(
+                401,
+                "This needs a valid token: send it as `Authorization: Bearer …`. `ferrule tokens new` creates one.",
+                headers={"WWW-Authenticate": self._authenticator.challenge(text)},
+            )
+        if client.token is None and any(name in connection.headers for name in FORWARDED_HEADERS):
+            raise Problem(
+                403,
+                "This server has no tokens and answers this machine alone; a proxy has forwarded the request from "
+                "elsewhere. Create a token: `ferrule tokens new NAME`.",
+            )
+        return client
+
+
+def _split_url(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError:
+        raise Problem(400, f"{text[:100]!r} is not a valid address.") from None
+
+
+def find_token_text(connection: HTTPConnection) -> str | None:
+    """The token that a request brings, in its header or as the cookie of a session."""
+    scheme, _, text = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and text.strip():
+        return text.strip()
+    return connection.cookies.get(SESSION_COOKIE)
+
+
+def _limit_headers(scope: Scope) -> None:
+    """Remove the headers that routes do not need; those that may be passed on are found in the state."""
+    headers, may_see_cookie = scope["headers"], scope["path"] == SESSION_PATH
+    scope["state"][CLIENT_HEADERS] = headers
+    scope["headers"] = [
+        (name, value)
+        for name, value in headers
+        if name in REQUEST_HEADERS or name.startswith(b"mcp-") or (may_see_cookie and name == b"cookie")
+    ]
+
+
+class LimitedBody:
+    """Enforces the size limit while a body arrives, whatever length was announced."""
+
+    def __init__(self, receive: Receive, max_size: int) -> None:
+        self._receive, self._rest = receive, max_size
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._rest -= len(message.get("body", b""))
+            if self._rest < 0:
+                raise Problem(413, "The request is too long.")
+        return message
+
+
+def _add_security_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers: list[Any] = [pair for pair in message["headers"] if pair[0].lower() in RESPONSE_HEADERS]
+            names = {name for name, _ in headers}
+            headers += [(name, value) for name, value in _SECURITY_HEADERS if name not in names]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return send_with_headers
+
+
+def _end_when_revoked(send: Send, find_client: Callable[[], Awaitable[Client | None]]) -> Send:
+    """Ends a stream whose client is not valid any more, instead of sending it what happens after that."""
+    checked_at, has_ended = time.monotonic(), False
+
+    async def send_while_valid(message: Message) -> None:
+        nonlocal checked_at, has_ended
+        if has_ended:
+            return
+        if message.get("more_body") and time.monotonic() - checked_at >= CHECK_INTERVAL:
+            checked_at = time.monotonic()
+            try:
+                has_ended = await find_client() is None
+            except Exception as error:  # the store is not available
+                logger.warning("error=<%s> | a stream was ended: its token could not be checked", error)
+                has_ended = True
+            if has_ended:  # the server then tells the application that the client has disconnected
+                message = {"type": "http.response.body", "body": b""}
+        await send(message)
+
+    return send_while_valid

@@ -1,0 +1,228 @@
+"""The HTTP API of administrators: tokens, the policy with what it has decided, and who administered the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ferrule.core.permission import EFFECT_TIERS, LOCAL_USER, Decision, EffectTier, Principal
+from ferrule.core.spec import Tool, ToolCapability
+from ferrule.errors import ToolNotFound
+from ferrule.policy.policy import (
+    DEFAULT_RULES,
+    Permissions,
+    Policy,
+    Rule,
+    find_rules_without_tools,
+    matches_principal,
+)
+from ferrule.server.access import Client
+from ferrule.server.problems import Problem, json_response
+from ferrule.server.services import AdminClient, Services, ServicesOfApp
+from ferrule.server.tokens import AccessToken, Role
+from ferrule.server.tool_routes import Limit
+from ferrule.store.queries import count_calls_by_rule
+
+router = APIRouter(prefix="/v1", tags=["access"])
+
+RULE_COUNT_DAYS: Final = 30
+"""How far back the calls are counted that rules have decided about."""
+LOCAL_AGENT: Final = Principal(kind="agent", name="orchestrator")
+TokenName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
+
+
+# Tokens
+
+
+class TokenRequest(BaseModel):
+    """What a new token may do."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: TokenName
+    roles: Annotated[list[Role], Field(min_length=1)] = ["caller"]
+    tools: list[str] | None = None
+    max_effect: EffectTier = "destructive"
+    tenant: TokenName | Literal[""] = ""
+    calls_per_minute: Annotated[float | None, Field(gt=0, le=1e9)] = None
+    max_concurrent: Annotated[int | None, Field(gt=0, le=1_000_000)] = None
+    expires_in: Annotated[float | None, Field(gt=0, le=1e10)] = None
+    """Seconds."""
+
+
+@router.get("/tokens")
+async def list_tokens(services: ServicesOfApp, client: AdminClient) -> Response:
+    """List the tokens; their secret texts are not stored."""
+    tokens = [token for token in await services.tokens.list_tokens() if _may_manage(client, token)]
+    return json_response({"tokens": [token.to_dict() for token in tokens]})
+
+
+@router.post("/tokens", status_code=201)
+async def create_token(request: Request, body: TokenRequest, services: ServicesOfApp, client: AdminClient) -> Response:
+    """Create a token. Its secret text is in this response only. From the first one on, every request needs a token."""
+    if not client.sees_all_tenants and body.tenant != client.tenant:
+        raise Problem(403, f"Tokens of this client belong to the tenant {client.tenant!r}.")
+    _check_grants(body, client.principal)
+    if any(each.name == body.name and each.revoked_at is None for each in await services.tokens.list_tokens()):
+        raise Problem(409, f"There is already a token {body.name!r}. Revoke it first, or choose another name.")
+    token, text = await services.tokens.create(**body.model_dump())
+    request.app.state.authenticator.on_token_created()
+    await services.audit.write(
+        client.principal, "create_token", token.name, roles=sorted(token.roles), tenant=token.tenant
+    )
+    return json_response({**token.to_dict(), "token": text}, 201)
+
+
+@router.delete("/tokens/{name}")
+async def revoke_token(name: str, services: ServicesOfApp, client: AdminClient) -> Response:
+    """Revoke a token. Every server refuses it within a few seconds."""
+    tokens = [token for token in await services.tokens.list_tokens() if name in (token.name, token.token_id)]
+    manageable = [token for token in tokens if _may_manage(client, token) and token.revoked_at is None]
+    if not manageable:
+        raise Problem(404, f"There is no valid token {name!r}.")
+    for token in manageable:
+        await services.tokens.revoke(token.token_id)
+        await services.audit.write(client.principal, "revoke_token", token.name, tenant=token.tenant)
+    return json_response({"name": name, "revoked": True})
+
+
+def _check_grants(body: TokenRequest, creator: Principal) -> None:
+    """A token may do no more than the one that creates it."""
+    if EFFECT_TIERS.index(body.max_effect) > EFFECT_TIERS.index(creator.max_effect):
+        raise Problem(403, f"This client may create tokens for {creator.max_effect} calls: set max_effect.")
+    if creator.tools is not None and not creator.tools.issuperset(body.tools or ["*"]):
+        raise Problem(403, f"This client may create tokens for its own tools: {', '.join(sorted(creator.tools))}.")
+
+
+def _may_manage(client: Client, token: AccessToken) -> bool:
+    return client.sees_all_tenants or token.tenant == client.tenant
+
+
+# The policy
+
+
+@router.get("/policy")
+async def show_policy(services: ServicesOfApp, client: AdminClient) -> Response:
+    """The rules in their order, each with how many calls it has decided about.
+
+    An administrator of a tenant sees those about tools that it may use, and none about another tenant.
+    """
+    policy = services.policy or services.library.engine.policy
+    since = datetime.now(UTC) - timedelta(days=RULE_COUNT_DAYS)
+    tenant = None if client.sees_all_tenants else client.tenant
+    counts = await services.library.engine.store.query(count_calls_by_rule, since, tenant)
+    is_plain = isinstance(policy, Policy)
+    default = policy.default if isinstance(policy, Policy) else None
+    rules: list[tuple[Rule, bool]] = [(rule, False) for rule in policy.rules] if isinstance(policy, Policy) else []
+    if is_plain and default is None:
+        rules += [(rule, True) for rule in DEFAULT_RULES]
+    snapshot = services.library.engine.registry.snapshot()
+    unused = find_rules_without_tools(policy, snapshot) if client.sees_all_tenants else []
+    if not client.sees_all_tenants:
+        permissions = services.permissions(client)
+        usable = [(tool, each) for tool in snapshot for each in permissions.permitted_spec(tool).capabilities]
+        rules = [each for each in rules if _concerns(each[0], client, usable)]
+    return json_response(
+        {
+            "kind": type(policy).__name__,
+            "default": default,
+            "days": RULE_COUNT_DAYS,
+            "rules": [
+                {
+                    **asdict(rule),
+                    "text": str(rule),
+                    "is_built_in": is_built_in,
+                    "calls": counts.get(str(rule), (0, None))[0],
+                    "last_called": counts.get(str(rule), (0, None))[1],
+                }
+                for rule, is_built_in in rules
+            ],
+            "warnings": unused,
+        }
+    )
+
+
+def _concerns(rule: Rule, client: Client, usable: Sequence[tuple[Tool, ToolCapability]]) -> bool:
+    """Whether an administrator of a tenant may see a rule."""
+    is_of_another = rule.principal.startswith("tenant:") and not matches_principal(client.principal, rule.principal)
+    return not is_of_another and any(rule.covers(*each) for each in usable)
+
+
+class PolicyTest(BaseModel):
+    """A call that is not made."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: str | None = None
+    """The name of the token; none: the user of this machine."""
+    chosen_by_model: StrictBool = False
+    """Whether a model chooses the call, for the holder of the token."""
+    tool: str
+    action: str | None = None
+    arguments: dict[str, Any] = {}
+
+
+@router.post("/policy/test")
+async def predict_decision(body: PolicyTest, services: ServicesOfApp, client: AdminClient) -> Response:
+    """What would happen if a token made a call: allow, ask or deny, by which rule, and what is wrong with it."""
+    principal = await _find_principal(body, services, client)
+    tool, capability = _find_action(body, services, client)
+    permissions = services.library.engine.permissions(principal, services.policy)
+    checked = services.library.engine.check(tool, body.arguments, capability.name)
+    variants = [body.arguments, *([checked.validated_params] if checked.is_valid else ())]
+    return json_response(
+        {
+            **asdict(_decide(permissions, tool, capability, variants)),
+            "principal": principal.label,
+            "tool_id": tool.id,
+            "action": capability.name,
+            "is_listed": permissions.may_call(tool, capability),
+            "problems": [str(error) for error in checked.errors],
+            "needs": (await services.library.get_unavailable_tools()).get(tool.id),
+        }
+    )
+
+
+async def _find_principal(body: PolicyTest, services: Services, client: Client) -> Principal:
+    if body.token is None:
+        if not client.sees_all_tenants:
+            raise Problem(403, f"Name a token of the tenant {client.tenant!r}.")
+        return LOCAL_AGENT if body.chosen_by_model else LOCAL_USER
+    tokens = [token for token in await services.tokens.list_tokens() if body.token in (token.name, token.token_id)]
+    manageable = [token for token in tokens if _may_manage(client, token) and services.tokens.is_valid(token)]
+    if not manageable:
+        raise Problem(404, f"There is no valid token {body.token!r}.")
+    return manageable[0].agent_principal if body.chosen_by_model else manageable[0].principal
+
+
+def _find_action(body: PolicyTest, services: Services, client: Client) -> tuple[Tool, ToolCapability]:
+    """An administrator of a tenant is told nothing about tools that it may not use itself."""
+    snapshot = services.library.engine.registry.snapshot()
+    try:
+        tool, capability = snapshot.find(body.tool, body.action)
+    except ToolNotFound as error:  # which suggests tools with similar names
+        raise Problem(404, str(error) if client.sees_all_tenants else f"There is no tool {body.tool!r} here.") from None
+    if not client.sees_all_tenants and not services.permissions(client).may_call(tool, capability):
+        raise Problem(404, f"There is no tool {body.tool!r} here.")
+    return tool, capability
+
+
+def _decide(permissions: Permissions, tool: Tool, capability: ToolCapability, variants: list[Any]) -> Decision:
+    """As the engine decides: about the arguments as they are written, and as the tool gets them."""
+    decisions = [permissions.decide(tool, capability, arguments) for arguments in variants]
+    return next((decision for decision in decisions if decision.verdict != "allow"), decisions[-1])
+
+
+# Who administered the server
+
+
+@router.get("/audit")
+async def list_audit(services: ServicesOfApp, client: AdminClient, limit: Limit = 200) -> Response:
+    """What administrators have done, the latest first. Calls and approvals have records of their own."""
+    entries = await services.audit.read(tenant=None if client.sees_all_tenants else client.tenant, limit=limit)
+    return json_response({"entries": entries})

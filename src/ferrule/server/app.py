@@ -1,0 +1,277 @@
+"""The HTTP server: one application for programs, MCP clients, OpenAI clients and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI, Query
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from ferrule.config import OAuthSection
+from ferrule.core.aio import cancel_all
+from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
+from ferrule.core.permission import CallPolicy
+from ferrule.errors import FerruleError
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.policy.policy import check_policy
+from ferrule.server import (
+    access_routes,
+    chat_routes,
+    cost_routes,
+    credential_routes,
+    mcp_server_routes,
+    question_routes,
+    tool_routes,
+)
+from ferrule.server.access import SESSION_COOKIE, AccessControl, Authenticator, Client
+from ferrule.server.api_document import complete_document
+from ferrule.server.endless_responses import mark_endless
+from ferrule.server.fleet import describe_event
+from ferrule.server.mcp.http import McpHttpApp, PlainCallMiddleware, VirtualServer
+from ferrule.server.oauth import TokenVerifier
+from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
+from ferrule.server.services import (
+    AnyClient,
+    MakeOrchestrator,
+    ReadingClient,
+    Services,
+    ServicesOfApp,
+    encode_event,
+    event_stream,
+)
+from ferrule.server.store_changes import CHANGED, Part
+from ferrule.server.tokens import SESSION_SECONDS, Tokens
+
+logger = logging.getLogger("ferrule.server")
+
+MAX_QUEUED_EVENTS: Final = 1_000
+"""Of one listener; a slower one loses events and is told how many."""
+
+
+def create_app(
+    library: UnifiedToolLibrary,
+    make_orchestrator: MakeOrchestrator | None = None,
+    *,
+    is_local: bool = True,
+    is_open: bool = False,
+    allowed_hosts: Collection[str] = (),
+    allowed_origins: Collection[str] = (),
+    virtual_servers: Mapping[str, VirtualServer | Collection[str]] | None = None,
+    max_body_size: int | None = None,
+    oauth: OAuthSection | None = None,
+    policy: CallPolicy | None = None,
+    models: Mapping[str, MakeOrchestrator] | None = None,
+    page: Sequence[Route] = (),
+) -> ASGIApp:
+    """The application that serves a library, which is opened and closed with it.
+
+    `is_local`: it listens on this machine alone. `is_open`: requests need no token until the first one is created.
+    `make_orchestrator` makes what answers the questions of one principal; without it there are only tools.
+    `oauth` names an issuer whose tokens are accepted too. `virtual_servers` are selections of tools, served to MCP
+    clients at `/mcp/NAME`. `policy` decides about all calls of the clients instead of the library's; the
+    orchestrators that `make_orchestrator` makes must have it too. `models` make what answers with another model, for
+    clients that choose it by its name. `page` are the routes of the web page, which are
+    public: what it shows, it reads with the visitor's token.
+    """
+    check_policy(policy)
+    tokens = Tokens(library.engine.store)
+    verifier = None if oauth is None else TokenVerifier(oauth)
+    authenticator = Authenticator(tokens, is_open=is_open and verifier is None, verifier=verifier)
+    services = Services(library, tokens, make_orchestrator, policy, models)
+    selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
+    mcp_apps = {name: McpHttpApp(library, VirtualServer.of(each), policy) for name, each in selections.items()}
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with library:
+            tasks = [asyncio.create_task(each) for each in (services.limit_samples.run(), services.fleet.run())]
+            async with _run_all([each.run for each in mcp_apps.values()]):
+                yield
+            await cancel_all(tasks)
+            await services.aclose()
+
+    app = FastAPI(title="Ferrule", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.services, app.state.authenticator = services, authenticator
+    app.router.routes.append(Route("/v1/tools/{name}/call", tool_routes.call_tool, methods=["POST"]))
+    for routes in (
+        tool_routes,
+        mcp_server_routes,
+        question_routes,
+        chat_routes,
+        access_routes,
+        credential_routes,
+        cost_routes,
+    ):
+        app.include_router(routes.router)
+    _add_own_routes(app)
+    app.router.routes += [] if verifier is None else verifier.routes()
+    for name, mcp_app in mcp_apps.items():
+        # In front: the routes are tried in their order, and this one is used most.
+        app.router.routes.insert(0, Route(f"/mcp/{name}" if name else "/mcp", mcp_app, methods=None))
+    app.router.routes.extend(page)
+    for error_type in (Problem, FerruleError, HTTPException, Exception):
+        app.add_exception_handler(error_type, handle_error)
+    app.add_exception_handler(RequestValidationError, handle_invalid_request)
+    complete_document(app)
+    limits = {} if max_body_size is None else {"max_body_size": max_body_size}
+    return AccessControl(
+        PlainCallMiddleware(app, {f"/mcp/{name}" if name else "/mcp": each for name, each in mcp_apps.items()}),
+        authenticator=authenticator,
+        is_local=is_local,
+        allowed_hosts=allowed_hosts,
+        allowed_origins=allowed_origins,
+        public_routes=page,
+        **limits,
+    )
+
+
+def _version() -> str:
+    from ferrule import __version__
+
+    return __version__
+
+
+@asynccontextmanager
+async def _run_all(managers: list[Callable[[], Any]]) -> AsyncIterator[None]:
+    if not managers:
+        yield
+        return
+    async with managers[0](), _run_all(managers[1:]):
+        yield
+
+
+# Health, sessions and events
+
+
+def _add_own_routes(app: FastAPI) -> None:
+    app.add_api_route("/healthz", get_health, methods=["GET"], tags=["server"])
+    app.add_api_route("/readyz", get_readiness, methods=["GET"], tags=["server"])
+    app.add_api_route("/metrics", get_metrics, methods=["GET"], tags=["server"])
+    app.add_api_route("/v1/session", open_session, methods=["POST"], tags=["access"], status_code=201)
+    app.add_api_route("/v1/session", close_session, methods=["DELETE"], tags=["access"])
+    app.add_api_route("/v1/me", show_client, methods=["GET"], tags=["access"])
+    app.add_api_route("/v1/events", stream_events, methods=["GET"], tags=["events"])
+
+
+async def get_health() -> Response:
+    """Whether the process answers."""
+    return json_response({"status": "ok", "version": _version()})
+
+
+async def get_readiness(services: ServicesOfApp) -> Response:
+    """Whether the server can do its work: the store is reachable."""
+    try:
+        await asyncio.wait_for(services.library.engine.store.flush(), 5)
+    except (FerruleError, TimeoutError) as error:
+        raise Problem(503, f"The store is not available: {error}", headers={"Retry-After": "5"}) from None
+    return json_response({"status": "ok"})
+
+
+async def get_metrics(services: ServicesOfApp, client: ReadingClient) -> Response:
+    """Calls, durations, rejections, slots and queues of this server, in Prometheus' format."""
+    if not client.sees_all_tenants:
+        raise Problem(403, "Metrics are about all tenants: use a token without a tenant, with the role admin.")
+    return Response(services.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def open_session(request: Request, services: ServicesOfApp, client: AnyClient) -> Response:
+    """Exchange a token for a cookie, with which a page can make requests and read events."""
+    if client.token is None:
+        raise Problem(409, "This server has no tokens: requests from this machine need none.")
+    response = json_response({"name": client.token.name, "roles": sorted(client.token.roles)}, 201)
+    response.set_cookie(
+        SESSION_COOKIE,
+        await services.tokens.create_session(client.token),
+        max_age=int(SESSION_SECONDS),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+async def close_session(request: Request, services: ServicesOfApp, client: AnyClient) -> Response:
+    """End a session."""
+    text = request.cookies.get(SESSION_COOKIE)
+    session = None if text is None else await services.tokens.find(text)
+    if text is None or session is None or session.parent_id is None:
+        raise Problem(404, "There is no session.")
+    await services.tokens.revoke(session.token_id)
+    request.app.state.authenticator.remove_from_cache(text)
+    response = json_response({"ended": True})
+    response.delete_cookie(SESSION_COOKIE)
+    return response
+
+
+async def show_client(client: AnyClient) -> Response:
+    """Who the client is, and what it may do."""
+    permissions = [name for name in ("read", "call", "approve", "administer") if client.may(name)]
+    token = None if client.token is None else client.token.to_dict()
+    return json_response({"name": client.name, "permissions": permissions, "token": token})
+
+
+async def stream_events(
+    services: ServicesOfApp,
+    client: ReadingClient,
+    request: Request,
+    types: Annotated[str | None, Query(description="Only these types, separated by commas.")] = None,
+) -> Response:
+    """What happens, on any server of the store, and what the client may see of it, as server-sent events.
+
+    `changed` names the parts of the store that any server has changed: `approvals`, `runs`, `calls`.
+    """
+    names = None if types is None else {name.strip() for name in types.split(",")}
+    unknown = (names or set()) - {CHANGED, *(each.value for each in ToolEngineEventType)}
+    if unknown:
+        raise Problem(422, f"There are no events of the type {', '.join(sorted(unknown))}.")
+    mark_endless(request.scope)
+    return event_stream(_read_events(services, client, names), request)
+
+
+async def _read_events(services: Services, client: Client, names: set[str] | None) -> AsyncIterator[bytes]:
+    queue: asyncio.Queue[ToolEngineEvent | list[Part]] = asyncio.Queue(MAX_QUEUED_EVENTS)
+    lost = 0
+
+    def add(event: ToolEngineEvent | list[Part]) -> None:
+        nonlocal lost
+        try:
+            queue.put_nowait(event)
+        except asyncio.QueueFull:
+            lost += 1
+
+    async def receive(event: ToolEngineEvent) -> None:
+        add(event)
+
+    def is_wanted(event: ToolEngineEvent) -> bool:
+        return (names is None or event.event_type.value in names) and services.visibility(client).shows_event(event)
+
+    subscriptions = []
+    if names != {CHANGED}:
+        subscriptions.append(services.library.engine.subscribe(receive, is_wanted))
+        subscriptions.append(services.fleet.subscribe(lambda event: add(event) if is_wanted(event) else None))
+    if names is None or CHANGED in names:
+        subscriptions.append(services.changes.subscribe(add))
+    try:
+        yield b": connected\n\n"
+        while True:
+            event = await queue.get()
+            if lost:
+                yield encode_event("lost", {"events": lost})
+                lost = 0
+            if isinstance(event, list):
+                yield encode_event(CHANGED, {"parts": event})
+            else:
+                yield encode_event(event.event_type.value, describe_event(event))
+    finally:
+        for unsubscribe in subscriptions:
+            with suppress(Exception):
+                unsubscribe()

@@ -1,0 +1,205 @@
+"""Several servers on one Postgres store: any of them shows what happens on the others, and stops what runs there. A
+tool that one of them cannot reach is not called by the others for a while.
+
+Servers tell each other what happens only while somebody watches: a server with an open stream of events says so every
+few seconds. With another store there is one server, and nothing to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from ferrule.agent import AgentAnswer
+from ferrule.agent.run import RUN_PREFIX
+from ferrule.core.aio import cancel_all
+from ferrule.core.call import Progress, ToolExecutionResult
+from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
+from ferrule.core.permission import Principal
+from ferrule.engine import ToolEngine
+from ferrule.errors import SetupError
+from ferrule.orchestrator import OrchestratorResult
+from ferrule.policy.approvals import ApprovalRequest
+from ferrule.store.channel import ChannelMessage
+
+WATCH_INTERVAL: Final = 5.0
+"""Seconds between two messages of a server that somebody watches."""
+WATCH_LIFETIME: Final = 15.0
+CANCEL_TIMEOUT: Final = 20.0
+CHECK_INTERVAL: Final = 0.1
+MAX_TEXT: Final = 1_000
+"""Characters of an error that are told to other servers."""
+_TYPES_OF_ONE_SERVER: Final = frozenset(
+    {
+        ToolEngineEventType.TOOL_LOADED,
+        ToolEngineEventType.TOOL_ADDED,
+        ToolEngineEventType.TOOL_UPDATED,
+        ToolEngineEventType.TOOL_REMOVED,
+        ToolEngineEventType.RELOAD_STARTED,
+        ToolEngineEventType.RELOAD_COMPLETED,
+        ToolEngineEventType.LOAD_ERROR,
+    }
+)
+"""About its tools: each server loads its own."""
+_APPROVAL_TYPES: Final = frozenset({ToolEngineEventType.APPROVAL_REQUESTED, ToolEngineEventType.APPROVAL_DECIDED})
+
+Listener: TypeAlias = Callable[[ToolEngineEvent], None]
+
+
+class ServerFleet:
+    """The other servers of this server's store."""
+
+    def __init__(self, engine: ToolEngine, *, cancel_run: Callable[[str], bool], on_news: Callable[[], None]) -> None:
+        """`cancel_run` stops a run of this server; `on_news` is called when another server has done something."""
+        self._engine, self._cancel_run, self._on_news = engine, cancel_run, on_news
+        self._channel = engine.store.open_channel(self._receive)
+        self._open_circuit = engine.share_circuits(self._tell_open_circuit)
+        self._listeners: set[Listener] = set()
+        self._watched_until = 0.0
+        self._unsubscribe: Callable[[], None] | None = None
+
+    async def run(self) -> None:
+        """Talk to the other servers until cancelled."""
+        talking = asyncio.create_task(self._channel.run())
+        try:
+            while self._channel.is_available:
+                if self._listeners:
+                    self._channel.send({"kind": "watch"})
+                if self._unsubscribe is not None and time.monotonic() > self._watched_until:
+                    self._unsubscribe()
+                    self._unsubscribe = None
+                await asyncio.sleep(WATCH_INTERVAL)
+        finally:
+            if self._unsubscribe is not None:
+                self._unsubscribe()
+                self._unsubscribe = None
+            await cancel_all([talking])
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with the events of other servers; returns a function that ends the subscription."""
+        self._listeners.add(listener)
+        self._channel.send({"kind": "watch"})
+        return lambda: self._listeners.discard(listener)
+
+    async def cancel_run(self, run_id: str) -> bool:
+        """Stop a run in progress on any server; False when it is on none, or did not stop in time."""
+        if self._cancel_run(run_id):
+            return True
+        lock = RUN_PREFIX + run_id
+        if not self._channel.is_available or not await self._engine.store.is_locked(lock):
+            return False
+        self._channel.send({"kind": "cancel_run", "run_id": run_id})
+        deadline = time.monotonic() + CANCEL_TIMEOUT
+        while time.monotonic() < deadline:
+            if not await self._engine.store.is_locked(lock):
+                return True
+            await asyncio.sleep(CHECK_INTERVAL)
+        return False
+
+    async def cancel_call(self, call_id: str) -> bool:
+        """Stop a call that runs on any server; False when it runs on none, or did not stop in time."""
+        if self._engine.cancel(call_id):
+            return True
+        record = await self._engine.store.get_call_record(call_id)
+        if not self._channel.is_available or record is None or record.status != "running":
+            return False
+        self._channel.send({"kind": "cancel_call", "call_id": call_id})
+        deadline = time.monotonic() + CANCEL_TIMEOUT
+        while time.monotonic() < deadline:
+            record = await self._engine.store.get_call_record(call_id)
+            if record is None or record.status != "running":
+                return True
+            await asyncio.sleep(CHECK_INTERVAL)
+        return False
+
+    def _receive(self, message: ChannelMessage) -> None:
+        match message:
+            case {"kind": "watch"}:
+                self._watched_until = time.monotonic() + WATCH_LIFETIME
+                if self._unsubscribe is None:
+                    self._unsubscribe = self._engine.subscribe(self._publish)
+            case {"kind": "cancel_run", "run_id": str(run_id)}:
+                self._cancel_run(run_id)
+            case {"kind": "cancel_call", "call_id": str(call_id)}:
+                self._engine.cancel(call_id)
+            case {"kind": "circuit", "source": str(source), "tool_id": str(tool_id)}:
+                self._open_circuit(source, tool_id)
+            case {"kind": "news"}:
+                self._on_news()
+            case {"kind": "event"}:
+                event = decode_event(message)
+                if event is not None:
+                    for listener in list(self._listeners):
+                        listener(event)
+                    self._on_news()
+
+    def _tell_open_circuit(self, source: str, tool_id: str) -> None:
+        self._channel.send({"kind": "circuit", "source": source, "tool_id": tool_id})
+
+    def _publish(self, event: ToolEngineEvent) -> None:
+        if event.event_type in _APPROVAL_TYPES:  # clients read the request from the store
+            self._channel.send({"kind": "news"})
+        elif event.event_type not in _TYPES_OF_ONE_SERVER:
+            self._channel.send(encode_event_message(event))
+
+
+def encode_event_message(event: ToolEngineEvent) -> ChannelMessage:
+    """An event as other servers need it: what their clients are told, and what decides who is told."""
+    description, principal = describe_event(event), event.principal
+    if isinstance(description["error"], str):
+        description["error"] = description["error"][:MAX_TEXT]
+    return {
+        "kind": "event",
+        "description": description,
+        "at": event.at,
+        "action": event.data.get("action"),
+        "principal": principal and {"kind": principal.kind, "name": principal.name, "tenant": principal.tenant},
+    }
+
+
+def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
+    """An event of another server, with the description for clients in its data; None for one of another version."""
+    try:
+        description, principal = message["description"], message["principal"]
+        return ToolEngineEvent(
+            event_type=ToolEngineEventType(description["type"]),
+            tool_name=description["tool_name"],
+            call_id=description["call_id"],
+            error=description["error"],
+            error_type=description["error_type"],
+            at=float(message["at"]),
+            principal=None if principal is None else Principal(**principal),
+            data={"description": description, "action": message["action"]},
+        )
+    except (KeyError, TypeError, ValueError, SetupError):
+        return None
+
+
+def describe_event(event: ToolEngineEvent) -> dict[str, Any]:
+    """What clients are told of an event of this server or another."""
+    if "description" in event.data:
+        return dict(event.data["description"])
+    described: dict[str, Any] = {
+        "type": event.event_type.value,
+        "at": event.timestamp.isoformat(),
+        "tool_name": event.tool_name,
+        "call_id": event.call_id,
+        "error": event.error,
+        "error_type": event.error_type,
+        "principal": None if event.principal is None else event.principal.label,
+    }
+    described |= {name: event.data[name] for name in ("run_id", "agent", "model") if name in event.data}
+    for value in event.data.values():
+        match value:
+            case ToolExecutionResult():
+                described |= {"is_success": value.is_success, "execution_time": value.execution_time}
+            case Progress():
+                described |= {"fraction": value.fraction, "message": value.message}
+            case OrchestratorResult() | AgentAnswer():
+                described |= {"run_id": value.run_id, "state": value.state.value}
+            case ApprovalRequest():
+                described |= {"approval_id": value.approval_id, "state": value.state, "run_id": value.run_id}
+                described["principal"] = value.principal
+    return described

@@ -1,0 +1,312 @@
+"""Requests of MCP clients while they are answered, and what the clients are asked meanwhile.
+
+Clients of the older protocol are asked while their request waits. With the newer protocol the request is answered with
+the questions and sent again with the answers: meanwhile it is paused here, under a token that the client sends back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from ferrule.core.call import Progress
+from ferrule.core.content import replace_surrogates
+from ferrule.core.permission import Principal
+from ferrule.errors import CallCancelled
+from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, LOG_LEVEL_KEY, current_request, is_logged
+
+logger = logging.getLogger("ferrule.server")
+
+ANSWER_TIMEOUT: Final = 600.0
+"""Seconds a request stays paused for its client to send the answers."""
+MAX_PAUSED_CALLS: Final = 100
+"""Of one client."""
+MAX_QUEUED_LOGS: Final = 100
+"""Log messages of one request that wait for its client to read; further ones are dropped."""
+CLIENT_HEADERS: Final = "client_headers"
+"""Where the state of an HTTP request has all its headers; its scope has those that routes need."""
+LOG_LEVEL_STATE: Final = "ferrule.log_level"
+
+
+class IncomingRequest:
+    """One request of a client, as the SDK has read it."""
+
+    def __init__(
+        self,
+        context: Any,
+        principal: Principal,
+        *,
+        client_key: object = None,
+        limit: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        may_approve: bool = True,
+    ) -> None:
+        """`client_key` is that of the only client of a transport; `limit` counts a call of the client."""
+        self._context, self.principal, self.limit, self.may_approve = context, principal, limit, may_approve
+        self.waits_for_answers: bool = context.session.can_send_request
+        """Whether the client can be asked while the request waits, as in the older protocol."""
+        self.uses_older_protocol: bool = context.protocol_version < FIRST_MODERN_VERSION
+        self.client_key: object = client_key or (connection_of(context) if self.waits_for_answers else self)
+
+    @cached_property
+    def capabilities(self) -> Mapping[str, Any]:
+        declared = self._context.session.client_capabilities
+        return {} if declared is None else declared.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return self._context.meta or {}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        request = self._context.request
+        return {} if request is None else decode_headers(request.scope)
+
+    @property
+    def log_level(self) -> str | None:
+        level = self.meta.get(LOG_LEVEL_KEY)
+        if level is None and self.waits_for_answers:
+            level = connection_of(self._context).state.get(LOG_LEVEL_STATE)
+        return level if isinstance(level, str) else None
+
+    async def send_request(self, request: Any) -> Any:
+        """Ask on the stream of the request, which is the only one that is certainly open."""
+        from mcp.shared.message import ServerMessageMetadata
+
+        metadata = ServerMessageMetadata(related_request_id=self._context.request_id)
+        return await self._context.session.send_request(request, _client_reply_type(request), metadata=metadata)
+
+    async def send_log(self, params: Any) -> None:
+        from mcp.types import LoggingMessageNotification
+
+        level = self.log_level
+        if (level is None and not self.waits_for_answers) or not is_logged(params.level, level):
+            return
+        await self._context.session.send_notification(
+            LoggingMessageNotification(params=params), related_request_id=self._context.request_id
+        )
+
+    async def send_progress(self, progress: Progress) -> None:
+        amount, total = progress.amount, progress.total
+        if amount is None:
+            amount, total = progress.fraction or 0.0, None if progress.fraction is None else 1.0
+        await self._context.session.report_progress(amount, total, replace_surrogates(progress.message) or None)
+
+
+def decode_headers(scope: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of a request over HTTP, by their names in lower case."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["state"][CLIENT_HEADERS]}
+
+
+def connection_of(context: Any) -> Any:
+    """The connection of a request, which has a place for the state of the client; the SDK does not offer it."""
+    return context.session._connection
+
+
+def _client_reply_type(request: Any) -> Any:
+    from mcp.types import CreateMessageResult, CreateMessageResultWithTools, ElicitResult, ListRootsResult
+
+    if request.method == "sampling/createMessage":
+        has_tools = request.params.tools is not None or request.params.tool_choice is not None
+        return CreateMessageResultWithTools if has_tools else CreateMessageResult
+    return ElicitResult if request.method == "elicitation/create" else ListRootsResult
+
+
+class OrderedMessages:
+    """Sends the progress and log messages of one request in order, and all of them before its result."""
+
+    def __init__(self, request: IncomingRequest) -> None:
+        self._request = request
+        self._last: asyncio.Task[None] | None = None
+        self._logs = 0
+
+    def add_progress(self, progress: Progress) -> None:
+        self._add(self._request.send_progress(progress))
+
+    def add_log(self, params: Any) -> None:
+        if self._logs < MAX_QUEUED_LOGS:
+            self._logs += 1
+            self._add(self._send_log(params))
+
+    async def finish(self) -> None:
+        while (last := self._last) is not None and not last.done():
+            await asyncio.wait({last})
+
+    async def _send_log(self, params: Any) -> None:
+        self._logs -= 1
+        await self._request.send_log(params)
+
+    def _add(self, work: Coroutine[Any, Any, None]) -> None:
+        self._last = asyncio.ensure_future(self._send(work, self._last))
+
+    async def _send(self, work: Coroutine[Any, Any, None], earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None and not earlier.done():
+            await asyncio.wait({earlier})
+        try:
+            await work
+        except Exception as error:  # the client has disconnected
+            logger.debug("error=<%s> | a message could not be sent to a client", error)
+
+
+@dataclass(slots=True, eq=False)
+class ClientCall:
+    """A request of a client while it is answered; servers behind Ferrule ask and log through it."""
+
+    request: IncomingRequest
+    identity: object
+    """What is asked for: only the same request can continue it."""
+    messages: OrderedMessages
+    questions: dict[str, tuple[Any, asyncio.Future[Any]]] = field(default_factory=dict)
+    is_asking: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[Any] | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def client_key(self) -> object:
+        return self.request.client_key
+
+    @property
+    def uses_older_protocol(self) -> bool:
+        return self.request.uses_older_protocol
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        return self.request.capabilities
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return self.request.meta
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.request.headers
+
+    @property
+    def log_level(self) -> str | None:
+        return self.request.log_level
+
+    async def ask(self, key: str, request: Any) -> Any:
+        """Ask the client; CallCancelled when the call that asked has ended meanwhile."""
+        asking = asyncio.ensure_future(
+            self.request.send_request(request) if self.request.waits_for_answers else self._ask_later(key, request)
+        )
+        ended = asyncio.ensure_future(self.ended.wait())
+        try:
+            await asyncio.wait({asking, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise CallCancelled("The call that asked has ended.")
+            return asking.result()
+        finally:
+            asking.cancel()
+            ended.cancel()
+
+    async def send_log(self, params: Any) -> None:
+        if not self.ended.is_set():
+            self.messages.add_log(params)
+
+    async def _ask_later(self, key: str, request: Any) -> Any:
+        while key in self.questions:
+            key += "_"
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.questions[key] = (request, future)
+        self.is_asking.set()
+        try:
+            return await future
+        finally:
+            self.questions.pop(key, None)
+
+    def answer(self, responses: Mapping[str, Any]) -> None:
+        """Give the answers to those who asked; a question without an answer is asked again."""
+        for key, (request, future) in self.questions.items():
+            response = responses.get(key)
+            if isinstance(response, _client_reply_type(request)) and not future.done():
+                future.set_result(response)
+        if all(future.done() for _, future in self.questions.values()):
+            self.is_asking.clear()
+
+
+class PausedCalls:
+    """Answers the requests of clients, and holds those that wait for answers."""
+
+    def __init__(self) -> None:
+        self._paused: dict[str, ClientCall] = {}
+
+    async def run(
+        self,
+        request: IncomingRequest,
+        identity: object,
+        execute: Callable[[ClientCall], Coroutine[Any, Any, Any]],
+    ) -> Any:
+        """Answer a request; returns the result, or the questions that are asked first."""
+        call = ClientCall(request=request, identity=identity, messages=OrderedMessages(request))
+        if request.waits_for_answers or not request.capabilities:
+            return await _execute(call, execute)
+        call.task = asyncio.create_task(_execute(call, execute))
+        return await self._result_or_questions(call)
+
+    async def resume(self, request: IncomingRequest, identity: object, params: Any) -> Any:
+        """Continue a request that has asked; only who made it can answer, and only with the same request."""
+        call = self._paused.get(params.request_state)
+        if call is None or call.request.principal != request.principal or call.identity != identity:
+            from mcp.shared.exceptions import MCPError
+            from mcp.types import INVALID_PARAMS
+
+            raise MCPError(
+                code=INVALID_PARAMS,
+                message="This request does not wait for an answer, or no more. Make it again from the start.",
+            )
+        del self._paused[params.request_state]
+        call.request = call.messages._request = request  # progress and log messages go to the request that is open now
+        call.answer(params.input_responses or {})
+        return await self._result_or_questions(call)
+
+    async def aclose(self) -> None:
+        for token in list(self._paused):
+            self._end(token)
+
+    async def _result_or_questions(self, call: ClientCall) -> Any:
+        assert call.task is not None
+        asking = asyncio.ensure_future(call.is_asking.wait())
+        try:
+            await asyncio.wait({call.task, asking}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.task.done():
+                await asyncio.sleep(0)  # the other questions of the same round
+        except asyncio.CancelledError:
+            call.task.cancel()
+            await asyncio.wait({call.task})
+            raise
+        finally:
+            asking.cancel()
+        return call.task.result() if call.task.done() else self._pause(call)
+
+    def _pause(self, call: ClientCall) -> Any:
+        from mcp.types import InputRequiredResult
+
+        own = [token for token, each in self._paused.items() if each.request.principal == call.request.principal]
+        if len(own) >= MAX_PAUSED_CALLS:
+            self._end(own[0])
+        token = secrets.token_urlsafe(24)
+        self._paused[token] = call
+        asyncio.get_running_loop().call_later(ANSWER_TIMEOUT, self._end, token)
+        questions = {key: request for key, (request, future) in call.questions.items() if not future.done()}
+        return InputRequiredResult(input_requests=questions, request_state=token)
+
+    def _end(self, token: str) -> None:
+        call = self._paused.pop(token, None)
+        if call is not None and call.task is not None:
+            call.task.cancel()
+
+
+async def _execute(call: ClientCall, execute: Callable[[ClientCall], Coroutine[Any, Any, Any]]) -> Any:
+    token = current_request.set(call)
+    try:
+        return await execute(call)
+    finally:
+        current_request.reset(token)
+        call.ended.set()
+        await call.messages.finish()

@@ -1,0 +1,129 @@
+"""Tools and results in the types of MCP."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ferrule.catalog.model_schemas import NamedAction
+from ferrule.core.call import ToolExecutionResult
+from ferrule.core.content import (
+    Audio,
+    Content,
+    Image,
+    Resource,
+    Text,
+    as_text,
+    is_nested_deeper,
+    plain_json,
+    replace_surrogates,
+)
+from ferrule.core.spec import ToolType
+from ferrule.errors import FerruleError
+from ferrule.kinds.mcp.results import ProtocolError
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult, ContentBlock, ToolAnnotations
+    from mcp.types import Tool as McpTool
+
+T = TypeVar("T")
+
+_SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
+"""Names the server of one connection, so it is not passed on to the next."""
+MAX_DEPTH: Final = 100
+"""Results that are nested deeper are sent as text only: the SDK refuses to write them."""
+
+
+def make_mcp_tool(action: NamedAction, annotations: ToolAnnotations | None) -> McpTool:
+    from mcp.types import Tool as McpTool
+
+    capability, listing = action.capability, action.capability.listing
+    is_named = action.spec.name != action.spec.tool_id
+    title = listing.get("title") or (action.spec.name if is_named else None)
+    return McpTool.model_validate(
+        {
+            **{key: listing[key] for key in ("icons", "_meta", "execution") if key in listing},
+            "name": action.name,
+            "title": None if title is None else replace_surrogates(title),
+            "description": replace_surrogates(action.description),
+            **({"description": listing["description"]} if "description" in listing else {}),
+            "inputSchema": plain_json(listing.get("inputSchema", capability.schema)),
+            "outputSchema": plain_json(capability.output) if is_of_server(action) else None,
+            "annotations": annotations,
+        }
+    )
+
+
+def is_of_server(action: NamedAction) -> bool:
+    """Whether the results of an action are passed on as a server returns them, so that they match its output schema."""
+    return action.spec.tool_type is ToolType.MCP_SERVER
+
+
+def make_mcp_result(result: ToolExecutionResult | FerruleError) -> CallToolResult:
+    """The result of a call. A failure is a result for the model to read, not an error of the protocol.
+
+    What an MCP server returned is passed on unchanged; an error of the protocol is raised as MCPError.
+    """
+    from mcp.types import CallToolResult, TextContent
+
+    if isinstance(result, ToolExecutionResult) and isinstance(result.original, CallToolResult):
+        return without_server_info(result.original)
+    if isinstance(result, ToolExecutionResult) and isinstance(result.original, ProtocolError):
+        from mcp.shared.exceptions import MCPError
+
+        raise MCPError(code=result.original.code, message=result.original.message, data=result.original.data)
+    if isinstance(result, FerruleError) or not result.is_success:
+        message = str(result) if isinstance(result, FerruleError) else result.error or "The call failed."
+        return CallToolResult(content=[TextContent(type="text", text=replace_surrogates(message))], is_error=True)
+    is_parts_only = set(result.output) == {"content"} and bool(result.content)
+    blocks = [_make_content_block(part) for part in result.content if is_parts_only or not isinstance(part, Text)]
+    text = [] if is_parts_only else [TextContent(type="text", text=replace_surrogates(result.text))]
+    structured = None if is_parts_only or is_nested_deeper(result.output, MAX_DEPTH) else plain_json(result.output)
+    return CallToolResult(content=[*text, *blocks], structured_content=structured)
+
+
+def without_server_info(result: T) -> T:
+    """A result without the name of the server that made it: to the client, that is this one."""
+    meta: dict[str, Any] | None = getattr(result, "meta", None)
+    if meta is None or _SERVER_INFO not in meta:
+        return result
+    others = {key: value for key, value in meta.items() if key != _SERVER_INFO}
+    return result.model_copy(update={"meta": others or None})  # type: ignore[attr-defined, no-any-return]
+
+
+def _make_content_block(part: Content) -> ContentBlock:
+    from mcp.types import (
+        AudioContent,
+        BlobResourceContents,
+        EmbeddedResource,
+        ImageContent,
+        ResourceLink,
+        TextContent,
+        TextResourceContents,
+    )
+
+    match part:
+        case Text():
+            return TextContent(type="text", text=replace_surrogates(part.text))
+        case Image():
+            return ImageContent(type="image", data=_encode_base64(part.data), mime_type=part.mime_type)
+        case Audio():
+            return AudioContent(type="audio", data=_encode_base64(part.data), mime_type=part.mime_type)
+        case Resource(text=str() as text):
+            resource: Any = TextResourceContents(
+                uri=replace_surrogates(part.uri), text=replace_surrogates(text), mime_type=part.mime_type
+            )
+            return EmbeddedResource(type="resource", resource=resource)
+        case Resource(data=bytes() as data):
+            resource = BlobResourceContents(
+                uri=replace_surrogates(part.uri), blob=_encode_base64(data), mime_type=part.mime_type
+            )
+            return EmbeddedResource(type="resource", resource=resource)
+        case Resource():
+            uri = replace_surrogates(part.uri)
+            return ResourceLink(type="resource_link", name=uri, uri=uri, mime_type=part.mime_type)
+    return TextContent(type="text", text=replace_surrogates(as_text(part)))
+
+
+def _encode_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

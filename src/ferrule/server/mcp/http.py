@@ -1,0 +1,112 @@
+"""MCP over HTTP: at `/mcp` for all tools, at `/mcp/NAME` for a selection of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ferrule.core.permission import CallPolicy
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.server.access import Client
+from ferrule.server.endless_responses import mark_endless
+from ferrule.server.mcp.calls_without_sdk import CallsWithoutSdk, read_body, replay_body
+from ferrule.server.mcp.server import McpServer
+from ferrule.server.problems import Problem
+
+MAX_SESSIONS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualServer:
+    """A selection of tools for one kind of client, and how they are shown."""
+
+    tools: Collection[str] | None = None
+    """Names and patterns; None = all."""
+    search: bool = False
+    """Clients are shown two tools, which find and call the others."""
+    plain_names: bool = False
+    """Actions and prompts of MCP servers have their own names, where these are unique."""
+
+    @classmethod
+    def of(cls, value: VirtualServer | Collection[str]) -> VirtualServer:
+        return value if isinstance(value, VirtualServer) else cls(tools=value)
+
+
+class McpHttpApp:
+    """MCP for all clients, in the name of the token of each."""
+
+    def __init__(
+        self, library: UnifiedToolLibrary, virtual_server: VirtualServer, policy: CallPolicy | None = None
+    ) -> None:
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+        self._server = McpServer(
+            library,
+            policy=policy,
+            tools=virtual_server.tools,
+            search=virtual_server.search,
+            plain_names=virtual_server.plain_names,
+        )
+        server = self._server.server()
+        self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)
+        self._calls_without_sdk = CallsWithoutSdk(self._server, server.server_info_stamp)
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """While the application runs."""
+        async with self._manager.run():
+            try:
+                yield
+            finally:
+                await self._server.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client: Client = scope["state"]["client"]
+        client.require("call")
+        scope["user"] = _mcp_user(client)  # a session can only be used by the client that opened it
+        if scope["method"] == "GET":  # the stream of a session, on which the server sends what nobody asked for
+            mark_endless(scope)
+        await self._manager.handle_request(scope, receive, send)
+
+    async def answer_without_sdk(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """Answer a plain call; None when that is done, else from where the request is to be read."""
+        client: Client = scope["state"]["client"]
+        if not client.may("call") or not self._calls_without_sdk.is_candidate(scope):
+            return receive
+        body = await read_body(receive)
+        if await self._calls_without_sdk.answer(body, scope, receive, send):
+            return None
+        return replay_body(body, receive)
+
+
+class PlainCallMiddleware:
+    """Answers plain calls in front of the application, whose routing takes longer than they do."""
+
+    def __init__(self, app: ASGIApp, mcp_apps: Mapping[str, McpHttpApp]) -> None:
+        """`mcp_apps` by their paths."""
+        self._app, self._mcp_apps = app, mcp_apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        mcp_app = self._mcp_apps.get(scope["path"]) if scope["type"] == "http" else None
+        if mcp_app is not None:
+            try:
+                rest = await mcp_app.answer_without_sdk(scope, receive, send)
+            except Problem as problem:  # the body is too long
+                await problem.to_response()(scope, receive, send)
+                return
+            if rest is None:
+                return
+            receive = rest
+        await self._app(scope, receive, send)
+
+
+def _mcp_user(client: Client) -> Any:
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+    from mcp.server.auth.provider import AccessToken
+
+    client_id = "local" if client.token is None else client.token.token_id
+    return AuthenticatedUser(AccessToken(token="", client_id=client_id, scopes=[]))

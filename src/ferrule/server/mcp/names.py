@@ -1,0 +1,195 @@
+"""Which tools an MCP client is shown, and under which names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ferrule.catalog.model_schemas import NamedAction
+from ferrule.core.content import encode_json
+from ferrule.core.names import model_name
+from ferrule.core.permission import CallPolicy, Principal
+from ferrule.core.spec import Tool
+from ferrule.errors import InvalidArguments, ToolNotFound
+from ferrule.kinds.mcp.listing import HANDLER
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.policy.policy import Policy
+from ferrule.server.mcp.content import is_of_server, make_mcp_tool
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult, ToolAnnotations
+    from mcp.types import Tool as McpTool
+
+HIDDEN_TOOLS: Final = frozenset({"finish_task", "ask_user", "get_conversation_history", "echo"})
+"""For Ferrule's own agents; a client has its own ways. They are offered only where the selection names them."""
+META_TOOLS: Final = frozenset({"search_tools", "call_tool"})
+MAX_HITS: Final = 50
+MAX_KNOWN_PRINCIPALS: Final = 256
+_SEARCH_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": "what the tool should do, in a few words"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_HITS, "default": 10},
+    },
+    "required": ["query"],
+}
+_CALL_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": "the name of the tool, as search_tools gave it"},
+        "arguments": {"type": "object", "description": "what its inputSchema asks for"},
+    },
+    "required": ["name"],
+}
+
+
+class ToolNames:
+    """The tools of a library that clients are shown, by the names they are shown under."""
+
+    def __init__(
+        self,
+        library: UnifiedToolLibrary,
+        policy: CallPolicy | None,
+        tools: frozenset[str] | None,
+        *,
+        has_plain_names: bool,
+        is_search: bool,
+    ) -> None:
+        """`has_plain_names`: actions of MCP servers have their own names, where these are unique.
+
+        `is_search`: clients are shown two tools that find and call the others.
+        """
+        self._library, self._policy, self._tools = library, policy, tools
+        self._has_plain_names, self.is_search = has_plain_names, is_search
+        self._version = -1
+        self._actions: dict[Principal, dict[str, NamedAction]] = {}
+        self._listed: dict[Principal, list[McpTool]] = {}
+
+    def list_tools(self, principal: Principal) -> list[McpTool]:
+        """The tools that a client may call, in the types of MCP."""
+        if self.is_search:
+            return _make_meta_tools()
+        actions = self._offered_actions(principal)
+        listed = self._listed.get(principal)
+        if listed is None:
+            listed = [make_mcp_tool(action, self._annotations(action)) for action in actions.values()]
+            if principal in self._actions:
+                self._listed[principal] = listed
+        return listed
+
+    def resolve(self, principal: Principal, name: str) -> tuple[str, str | None]:
+        """The tool and the action that a name stands for; ToolNotFound for what is not offered to anybody."""
+        if self._has_plain_names and (action := self._offered_actions(principal).get(name)) is not None:
+            return action.spec.tool_id, action.capability.name
+        try:
+            tool_id = self._library.engine.registry.find(name, None)[0].id
+        except ToolNotFound:
+            return name, None
+        if not self._is_offered(tool_id):
+            raise ToolNotFound(f"There is no tool {name!r} here.")
+        return name, None
+
+    def find_schema(self, principal: Principal, name: str) -> Mapping[str, Any] | None:
+        action = self._offered_actions(principal).get(name)
+        return None if action is None else action.capability.schema_or_empty
+
+    async def search(self, principal: Principal, arguments: Mapping[str, Any]) -> CallToolResult:
+        """The tools that fit a text best, with what is needed to call them."""
+        from mcp.types import CallToolResult, TextContent
+
+        query, limit = arguments.get("query"), arguments.get("limit", 10)
+        if not isinstance(query, str) or not isinstance(limit, int):
+            raise InvalidArguments('search_tools needs a "query": what the tool should do, in a few words.')
+        offered = {(a.spec.tool_id, a.capability.name): a for a in self._offered_actions(principal).values()}
+
+        def is_visible(tool: Tool, action: str | None) -> bool:
+            capability = tool.spec.capability(action)
+            return capability is not None and (tool.id, capability.name) in offered
+
+        index = self._library.index
+        await index.prepare(query)
+        hits = []
+        for hit in index.search_actions(query, max(1, min(limit, MAX_HITS)), is_visible=is_visible):
+            capability = hit.tool.spec.capability(hit.action)
+            action = None if capability is None else offered.get((hit.tool.id, capability.name))
+            if action is not None:
+                described = make_mcp_tool(action, self._annotations(action))
+                hits.append(described.model_dump(mode="json", by_alias=True, exclude_none=True))
+        text = encode_json(hits).decode()
+        return CallToolResult(content=[TextContent(type="text", text=text)], structured_content={"tools": hits})
+
+    def join_instructions(self, principal: Principal) -> str | None:
+        """What the servers behind this one say about their use."""
+        servers = dict.fromkeys(action.spec.tool_id for action in self._offered_actions(principal).values())
+        registry = self._library.engine.registry
+        texts = {
+            tool.id: str(tool.spec.metadata["instructions"])
+            for tool in registry
+            if tool.id in servers and tool.handler == HANDLER and tool.spec.metadata.get("instructions")
+        }
+        if len(texts) == 1 and len(servers) == 1:
+            return next(iter(texts.values()))
+        return "\n\n".join(f"# {name}\n{text}" for name, text in texts.items()) or None
+
+    def _is_offered(self, tool_id: str) -> bool:
+        return tool_id not in HIDDEN_TOOLS or tool_id in (self._tools or ())
+
+    def _offered_actions(self, principal: Principal) -> dict[str, NamedAction]:
+        engine = self._library.engine
+        snapshot = engine.registry.snapshot()
+        if snapshot.version != self._version:
+            self._version, self._actions, self._listed = snapshot.version, {}, {}
+        actions_before = self._actions.get(principal)
+        if actions_before is not None:
+            return actions_before
+        permissions = engine.permissions(principal, self._policy)
+        selected = self._library.select_actions(permissions)
+        actions = [action for action in selected if self._is_offered(action.spec.tool_id)]
+        own_names = Counter(action.capability.name if is_of_server(action) else action.name for action in actions)
+        offered: dict[str, NamedAction] = {}
+        for action in actions:
+            named = self._name(action, own_names)
+            offered.setdefault(named.name, named)
+        if type(permissions.policy) is Policy and len(self._actions) < MAX_KNOWN_PRINCIPALS:
+            self._actions[principal] = offered
+        return offered
+
+    def _name(self, action: NamedAction, own_names: Counter[str]) -> NamedAction:
+        if not is_of_server(action):
+            return action
+        own_name = action.capability.name
+        is_plain = self._has_plain_names and own_names[own_name] == 1
+        name = own_name if is_plain else model_name(action.spec.tool_id, own_name)
+        return NamedAction(name=name, spec=action.spec, capability=action.capability)
+
+    def _annotations(self, action: NamedAction) -> ToolAnnotations | None:
+        """What a call may do, whichever of the tools of that name executes it."""
+        from mcp.types import ToolAnnotations
+
+        candidates = self._library.hub.find_by_name(action.spec.tool_id, action.capability.name)
+        if is_of_server(action) and len(candidates) <= 1:  # passed on as they are
+            annotations = action.capability.annotations
+            return ToolAnnotations.model_validate(annotations) if annotations else None
+        effects = [action.spec.effects_of(action.capability), *(candidate.effects for candidate in candidates)]
+        # A hint is sent only when it is certain: without one a client must assume the worst.
+        return ToolAnnotations(
+            read_only_hint=all(each.read_only for each in effects) or None,
+            destructive_hint=any(each.destructive for each in effects) or None,
+            idempotent_hint=all(each.repeatable for each in effects) or None,
+        )
+
+
+def _make_meta_tools() -> list[McpTool]:
+    from mcp.types import Tool as McpTool
+    from mcp.types import ToolAnnotations
+
+    return [
+        McpTool(
+            name="search_tools",
+            description="Find tools by what they do. Call what you find with call_tool.",
+            input_schema=_SEARCH_SCHEMA,
+            annotations=ToolAnnotations(read_only_hint=True),
+        ),
+        McpTool(name="call_tool", description="Call a tool that search_tools found.", input_schema=_CALL_SCHEMA),
+    ]

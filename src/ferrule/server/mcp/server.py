@@ -1,0 +1,378 @@
+"""Serves the tools of a library to MCP clients; every call goes through the library like any other.
+
+A client that disconnects or cancels ends its calls. What MCP servers behind the library offer and ask is passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from ferrule.core.call import CALLER_CONVERSATION_AGENT, Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
+from ferrule.core.names import did_you_mean
+from ferrule.core.permission import CallPolicy, Principal
+from ferrule.core.spec import Tool, ToolCapability
+from ferrule.errors import FerruleError, SetupError, ToolNotFound
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.memory import RunMemory
+from ferrule.memory.failures import POLICIES, FailureClass, FailureClassifier, FailurePolicy
+from ferrule.server.endless_responses import mark_endless
+from ferrule.server.mcp.approval_questions import ApprovalQuestions
+from ferrule.server.mcp.calls import LOG_LEVEL_STATE, ClientCall, IncomingRequest, PausedCalls, connection_of
+from ferrule.server.mcp.changes import ChangeNotifications
+from ferrule.server.mcp.content import make_mcp_result
+from ferrule.server.mcp.names import ToolNames
+from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts
+from ferrule.server.mcp.server_requests import ServerRequests, unwrap_answer
+from ferrule.server.mcp.stdio import MAX_MESSAGE_SIZE, serve_on_stdio
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+
+logger = logging.getLogger("ferrule.server")
+
+TOOL_CHANGE_EVENTS: Final = frozenset(
+    {ToolEngineEventType.TOOL_ADDED, ToolEngineEventType.TOOL_UPDATED, ToolEngineEventType.TOOL_REMOVED}
+)
+RETRY_INTERVAL: Final = 60.0
+"""Seconds after which a failed call may be repeated, doubled each time: a client does not say that its user insists."""
+DISCOVERY_WAIT: Final = 10.0
+"""Seconds for which a client that lists the tools waits for servers that have never been listed."""
+_STDIO: Final = "stdio"
+
+
+class McpServer:
+    """Serves a library. To let its tools ask users, open the library with `on_elicit=ask_client`."""
+
+    def __init__(
+        self,
+        library: UnifiedToolLibrary,
+        *,
+        tools: Collection[str] | None = None,
+        name: str = "ferrule",
+        policy: CallPolicy | None = None,
+        memory: bool = False,
+        search: bool = False,
+        plain_names: bool = False,
+    ) -> None:
+        """`tools` are the only ones that clients see and may call; by default all.
+
+        `policy` decides about their calls instead of the library's. The default of both is to allow them: a client
+        asks its own user. With `memory`, the one client of `serve_stdio` does not repeat a failed call immediately;
+        other transports have several clients, which must not be refused what failed for another. With `search`, clients
+        are shown two tools, which find and call the others. With `plain_names`, actions and prompts of MCP servers have
+        their own names, without that of the server, where these are unique.
+        """
+        self._library, self._name, self._policy = library, name, policy
+        self._tools = None if tools is None else frozenset(tools)
+        self._principal = Principal(kind="client", name="mcp", tools=self._tools)
+        self._principals: dict[Principal, Principal] = {}
+        """The principals of HTTP clients, restricted to the tools that are offered here."""
+        self._conversation_id = uuid4().hex[:16]
+        self._remembers = memory
+        self._memory: RunMemory | None = None
+        self._client_key: object = None
+        """Of the only client, on standard input."""
+        self.paused_calls = PausedCalls()
+        self._names = ToolNames(library, policy, self._tools, has_plain_names=plain_names, is_search=search)
+        self._resources_and_prompts = ResourcesAndPrompts(library, policy, has_plain_names=plain_names)
+        self._requests = ServerRequests(library, policy)
+        self._changes = ChangeNotifications()
+        self._approvals = ApprovalQuestions(library.engine.approvals)
+        library.engine.mcp.relays = True
+        library.engine.mcp.change_listeners.append(self._changes.report)
+        self._unsubscribe = library.engine.subscribe(
+            self._on_change, lambda event: event.event_type in TOOL_CHANGE_EVENTS, in_task=True
+        )
+
+    async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+        """Serve the client that started this process, until it disconnects.
+
+        A message of more than `max_message_size` bytes is skipped.
+        """
+        self._check_tools()
+        if self._remembers:
+            self._memory = RunMemory(classifier=FailureClassifier(policies=_make_retry_policies()))
+        self._client_key = _STDIO
+        try:
+            await serve_on_stdio(self.server(), max_message_size)
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the calls that wait for answers of clients."""
+        self._unsubscribe()
+        await self.paused_calls.aclose()
+        await self._changes.aclose()
+
+    def server(self) -> Server[Any]:
+        """The server of the SDK, for other transports."""
+        from ferrule.server.mcp.sdk_server import make_sdk_server
+
+        return make_sdk_server(self._name, self, self._resources_and_prompts, self._changes)
+
+    # Tools
+
+    async def list_tools(self, context: Any, params: Any) -> Any:
+        from mcp.types import ListToolsResult
+
+        if self._library.engine.is_discovering:
+            try:
+                async with asyncio.timeout(DISCOVERY_WAIT):
+                    await self._library.engine.wait_for_discovery()
+            except TimeoutError:
+                logger.warning("servers that are still starting are not listed yet")
+        return ListToolsResult(tools=self._names.list_tools(self.find_principal(context)))
+
+    def find_schema(self, name: str) -> Mapping[str, Any] | None:
+        """The input schema of a tool, by which the SDK checks headers; who calls it is checked later."""
+        return self._names.find_schema(self._principal, name)
+
+    async def call_tool(self, context: Any, params: Any) -> Any:
+        request = self.make_request(context)
+        identity = ("tools/call", params.name, params.arguments)
+        if params.request_state is not None:
+            return await self.paused_calls.resume(request, identity, params)
+        return await self.call(request, params.name, params.arguments)
+
+    async def call(self, request: IncomingRequest, name: str, arguments: dict[str, Any] | None) -> Any:
+        """Call a tool; returns its result in the types of MCP, or what the client is asked first."""
+        execute = partial(self._call, name=name, arguments=arguments or {})
+        return await self.paused_calls.run(request, ("tools/call", name, arguments), execute)
+
+    async def _call(self, call: ClientCall, *, name: str, arguments: dict[str, Any]) -> Any:
+        principal = call.request.principal
+        try:
+            if self._names.is_search and name == "search_tools":
+                return await self._names.search(principal, arguments)
+            if self._names.is_search and name == "call_tool":
+                name, arguments = _read_indirect_call(arguments)
+            tool_name, action = self._names.resolve(principal, name)
+            result = await self._execute(call, tool_name, action, arguments)
+        except FerruleError as error:
+            return make_mcp_result(error)
+        converted = make_mcp_result(result)
+        if result.original is converted:
+            self._resources_and_prompts.remember_links(result.tool_name.partition("__")[0], converted)
+        return converted
+
+    async def _execute(
+        self, call: ClientCall, name: str, action: str | None, arguments: dict[str, Any]
+    ) -> ToolExecutionResult:
+        principal = call.request.principal
+        context = ToolExecutionContext(
+            caller_id=principal.name,
+            caller_type=CALLER_CONVERSATION_AGENT,
+            conversation_id=self._find_conversation(principal),
+            principal=principal,
+            leaves_validation_to_server=True,
+            policy=self._policy,
+            memory=self._memory,
+        )
+        execute = partial(
+            execute_named, self._library, name, arguments, action=action, on_progress=call.messages.add_progress
+        )
+        with call.request.limit():
+            result = await execute(context)
+            approval_id = await self._approvals.ask(call, result, name if action is None else f"{name}__{action}")
+            if approval_id is not None:
+                result = await execute(replace(context, approval_id=approval_id))
+            return result
+
+    def _find_conversation(self, principal: Principal) -> str:
+        return self._conversation_id if principal is self._principal else _conversation_of(principal)
+
+    # Who asks
+
+    def make_request(self, context: Any) -> IncomingRequest:
+        principal = self.find_principal(context)
+        if context.request is None:
+            return IncomingRequest(context, principal, client_key=self._client_key)
+        client = context.request.scope["state"]["client"]
+        return IncomingRequest(context, principal, limit=client.calls.slot, may_approve=client.may("approve"))
+
+    def find_principal(self, context: Any) -> Principal:
+        """Who makes a request: over HTTP the client that the server has authenticated, else the one on stdio."""
+        if context.request is None:
+            return self._principal
+        return self.restrict(context.request.scope["state"]["client"].principal)
+
+    def restrict(self, principal: Principal) -> Principal:
+        """A client's principal, which may use the tools that are offered here only."""
+        if self._tools is None:
+            return principal
+        if principal not in self._principals:
+            self._principals[principal] = principal.restricted_to(self._tools)
+        return self._principals[principal]
+
+    def join_instructions(self, context: Any) -> str | None:
+        """How to use the servers behind this one, in their own words."""
+        return self._names.join_instructions(self.find_principal(context))
+
+    # Resources, prompts and completions
+
+    async def list_resources(self, context: Any, params: Any) -> Any:
+        return await self._resources_and_prompts.list_resources(self.find_principal(context))
+
+    async def list_templates(self, context: Any, params: Any) -> Any:
+        return await self._resources_and_prompts.list_templates(self.find_principal(context))
+
+    async def list_prompts(self, context: Any, params: Any) -> Any:
+        return await self._resources_and_prompts.list_prompts(self.find_principal(context))
+
+    async def read_resource(self, context: Any, params: Any) -> Any:
+        uri = str(params.uri)
+        return await self._forward_request(
+            context,
+            params,
+            ("resources/read", uri),
+            lambda call: self._resources_and_prompts.read(
+                call.request.principal, uri, partial(self._make_request_call, call)
+            ),
+        )
+
+    async def get_prompt(self, context: Any, params: Any) -> Any:
+        identity = ("prompts/get", params.name, params.arguments)
+        return await self._forward_request(
+            context,
+            params,
+            identity,
+            lambda call: self._resources_and_prompts.get_prompt(
+                call.request.principal, params.name, params.arguments, partial(self._make_request_call, call)
+            ),
+        )
+
+    async def complete(self, context: Any, params: Any) -> Any:
+        return await self._forward_request(
+            context,
+            params,
+            ("complete",),
+            lambda call: self._resources_and_prompts.complete(call.request.principal, params),
+        )
+
+    async def _make_request_call(
+        self, call: ClientCall, tool: Tool, action: ToolCapability, params: Mapping[str, Any]
+    ) -> Any:
+        """Ask a server for a resource or a prompt, as a call of the client."""
+        principal = call.request.principal
+        context = self._requests.make_context(principal, self._find_conversation(principal))
+        result = await self._requests.execute(tool, action, params, context)
+        approval_id = await self._approvals.ask(call, result, f"{tool.id}__{action.name}")
+        if approval_id is not None:
+            result = await self._requests.execute(tool, action, params, replace(context, approval_id=approval_id))
+        return unwrap_answer(result)
+
+    async def _forward_request(
+        self, context: Any, params: Any, identity: object, operation: Callable[[ClientCall], Awaitable[Any]]
+    ) -> Any:
+        """Ask a server behind this one, which may ask the client meanwhile."""
+        request = self.make_request(context)
+        if getattr(params, "request_state", None) is not None:
+            return await self.paused_calls.resume(request, identity, params)
+
+        async def execute(call: ClientCall) -> Any:
+            with call.request.limit():
+                return await operation(call)
+
+        return await self.paused_calls.run(request, identity, execute)
+
+    async def subscribe_resource(self, context: Any, params: Any) -> Any:
+        from mcp.types import EmptyResult
+
+        uri = str(params.uri)
+        principal = self.find_principal(context)
+        tool, address = await self._resources_and_prompts.subscribe(principal, uri)
+        await self._changes.subscribe(
+            connection_of(context),
+            tool.id,
+            address,
+            uri,
+            partial(self._resources_and_prompts.unsubscribe, principal, tool, address),
+        )
+        return EmptyResult()
+
+    async def unsubscribe_resource(self, context: Any, params: Any) -> Any:
+        from mcp.types import EmptyResult
+
+        await self._changes.unsubscribe(connection_of(context), str(params.uri))
+        return EmptyResult()
+
+    async def listen(self, context: Any, params: Any) -> Any:
+        """Send changes to a client of the newer protocol until it ends the request."""
+        principal = self.find_principal(context)
+        if context.request is not None:
+            mark_endless(context.request.scope)
+        subscriptions = []
+        for uri in list(params.notifications.resource_subscriptions or ())[:1_000]:
+            subscriptions.append(await self._resources_and_prompts.subscribe(principal, str(uri)))
+        try:
+            return await self._changes.listen(context, params)
+        finally:
+            for tool, address in subscriptions:
+                await asyncio.shield(self._resources_and_prompts.unsubscribe(principal, tool, address))
+
+    async def set_log_level(self, context: Any, params: Any) -> Any:
+        from mcp.types import EmptyResult
+
+        connection_of(context).state[LOG_LEVEL_STATE] = params.level
+        await self._changes.lower_log_level(params.level, self._library.engine.mcp.set_log_level)
+        return EmptyResult()
+
+    # Changes
+
+    def _check_tools(self) -> None:
+        """SetupError when a tool to offer does not exist."""
+        tool_ids = self._library.engine.registry.snapshot().by_id
+        for name in self._tools or ():
+            if name not in tool_ids and name.isidentifier() and "__" not in name:  # neither a pattern nor an action
+                raise SetupError(f"The library has no tool {name!r}.{did_you_mean(name, tool_ids)}")
+
+    def _on_change(self, event: ToolEngineEvent) -> None:
+        self._changes.notify_clients("tools")
+
+
+def _conversation_of(principal: Principal) -> str:
+    """For all calls of a client over HTTP, whichever server answers: an approval is for one caller in one run."""
+    return f"mcp-{sha256(f'{principal.tenant}/{principal.identity}'.encode()).hexdigest()[:16]}"
+
+
+async def execute_named(
+    library: UnifiedToolLibrary,
+    name: str,
+    arguments: Mapping[str, Any],
+    context: ToolExecutionContext,
+    *,
+    action: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> ToolExecutionResult:
+    """Call what a client names: a tool, or one of its actions by the name for models."""
+    engine = library.engine
+    permissions = engine.permissions(context.principal, context.policy)
+    try:
+        tool, capability = permissions.find_action(engine.registry.snapshot(), name, action)
+    except ToolNotFound:  # a server that is being discovered may list it
+        await engine.wait_for_discovery(name)
+        try:
+            tool, capability = permissions.find_action(engine.registry.snapshot(), name, action)
+        except ToolNotFound:  # the engine says so without naming tools that this client may not see
+            return await engine.execute(name, arguments, context, action=action)
+    # With its action: without one the hub would also try other tools' actions of that name, which are not offered.
+    return await library.execute(tool.id, arguments, context, action=capability.name, on_progress=on_progress)
+
+
+def _make_retry_policies() -> dict[FailureClass, FailurePolicy]:
+    return {kind: replace(policy, rest=policy.rest or RETRY_INTERVAL) for kind, policy in POLICIES.items()}
+
+
+def _read_indirect_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    name, inner = arguments.get("name"), arguments.get("arguments") or {}
+    if not isinstance(name, str) or not isinstance(inner, dict):
+        raise ToolNotFound('call_tool needs the "name" of a tool that search_tools found, and its "arguments".')
+    return name, inner

@@ -1,0 +1,90 @@
+"""Errors of the HTTP API, as RFC 9457 problems."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from ferrule.core.content import encode_json
+from ferrule.errors import FerruleError, LockHeld, Rejected, SetupError, StoreError
+
+logger = logging.getLogger("ferrule.server")
+
+PROBLEM_TYPE: Final = "application/problem+json"
+
+
+class Problem(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers, self.members = status, detail, headers, members
+
+    def to_response(self) -> Response:
+        title = HTTPStatus(self.status).phrase
+        content = {**self.members, "type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
+        return json_response(content, self.status, headers=self.headers, media_type=PROBLEM_TYPE)
+
+
+def json_response(
+    content: Any,
+    status: int = 200,
+    *,
+    headers: Mapping[str, str] | None = None,
+    media_type: str = "application/json",
+) -> Response:
+    """A response with JSON. What orjson cannot encode is converted first."""
+    try:
+        body = orjson.dumps(content)
+    except TypeError:
+        body = encode_json(content)
+    return Response(body, status, headers=None if headers is None else dict(headers), media_type=media_type)
+
+
+def problem_of_error(error: Exception) -> Problem:
+    """The problem for an error that a handler raised."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, HTTPException):
+        return Problem(error.status_code, str(error.detail), headers=error.headers)
+    if isinstance(error, LockHeld):
+        return Problem(409, str(error))
+    if isinstance(error, Rejected):
+        return Problem(429, str(error), headers={"Retry-After": str(error.details.get("retry_after", 1))})
+    if isinstance(error, StoreError):
+        return Problem(503, f"The store is not available: {error}", headers={"Retry-After": "5"})
+    if isinstance(error, SetupError | FerruleError):
+        return Problem(400, str(error))
+    return Problem(500, "The server failed to answer this request; its log says why.")
+
+
+async def handle_error(request: Request, error: Exception) -> Response:
+    """The exception handler of the application."""
+    problem = problem_of_error(error)
+    if problem.status == 405:
+        problem.headers = {"Allow": ", ".join(sorted(_find_methods(request)))}
+    if problem.status == 500:
+        logger.error("path=<%s> | the request failed", request.url.path, exc_info=error)
+    return problem.to_response()
+
+
+def _find_methods(request: Request) -> set[str]:
+    """All methods of a path; each route knows only its own."""
+    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in matching for method in route.methods or ()}
+
+
+async def handle_invalid_request(request: Request, error: Any) -> Response:
+    """For FastAPI's validation errors: which part of the request is wrong, without repeating its value."""
+    errors = [{"at": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
+    detail = "; ".join(f"{each['at']}: {each['message']}" for each in errors[:5])
+    return Problem(422, f"The request is not valid: {detail}.", errors=errors).to_response()

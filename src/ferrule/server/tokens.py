@@ -1,0 +1,246 @@
+"""Access tokens: what a client of the server may do. A token is shown once; the store has only its hash."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias, get_args
+from uuid import uuid4
+
+from ferrule.core.names import did_you_mean
+from ferrule.core.permission import EffectTier, Principal
+from ferrule.errors import SetupError
+from ferrule.store import ToolKnowledgeStore
+from ferrule.store import tokens as table
+
+Role: TypeAlias = Literal["viewer", "caller", "approver", "admin"]
+Permission: TypeAlias = Literal["read", "call", "approve", "administer"]
+
+TOKEN_PREFIX: Final = "frl_"
+SESSION_SECONDS: Final = 12 * 3600.0
+_PERMISSIONS: Final[dict[Role, frozenset[Permission]]] = {
+    "viewer": frozenset({"read"}),
+    "caller": frozenset({"read", "call"}),
+    "approver": frozenset({"read", "approve"}),
+    "admin": frozenset(get_args(Permission)),
+}
+ROLES: Final = tuple(_PERMISSIONS)
+_MAX_NAME_LENGTH: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessToken:
+    """What the holder of a token may do."""
+
+    token_id: str
+    name: str
+    roles: frozenset[Role]
+    tools: frozenset[str] | None = None
+    """The only tools it may use: ids or patterns. None = all."""
+    max_effect: EffectTier = "destructive"
+    tenant: str = ""
+    """Whose data it sees: runs, calls and approvals of other tenants are hidden. An admin without a tenant sees all."""
+    calls_per_minute: float | None = None
+    max_concurrent: int | None = None
+    created_at: float = 0.0
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    parent_id: str | None = None
+    """Of a session: the token it was created with."""
+    is_external: bool = False
+    """Whether it is a token of an identity provider."""
+
+    @property
+    def root_id(self) -> str:
+        """The token itself, or the one that a session was created with."""
+        return self.parent_id or self.token_id
+
+    @property
+    def account(self) -> str:
+        """Whose credentials its calls use; a token and a user of an issuer of the same name have their own."""
+        return f"{'oauth' if self.is_external else 'token'}:{self.tenant}/{self.name}"
+
+    @cached_property
+    def principal(self) -> Principal:
+        """Who makes the calls that the client writes."""
+        return Principal(
+            kind="token",
+            name=self.name,
+            roles=frozenset(self.roles),
+            tools=self.tools,
+            max_effect=self.max_effect,
+            tenant=self.tenant,
+            account=self.account,
+        )
+
+    @cached_property
+    def agent_principal(self) -> Principal:
+        """Who makes the calls that a model chooses for the client."""
+        return Principal(
+            kind="agent",
+            name=self.name,
+            roles=frozenset(self.roles),
+            tools=self.tools,
+            max_effect=self.max_effect,
+            tenant=self.tenant,
+            account=self.account,
+        )
+
+    def may(self, permission: Permission) -> bool:
+        return any(permission in _PERMISSIONS[role] for role in self.roles)
+
+    @property
+    def sees_all_tenants(self) -> bool:
+        return not self.tenant and "admin" in self.roles
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "token_id": self.token_id,
+            "name": self.name,
+            "roles": sorted(self.roles),
+            "tools": None if self.tools is None else sorted(self.tools),
+            "max_effect": self.max_effect,
+            "tenant": self.tenant,
+            "calls_per_minute": self.calls_per_minute,
+            "max_concurrent": self.max_concurrent,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "revoked_at": self.revoked_at,
+        }
+
+
+class Tokens:
+    """The tokens of a store."""
+
+    def __init__(self, store: ToolKnowledgeStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._clock = store, clock
+
+    async def create(
+        self,
+        name: str,
+        *,
+        roles: Collection[str] = ("caller",),
+        tools: Collection[str] | None = None,
+        max_effect: EffectTier = "destructive",
+        tenant: str = "",
+        calls_per_minute: float | None = None,
+        max_concurrent: int | None = None,
+        expires_in: float | None = None,
+    ) -> tuple[AccessToken, str]:
+        """Create a token; returns it with its secret text, which nobody can find out later."""
+        _check_name(name, "name")
+        if tenant:
+            _check_name(tenant, "tenant")
+        for role in roles:
+            if role not in _PERMISSIONS:
+                raise SetupError(
+                    f"There is no role {role!r}.{did_you_mean(role, _PERMISSIONS)} "
+                    f"Write one of: {', '.join(_PERMISSIONS)}."
+                )
+        for limit, value in (("calls_per_minute", calls_per_minute), ("max_concurrent", max_concurrent)):
+            if value is not None and not value > 0:
+                raise SetupError(f"{limit} must be more than 0, not {value!r}.")
+        if expires_in is not None and not expires_in > 0:
+            raise SetupError("A token must expire in the future.")
+        Principal(kind="token", name=name, tools=None if tools is None else frozenset(tools), max_effect=max_effect)
+        now = self._clock()
+        grants = {
+            "roles": sorted(set(roles)),
+            "tools": None if tools is None else sorted(tools),
+            "max_effect": max_effect,
+            "tenant": tenant,
+            "calls_per_minute": calls_per_minute,
+            "max_concurrent": max_concurrent,
+        }
+        row = _make_row(name, grants, now, None if expires_in is None else now + expires_in, parent_id=None)
+        text = row.pop("text")
+        if not await self._store.query(table.insert_token, row):
+            raise SetupError(f"There is already a token {name!r}. Revoke it first, or choose another name.")
+        return _from_row(row), text
+
+    async def create_session(self, token: AccessToken, seconds: float = SESSION_SECONDS) -> str:
+        """A secret text with the rights of a token, for a browser.
+
+        It ends with the token at the latest, and a session that a session creates ends no later than that one.
+        """
+        now = self._clock()
+        expires_at = now + seconds if token.expires_at is None else min(now + seconds, token.expires_at)
+        grants = {k: v for k, v in token.to_dict().items() if k not in ("token_id", "name") and not k.endswith("_at")}
+        row = _make_row(token.name, grants, now, expires_at, parent_id=token.root_id)
+        text: str = row.pop("text")
+        await self._store.query(table.insert_token, row)
+        return text
+
+    async def find(self, text: str) -> AccessToken | None:
+        """The valid token or session with this secret text."""
+        row = await self._store.query(table.find_token, hash_token(text), self._clock())
+        return None if row is None else _from_row(row)
+
+    async def list_tokens(self) -> list[AccessToken]:
+        return [_from_row(row) for row in await self._store.query(table.list_tokens)]
+
+    def is_valid(self, token: AccessToken) -> bool:
+        return token.revoked_at is None and (token.expires_at is None or token.expires_at > self._clock())
+
+    async def any_exist(self) -> bool:
+        """Whether a token was ever created, so that clients need one, even if it has expired or was revoked."""
+        return await self._store.query(table.has_token)
+
+    async def revoke(self, name_or_id: str) -> None:
+        if not await self._store.query(table.revoke_token, name_or_id, self._clock()):
+            raise SetupError(f"There is no valid token {name_or_id!r}. `ferrule tokens list` shows them.")
+
+
+def hash_token(text: str) -> str:
+    return sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def is_valid_name(value: str) -> bool:
+    """Whether a text can be the name or tenant of a token: records and streams are told apart by it."""
+    return 0 < len(value) <= _MAX_NAME_LENGTH and all(c.isalnum() or c in "-_." for c in value)
+
+
+def _check_name(value: str, kind: str) -> None:
+    if not is_valid_name(value):
+        raise SetupError(f"The {kind} of a token has letters, digits, '-', '_' and '.', not {value!r}.")
+
+
+def _make_row(
+    name: str, grants: dict[str, Any], now: float, expires_at: float | None, *, parent_id: str | None
+) -> dict[str, Any]:
+    text = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    return {
+        "text": text,
+        "token_id": uuid4().hex[:12],
+        "hash": hash_token(text),
+        "parent_id": parent_id,
+        "name": name,
+        "grants": json.dumps(grants),
+        "created_at": now,
+        "expires_at": expires_at,
+        "revoked_at": None,
+    }
+
+
+def _from_row(row: dict[str, Any]) -> AccessToken:
+    grants = json.loads(row["grants"])
+    return AccessToken(
+        token_id=row["token_id"],
+        name=row["name"],
+        roles=frozenset(grants["roles"]),
+        tools=None if grants["tools"] is None else frozenset(grants["tools"]),
+        max_effect=grants["max_effect"],
+        tenant=grants["tenant"],
+        calls_per_minute=grants["calls_per_minute"],
+        max_concurrent=grants["max_concurrent"],
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        revoked_at=row["revoked_at"],
+        parent_id=row["parent_id"],
+        is_external=(row["parent_id"] or "").startswith(table.EXTERNAL_PREFIX),
+    )

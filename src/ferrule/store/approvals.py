@@ -1,0 +1,162 @@
+"""The table of approval requests. Each function is one transaction.
+
+An approval is used at most once, by whichever process is first, because one `UPDATE` both checks and changes its state.
+The same transaction records the start of the call: whatever is killed, an approval that was used has its call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Table
+
+    from ferrule.store.database import CallStart, StoreDatabase
+
+BINDING_COLUMNS: Final = ("principal", "tenant", "run_id", "tool_id", "action", "fingerprint", "digest")
+"""What a call must have in common with the request: an approval covers exactly this call."""
+OPEN_STATES: Final = ("pending", "approved")
+"""Of requests that expire."""
+
+
+@cache
+def approvals_table() -> Table:
+    import sqlalchemy as sa
+
+    table = sa.Table(
+        "approvals",
+        sa.MetaData(),
+        sa.Column("approval_id", sa.Text, primary_key=True),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("created_at", sa.Double, nullable=False),
+        sa.Column("expires_at", sa.Double, nullable=False),
+        *(sa.Column(name, sa.Text, nullable=False) for name in BINDING_COLUMNS),
+        sa.Column("call_id", sa.Text, nullable=False),
+        sa.Column("arguments", sa.Text, nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("decided_at", sa.Double),
+        sa.Column("decided_by", sa.Text, nullable=False, server_default=""),
+        sa.Column("decision_reason", sa.Text, nullable=False, server_default=""),
+        sa.Column("edited_arguments", sa.Text),
+        sa.Column("used_at", sa.Double),
+        sa.Column("used_by", sa.Text, nullable=False, server_default=""),
+    )
+    sa.Index("approvals_by_state", table.c.state, table.c.created_at)
+    sa.Index("approvals_by_run", table.c.run_id, table.c.created_at)
+    return table
+
+
+def create_approvals_table(connection: Connection) -> None:
+    approvals_table().metadata.create_all(connection)
+
+
+def insert_approval(database: StoreDatabase, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Insert a request, unless the same call already has a pending one; returns the row that there is then."""
+    import sqlalchemy as sa
+
+    table = approvals_table()
+    same_call = [table.c[name] == values[name] for name in BINDING_COLUMNS]
+    pending = table.select().where(*same_call, table.c.state == "pending", table.c.expires_at > values["created_at"])
+    with database.write() as connection:
+        if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+            key = sha256(repr([values[name] for name in BINDING_COLUMNS]).encode()).digest()[:8]
+            lock = sa.select(sa.func.pg_advisory_xact_lock(int.from_bytes(key, signed=True)))
+            connection.execute(lock)  # two processes must not insert a request for the same call
+        row = connection.execute(pending.limit(1)).mappings().first()
+        if row is None:
+            row = connection.execute(table.insert().values(values).returning(*table.c)).mappings().first()
+        assert row is not None, "a row that was just inserted is returned"
+        return dict(row)
+
+
+def find_approval(database: StoreDatabase, approval_id: str) -> dict[str, Any] | None:
+    table = approvals_table()
+    with database.read() as connection:
+        row = connection.execute(table.select().where(table.c.approval_id == approval_id)).mappings().first()
+        return None if row is None else dict(row)
+
+
+def find_decision(
+    database: StoreDatabase, binding: Mapping[str, str], approval_id: str | None, now: float
+) -> dict[str, Any] | None:
+    """What a person has decided about a call: the request with the id, or else the latest of the run.
+
+    With an id that covers nothing, only a refusal of the same call in the run is returned.
+    """
+    table = approvals_table()
+    in_run = table.c.run_id != ""
+    is_named = table.c.approval_id == approval_id
+    is_relevant = in_run if approval_id is None else is_named | (in_run & (table.c.state == "refused"))
+    query = (
+        table.select()
+        .where(*_covers(binding, now), table.c.state.in_(("approved", "refused")), is_relevant)
+        .order_by(is_named.desc(), table.c.decided_at.desc())
+    )
+    with database.read() as connection:
+        row = connection.execute(query.limit(1)).mappings().first()
+        return None if row is None else dict(row)
+
+
+def list_approvals(
+    database: StoreDatabase, state: str | None, run_id: str | None, tenant: str | None, limit: int, now: float
+) -> tuple[list[dict[str, Any]], int]:
+    """The newest requests in a state (or in any), of one run and tenant or of all; and how many there are."""
+    import sqlalchemy as sa
+
+    table = approvals_table()
+    conditions = [] if run_id is None else [table.c.run_id == run_id]
+    if tenant is not None:
+        conditions.append(table.c.tenant == tenant)
+    if state == "expired":
+        conditions += [table.c.state.in_(OPEN_STATES), table.c.expires_at <= now]
+    elif state is not None:
+        conditions.append(table.c.state == state)
+        if state in OPEN_STATES:
+            conditions.append(table.c.expires_at > now)
+    query = table.select().where(*conditions).order_by(table.c.created_at.desc()).limit(limit)
+    with database.read() as connection:
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+        if len(rows) < limit:
+            return rows, len(rows)
+        count = connection.execute(sa.select(sa.func.count()).select_from(table).where(*conditions)).scalar_one()
+        return rows, int(count)
+
+
+def decide_approval(
+    database: StoreDatabase, approval_id: str, values: Mapping[str, Any], from_states: tuple[str, ...], now: float
+) -> bool:
+    """Change the state of a request; False when it is no longer in one of the states, or has expired."""
+    table = approvals_table()
+    is_open = (table.c.approval_id == approval_id) & table.c.state.in_(from_states) & (table.c.expires_at > now)
+    with database.write() as connection:
+        return connection.execute(table.update().where(is_open).values(values)).rowcount == 1
+
+
+def use_approval(
+    database: StoreDatabase, approval_id: str, binding: Mapping[str, str], start: CallStart, now: float
+) -> bool:
+    """Use an approval and record the start of its call; False when another call was first or it covers another one."""
+    table = approvals_table()
+    conditions = [*_covers(binding, now), table.c.state == "approved", table.c.approval_id == approval_id]
+    values = {"state": "used", "used_by": start.record_id, "used_at": now}
+    with database.write() as connection:
+        is_used = connection.execute(table.update().where(*conditions).values(values)).rowcount == 1
+        if is_used:
+            database.insert_start(connection, start)
+        return is_used
+
+
+def delete_approvals(connection: Connection, before: float) -> int:
+    """Delete requests that were made before a time and are used, refused or have expired; returns how many."""
+    table = approvals_table()
+    is_open = table.c.state.in_(OPEN_STATES) & (table.c.expires_at > time.time())
+    return connection.execute(table.delete().where(table.c.created_at < before, ~is_open)).rowcount
+
+
+def _covers(binding: Mapping[str, str], now: float) -> list[ColumnElement[bool]]:
+    table = approvals_table()
+    return [*(table.c[name] == binding[name] for name in BINDING_COLUMNS), table.c.expires_at > now]

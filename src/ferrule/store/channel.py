@@ -1,0 +1,149 @@
+"""Messages between the processes that use one Postgres store, by LISTEN and NOTIFY. Other stores have no channel.
+
+A message reaches the processes that listen at that moment, usually within a millisecond; it is not stored. What must
+not be lost is in the tables, and messages only tell where to look sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import uuid4
+
+from ferrule.errors import StoreError
+
+if TYPE_CHECKING:
+    from ferrule.store.database import StoreDatabase
+
+logger = logging.getLogger("ferrule.store")
+
+ChannelMessage: TypeAlias = dict[str, Any]
+
+MAX_PAYLOAD: Final = 7_900
+"""Bytes of one notification; Postgres accepts fewer than 8,000."""
+MAX_QUEUED: Final = 1_000
+LISTEN_SECONDS: Final = 1.0
+"""How long the listening thread waits before it checks whether it should end."""
+RETRY_SECONDS: Final = 1.0
+
+
+class StoreChannel:
+    """Sends messages to the other processes of a store and receives theirs. It belongs to one event loop."""
+
+    def __init__(
+        self, database: StoreDatabase, receive: Callable[[ChannelMessage], None], *, is_available: bool
+    ) -> None:
+        self._database, self._receive, self.is_available = database, receive, is_available
+        self._sender = uuid4().hex
+        self._queue: asyncio.Queue[ChannelMessage] = asyncio.Queue(MAX_QUEUED)
+        self._is_stopped = threading.Event()
+        self.is_listening = threading.Event()
+
+    def send(self, message: ChannelMessage) -> None:
+        """Send a message soon. One that is too long, or for which there is no room, is not sent."""
+        if not self.is_available:
+            return
+        try:
+            self._queue.put_nowait(message)
+        except asyncio.QueueFull:
+            logger.debug("the queue of messages to other servers is full: one was dropped")
+
+    async def run(self) -> None:
+        """Send and receive until cancelled."""
+        if not self.is_available:
+            return
+        self._is_stopped.clear()
+        thread = threading.Thread(
+            target=self._listen, args=(asyncio.get_running_loop(),), name="ferrule-channel", daemon=True
+        )
+        thread.start()
+        try:
+            await self._send_queued()
+        finally:
+            self._is_stopped.set()
+            await asyncio.shield(asyncio.to_thread(thread.join))
+
+    async def _send_queued(self) -> None:
+        while True:
+            messages = [await self._queue.get()]
+            while not self._queue.empty():
+                messages.append(self._queue.get_nowait())
+            try:
+                await asyncio.to_thread(_notify, self._database, self._sender, messages)
+            except StoreError as error:  # they would be late in any case
+                logger.warning("messages=<%d>, error=<%s> | not sent to other servers", len(messages), error)
+
+    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._is_stopped.is_set():
+            try:
+                self._receive_notifications(loop)
+            except (StoreError, OSError) as error:
+                self.is_listening.clear()
+                logger.warning("error=<%s> | messages of other servers do not arrive, connecting again", error)
+                self._is_stopped.wait(RETRY_SECONDS)
+            except RuntimeError:  # the event loop is closed
+                return
+
+    def _receive_notifications(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._database.raise_as_store_error():
+            connection = self._database.connect_outside_pool()
+            try:
+                connection.execute(f'LISTEN "{_find_channel_name(connection)}"')
+                self.is_listening.set()
+                while not self._is_stopped.is_set():
+                    for notification in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1):
+                        self._deliver(notification.payload, loop)
+            finally:
+                connection.close()
+
+    def _deliver(self, payload: str, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            sender, messages = json.loads(payload)
+            is_own = sender == self._sender
+            readable = [message for message in messages if isinstance(message, dict)]
+        except (ValueError, TypeError):  # not from Ferrule
+            return
+        for message in () if is_own else readable:
+            loop.call_soon_threadsafe(self._receive, message)
+
+
+def _notify(database: StoreDatabase, sender: str, messages: Sequence[ChannelMessage]) -> None:
+    import sqlalchemy as sa
+
+    with database.write() as connection:
+        name = _channel_name(str(connection.exec_driver_sql("SELECT current_schema()").scalar_one()))
+        for payload in pack_messages(sender, messages):
+            connection.execute(sa.text("SELECT pg_notify(:name, :payload)"), {"name": name, "payload": payload})
+
+
+def pack_messages(sender: str, messages: Sequence[ChannelMessage]) -> list[str]:
+    """As few notifications as possible; a message that does not fit into one is left out."""
+    payloads: list[str] = []
+    packed: list[ChannelMessage] = []
+    for message in messages:
+        if packed and len(_encode(sender, [*packed, message])) > MAX_PAYLOAD:
+            payloads.append(_encode(sender, packed))
+            packed = []
+        if len(_encode(sender, [message])) <= MAX_PAYLOAD:
+            packed.append(message)
+    return [*payloads, _encode(sender, packed)] if packed else payloads
+
+
+def _encode(sender: str, messages: Sequence[ChannelMessage]) -> str:
+    # ASCII: the number of bytes is the number of characters, and no text can break the notification. Postgres rejects
+    # NUL characters, which JSON writes as an escape.
+    return json.dumps([sender, list(messages)], separators=(",", ":"))
+
+
+def _find_channel_name(connection: Any) -> str:
+    return _channel_name(str(connection.execute("SELECT current_schema()").fetchone()[0]))
+
+
+def _channel_name(schema: str) -> str:
+    """A database may have several stores, each in a schema."""
+    return f"ferrule_{sha256(schema.encode()).hexdigest()[:16]}"

@@ -1,0 +1,84 @@
+"""The table of requests with an idempotency key: each is executed once, and its response is given to every repetition.
+
+`claim_request` is one statement, so that of two servers with the same request only one executes it.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from ferrule.store.database import StoreDatabase
+
+
+@cache
+def requests_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "requests",
+        sa.MetaData(),
+        sa.Column("principal", sa.Text, primary_key=True),
+        sa.Column("key", sa.Text, primary_key=True),
+        sa.Column("digest", sa.Text, nullable=False),
+        sa.Column("created_at", sa.Double, nullable=False),
+        sa.Column("status", sa.Integer),
+        sa.Column("response", sa.Text),
+    )
+
+
+def create_requests_table(connection: Connection) -> None:
+    requests_table().metadata.create_all(connection)
+
+
+def delete_requests(connection: Connection, before: float) -> int:
+    """Delete requests that were made before a time, with their responses; returns how many."""
+    table = requests_table()
+    return connection.execute(table.delete().where(table.c.created_at < before)).rowcount
+
+
+def claim_request(
+    database: StoreDatabase, principal: str, key: str, digest: str, *, lifetime: float
+) -> dict[str, Any] | None:
+    """Reserve a key for the caller; or return the row of the request that already has it.
+
+    Keys are forgotten after their lifetime, in seconds.
+    """
+    import sqlalchemy as sa
+
+    table, now = requests_table(), time.time()
+    values = {"principal": principal, "key": key, "digest": digest, "created_at": now}
+    is_same = (table.c.principal == principal) & (table.c.key == key)
+    with database.write() as connection:
+        delete_requests(connection, now - lifetime)
+        is_first = connection.execute(
+            sa.text(
+                "INSERT INTO requests (principal, key, digest, created_at) "
+                "VALUES (:principal, :key, :digest, :created_at) ON CONFLICT DO NOTHING"
+            ),
+            values,
+        ).rowcount
+        if is_first:
+            return None
+        row = connection.execute(table.select().where(is_same)).mappings().first()
+        # Without a row, the other request has just released the key: the caller may try again.
+        return {"digest": digest, "status": None, "response": None} if row is None else dict(row)
+
+
+def complete_request(database: StoreDatabase, principal: str, key: str, status: int, response: str) -> None:
+    table = requests_table()
+    is_same = (table.c.principal == principal) & (table.c.key == key)
+    with database.write() as connection:
+        connection.execute(table.update().where(is_same).values(status=status, response=response))
+
+
+def release_request(database: StoreDatabase, principal: str, key: str) -> None:
+    """Give a key back whose request was not executed."""
+    table = requests_table()
+    is_same = (table.c.principal == principal) & (table.c.key == key) & table.c.response.is_(None)
+    with database.write() as connection:
+        connection.execute(table.delete().where(is_same))

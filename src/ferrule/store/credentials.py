@@ -1,0 +1,271 @@
+"""Secrets for servers elsewhere, which Ferrule sends in the name of a user: stored encrypted, by account and name.
+
+They are encrypted with AES-256-GCM. The key is not in the store: it is in the variable `FERRULE_ENCRYPTION_KEY`, or in
+a file that only its owner can read. Account and name are authenticated with the secret, so that whoever can write to
+the database cannot give one user's secret to another.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ferrule.errors import MissingExtra, SetupError
+from ferrule.store.location import make_directory, settings_directory
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from ferrule.store.database import StoreDatabase
+
+KEY_VARIABLE: Final = "FERRULE_ENCRYPTION_KEY"
+KEY_FILE_VARIABLE: Final = "FERRULE_ENCRYPTION_KEY_FILE"
+KEY_SIZE: Final = 32
+NONCE_SIZE: Final = 12
+MAX_SECRET_LENGTH: Final = 65_536
+LOCAL_ACCOUNT: Final = ""
+"""The account of whoever runs this process, which also lists the actions of servers."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_KEY_ADVICE: Final = "Make one with: openssl rand -base64 32"
+
+
+@cache
+def credentials_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "credentials",
+        sa.MetaData(),
+        sa.Column("account", sa.Text, primary_key=True),
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("key_id", sa.Text, nullable=False),
+        sa.Column("ciphertext", sa.Text, nullable=False),
+        sa.Column("updated_at", sa.Double, nullable=False),
+    )
+
+
+def create_credentials_table(connection: Connection) -> None:
+    credentials_table().metadata.create_all(connection)
+
+
+class RunQuery(Protocol):
+    """Runs a function of the database; `ToolKnowledgeStore.query`."""
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialEntry:
+    """That there is a credential, without its secret."""
+
+    account: str
+    name: str
+    updated_at: float
+
+
+class Credentials:
+    """The credentials of a store."""
+
+    def __init__(self, query: RunQuery, environ: Mapping[str, str] = os.environ) -> None:
+        self._query, self._environ = query, environ
+        self._keys: tuple[EncryptionKey, ...] = ()
+
+    async def get(self, account: str, name: str) -> str | None:
+        """The secret; None when there is none. SetupError when it cannot be decrypted."""
+        row = await self._query(_find_row, account, name)
+        if row is None:
+            return None
+        for key in self._read_keys():
+            if key.key_id == row["key_id"]:
+                return key.decrypt(row["ciphertext"], account, name)
+        raise SetupError(
+            f"The credential {name!r} was encrypted with another key. Set {KEY_VARIABLE} to the key it was stored with "
+            "(several keys are separated by commas), or store it again."
+        )
+
+    async def set(self, account: str, name: str, secret: str) -> None:
+        """Store a secret, in place of an earlier one."""
+        if not 0 < len(secret) <= MAX_SECRET_LENGTH:
+            raise SetupError(f"A credential has 1 to {MAX_SECRET_LENGTH:,} characters. Nothing was stored.")
+        key = self._read_keys(may_create=True)[0]
+        await self._query(_write_row, account, name, key.key_id, key.encrypt(secret, account, name))
+
+    async def delete(self, account: str, name: str) -> bool:
+        """Delete a credential; False when there was none."""
+        return bool(await self._query(_delete_row, account, name))
+
+    async def list_entries(self, account: str | None = None) -> list[CredentialEntry]:
+        """Those of an account, or of all."""
+        rows = await self._query(_list_rows, account)
+        return [CredentialEntry(**row) for row in rows]
+
+    def _read_keys(self, *, may_create: bool = False) -> tuple[EncryptionKey, ...]:
+        if not self._keys:
+            self._keys = read_encryption_keys(self._environ, may_create=may_create)
+        return self._keys
+
+
+def check_credential_name(name: str) -> None:
+    if not _NAME.match(name):
+        raise SetupError(f"The name of a credential has letters, digits, '-', '_' and '.', not {name[:100]!r}.")
+
+
+# Rows
+
+
+def _find_row(database: StoreDatabase, account: str, name: str) -> dict[str, Any] | None:
+    table = credentials_table()
+    with database.read() as connection:
+        rows = connection.execute(table.select().where(table.c.account == account, table.c.name == name)).mappings()
+        row = rows.first()
+        return None if row is None else dict(row)
+
+
+def _write_row(database: StoreDatabase, account: str, name: str, key_id: str, ciphertext: str) -> None:
+    import sqlalchemy as sa
+
+    statement = (
+        "INSERT INTO credentials (account, name, key_id, ciphertext, updated_at) "
+        "VALUES (:account, :name, :key_id, :ciphertext, :now) ON CONFLICT (account, name) DO UPDATE SET "
+        "key_id = excluded.key_id, ciphertext = excluded.ciphertext, updated_at = excluded.updated_at"
+    )
+    values = {"account": account, "name": name, "key_id": key_id, "ciphertext": ciphertext, "now": time.time()}
+    with database.write() as connection:
+        connection.execute(sa.text(statement), values)
+
+
+def _delete_row(database: StoreDatabase, account: str, name: str) -> int:
+    table = credentials_table()
+    with database.write() as connection:
+        return connection.execute(table.delete().where(table.c.account == account, table.c.name == name)).rowcount
+
+
+def _list_rows(database: StoreDatabase, account: str | None) -> list[dict[str, Any]]:
+    import sqlalchemy as sa
+
+    table = credentials_table()
+    query = sa.select(table.c.account, table.c.name, table.c.updated_at).order_by(table.c.account, table.c.name)
+    if account is not None:
+        query = query.where(table.c.account == account)
+    with database.read() as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+# Encryption
+
+
+class EncryptionKey:
+    """One key, and an id by which secrets say that they were encrypted with it."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self.key_id = sha256(b"ferrule encryption key\0" + key).hexdigest()[:16]
+
+    def encrypt(self, secret: str, account: str, name: str) -> str:
+        nonce = secrets.token_bytes(NONCE_SIZE)
+        sealed = _load_cipher()(self._key).encrypt(nonce, secret.encode(), _bind(account, name))
+        return base64.b64encode(nonce + sealed).decode()
+
+    def decrypt(self, ciphertext: str, account: str, name: str) -> str:
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            content = base64.b64decode(ciphertext)
+            nonce, sealed = content[:NONCE_SIZE], content[NONCE_SIZE:]
+            secret: bytes = _load_cipher()(self._key).decrypt(nonce, sealed, _bind(account, name))
+        except (InvalidTag, ValueError):
+            raise SetupError(f"The credential {name!r} was changed in the database. Store it again.") from None
+        return secret.decode()
+
+
+def _bind(account: str, name: str) -> bytes:
+    return json.dumps(["ferrule credential", account, name]).encode()
+
+
+def _load_cipher() -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise MissingExtra("cryptography", "server") from None
+    return AESGCM
+
+
+def read_encryption_keys(environ: Mapping[str, str], *, may_create: bool = False) -> tuple[EncryptionKey, ...]:
+    """The keys of this process; the first one encrypts, the others are those of earlier times.
+
+    Without a variable, the key is in a file of the user's settings, which is created when the first secret is stored.
+    """
+    _load_cipher()
+    if text := environ.get(KEY_VARIABLE):
+        return _parse_keys(text, KEY_VARIABLE)
+    named = environ.get(KEY_FILE_VARIABLE)
+    path = Path(named) if named else settings_directory(environ) / "encryption.key"
+    if may_create and not named and not path.exists():
+        _create_key_file(path)
+    return _parse_keys(_read_private_file(path), str(path))
+
+
+def _parse_keys(text: str, origin: str) -> tuple[EncryptionKey, ...]:
+    keys = []
+    for part in filter(None, re.split(r"[,\s]+", text)):
+        try:
+            key = base64.b64decode(part.replace("-", "+").replace("_", "/") + "==")
+        except binascii.Error:
+            key = b""
+        if len(key) != KEY_SIZE:
+            raise SetupError(f"{origin} must be {KEY_SIZE} bytes in base64. {_KEY_ADVICE}")
+        keys.append(EncryptionKey(key))
+    if not keys:
+        raise SetupError(f"{origin} has no key. {_KEY_ADVICE}")
+    return tuple(keys)
+
+
+def _read_private_file(path: Path) -> str:
+    """The content of a file that nobody else can read or has written."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise SetupError(f"{path} is not a file.")
+            if hasattr(os, "getuid"):
+                if status.st_uid not in (os.getuid(), 0):
+                    raise SetupError(f"The key file {path} belongs to another user. Use one of your own.")
+                if status.st_mode & 0o077:
+                    raise SetupError(f"Others can read the key file {path}. Run: chmod 600 {path}")
+            return file.read(65_536).decode()
+    except FileNotFoundError:
+        raise SetupError(
+            f"There is no key to decrypt credentials: set {KEY_VARIABLE}, or create {path}. {_KEY_ADVICE}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"The key file {path} cannot be read: {error}") from None
+
+
+def _create_key_file(path: Path) -> None:
+    make_directory(path.parent)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)  # which only the user can read
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(base64.b64encode(secrets.token_bytes(KEY_SIZE)) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:  # another process was faster
+        pass
+    except OSError as error:
+        raise SetupError(f"The key file {path} cannot be created: {error}") from None
+    finally:
+        os.unlink(temporary)

@@ -1,0 +1,132 @@
+"""Streams of entries: everything besides call records that must not be lost.
+
+A stream is a named list of JSON values, each under a key of its own and read in the order of the keys; writing an
+existing key again replaces its value. The history of a run is a stream, and so are the failures a run learned from.
+Entries take the same path as call records: one line in the journal, then SQL. So writing one costs microseconds and
+survives `kill -9`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ferrule.store.encoding import parse_stored_json
+from ferrule.store.redaction import ESCAPE_MARK, escape_text, map_texts, unescape_text
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Dialect
+
+    from ferrule.store.database import StoreDatabase
+
+
+def insert_entries_statement(dialect: Dialect) -> str:
+    """`INSERT … SELECT` from a JSON array of lines. A line replaces an older value, or one after `replaced_after`.
+
+    With 0 it replaces any value: the lines of a living process are new. A line of an abandoned journal may be older
+    than the value, but not than one from the future, which was written before the clock was set back.
+    """
+    return (
+        f"INSERT INTO entries (stream, key, written_at, value) SELECT line.value->>1, line.value->>2, "
+        f"CAST(line.value->>3 AS DOUBLE PRECISION), line.value->4 FROM {json_lines_sql(dialect)} WHERE true "
+        "ON CONFLICT (stream, key) DO UPDATE SET value = excluded.value, written_at = excluded.written_at "
+        "WHERE excluded.written_at >= entries.written_at OR entries.written_at > :replaced_after"
+    )
+
+
+def json_lines_sql(dialect: Dialect) -> str:
+    """SQL that reads the parameter `lines`, a JSON array, as the rows `line.value`."""
+    if dialect.name == "postgresql":
+        return "json_array_elements(CAST(:lines AS json)) AS line(value)"
+    # A subquery that SQLite may not flatten: else it would serialize the value again for every column read from it.
+    return "(SELECT value FROM json_each(:lines) LIMIT -1) AS line"
+
+
+def create_notes_table(connection: Connection) -> None:
+    """The table as the first versions created it; `rename_notes_table` gives it today's names."""
+    json_type = "JSON" if connection.dialect.name == "postgresql" else "TEXT"
+    connection.exec_driver_sql(
+        "CREATE TABLE notes (book TEXT NOT NULL, key TEXT NOT NULL, written_at DOUBLE PRECISION NOT NULL,"
+        f" value {json_type} NOT NULL, PRIMARY KEY (book, key))"
+    )
+
+
+def rename_notes_table(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE notes RENAME TO entries")
+    connection.exec_driver_sql("ALTER TABLE entries RENAME COLUMN book TO stream")
+
+
+def index_entries_by_time(connection: Connection) -> None:
+    """So that old entries are found without reading all of them."""
+    connection.exec_driver_sql("CREATE INDEX entries_by_time ON entries (written_at)")
+
+
+def find_entries(database: StoreDatabase, stream: str) -> dict[str, Any]:
+    import sqlalchemy as sa
+
+    query = sa.text("SELECT key, CAST(value AS TEXT) FROM entries WHERE stream = :stream ORDER BY key")
+    with database.read() as connection:
+        rows = connection.execute(query, {"stream": escape_text(stream)}).all()
+    document = f"[{','.join([value for _, value in rows])}]"
+    values = parse_stored_json(document)  # one by one takes twice as long
+    if ESCAPE_MARK in document:
+        values = map_texts(unescape_text, values)
+    return dict(zip([unescape_text(key) for key, _ in rows], values, strict=True))
+
+
+def find_streams(database: StoreDatabase, prefix: str) -> dict[str, float]:
+    import sqlalchemy as sa
+
+    query = sa.text(
+        "SELECT stream, MAX(written_at) FROM entries WHERE substr(stream, 1, :length) = :prefix GROUP BY stream "
+        "ORDER BY MAX(written_at) DESC, stream"
+    )
+    prefix = escape_text(prefix)
+    with database.read() as connection:
+        rows = connection.execute(query, {"length": len(prefix), "prefix": prefix})
+        return {unescape_text(stream): float(written_at) for stream, written_at in rows}
+
+
+def find_entry_times(database: StoreDatabase, stream: str) -> dict[str, float]:
+    """When each entry of a stream was written, by key."""
+    import sqlalchemy as sa
+
+    query = sa.text("SELECT key, written_at FROM entries WHERE stream = :stream ORDER BY key")
+    with database.read() as connection:
+        rows = connection.execute(query, {"stream": escape_text(stream)})
+        return {unescape_text(key): float(written_at) for key, written_at in rows}
+
+
+def find_last_key(database: StoreDatabase, stream: str) -> str | None:
+    import sqlalchemy as sa
+
+    query = sa.text("SELECT MAX(key) FROM entries WHERE stream = :stream")
+    with database.read() as connection:
+        key = connection.execute(query, {"stream": escape_text(stream)}).scalar()
+        return None if key is None else unescape_text(key)
+
+
+def find_last_entries(database: StoreDatabase, stream: str, limit: int, *, with_children: bool = False) -> list[Any]:
+    """The values with the greatest keys, those first; `with_children`: also of the streams `STREAM:…`."""
+    import sqlalchemy as sa
+
+    condition, values = "stream = :stream", {"stream": escape_text(stream), "limit": limit}
+    if with_children:
+        condition += " OR substr(stream, 1, :length) = :prefix"
+        values |= {"prefix": f"{values['stream']}:", "length": len(f"{values['stream']}:")}
+    query = sa.text(f"SELECT CAST(value AS TEXT) FROM entries WHERE {condition} ORDER BY key DESC LIMIT :limit")
+    with database.read() as connection:
+        rows = connection.execute(query, values).scalars().all()
+    return list(map_texts(unescape_text, parse_stored_json(f"[{','.join(rows)}]")))
+
+
+def delete_entries(database: StoreDatabase, stream: str, keys: Sequence[str] | None) -> int:
+    import sqlalchemy as sa
+
+    stream = escape_text(stream)
+    with database.write() as connection:
+        if keys is None:
+            statement = sa.text("DELETE FROM entries WHERE stream = :stream")
+            return connection.execute(statement, {"stream": stream}).rowcount
+        statement = sa.text("DELETE FROM entries WHERE stream = :stream AND key = :key")
+        return sum(connection.execute(statement, {"stream": stream, "key": escape_text(key)}).rowcount for key in keys)

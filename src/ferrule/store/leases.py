@@ -1,0 +1,318 @@
+"""Limits that hold for all processes of a store together: each process leases a part of them for some seconds.
+
+A process asks for all its buckets in one transaction, so a call costs no round trip to the database: it takes one of
+the slots that its process has leased. What a dead process held is free again when its lease has ended.
+
+    slots     `slot_leases` has one row per bucket and process. All slots of a bucket are never more than its limit.
+    starts    `start_leases` has one row per block of starts (a rate limit allows N starts in 60 seconds). A block
+              counts until 60 seconds after its last start could be, so no 60 seconds have more than N.
+
+The time is that of the database's machine, so the clocks of the processes need not agree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from ferrule.store.database import StoreDatabase
+
+RATE_PERIOD: Final = 60.0
+START_LEASE_SECONDS: Final = 2.0
+"""How long a block of starts can be used. Longer blocks would make a rate limit lose more of its starts."""
+MAX_LEASE_SECONDS: Final = 3600.0
+"""A lease that ends later is from before a restart of the machine: SQLite's leases use the time since then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRequest:
+    """What a process has of a bucket's slots, and what it wants."""
+
+    limit: int
+    """The slots of all processes together."""
+    slots: int
+    """How many it keeps; at most what it was granted before."""
+    demand: int
+    """How many it could use; `slots` or more."""
+    waiting: int = 0
+    """Its calls that wait for a slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotGrant:
+    """The slots of a process until its lease ends."""
+
+    slots: int
+    others_waiting: int
+    """Calls of other processes that wait for a slot."""
+    processes: int
+    """How many processes have slots or wait for some."""
+    limit: int
+    """Of all processes together: the lowest that one of them has stated."""
+    is_over_limit: bool
+    """Whether they have more slots than that, because it was lowered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRequest:
+    """What a process has used of its block of starts, and what it wants."""
+
+    limit: int
+    """The starts of all processes together, within any 60 seconds."""
+    used: int = 0
+    """How many of the starts that it was granted last it has used; the others are given back."""
+    demand: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartGrant:
+    """The starts of a process for the next two seconds."""
+
+    starts: int
+    next_in: float
+    """Seconds until more starts may be free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """Everything that a process asks for at a time."""
+
+    owner: str
+    seconds: float
+    """How long the leases of slots hold."""
+    slots: Mapping[str, SlotRequest] = field(default_factory=dict)
+    starts: Mapping[str, StartRequest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseGrants:
+    slots: Mapping[str, SlotGrant] = field(default_factory=dict)
+    starts: Mapping[str, StartGrant] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLease:
+    """A row of `slot_leases`."""
+
+    owner: str
+    slots: int
+    waiting: int
+    waiting_since: float | None
+    """When the process, which has no slot, began to wait for one."""
+    slot_limit: int
+    """The limit of all processes together, as this one states it."""
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartLease:
+    """A row of `start_leases`."""
+
+    owner: str
+    starts: int
+    counts_until: float
+    is_open: bool
+    """Whether its process may still use it."""
+
+
+def grant_slots(
+    leases: Iterable[SlotLease], owner: str, request: SlotRequest, seconds: float, now: float
+) -> tuple[SlotLease, SlotGrant]:
+    """The new lease of a process on a bucket.
+
+    With at least one slot for each process, a process gets its equal share before another gets more than that. With
+    fewer slots than processes they take turns: a free slot is for the process that has waited longest.
+    """
+    current = [lease for lease in leases if now < lease.expires_at <= now + MAX_LEASE_SECONDS]
+    mine = next((lease for lease in current if lease.owner == owner), None)
+    others = [lease for lease in current if lease.owner != owner]
+    limit = min(request.limit, *(lease.slot_limit for lease in others)) if others else request.limit
+    unmet = request.demand - request.slots
+    waiting_since = _find_waiting_since(mine, now) if request.waiting else None
+    free = limit - request.slots - sum(lease.slots for lease in others)
+    processes = 1 + sum(1 for lease in others if lease.slots or lease.waiting)
+    share = limit // processes
+    if share:
+        extra = min(unmet, free, max(0, share - request.slots))
+        owed = sum(max(0, min(lease.waiting, share - lease.slots)) for lease in others)
+        extra += max(0, min(unmet - extra, free - extra - owed))
+    else:
+        ahead = sum(1 for lease in others if not lease.slots and _waits_longer(lease, waiting_since))
+        extra = min(unmet, free - ahead)
+    extra = max(0, extra)
+    lease = SlotLease(
+        owner=owner,
+        slots=request.slots + extra,
+        waiting=max(0, request.waiting - extra),
+        waiting_since=waiting_since,
+        slot_limit=request.limit,
+        expires_at=now + seconds,
+    )
+    grant = SlotGrant(
+        slots=lease.slots,
+        others_waiting=sum(each.waiting for each in others),
+        processes=processes,
+        limit=limit,
+        is_over_limit=free < 0,
+    )
+    return lease, grant
+
+
+def _find_waiting_since(mine: SlotLease | None, now: float) -> float:
+    """Since when a process has had no slot at all while its calls waited for one."""
+    if mine is None or mine.slots or mine.waiting_since is None:
+        return now
+    return mine.waiting_since
+
+
+def _waits_longer(lease: SlotLease, waiting_since: float | None) -> bool:
+    if not lease.waiting or lease.waiting_since is None:
+        return False
+    return waiting_since is None or lease.waiting_since < waiting_since
+
+
+def grant_starts(
+    leases: Iterable[StartLease], owner: str, request: StartRequest, now: float
+) -> tuple[list[StartLease], StartGrant]:
+    """The leases of a bucket after a process has given back its block and got a new one."""
+    counted: list[StartLease] = []
+    for lease in leases:
+        if lease.owner == owner and lease.is_open:
+            lease = replace(
+                lease, starts=min(request.used, lease.starts), counts_until=now + RATE_PERIOD, is_open=False
+            )
+        if lease.starts and now < lease.counts_until <= now + MAX_LEASE_SECONDS:
+            counted.append(lease)
+    free = request.limit - sum(lease.starts for lease in counted)
+    processes = len({lease.owner for lease in counted} | {owner})
+    starts = max(0, min(request.demand, free, max(1, free // processes)))
+    if starts:
+        until = now + START_LEASE_SECONDS + RATE_PERIOD
+        counted.append(StartLease(owner=owner, starts=starts, counts_until=until, is_open=True))
+    next_in = 0.0 if free > starts else min((lease.counts_until for lease in counted), default=now) - now
+    return counted, StartGrant(starts=starts, next_in=next_in)
+
+
+@cache
+def _tables() -> tuple[Table, Table]:
+    import sqlalchemy as sa
+
+    metadata = sa.MetaData()
+    slots = sa.Table(
+        "slot_leases",
+        metadata,
+        sa.Column("bucket", sa.Text, primary_key=True),
+        sa.Column("owner", sa.Text, primary_key=True),
+        sa.Column("slots", sa.Integer, nullable=False),
+        sa.Column("waiting", sa.Integer, nullable=False),
+        sa.Column("waiting_since", sa.Double),
+        sa.Column("slot_limit", sa.Integer, nullable=False),
+        sa.Column("expires_at", sa.Double, nullable=False),
+    )
+    starts = sa.Table(
+        "start_leases",
+        metadata,
+        sa.Column("bucket", sa.Text, nullable=False, index=True),
+        sa.Column("owner", sa.Text, nullable=False),
+        sa.Column("starts", sa.Integer, nullable=False),
+        sa.Column("counts_until", sa.Double, nullable=False),
+        sa.Column("is_open", sa.Boolean, nullable=False),
+    )
+    return slots, starts
+
+
+def create_lease_tables(connection: Connection) -> None:
+    slots, _ = _tables()
+    slots.metadata.create_all(connection)
+
+
+def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
+    """Renew all leases of a process in one transaction; a bucket that it no longer mentions is given back."""
+    with database.write() as connection:
+        now = _lock_leases(connection)
+        slot_grants = _renew_slots(connection, request, now)
+        start_grants = _renew_starts(connection, request, now)
+    return LeaseGrants(slots=slot_grants, starts=start_grants)
+
+
+def _renew_slots(connection: Connection, request: LeaseRequest, now: float) -> dict[str, SlotGrant]:
+    table, _ = _tables()
+    rows = connection.execute(table.select().where(table.c.bucket.in_(request.slots))).mappings().all()
+    leases: dict[str, list[SlotLease]] = {}
+    for row in rows:
+        values = dict(row)
+        leases.setdefault(values.pop("bucket"), []).append(SlotLease(**values))
+    grants: dict[str, SlotGrant] = {}
+    new_rows: list[dict[str, Any]] = []
+    for bucket, wish in request.slots.items():
+        lease, grants[bucket] = grant_slots(leases.get(bucket, ()), request.owner, wish, request.seconds, now)
+        if lease.slots or lease.waiting:
+            new_rows.append({"bucket": bucket, **_values_of(lease)})
+    has_ended = (table.c.expires_at <= now) | (table.c.expires_at > now + MAX_LEASE_SECONDS)
+    connection.execute(table.delete().where((table.c.owner == request.owner) | has_ended))
+    if new_rows:
+        connection.execute(table.insert(), new_rows)
+    return grants
+
+
+def _renew_starts(connection: Connection, request: LeaseRequest, now: float) -> dict[str, StartGrant]:
+    _, table = _tables()
+    if not request.starts:
+        return {}
+    rows = connection.execute(table.select().where(table.c.bucket.in_(request.starts))).mappings().all()
+    grants: dict[str, StartGrant] = {}
+    new_rows: list[dict[str, Any]] = []
+    for bucket, wish in request.starts.items():
+        leases = [_read_start_lease(dict(row)) for row in rows if row["bucket"] == bucket]
+        counted, grants[bucket] = grant_starts(leases, request.owner, wish, now)
+        new_rows += [{"bucket": bucket, **_values_of(lease)} for lease in counted]
+    connection.execute(table.delete().where(table.c.bucket.in_(request.starts)))
+    if new_rows:
+        connection.execute(table.insert(), new_rows)
+    return grants
+
+
+def release_leases(database: StoreDatabase, owner: str, used_starts: Mapping[str, int]) -> None:
+    """The process ends, with all its calls: give back its slots, and what it has not used of its starts."""
+    slots, _ = _tables()
+    with database.write() as connection:
+        now = _lock_leases(connection)
+        connection.execute(slots.delete().where(slots.c.owner == owner))
+        requests = {bucket: StartRequest(limit=0, used=used) for bucket, used in used_starts.items()}
+        _renew_starts(connection, LeaseRequest(owner=owner, seconds=0.0, starts=requests), now)
+
+
+def list_slot_leases(database: StoreDatabase) -> dict[str, Sequence[SlotLease]]:
+    """The leases of all processes by bucket."""
+    table, _ = _tables()
+    leases: dict[str, list[SlotLease]] = {}
+    with database.read() as connection:
+        for row in connection.execute(table.select().order_by(table.c.owner)).mappings():
+            values = dict(row)
+            leases.setdefault(values.pop("bucket"), []).append(SlotLease(**values))
+    return dict(leases)
+
+
+def _lock_leases(connection: Connection) -> float:
+    """Wait for other processes that renew their leases; returns the time by which leases end."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("LOCK TABLE slot_leases IN SHARE ROW EXCLUSIVE MODE")
+        return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
+    # The processes of a SQLite file run on one machine, whose monotonic clock nobody can set.
+    return time.monotonic()
+
+
+def _read_start_lease(row: Mapping[str, Any]) -> StartLease:
+    return StartLease(
+        owner=row["owner"], starts=row["starts"], counts_until=row["counts_until"], is_open=bool(row["is_open"])
+    )
+
+
+def _values_of(lease: SlotLease | StartLease) -> dict[str, Any]:
+    return {name: getattr(lease, name) for name in lease.__slots__}

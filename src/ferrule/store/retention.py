@@ -1,0 +1,221 @@
+"""Deleting what is old: calls, runs, conversations, stored failures, cached answers, and the artifacts of all these.
+
+A run is deleted as a whole, with the calls it made, once nothing was written to it for long enough. A run that waits
+for a person or is in progress is never deleted. Streams of other kinds stay: their owners decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ferrule.errors import LockHeld, SetupError
+from ferrule.store.approvals import delete_approvals
+from ferrule.store.artifacts import ArtifactStore
+from ferrule.store.client_requests import delete_requests
+from ferrule.store.database import StoreDatabase, calls_table
+from ferrule.store.encoding import parse_stored_json
+from ferrule.store.locks import StoreLocks
+from ferrule.store.redaction import unescape_text
+from ferrule.store.spending import delete_spending
+from ferrule.store.tokens import delete_ended_tokens
+from ferrule.store.tool_vectors import delete_vectors
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection
+
+Transaction: TypeAlias = "Callable[[], AbstractContextManager[Connection]]"
+
+BATCH_ROWS = 2_000
+"""Deleted in one transaction, so that other processes get their turn."""
+_OLD_RUNS = (
+    "SELECT stream FROM entries WHERE stream IN "
+    "(SELECT stream FROM entries WHERE written_at < :before AND substr(stream, 1, 4) = 'run:') "
+    "GROUP BY stream HAVING MAX(written_at) < :before"
+)
+_LAST_ENTRIES = "SELECT CAST(value AS TEXT) FROM entries WHERE stream = :stream ORDER BY key DESC LIMIT 100"
+_OLD_ENTRIES = {
+    "conversation_entries": "written_at < :before AND substr(stream, 1, 13) = 'conversation:'",
+    "failures": "written_at < :before AND (stream = 'failures' OR substr(stream, 1, 9) = 'failures:')",
+    "cached_answers": "written_at < :before AND stream = 'answers'",
+    "model_replies": "written_at < :before AND substr(stream, 1, 6) = 'usage:'",
+}
+_DELETE_REFERENCES_TO_RUNS = (
+    "DELETE FROM entries WHERE written_at < :before AND substr(stream, 1, 6) = 'asked:' "
+    "AND NOT EXISTS (SELECT 1 FROM entries AS run WHERE run.stream = 'run:' || substr(entries.stream, 7))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What is kept. None means everything; running calls, and runs that wait or are in progress, are always kept."""
+
+    max_age: timedelta | None = None
+    """Of everything in the store."""
+    max_records: int | None = None
+    """Of call records: of more, the oldest are deleted."""
+
+    def __post_init__(self) -> None:
+        if self.max_records is not None and self.max_records < 1:
+            raise SetupError(f"max_records must be at least 1, not {self.max_records!r}; None keeps all records")
+        if self.max_age is not None and self.max_age <= timedelta(0):
+            raise SetupError(f"max_age must be positive, not {self.max_age!r}; None keeps records for ever")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionReport:
+    """How much was deleted, by kind."""
+
+    calls: int = 0
+    runs: int = 0
+    conversation_entries: int = 0
+    """Questions and answers of conversations."""
+    failures: int = 0
+    cached_answers: int = 0
+    model_replies: int = 0
+    """What replies of models cost."""
+    approvals: int = 0
+    """Requests that are decided and used, or have expired."""
+    responses: int = 0
+    """Of requests with an idempotency key."""
+    tokens: int = 0
+    """Tokens and sessions that were revoked or have expired."""
+    artifacts: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+class OldDataDeletion:
+    """Deletes what is old from one store. All methods block."""
+
+    def __init__(self, database: StoreDatabase, locks: StoreLocks, artifacts: ArtifactStore) -> None:
+        self._database, self._locks, self._artifacts = database, locks, artifacts
+
+    def delete(self, before: float) -> DeletionReport:
+        """Delete what was last changed before a time. Artifacts without records are left to `delete_all`."""
+        report, candidates = self._delete_rows(self._database.write, before)
+        with self._database.read() as connection:
+            unused = _find_unused(connection, candidates)
+        return replace(report, artifacts=sum(map(self._artifacts.remove, unused)))
+
+    def delete_all(self, before: float, *, dry_run: bool = False) -> DeletionReport:
+        """The same, with artifacts that lost their records earlier. `dry_run` only counts what would be deleted."""
+        old_artifacts = set(self._artifacts.list_older_than(before))
+        if not dry_run:
+            report = self.delete(before)
+            with self._database.read() as connection:
+                unused = _find_unused(connection, old_artifacts)
+            return replace(report, artifacts=report.artifacts + sum(map(self._artifacts.remove, unused)))
+        with self._database.write() as connection:
+            report, candidates = self._delete_rows(lambda: nullcontext(connection), before)
+            unused = _find_unused(connection, candidates | old_artifacts)
+            connection.rollback()
+        return replace(report, artifacts=sum(map(self._artifacts.can_remove, unused)))
+
+    def delete_calls_beyond(self, number: int) -> None:
+        """Keep the newest calls, so many of them."""
+        import sqlalchemy as sa
+
+        started_at = calls_table().c.started_at
+        with self._database.read() as connection:
+            oldest = connection.scalar(sa.select(started_at).order_by(started_at.desc()).offset(number - 1).limit(1))
+        if oldest is None:
+            return
+        _, artifacts = _delete_calls(self._database.write, started_at < oldest)
+        with self._database.read() as connection:
+            unused = _find_unused(connection, artifacts)
+        for artifact_id in unused:
+            self._artifacts.remove(artifact_id)
+
+    def _delete_rows(self, transaction: Transaction, before: float) -> tuple[DeletionReport, set[str]]:
+        """Delete rows; the report has no artifacts yet, and the set has those that calls referred to."""
+        import sqlalchemy as sa
+
+        runs = self._delete_runs(transaction, before)
+        counts = {}
+        with transaction() as connection:
+            connection.execute(sa.text(_DELETE_REFERENCES_TO_RUNS), {"before": before})
+            for kind, condition in _OLD_ENTRIES.items():
+                statement = sa.text(f"DELETE FROM entries WHERE {condition}")
+                counts[kind] = connection.execute(statement, {"before": before}).rowcount
+            counts["approvals"] = delete_approvals(connection, before)
+            counts["responses"] = delete_requests(connection, before)
+            counts["tokens"] = delete_ended_tokens(connection, before)
+            delete_vectors(connection, before)
+            delete_spending(connection, before)
+        calls, artifacts = _delete_calls(transaction, _old_calls_clause(before))
+        return DeletionReport(calls=calls, runs=runs, **counts), artifacts
+
+    def _delete_runs(self, transaction: Transaction, before: float) -> int:
+        import sqlalchemy as sa
+
+        with transaction() as connection:
+            streams = connection.scalars(sa.text(_OLD_RUNS), {"before": before}).all()
+        deleted = 0
+        for stream in streams:
+            with suppress(LockHeld), self._locked(unescape_text(stream)) as is_released, transaction() as connection:
+                last = connection.scalars(sa.text(_LAST_ENTRIES), {"stream": stream})
+                if is_released and not _is_waiting(map(parse_stored_json, last)):
+                    connection.execute(sa.text("DELETE FROM entries WHERE stream = :stream"), {"stream": stream})
+                    deleted += 1
+        return deleted
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[bool]:
+        """Hold the lock of a run; False if its holder has just died, so that more entries may follow."""
+        dead_owner = self._locks.acquire(name, "")
+        try:
+            yield not dead_owner
+        finally:
+            self._locks.release([name])
+
+
+def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:
+    """Whether a run waits for a person, by its entries from the last one back."""
+    for entry in last_entries:
+        if entry.get("kind") != "answer":  # one of several calls was approved: the run waits for the others
+            return entry.get("kind") == "wait" or entry.get("state") == "waiting"
+    return True  # only answers: nothing says that the run has ended
+
+
+def _old_calls_clause(before: float) -> ColumnElement[bool]:
+    import sqlalchemy as sa
+
+    calls = calls_table().c
+    run_is_deleted = sa.text("NOT EXISTS (SELECT 1 FROM entries WHERE stream = 'run:' || tool_calls.conversation_id)")
+    return sa.and_(calls.started_at < before, run_is_deleted)
+
+
+def _delete_calls(transaction: Transaction, condition: ColumnElement[bool]) -> tuple[int, set[str]]:
+    """Delete ended calls; returns how many, and the artifacts they referred to."""
+    import sqlalchemy as sa
+
+    calls = calls_table()
+    old = (calls.c.status != "running") & condition
+    batch = sa.select(calls.c.record_id).where(old).order_by(calls.c.started_at).limit(BATCH_ROWS)
+    delete = sa.delete(calls).where(calls.c.record_id.in_(batch)).returning(calls.c.artifact_id)
+    deleted, artifacts = 0, set[str]()
+    while True:
+        with transaction() as connection:
+            artifact_ids = connection.scalars(delete).all()
+        deleted += len(artifact_ids)
+        artifacts.update(filter(None, artifact_ids))
+        if len(artifact_ids) < BATCH_ROWS:
+            return deleted, artifacts
+
+
+def _find_unused(connection: Connection, artifacts: set[str]) -> list[str]:
+    """Those artifacts that no record refers to."""
+    import sqlalchemy as sa
+
+    column = calls_table().c.artifact_id
+    return [
+        artifact_id
+        for artifact_id in sorted(artifacts)
+        if connection.scalar(sa.select(column).where(column == artifact_id).limit(1)) is None
+    ]

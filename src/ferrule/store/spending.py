@@ -1,0 +1,334 @@
+"""What was spent: of each budget, and by whom on which tools and models.
+
+`budget_spending` has one row per budget, scope (a tenant, a principal, a run or all) and period. One statement both
+checks and changes it, so a budget holds for all processes of the store. The costs of calls are in their records. Those
+of models' replies are entries: `usage:DAY` has one per reply, as safe as a record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from ferrule.store.approvals import BINDING_COLUMNS, approvals_table
+from ferrule.store.redaction import escape_text, unescape_text
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from ferrule.store.database import StoreDatabase
+
+CostGroup: TypeAlias = Literal["tool", "model", "run", "conversation", "principal", "tenant", "day"]
+COST_GROUPS: Final = get_args(CostGroup)
+USAGE_PREFIX: Final = "usage:"
+ROUNDING: Final = 1e-9
+"""Ten payments of 0.1 are a budget of 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A budget that pays for something, in one scope and period."""
+
+    budget: str
+    scope: str
+    period: str
+    limit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetState:
+    """What was spent of a budget in one scope and period."""
+
+    budget: str
+    scope: str
+    period: str
+    spent: float
+    extension: float
+    """What people have approved beyond the budget's amount."""
+    changed_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReplyRecord:
+    """What one reply of a model cost, and who asked for it."""
+
+    model: str
+    run_id: str
+    principal: str
+    tenant: str
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost: float | None
+    """None if the model has no price."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSummary:
+    """What was spent by one tool, model, run, conversation, principal or tenant, or on one day."""
+
+    calls: int = 0
+    """Calls of paid tools."""
+    tool_cost: float = 0.0
+    requests: int = 0
+    """Replies of models."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    model_cost: float = 0.0
+    unpriced_requests: int = 0
+    """Replies of models that have no price: what they cost is not known."""
+
+    @property
+    def cost(self) -> float:
+        return self.tool_cost + self.model_cost
+
+    @classmethod
+    def total(cls, summaries: Iterable[CostSummary]) -> CostSummary:
+        rows = [asdict(summary) for summary in summaries]
+        return cls(**{name: sum(row[name] for row in rows) for name in rows[0]}) if rows else cls()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "cost": self.cost}
+
+
+@cache
+def spending_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "budget_spending",
+        sa.MetaData(),
+        sa.Column("budget", sa.Text, primary_key=True),
+        sa.Column("scope", sa.Text, primary_key=True),
+        sa.Column("period", sa.Text, primary_key=True),
+        sa.Column("spent", sa.Double, nullable=False),
+        sa.Column("extension", sa.Double, nullable=False, server_default="0"),
+        sa.Column("changed_at", sa.Double, nullable=False),
+    )
+
+
+def create_spending_table(connection: Connection) -> None:
+    spending_table().metadata.create_all(connection)
+
+
+class _DoesNotFit(Exception):
+    """Ends the transaction in which an earlier budget has paid already."""
+
+
+def spend(
+    database: StoreDatabase, charges: Sequence[Charge], amount: float, may_exceed: Collection[str] = ()
+) -> Charge | None:
+    """Take an amount from all budgets, or from none: then returns the one that has not so much left.
+
+    The budgets named in `may_exceed` pay in any case.
+    """
+    import sqlalchemy as sa
+
+    statement = sa.text(
+        "INSERT INTO budget_spending (budget, scope, period, spent, extension, changed_at) "
+        "SELECT :budget, :scope, :period, CAST(:amount AS DOUBLE PRECISION), 0, CAST(:now AS DOUBLE PRECISION) "
+        "WHERE CAST(:amount AS DOUBLE PRECISION) <= CAST(:available AS DOUBLE PRECISION) "
+        "OR EXISTS (SELECT 1 FROM budget_spending WHERE budget = :budget AND scope = :scope AND period = :period) "
+        "ON CONFLICT (budget, scope, period) DO UPDATE SET spent = budget_spending.spent + excluded.spent, "
+        "changed_at = excluded.changed_at "
+        "WHERE budget_spending.spent + excluded.spent <= "
+        "budget_spending.extension + CAST(:available AS DOUBLE PRECISION)"
+    )
+    failed: Charge | None = None
+    try:
+        with database.write() as connection:
+            for charge in sorted(charges, key=lambda each: (each.budget, each.scope)):  # one order: no deadlocks
+                available = 1e300 if charge.budget in may_exceed else charge.limit + ROUNDING
+                values = {**_key_of(charge), "amount": amount, "available": available, "now": time.time()}
+                if connection.execute(statement, values).rowcount != 1:
+                    failed = charge
+                    raise _DoesNotFit
+    except _DoesNotFit:
+        return failed
+    return None
+
+
+def correct_spending(database: StoreDatabase, charges: Sequence[Charge], difference: float) -> None:
+    """Add what something cost beyond what was taken for it, or give back the rest."""
+    table = spending_table()
+    with database.write() as connection:
+        for charge in sorted(charges, key=lambda each: (each.budget, each.scope)):
+            values = {"spent": table.c.spent + difference, "changed_at": time.time()}
+            connection.execute(table.update().where(*_is_row_of(charge)).values(values))
+
+
+def extend_budget(
+    database: StoreDatabase, approval_id: str, binding: Mapping[str, str], charge: Charge, amount: float
+) -> bool:
+    """Use an approval to extend a budget, both or neither; False if it was used before or is for something else."""
+    approvals, table, now = approvals_table(), spending_table(), time.time()
+    conditions = [approvals.c[name] == binding[name] for name in BINDING_COLUMNS]
+    conditions += [approvals.c.state == "approved", approvals.c.approval_id == approval_id]
+    used = {"state": "used", "used_by": f"budget:{charge.budget}"[:200], "used_at": now}
+    with database.write() as connection:
+        if connection.execute(approvals.update().where(*conditions).values(used)).rowcount != 1:
+            return False
+        values = {"extension": table.c.extension + amount, "changed_at": now}
+        if connection.execute(table.update().where(*_is_row_of(charge)).values(values)).rowcount != 1:
+            new = {**_key_of(charge), "spent": 0.0, "extension": amount, "changed_at": now}
+            connection.execute(table.insert().values(new))
+        return True
+
+
+def list_spending(database: StoreDatabase) -> list[BudgetState]:
+    """What was spent of all budgets, the latest first."""
+    table = spending_table()
+    with database.read() as connection:
+        rows = connection.execute(table.select().order_by(table.c.changed_at.desc())).all()
+    return [
+        BudgetState(
+            budget=unescape_text(row.budget),
+            scope=unescape_text(row.scope),
+            period=row.period,
+            spent=row.spent,
+            extension=row.extension,
+            changed_at=row.changed_at,
+        )
+        for row in rows
+    ]
+
+
+def delete_spending(connection: Connection, before: float) -> None:
+    """Delete what was spent in periods that have ended long ago."""
+    table = spending_table()
+    connection.execute(table.delete().where(table.c.changed_at < before, table.c.period != ""))
+
+
+def _key_of(charge: Charge) -> dict[str, str]:
+    return {name: escape_text(getattr(charge, name)) for name in ("budget", "scope", "period")}
+
+
+def _is_row_of(charge: Charge) -> list[Any]:
+    return [spending_table().c[name] == value for name, value in _key_of(charge).items()]
+
+
+# Costs by tool, model, run, conversation, principal, tenant or day
+
+
+def usage_stream(at: float) -> str:
+    """The stream of the replies of a day."""
+    return USAGE_PREFIX + datetime.fromtimestamp(at, UTC).date().isoformat()
+
+
+def summarize_costs(
+    database: StoreDatabase,
+    by: CostGroup,
+    since: datetime | None = None,
+    tenant: str | None = None,
+    *,
+    keys: Sequence[str] | None = None,
+    principals: Sequence[str] | None = None,
+) -> dict[str, CostSummary]:
+    """What was spent since a time, by one tenant (an empty text: by none) or all; the most expensive first.
+
+    `keys` are the only runs, conversations … that are returned, `principals` the only ones whose costs count.
+    """
+    with database.read() as connection:
+        is_postgres = connection.dialect.name == "postgresql"
+        values: dict[str, Any] = {"since": 0.0 if since is None else since.timestamp(), "tenant": tenant}
+        values |= {"principals": None if principals is None else list(map(escape_text, principals))}
+        calls = {} if by == "model" else _sum_calls(connection, by, values, is_postgres=is_postgres)
+        replies = {} if by == "tool" else _sum_replies(connection, by, values, is_postgres=is_postgres)
+    summaries = {key: CostSummary(**{**calls.get(key, {}), **replies.get(key, {})}) for key in {**calls, **replies}}
+    if keys is not None:
+        summaries = {key: summaries[key] for key in keys if key in summaries}
+    return dict(sorted(summaries.items(), key=lambda item: (-item[1].cost, item[0])))
+
+
+_OF_CONVERSATION: Final = (
+    "(SELECT binding.value->>'conversation_id' FROM entries AS binding "
+    "WHERE binding.stream = 'asked:' || {run} AND binding.key = 'begin')"
+)
+
+
+def _sum_calls(
+    connection: Connection, by: CostGroup, values: Mapping[str, Any], *, is_postgres: bool
+) -> dict[str, dict[str, Any]]:
+    key = {
+        "tool": "tool_name",
+        "run": "conversation_id",
+        "conversation": _OF_CONVERSATION.format(run="tool_calls.conversation_id"),
+        "principal": "COALESCE(principal, 'user:local')",
+        "tenant": "COALESCE(tenant, '')",
+        "day": _day_sql("started_at", is_postgres=is_postgres),
+    }[by]
+    condition = "" if values["tenant"] is None else " AND COALESCE(tenant, '') = :tenant"
+    if values["principals"] is not None:
+        condition += " AND COALESCE(principal, 'user:local') IN :principals"
+    query = (
+        f"SELECT {key}, COUNT(*), SUM(cost) FROM tool_calls WHERE started_at >= :since AND cost > 0{condition} "
+        "GROUP BY 1"
+    )
+    rows = _execute(connection, query, values)
+    return {
+        _format_key(by, name): {"calls": number, "tool_cost": float(cost)}
+        for name, number, cost in rows
+        if name is not None
+    }
+
+
+def _sum_replies(
+    connection: Connection, by: CostGroup, values: Mapping[str, Any], *, is_postgres: bool
+) -> dict[str, dict[str, Any]]:
+    run = "(reply.value->>'run_id')"
+    key = {
+        "model": "reply.value->>'model'",
+        "run": run,
+        "conversation": _OF_CONVERSATION.format(run=run),
+        "principal": "reply.value->>'principal'",
+        "tenant": "reply.value->>'tenant'",
+        "day": _day_sql("reply.written_at", is_postgres=is_postgres),
+    }[by]
+
+    def total(name: str, kind: str) -> str:
+        return f"SUM(CAST(reply.value->>'{name}' AS {kind}))"
+
+    condition = "" if values["tenant"] is None else " AND reply.value->>'tenant' = :tenant"
+    if values["principals"] is not None:
+        condition += " AND reply.value->>'principal' IN :principals"
+    query = (
+        f"SELECT {key}, COUNT(*), {total('input_tokens', 'BIGINT')}, {total('output_tokens', 'BIGINT')}, "
+        f"{total('cost', 'DOUBLE PRECISION')}, SUM(CASE WHEN reply.value->>'cost' IS NULL THEN 1 ELSE 0 END) "
+        "FROM entries AS reply WHERE reply.written_at >= :since AND substr(reply.stream, 1, 6) = 'usage:'"
+        f"{condition} GROUP BY 1"
+    )
+    rows = _execute(connection, query, values)
+    names = ("requests", "input_tokens", "output_tokens", "model_cost", "unpriced_requests")
+    return {
+        _format_key(by, row[0]): {
+            name: float(value or 0.0) if name == "model_cost" else int(value or 0)
+            for name, value in zip(names, row[1:], strict=True)
+        }
+        for row in rows
+        if row[0] is not None
+    }
+
+
+def _execute(connection: Connection, query: str, values: Mapping[str, Any]) -> Iterable[Any]:
+    import sqlalchemy as sa
+
+    used = {name: value for name, value in values.items() if f":{name}" in query}
+    used = {name: escape_text(value) if isinstance(value, str) else value for name, value in used.items()}
+    expanding: list[Any] = [sa.bindparam(name, expanding=True) for name in used if name == "principals"]
+    return connection.execute(sa.text(query).bindparams(*expanding), used)
+
+
+def _day_sql(column: str, *, is_postgres: bool) -> str:
+    # A cast rounds in PostgreSQL, and SQLite may have no `floor`.
+    return f"floor({column} / 86400)" if is_postgres else f"CAST({column} / 86400 AS INTEGER)"
+
+
+def _format_key(by: CostGroup, key: Any) -> str:
+    if by == "day":
+        return datetime.fromtimestamp(int(key) * 86_400, UTC).date().isoformat()
+    return unescape_text(str(key))

@@ -1,0 +1,480 @@
+"""The store: which tools were called, by which caller, and with what result.
+
+Recording is on the path of every call: `record_started` and `record_finished` encode one line each and append it to the
+journal (`journal.py` explains the design). They never raise and never wait for a database. Queries are async, run in a
+thread, and see everything recorded before them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
+
+from ferrule.errors import LockHeld, StoreError, error_text
+from ferrule.store.approvals import use_approval
+from ferrule.store.artifacts import ArtifactStore
+from ferrule.store.channel import ChannelMessage, StoreChannel
+from ferrule.store.credentials import Credentials
+from ferrule.store.database import CallStart, StoreDatabase
+from ferrule.store.encoding import encode_call_end, encode_call_start, encode_entry
+from ferrule.store.entry_streams import delete_entries, find_entries, find_streams
+from ferrule.store.journal import FileJournal, Journal, MemoryJournal
+from ferrule.store.location import parse_location
+from ferrule.store.locks import CHECK_INTERVAL, StoreLocks
+from ferrule.store.queries import (
+    CallFilter,
+    VisibleCalls,
+    collect_statistics,
+    find_record,
+    find_records,
+    summarize_conversation,
+)
+from ferrule.store.record import CallStatistics, Status, ToolCallRecord, ToolCallSummary
+from ferrule.store.redaction import Redaction, RunSecrets
+from ferrule.store.retention import DeletionReport, OldDataDeletion, Retention
+from ferrule.store.tool_vectors import ToolVectors
+from ferrule.store.writer import RecordWriter
+
+logger = logging.getLogger("ferrule.store")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NO_NAMES: frozenset[str] = frozenset()
+MAX_RECORDS_IN_MEMORY = 100_000
+LOG_INTERVAL = 10.0
+MAX_RUNS_WITH_SECRETS = 10_000
+"""The secrets of the oldest runs are forgotten first: these have ended long ago."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreLock:
+    """A lock that its holder has."""
+
+    release_in_background: bool = False
+    """Whether its holder need not wait until others can read what was written under it."""
+
+
+class ToolKnowledgeStore:
+    """The records of all calls, in SQLite, Postgres or memory."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        redaction: Redaction | None = None,
+        retention: Retention | None = None,
+        journal_directory: Path | str | None = None,
+        defer_import: bool = False,
+    ) -> None:
+        """`defer_import` is for short-lived processes: their records stay in the journal, which the next process that
+        opens the store imports, so that they need not load a database. Queries work all the same.
+        """
+        self.location = parse_location(url, journal_directory)
+        self.redaction = redaction or Redaction()
+        self._run_secrets: dict[str, RunSecrets] = {}
+        self.artifacts = ArtifactStore(self.location.artifacts)
+        self.vectors = ToolVectors(self.query)
+        """The vectors by which tools are found."""
+        self.credentials = Credentials(self.query)
+        """What servers elsewhere are sent in the name of a user."""
+        self.failures = 0
+        """How often something could not be recorded properly."""
+        if retention is None:
+            retention = Retention(max_records=MAX_RECORDS_IN_MEMORY if self.location.kind == "memory" else None)
+        wake = threading.Event()
+        self._start_numbering()
+        self._journal: Journal
+        if self.location.journal is None:
+            self._journal = MemoryJournal(wake.set, self._start)
+        else:
+            self._journal = FileJournal(self.location.journal, wake.set, self._start)
+        self._append = self._journal.append
+        self._database = StoreDatabase(self.location)
+        self._locks = StoreLocks(self.location, self._database)
+        self._old_data = OldDataDeletion(self._database, self._locks, self.artifacts)
+        self._writer = RecordWriter(
+            self._journal,
+            self._database,
+            self._locks,
+            wake=wake,
+            retention=retention,
+            old_data=self._old_data,
+            on_failure=self._count_failure,
+        )
+        self._defer_import = defer_import
+        self._next_log_at = 0.0
+        self._closed = False
+        _register_fork_handler(self)
+
+    def start(self) -> None:
+        """Open the database and start the writer thread; StoreError when the database cannot be opened."""
+        self._closed = False
+        if self._defer_import:
+            return
+        if self.location.kind != "memory":  # which is opened by the first query
+            self._database.open()
+        self._writer.start()
+
+    async def aclose(self) -> None:
+        """Write the remaining records. What the database does not accept now stays in the journal for the next time.
+
+        Calls that end later are still recorded: in the database after another `aclose`, else by the next process.
+        """
+        if not self._closed or self._journal.backlog():
+            self._closed = True
+            await asyncio.to_thread(self._close)
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    def new_record_id(self) -> str:
+        """Unique among all processes; sorts by the start of the process, then by order."""
+        return f"{self._start}-{next(self._numbers):08x}"
+
+    def record_started(self, record: ToolCallRecord, *, secret_names: frozenset[str] = NO_NAMES) -> Exception | None:
+        """Record that the call has started. `secret_names` are parameters whose values must not be recorded.
+
+        Returns None, or what went wrong: then the record is in memory at best, and lost if the process dies.
+        """
+        try:
+            self._append(self._encode_start(record, secret_names))
+        except Exception as error:  # disks fail; the caller decides whether the call does
+            self._count_failure("the start of a call could not be recorded", error)
+            return error
+        return None
+
+    def record_finished(self, record: ToolCallRecord, *, secret_names: frozenset[str] = NO_NAMES) -> None:
+        """Record the end of the call. After this returns, not even `kill -9` can lose it."""
+        try:
+            try:
+                line = encode_call_end(record, self.redaction, secret_names)
+            except Exception as error:
+                self._replace_unencodable_values(record, error)
+                line = encode_call_end(record, self.redaction, secret_names)
+            self._append(line)
+        except Exception as error:  # as above
+            self._count_failure("the end of a call could not be recorded", error)
+
+    async def use_approval(
+        self,
+        approval_id: str,
+        binding: Mapping[str, str],
+        record: ToolCallRecord,
+        *,
+        now: float,
+        secret_names: frozenset[str] = NO_NAMES,
+    ) -> bool:
+        """Use an approval and record the start of its call, both or neither; False when it covers no such call (now).
+
+        The end of the call is recorded as that of any other.
+        """
+        line = self._encode_start(record, secret_names)
+        start = CallStart(record_id=record.record_id, line=line, owner=self._journal.owner)
+
+        def use(database: StoreDatabase) -> bool:
+            try:
+                self._journal.ensure_segment()  # without it nobody would see that the call was interrupted
+            except OSError as error:
+                raise StoreError(f"the journal cannot be written: {error}") from error
+            return use_approval(database, approval_id, binding, start, now)
+
+        return await self.query(use)
+
+    def _encode_start(self, record: ToolCallRecord, secret_names: frozenset[str]) -> bytes:
+        try:
+            line = encode_call_start(record, self.redaction, secret_names)
+        except Exception as error:
+            self._replace_unencodable_values(record, error)
+            line = encode_call_start(record, self.redaction, secret_names)
+        if record.secrets and record.conversation_id is not None:
+            self.get_run_secrets(record.conversation_id).add(record.secrets)
+        return line
+
+    def _replace_unencodable_values(self, record: ToolCallRecord, error: Exception) -> None:
+        """Replace what could not be encoded: arguments and results may be any objects, but the call has its record."""
+        self._count_failure("the values of a call could not be recorded", error)
+        note = f"[not recorded: {type(error).__name__}]"
+        if not record.encoded_head:
+            record.params = {"arguments": note}
+        record.result, record.metadata = {"result": note} if record.result else {}, {}
+
+    def get_run_secrets(self, run_id: str) -> RunSecrets:
+        """The secrets that the calls of a run contained, in memory only."""
+        secrets = self._run_secrets.get(run_id)
+        if secrets is None:
+            secrets = self._run_secrets[run_id] = RunSecrets(self.redaction)
+            if len(self._run_secrets) > MAX_RUNS_WITH_SECRETS:
+                del self._run_secrets[next(iter(self._run_secrets))]
+        return secrets
+
+    def write_entry(self, stream: str, key: str, value: Any) -> None:
+        """Write a JSON value to a stream, as safely as a record; an earlier value of the same key is replaced.
+
+        A stream whose lock this process has lost belongs to another, and is not written to.
+        """
+        if stream in self._locks.lost_names:
+            return
+        try:
+            self._append(encode_entry(stream, key, value, self.redaction))
+        except Exception as error:  # as above
+            self._count_failure(f"an entry of stream {stream!r} could not be written", error)
+
+    async def read_entries(self, stream: str) -> dict[str, Any]:
+        """The values of a stream by key, in the order of the keys."""
+        return await self.query(find_entries, stream)
+
+    async def list_streams(self, prefix: str = "") -> dict[str, float]:
+        """The streams with this prefix, and when each was last written to (seconds); the latest first."""
+        return await self.query(find_streams, prefix)
+
+    async def delete_entries(self, stream: str, keys: Sequence[str] | None = None) -> int:
+        """Delete some keys of a stream, or all of it; returns how many entries were deleted."""
+        return await self.query(delete_entries, stream, keys)
+
+    async def flush(self) -> None:
+        """Wait until everything recorded so far is in the database; StoreError when it does not accept it."""
+        await self.query(lambda database: None)
+
+    @asynccontextmanager
+    async def lock(self, name: str) -> AsyncIterator[StoreLock]:
+        """Hold a lock that only one user of the store has at a time; LockHeld while somebody else has it.
+
+        It is released when others can read everything written under it: while the database does not accept that, the
+        lock stays taken. The death of a process releases its locks. A holder whose lock another process has taken after
+        the connection to the database was lost is cancelled, and LockHeld is raised.
+        """
+        lock = StoreLock()
+        taking = asyncio.ensure_future(asyncio.to_thread(self._take_lock, name))
+        try:
+            await asyncio.shield(taking)
+        except asyncio.CancelledError:
+
+            def give_back(done: asyncio.Future[None]) -> None:  # the thread takes the lock all the same
+                if not done.cancelled() and done.exception() is None:
+                    self._locks.release([name])
+
+            taking.add_done_callback(give_back)
+            raise
+        watching = self._start_watching(name)
+        try:
+            yield lock
+        except asyncio.CancelledError:
+            if name in self._locks.lost_names and (holder := asyncio.current_task()) is not None:
+                holder.uncancel()
+                raise LockHeld(name) from None
+            raise
+        finally:
+            if watching is not None:
+                watching.cancel()
+            await self._release_lock(name, in_background=lock.release_in_background)
+
+    def _start_watching(self, name: str) -> asyncio.Task[None] | None:
+        """Cancel the holder of a lock that another process has taken; None where that cannot happen."""
+        holder = asyncio.current_task()
+        if holder is None or not self._locks.may_be_lost:
+            return None
+
+        async def watch() -> None:
+            while name not in self._locks.lost_names:
+                await asyncio.sleep(CHECK_INTERVAL)
+                if self._locks.is_check_due:
+                    with suppress(StoreError):  # while the database is out of reach, nobody else can take it either
+                        await asyncio.to_thread(self._locks.check)
+            holder.cancel()
+
+        return asyncio.create_task(watch(), name=f"ferrule-lock-{name}")
+
+    async def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock, in this process or another."""
+        return await asyncio.to_thread(self._locks.is_held, name)
+
+    async def query_call_records(
+        self,
+        *,
+        conversation_id: str | None = None,
+        workflow_id: str | None = None,
+        tool_name: str | None = None,
+        action: str | None = None,
+        caller_id: str | None = None,
+        caller_type: str | None = None,
+        principal: str | None = None,
+        tenant: str | None = None,
+        status: Status | None = None,
+        is_success: bool | None = None,
+        error_type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        text: str | None = None,
+        visible: VisibleCalls | None = None,
+        rule: str | None = None,
+        limit: int = 100,
+        after: ToolCallRecord | str | None = None,
+    ) -> list[ToolCallRecord]:
+        """The newest records that match all conditions; `after` the last record of a page gives the next page."""
+        if limit < 1:
+            raise StoreError(f"limit must be at least 1, not {limit!r}")
+        if status is not None and status not in get_args(Status):
+            raise StoreError(f"no call has the status {status!r}; write one of: {', '.join(get_args(Status))}")
+        conditions = CallFilter(
+            conversation_id=conversation_id,
+            workflow_id=workflow_id,
+            tool_name=tool_name,
+            action=action,
+            caller_id=caller_id,
+            caller_type=caller_type,
+            principal=principal,
+            tenant=tenant,
+            status=status,
+            is_success=is_success,
+            error_type=error_type,
+            since=since,
+            until=until,
+            text=text,
+            visible=visible,
+            rule=rule,
+        )
+        return await self.query(find_records, conditions, limit, after)
+
+    async def get_call_record(self, record_id: str) -> ToolCallRecord | None:
+        return await self.query(find_record, record_id)
+
+    async def get_call_summary(self, conversation_id: str) -> ToolCallSummary:
+        """How many calls one conversation made, by tool and by success."""
+        return await self.query(summarize_conversation, conversation_id)
+
+    async def get_call_statistics(
+        self,
+        *,
+        since: datetime | None = None,
+        tool_name: str | None = None,
+        tenant: str | None = None,
+        visible: VisibleCalls | None = None,
+    ) -> CallStatistics:
+        """Counts, error rates and times, in total and by tool."""
+        return await self.query(collect_statistics, since, tool_name, tenant, visible)
+
+    async def delete_records(self, *, older_than: datetime | timedelta, dry_run: bool = False) -> DeletionReport:
+        """Delete what is older than a time or a duration: calls, runs, conversations and everything else.
+
+        Calls that run, and runs that wait or are in progress, stay. `dry_run` only counts what would be deleted.
+        """
+        limit = older_than if isinstance(older_than, datetime) else datetime.now().astimezone() - older_than
+        return await self.query(lambda database: self._old_data.delete_all(limit.timestamp(), dry_run=dry_run))
+
+    async def query(
+        self, function: Callable[Concatenate[StoreDatabase, P], T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Run a function of the database in a thread, after everything recorded so far is in it."""
+
+        def run() -> T:
+            self._writer.catch_up()
+            return function(self._database, *arguments, **options)
+
+        self._check_open()
+        return await asyncio.to_thread(run)
+
+    async def query_without_records(
+        self, function: Callable[Concatenate[StoreDatabase, P], T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Run a function of the database that needs no records, so that it does not wait for those in the journal."""
+
+        def run() -> T:
+            self._database.open()
+            return function(self._database, *arguments, **options)
+
+        self._check_open()
+        return await asyncio.to_thread(run)
+
+    def open_channel(self, receive: Callable[[ChannelMessage], None]) -> StoreChannel:
+        """Messages to and from the other processes of the store: `receive` gets theirs, in the event loop."""
+        return StoreChannel(self._database, receive, is_available=self.location.kind == "postgresql")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {self.location.display_name!r} is closed; use it inside `async with`")
+
+    def _take_lock(self, name: str) -> None:
+        self._check_open()
+        if previous_owner := self._locks.acquire(name, self._journal.owner):
+            try:
+                self._writer.import_journal_of(previous_owner)
+            except BaseException:
+                self._locks.release([name])
+                raise
+
+    async def _release_lock(self, name: str, *, in_background: bool) -> None:
+        if self.location.kind == "memory":
+            self._locks.release([name])
+            return
+        self._locks.release_later(name)  # by `flush`, or by the writer thread if this task is cancelled now
+        if in_background and not self._closed:
+            return
+        try:
+            await (asyncio.to_thread(self._close) if self._closed else self.flush())
+        except StoreError as error:
+            self._count_failure(f"the lock {name!r} stays taken until the database accepts records again", error)
+
+    def _close(self) -> None:
+        self._writer.stop()
+        keep = self._defer_import and not self._database.is_open and self._journal.has_room_for_segment()
+        if self.location.kind != "memory" and not keep:
+            try:
+                self._writer.finish()
+            except StoreError as error:
+                keep = True
+                self._count_failure("records stay in the journal until the store is opened again", error)
+        self._journal.close(keep=keep)
+        self._locks.close()
+        self._database.close()
+
+    def _count_failure(self, message: str, error: Exception) -> None:
+        self.failures += 1
+        now = time.monotonic()
+        if now >= self._next_log_at:  # not every time: what fails for one call fails for a thousand
+            self._next_log_at = now + LOG_INTERVAL
+            logger.error(
+                "store=<%s>, failures=<%d> | %s: %s",
+                self.location.display_name,
+                self.failures,
+                message,
+                error_text(error),
+            )
+
+    def _start_numbering(self) -> None:
+        self._start = f"{int(time.time() * 1000):011x}{os.urandom(3).hex()}"
+        self._numbers = count(1)
+
+    def _reset_after_fork(self) -> None:
+        self._start_numbering()
+        self._journal.reset_after_fork(self._start)
+        self._writer.reset_after_fork()
+        self._locks.reset_after_fork()
+        self._database.reset_after_fork()
+
+
+def _register_fork_handler(store: ToolKnowledgeStore) -> None:
+    """A forked child gets its own ids and its own journal, which another process imports when the child has ended."""
+    reference = weakref.ref(store)
+
+    def continue_store() -> None:
+        store = reference()
+        if store is not None:
+            store._reset_after_fork()
+
+    os.register_at_fork(after_in_child=continue_store)

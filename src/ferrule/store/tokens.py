@@ -1,0 +1,104 @@
+"""The table of access tokens. Only hashes of tokens are stored. A session of a browser is a token with a parent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from ferrule.store.database import StoreDatabase
+
+EXTERNAL_PREFIX = "oauth-"
+"""Of the ids of tokens that an identity provider has issued."""
+
+
+@cache
+def tokens_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "tokens",
+        sa.MetaData(),
+        sa.Column("token_id", sa.Text, primary_key=True),
+        sa.Column("hash", sa.Text, nullable=False, unique=True),
+        sa.Column("parent_id", sa.Text),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("grants", sa.Text, nullable=False),
+        sa.Column("created_at", sa.Double, nullable=False),
+        sa.Column("expires_at", sa.Double),
+        sa.Column("revoked_at", sa.Double),
+    )
+
+
+def create_tokens_table(connection: Connection) -> None:
+    tokens_table().metadata.create_all(connection)
+
+
+def insert_token(database: StoreDatabase, values: Mapping[str, Any]) -> bool:
+    """Insert a token; False when a valid token has the same name."""
+    table = tokens_table()
+    same_name = table.c.name == values["name"]
+    is_valid = table.c.revoked_at.is_(None) & table.c.parent_id.is_(None)
+    with database.write() as connection:
+        if values["parent_id"] is None and connection.execute(table.select().where(same_name, is_valid)).first():
+            return False
+        connection.execute(table.insert().values(values))
+        return True
+
+
+def find_token(database: StoreDatabase, token_hash: str, now: float) -> dict[str, Any] | None:
+    """The token with this hash, if it is valid; of a session, the token that it was created with must be valid too.
+
+    Tokens of an identity provider are not in the table: a session with such a parent is valid until it expires.
+    """
+    import sqlalchemy as sa
+
+    table, parent = tokens_table(), tokens_table().alias("parent")
+    query = sa.select(table).outerjoin(parent, table.c.parent_id == parent.c.token_id).where(table.c.hash == token_hash)
+    for each in (table.c, parent.c):
+        query = query.where(each.revoked_at.is_(None), sa.or_(each.expires_at.is_(None), each.expires_at > now))
+    is_external = table.c.parent_id.startswith(EXTERNAL_PREFIX)
+    query = query.where(sa.or_(table.c.parent_id.is_(None), parent.c.token_id.is_not(None), is_external))
+    with database.read() as connection:
+        row = connection.execute(query).mappings().first()
+        return None if row is None else dict(row)
+
+
+def list_tokens(database: StoreDatabase) -> list[dict[str, Any]]:
+    """All tokens without the sessions, the newest first."""
+    table = tokens_table()
+    query = table.select().where(table.c.parent_id.is_(None)).order_by(table.c.created_at.desc())
+    with database.read() as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def has_token(database: StoreDatabase) -> bool:
+    query = tokens_table().select().where(tokens_table().c.parent_id.is_(None)).limit(1)
+    with database.read() as connection:
+        return connection.execute(query).first() is not None
+
+
+def revoke_token(database: StoreDatabase, name_or_id: str, now: float) -> int:
+    """Revoke the valid token with this name or id; returns how many there were."""
+    table = tokens_table()
+    is_named = (table.c.name == name_or_id) & table.c.parent_id.is_(None)
+    query = table.update().where(is_named | (table.c.token_id == name_or_id), table.c.revoked_at.is_(None))
+    with database.write() as connection:
+        return connection.execute(query.values(revoked_at=now)).rowcount
+
+
+def delete_ended_tokens(connection: Connection, before: float) -> int:
+    """Delete tokens and sessions that were revoked or expired before a time; returns how many.
+
+    The newest token stays: a server without tokens would need none.
+    """
+    import sqlalchemy as sa
+
+    table = tokens_table()
+    newest = sa.select(sa.func.max(table.c.created_at)).where(table.c.parent_id.is_(None)).scalar_subquery()
+    is_ended = (table.c.revoked_at < before) | (table.c.expires_at < before)
+    is_older = table.c.parent_id.is_not(None) | (table.c.created_at < newest)
+    return connection.execute(table.delete().where(is_ended, is_older)).rowcount

@@ -1,0 +1,98 @@
+"""The table of tool vectors: what descriptions of tools mean, so that no process computes it again.
+
+A vector belongs to a text, not to a tool: rows are named by the digest of the text. So processes with different tools
+share the table, two that write the same row write the same bytes, and a changed description is simply another row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from ferrule.store.database import StoreDatabase
+
+_DIGESTS_PER_QUERY = 500
+_SECONDS_BETWEEN_MARKS = 24 * 3600
+"""How exactly is recorded when a vector was last used."""
+
+
+@cache
+def tool_vectors_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "tool_vectors",
+        sa.MetaData(),
+        sa.Column("encoder", sa.Text, primary_key=True),
+        sa.Column("digest", sa.Text, primary_key=True),
+        sa.Column("vector", sa.LargeBinary, nullable=False),
+        sa.Column("used_at", sa.Double, nullable=False, index=True),
+    )
+
+
+def create_tool_vectors_table(connection: Connection) -> None:
+    tool_vectors_table().metadata.create_all(connection)
+
+
+class ToolVectors:
+    """The vectors in one store: a `VectorStorage` for `RegistryIndex`."""
+
+    def __init__(self, query: Callable[..., Awaitable[Any]]) -> None:
+        """`query` runs a function of the database in a thread."""
+        self._query = query
+
+    async def load(self, encoder: str, digests: Collection[str], /) -> dict[str, bytes]:
+        """The vectors there are, by digest. They count as used today."""
+        vectors: dict[str, bytes] = await self._query(_find_vectors, encoder, list(digests))
+        return vectors
+
+    async def save(self, encoder: str, vectors: Mapping[str, bytes], /) -> None:
+        await self._query(_insert_vectors, encoder, dict(vectors))
+
+
+def _find_vectors(database: StoreDatabase, encoder: str, digests: list[str]) -> dict[str, bytes]:
+    table = tool_vectors_table()
+    limit = time.time() - _SECONDS_BETWEEN_MARKS
+    vectors: dict[str, bytes] = {}
+    for start in range(0, len(digests), _DIGESTS_PER_QUERY):
+        part = (table.c.encoder == encoder) & table.c.digest.in_(digests[start : start + _DIGESTS_PER_QUERY])
+        with database.read() as connection:
+            rows = connection.execute(table.select().where(part)).all()
+        vectors |= {row.digest: bytes(row.vector) for row in rows if isinstance(row.vector, bytes)}
+        if any(row.used_at < limit for row in rows):
+            with database.write() as connection:
+                connection.execute(table.update().where(part).values(used_at=time.time()))
+    return vectors
+
+
+def _insert_vectors(database: StoreDatabase, encoder: str, vectors: dict[str, bytes]) -> None:
+    now = time.time()
+    # In one order, so that two processes that insert the same rows do not wait for each other.
+    rows = [
+        {"encoder": encoder, "digest": digest, "vector": vectors[digest], "used_at": now} for digest in sorted(vectors)
+    ]
+    with database.write() as connection:
+        insert = _insert_for(connection)(tool_vectors_table())
+        changes = {"vector": insert.excluded.vector, "used_at": insert.excluded.used_at}
+        connection.execute(insert.on_conflict_do_update(index_elements=["encoder", "digest"], set_=changes), rows)
+
+
+def _insert_for(connection: Connection) -> Any:
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert
+
+
+def delete_vectors(connection: Connection, before: float) -> int:
+    """Delete the vectors that were last used before a time; returns how many."""
+    table = tool_vectors_table()
+    return connection.execute(table.delete().where(table.c.used_at < before)).rowcount

@@ -1,0 +1,96 @@
+"""Logs as lines of text or JSON. A line that is written during a run or a call names it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeAlias
+
+from ferrule.core.call import Invocation
+from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
+from ferrule.engine import ToolEngine
+
+LogFormat: TypeAlias = Literal["text", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+logger = logging.getLogger("ferrule.calls")
+
+_FIELDS: Final = ("run_id", "call_id", "tool", "status", "seconds", "principal", "rule", "strategy")
+"""What a record of the log may have besides its message."""
+_run_id: ContextVar[str | None] = ContextVar("ferrule_log_run_id", default=None)
+
+
+def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
+    """Write the logs of this process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    handler.addFilter(_add_ids)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for name in ("ferrule", "uvicorn"):
+        logging.getLogger(name).setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # through the same handler
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+
+
+def log_events(engine: ToolEngine) -> None:
+    """Log each call and each question of an engine when it ends, where the level is `info` or lower."""
+    types = {ToolEngineEventType.AGENT_STARTED}
+    if logger.isEnabledFor(logging.INFO):
+        types |= {ToolEngineEventType.AFTER_TOOL_CALL, ToolEngineEventType.QUESTION_ENDED}
+    engine.subscribe(_log_event, types, in_task=True)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        values = {name: getattr(record, name, None) for name in _FIELDS}
+        line |= {name: value for name, value in values.items() if value is not None}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _add_ids(record: logging.LogRecord) -> bool:
+    invocation = Invocation.current.get()
+    if invocation is not None and not hasattr(record, "call_id"):
+        record.call_id = invocation.call_id
+    if not hasattr(record, "run_id"):
+        context = None if invocation is None else invocation.context
+        record.run_id = _run_id.get() or (None if context is None else context.conversation_id or context.workflow_id)
+    return True
+
+
+def _log_event(event: ToolEngineEvent) -> None:
+    data = event.data
+    match event.event_type:
+        case ToolEngineEventType.AGENT_STARTED:
+            _run_id.set(data["run_id"])
+        case ToolEngineEventType.AFTER_TOOL_CALL:
+            result, context = data["result"], data["context"]
+            fields = {
+                "run_id": context.conversation_id or context.workflow_id,
+                "call_id": event.call_id,
+                "tool": event.tool_name,
+                "status": "success" if result.is_success else result.error_type,
+                "seconds": round(result.execution_time, 6),
+                "principal": None if event.principal is None else event.principal.label,
+            }
+            logger.info("tool=<%s>, status=<%s> | called", fields["tool"], fields["status"], extra=fields)
+        case ToolEngineEventType.QUESTION_ENDED if "result" in data:
+            answer = data["result"]
+            extra = {"run_id": answer.run_id or None, "status": answer.state.value, "strategy": answer.strategy}
+            logger.info("run=<%s>, state=<%s> | answered", answer.run_id, answer.state.value, extra=extra)

@@ -1,0 +1,1 @@
+"""Texts for people and models, in English and Chinese."""

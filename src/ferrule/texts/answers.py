@@ -1,0 +1,258 @@
+"""Answers without a language model: the result of a call as a sentence or a list, in the language of the question."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from ferrule.texts.amounts import CURRENCIES, CURRENCY_SIGNS
+from ferrule.texts.language import contains_chinese
+
+_ANSWERS: Final[dict[str, tuple[str, str]]] = {
+    "file_processor__write": ("Wrote {path} ({size:bytes}).", "已写入 {path}（{size:bytes}）。"),
+    "file_processor__overwrite": ("Replaced {path} ({size:bytes}).", "已覆盖 {path}（{size:bytes}）。"),
+    "file_processor__append": ("Added it to {path} (now {size:bytes}).", "已追加到 {path}（现在 {size:bytes}）。"),
+    "file_processor__copy": ("Copied {path} to {to}.", "已把 {path} 复制到 {to}。"),
+    "file_processor__move": ("Moved {path} to {to}.", "已把 {path} 移动到 {to}。"),
+    "file_processor__delete": ("Deleted {path}.", "已删除 {path}。"),
+    "lines": ("{path} has {lines:line}.", "{path} 有 {lines} 行。"),
+    "words": ("{path} has {words:word}.", "{path} 有 {words} 个词。"),
+    "size": ("{path} has {size:bytes}.", "{path} 有 {size:bytes}。"),
+    "modified": ("{path} was last changed on {modified:date}.", "{path} 最后修改于 {modified:date}。"),
+    "file_processor__info": ("{path} has {size:bytes}.", "{path} 有 {size:bytes}。"),
+    "year": ("It is {time:year}.", "今年是{time:year}年。"),
+    "week": ("It is week {time:week} of {time:year}.", "现在是{time:year}年第{time:week}周。"),
+    "month": ("It is {time:month}.", "现在是{time:month}。"),
+    "date": ("Today is {weekday}, {time:day}.", "今天是{time:day}，{weekday}。"),
+    "clock": ("It is {time:clock}.", "现在是 {time:clock}。"),
+    "then": ("That is {time:clock} on {weekday}, {time:day}.", "那是{time:day}{weekday}{time:clock}。"),
+    "web_scraper": ("{text}", "{text}"),
+    "summarize": ("{summary}", "{summary}"),
+}
+"""What is answered, by action or by the key of a phrase, in English and Chinese."""
+_LISTS: Final[dict[str, tuple[str, str, tuple[str, str], tuple[str, str]]]] = {
+    "list_workspace_files": (
+        "files",
+        "{path}",
+        ("There {count:is} {count:entry} here:", "这里有 {count} 项："),
+        ("There are no files here.", "这里没有文件。"),
+    ),
+    "names": (
+        "files",
+        "{item}",
+        ("{count:file} found:", "找到 {count} 个文件："),
+        ("There is no such file.", "没有这样的文件。"),
+    ),
+    "search_files": (
+        "matches",
+        "{path}, line {line}: {text}",
+        ("{count:line} found:", "找到 {count} 行："),
+        ("Nothing was found.", "没有找到。"),
+    ),
+}
+_LISTS["data_analyzer__describe"] = (
+    "columns",
+    "{name}, such as {examples}",
+    ("{path} has {rows:row} and {count:column}:", "{path} 有 {rows} 行 {count} 列："),
+    ("{path} has no columns.", "{path} 没有列。"),
+)
+_LISTS["matches"] = _LISTS["search_files"]
+"""Results that are lists: the field, the form of an item, the heading, and the answer for an empty list."""
+_PLURALS: Final = {"entry": "entries", "bytes": "bytes"}
+_MAIN_FIELDS: Final = (
+    "result",
+    "answer",
+    "text",
+    "output",
+    "summary",
+    "value",
+    "content",
+    "message",
+    "formatted",
+    "body",
+)
+_INTERNAL_FIELDS: Final = frozenset({"untrusted", "note", "made_by", "headers", "encoding", "status_code"})
+_MAX_ITEMS: Final = 50
+_MAX_DECIMALS: Final = 4
+_FUNCTION: Final = re.compile(r"\b(?:pi|[a-z]+[0-9]*(?=\())")
+_FIELD: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
+
+
+def answer_sentence(
+    action: str,
+    arguments: Mapping[str, Any],
+    result: str,
+    *,
+    language: str,
+    key: str = "",
+    subject: str = "",
+) -> str:
+    """The result of a call as a person would say it.
+
+    `key` names the answer if the question asked for one part of the result; `subject` is what a number is about.
+    """
+    value = parse_json(result)
+    chinese = language == "zh"
+    fields = {**arguments, **value} if isinstance(value, dict) else dict(arguments)
+    for name in filter(None, (key, action)):
+        sentence = _fill_list(name, fields, chinese) or _fill_sentence(name, fields, chinese)
+        if sentence:
+            return sentence.strip()
+    main = _main_value(value if value is not None else result.strip())
+    if isinstance(main, bool | int | float):
+        expression = str(arguments.get("expression") or "")
+        return number_sentence(subject or expression, main, chinese=chinese, is_money=expression.endswith(", 2)"))
+    if subject and isinstance(main, str):  # a calculator says why there is no number
+        subject = subject.partition("|")[0]
+        return f"无法计算 {subject}：{main}" if chinese else f"I could not compute {subject}: {main}"
+    return value_as_text(main)
+
+
+def main_text(result: str) -> str:
+    """The part of a result that a later step may refer to, as text."""
+    value = parse_json(result)
+    main = _main_value(value if value is not None else result.strip())
+    return str(main) if isinstance(main, int | float) else value_as_text(main)
+
+
+def error_text(result: str) -> str:
+    """The error message of a failed call, without what it advises a model."""
+    result = result.partition("\nTry instead: ")[0]
+    value = parse_json(result)
+    message = value.get("error") or value.get("message") if isinstance(value, dict) else None
+    return value_as_text(message if message else result)
+
+
+def number_sentence(subject: str, value: float | bool, *, chinese: bool, is_money: bool = False) -> str:
+    """`15% of 80 is 12.`; the subject of a comparison contains `{not}`. Money has two decimals or none."""
+    subject, _, unit = subject.partition("|")
+    if isinstance(value, bool):
+        negation = "" if value else "不" if chinese else "not "
+        answer = ("是的" if value else "不是") if chinese else "Yes" if value else "No"
+        if "{not}" not in subject:
+            return f"{answer}。" if chinese else f"{answer}."
+        statement = subject.replace("{not}", negation)
+        return f"{answer}，{statement}。" if chinese else f"{answer}, {statement}."
+    if "‖" in subject:
+        statement = subject.split("‖")[0 if value > 0 else 1 if value == 0 else 2]
+        return statement + ("。" if chinese else ".")
+    is_prefix = unit in CURRENCY_SIGNS
+    text = f"{value:.2f}" if (is_money or unit in CURRENCIES) and value % 1 else number_as_text(value)
+    is_rounded = isinstance(value, float) and float(text) != value
+    text = f"{'-' if value < 0 else ''}{unit}{text.lstrip('-')}" if is_prefix else f"{text}{unit}"
+    if not subject:
+        return f"结果是 {text}。" if chinese else f"The result is {text}."
+    if contains_chinese(subject):
+        return f"{subject}{'约' if is_rounded else ''}是 {text}。"
+    if (is_prefix or not unit) and not re.search(r"[A-Za-z]{2}", _FUNCTION.sub("", subject)):
+        return f"{subject} {'≈' if is_rounded else '='} {text}"
+    return f"{subject[0].upper()}{subject[1:]} is {'about ' if is_rounded else ''}{text}."
+
+
+def number_as_text(value: float) -> str:
+    """At most four decimals, or four significant digits of a number below 1."""
+    if isinstance(value, int) or value.is_integer():
+        return str(int(value)) if abs(value) < 1e15 or isinstance(value, int) else repr(value)
+    rounded = round(value, _MAX_DECIMALS)
+    return f"{rounded:.{_MAX_DECIMALS}f}".rstrip("0").rstrip(".") if abs(value) >= 0.1 else f"{value:.{_MAX_DECIMALS}g}"
+
+
+def value_as_text(value: Any, indent: str = "") -> str:
+    """A value as plain text: lists and objects as lines."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number_as_text(value)
+    if isinstance(value, Mapping):
+        fields = {name: item for name, item in value.items() if name not in _INTERNAL_FIELDS and item not in (None, "")}
+        lines = [f"{indent}- {str(name).replace('_', ' ')}: {_nested(item, indent)}" for name, item in fields.items()]
+        return "\n".join(lines)
+    if isinstance(value, Sequence):
+        lines = [f"{indent}- {_item_as_text(item)}" for item in value[:_MAX_ITEMS]]
+        more = [f"{indent}- … ({len(value) - _MAX_ITEMS} more)"] if len(value) > _MAX_ITEMS else []
+        return "\n".join(lines + more)
+    return ""
+
+
+def _nested(value: Any, indent: str) -> str:
+    if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(i, Mapping | list) for i in value)):
+        return "\n" + value_as_text(value, indent + "  ")
+    return ", ".join(map(value_as_text, value)) if isinstance(value, list) else value_as_text(value)
+
+
+def _item_as_text(item: Any) -> str:
+    if not isinstance(item, Mapping):
+        return value_as_text(item)
+    fields = {name: value for name, value in item.items() if name not in _INTERNAL_FIELDS and value not in (None, "")}
+    return ", ".join(f"{str(name).replace('_', ' ')} {_nested(value, '  ')}" for name, value in fields.items())
+
+
+def _main_value(value: Any) -> Any:
+    """The part of a result that answers a question."""
+    if not isinstance(value, dict):
+        return value
+    main = next((value[name] for name in _MAIN_FIELDS if value.get(name) not in (None, "")), None)
+    if main is None and len(value) == 1:
+        main = next(iter(value.values()))
+    return _main_value(main) if isinstance(main, dict) and len(main) == 1 else value if main is None else main
+
+
+def _fill_sentence(name: str, fields: Mapping[str, Any], chinese: bool) -> str:
+    template = _ANSWERS.get(name, ("", ""))[chinese]
+    if any(match[1] not in fields for match in _FIELD.finditer(template)):
+        return ""
+    return _FIELD.sub(lambda match: _format_field(fields[match[1]], match[2], chinese), template)
+
+
+def _fill_list(name: str, fields: Mapping[str, Any], chinese: bool) -> str:
+    if name not in _LISTS:
+        return ""
+    field, form, heading, empty = _LISTS[name]
+    items = fields.get(field)
+    if not isinstance(items, list):
+        return ""
+    if not items:
+        return empty[chinese]
+    rows = [item if isinstance(item, dict) else {"item": item} for item in items]
+    lines = ["- " + _FIELD.sub(lambda match: _nested(row.get(match[1], ""), ""), form) for row in rows[:_MAX_ITEMS]]  # noqa: B023
+    more = [f"- … (+{len(items) - _MAX_ITEMS})"] if len(items) > _MAX_ITEMS else []
+    heading_fields = {**fields, "count": len(items)}
+    title = _FIELD.sub(
+        lambda match: _format_field(heading_fields.get(match[1], ""), match[2], chinese), heading[chinese]
+    )
+    return "\n".join([title, *lines, *more])
+
+
+def _format_field(value: Any, style: str | None, chinese: bool) -> str:
+    if style is None:
+        document = parse_json(value) if isinstance(value, str) and value.lstrip().startswith(("{", "[")) else None
+        return value_as_text(value if document is None else document)
+    if style == "is":
+        return "is" if value == 1 else "are"
+    if style == "bytes" and chinese:
+        return f"{value} 字节"
+    if style in ("bytes", "line", "word", "file", "entry", "row", "column"):
+        return f"{value} {style.removesuffix('s') if value == 1 else _PLURALS.get(style, style + 's')}"
+    at = datetime.fromisoformat(str(value))
+    patterns = {
+        "year": "%Y",
+        "clock": "%H:%M",
+        "week": str(at.isocalendar().week),
+        "month": f"{at.year}年{at.month}月" if chinese else "%B %Y",
+        "day": f"{at.year}年{at.month}月{at.day}日" if chinese else f"{at.day} %B %Y",
+        "date": f"{at.year}年{at.month}月{at.day}日 %H:%M" if chinese else f"{at.day} %B %Y at %H:%M",
+    }
+    return at.strftime(patterns[style])
+
+
+def parse_json(text: str) -> Any:
+    """The value that a text is; None if it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

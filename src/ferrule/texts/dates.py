@@ -1,0 +1,431 @@
+"""Dates and times as people write them: 2026-12-25, next monday at 3pm, 三天后, 下周一下午三点, 15:00 in Tokyo.
+
+`parse_date` reads a text that is a date, and takes it apart piece by piece: durations, days, times of day. If anything
+is left over it was not understood, and the caller gets an error: a guess would be a wrong date.
+`find_dates_in_text` finds the dates in a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from calendar import monthrange
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final
+
+from ferrule.errors import Retry
+from ferrule.texts.durations import CHINESE_DURATION, CHINESE_NUMERAL, DURATION, OUT_OF_RANGE, extract_durations
+from ferrule.texts.holidays import replace_holidays
+from ferrule.texts.language import contains_chinese
+from ferrule.texts.numbers import ValueSpan, parse_number
+from ferrule.texts.time_zones import find_time_zone
+
+_MAX_LENGTH: Final = 120
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH: Final = (
+    r"\b(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
+)
+_DAY: Final = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?\b"
+_YEAR: Final = r"(?:,?\s*(?P<year>\d{4})\b)?"
+_WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_CHINESE_WEEKDAYS: Final = {char: number % 7 for number, char in enumerate("一二三四五六日天")}
+_RELATIVE_DAYS: Final = {
+    word: days
+    for days, words in {
+        -3: "大前天",
+        -2: "day before yesterday,前天",
+        -1: "yesterday,昨天,昨日,昨晚",
+        0: "today,tonight,now,right now,今天,今日,今晚,今早,现在,此刻,目前,当前",
+        1: "tomorrow,明天,明日,明早,明晚",
+        2: "day after tomorrow,后天,後天",
+        3: "大后天,大後天",
+    }.items()
+    for word in words.split(",")
+}
+_NOW: Final = frozenset({"now", "right now", "现在", "此刻", "目前", "当前"})
+_RELATIVE: Final = {"next": 1, "coming": 1, "this": 0, "last": -1, "previous": -1, "下下": 2, "下": 1, "本": 0, "这": 0}
+_RELATIVE_YEARS: Final = {"明年": 1, "后年": 2, "今年": 0, "去年": -1, "前年": -2}
+_AFTERNOON: Final = ("下午", "晚上", "傍晚", "晚", "夜里", "中午")
+_MORNING: Final = ("上午", "早上", "早晨", "清晨", "凌晨", "早")
+_FILLER: Final = re.compile(r"(?:\b(?:at|on|the|of|in|and|day|date|from|after|to|o'?clock)\b|[,，。.的点钟、是在\s])+")
+_OTHER_ZONE: Final = (
+    re.compile(r"(?P<rest>.+?)\s+(?:in|at)\s+(?P<place>[^\W\d][^\d]*)"),
+    re.compile(r"(?P<place>[\u4e00-\u9fff]{2,8})(?:时间|時間)(?P<rest>.+)"),
+)
+_EXAMPLES: Final = "Write it like 2026-12-25, 2026-12-25 14:30, next monday, +3 days, 三天后 or 下周一."
+_HOUR_ERROR: Final = "is not a time of day: hours before am and pm go from 1 to 12."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedDate:
+    """A point in time, and which parts of it the text states."""
+
+    at: datetime
+    has_time: bool
+    has_day: bool = True
+
+
+@dataclass(slots=True)
+class _DateParts:
+    """The parts that were read so far."""
+
+    now: datetime
+    prefers_future: bool
+    day: date | None = None
+    clock: time | None = None
+    is_now: bool = False
+    is_evening: bool = False
+    is_year: bool = False
+    """The day stands for its year, and not for its month."""
+
+
+def parse_date(text: str, now: datetime, *, prefers_future: bool = False) -> ParsedDate:
+    """The point in time that a text states, relative to `now` (with a time zone).
+
+    `prefers_future`: a day without a year is the next one of that name, not that of this year.
+    """
+    if len(text) > _MAX_LENGTH:
+        raise Retry(f"A date of {len(text)} characters cannot be read. {_EXAMPLES}")
+    plain = unicodedata.normalize("NFKC", text).strip().lower()
+    plain = replace_holidays(plain, now.date(), prefers_future=prefers_future)
+    exact = _parse_iso_or_timestamp(plain, now)
+    if exact is not None:
+        return exact
+    elsewhere = _parse_in_other_zone(plain, now, prefers_future)
+    if elsewhere is not None:
+        return elsewhere
+    duration, rest = extract_durations(plain)
+    parts = _DateParts(now=now, prefers_future=prefers_future)
+    start = _parse_iso_or_timestamp(rest.strip(" ,"), now)
+    if start is None:
+        rest = _extract_parts(rest, parts)
+        if _FILLER.sub("", rest) or (duration is None and parts.day is None and parts.clock is None):
+            unknown = _FILLER.sub(" ", rest).strip()
+            reason = f": {unknown!r} is not understood" if unknown and unknown != plain else ""
+            if contains_chinese(text):
+                raise Retry(f"无法把“{text.strip()}”读成日期。可以写成 2026-12-25、三天后或下周一。")
+            raise Retry(f"{text.strip()!r} cannot be read as a date{reason}. {_EXAMPLES}")
+        start = _combine_parts(parts)
+    if duration is None:
+        return start
+    return ParsedDate(at=duration.after(start.at), has_time=start.has_time or bool(duration.seconds))
+
+
+def _parse_iso_or_timestamp(text: str, now: datetime) -> ParsedDate | None:
+    """ISO 8601, or seconds since 1970."""
+    if re.fullmatch(r"@?\d{10}|@?\d{13}", text):
+        seconds = int(text.lstrip("@")) / (1_000 if len(text.lstrip("@")) == 13 else 1)
+        return ParsedDate(at=datetime.fromtimestamp(seconds, now.tzinfo), has_time=True)
+    if not re.match(r"\d{4}-?(?:\d\d|w)", text):
+        return None
+    try:
+        parsed = datetime.fromisoformat(text.upper())
+    except ValueError:
+        return None
+    has_time = len(text) > 10 and (":" in text or "t" in text)
+    at = parsed.replace(tzinfo=now.tzinfo) if parsed.tzinfo is None else parsed
+    return ParsedDate(at=_to_existing_time(at, now), has_time=has_time)
+
+
+def _parse_in_other_zone(plain: str, now: datetime, prefers_future: bool) -> ParsedDate | None:
+    """`15:00 in tokyo`: read in that zone, converted to the zone of `now`."""
+    for pattern in _OTHER_ZONE:
+        match = pattern.fullmatch(plain)
+        if match is None:
+            continue
+        try:
+            zone = find_time_zone(match["place"])
+        except Retry:
+            continue
+        parsed = parse_date(match["rest"], now.astimezone(zone.tz), prefers_future=prefers_future)
+        return ParsedDate(at=parsed.at.astimezone(now.tzinfo), has_time=True)
+    return None
+
+
+def _extract_parts(text: str, parts: _DateParts) -> str:
+    """Read what the patterns match, and return the text without it."""
+    for pattern, read in _PATTERNS:
+        match = pattern.search(text)
+        if match is not None:
+            read(match, parts)
+            text = f"{text[: match.start()]} {text[match.end() :]}"
+    return text
+
+
+def _combine_parts(parts: _DateParts) -> ParsedDate:
+    if parts.clock is None and (parts.day is None or parts.is_now):
+        return ParsedDate(at=parts.now, has_time=parts.is_now)
+    day = parts.day or parts.now.date()
+    at = datetime.combine(day, parts.clock or time(), parts.now.tzinfo)
+    has_time = parts.clock is not None
+    if parts.prefers_future and parts.day is None and at < parts.now:
+        at = datetime.combine(_add_days(day, 1), at.timetz())
+    return ParsedDate(at=_to_existing_time(at, parts.now), has_time=has_time, has_day=parts.day is not None)
+
+
+def _to_existing_time(at: datetime, now: datetime) -> datetime:
+    """A time of day that the start of summer time skips becomes the one that the clock shows then."""
+    try:
+        return at.astimezone(UTC).astimezone(now.tzinfo)
+    except OverflowError:
+        raise Retry(OUT_OF_RANGE) from None
+
+
+# Dates in a sentence
+
+_WEEKDAY_ABBREVIATION: Final = re.compile(r"(?:mon|tue|wed|thu|fri|sat|sun)s?")
+_BETWEEN_PARTS: Final = re.compile(r"[\s,的t]*(?:at|on)?\s*")
+_FROM_NOW: Final = ("ago", "earlier", "from now", "from today", "later")
+
+
+def find_dates_in_text(text: str, now: datetime) -> list[ValueSpan]:
+    """The dates of a sentence, in order, as `ParsedDate`; a day and a time of day that belong together are one."""
+    lowered = text.lower()
+    if len(lowered) != len(text):  # some capital letters have no single small one: the positions would be wrong
+        return []
+    dates: list[ValueSpan] = []
+    for start, end in _find_date_spans(lowered):
+        try:
+            parsed = parse_date(lowered[start:end], now)
+        except Retry:
+            continue
+        dates.append(ValueSpan(parsed, start, end))
+    return dates
+
+
+def _find_date_spans(text: str) -> list[tuple[int, int]]:
+    """Where dates are, neighbouring parts joined: `tomorrow` and `9am` in `tomorrow at 9am`."""
+    masked, spans = text, []
+    for pattern in (
+        DURATION,
+        CHINESE_DURATION,
+        *(pattern for pattern, read in _PATTERNS if read is not _read_end_of_period),
+    ):
+        for match in pattern.finditer(masked):
+            if _is_date_in_sentence(match):
+                spans.append((match.start(), match.start() + len(match.group().rstrip())))
+                masked = masked[: match.start()] + "\0" * len(match.group()) + masked[match.end() :]
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and _BETWEEN_PARTS.fullmatch(text, joined[-1][1], start):
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _is_date_in_sentence(match: re.Match[str]) -> bool:
+    """In a sentence `now`, `sun` and `5 minutes` are usually no dates."""
+    text = match.group().strip()
+    if match.re in (DURATION, CHINESE_DURATION):
+        groups = match.groupdict()
+        return groups["sign"] == "in" or groups["direction"] in _FROM_NOW or bool(groups.get("bare_direction"))
+    return text not in _NOW and not _WEEKDAY_ABBREVIATION.fullmatch(text)
+
+
+# The patterns, and how the parts they match are read
+
+
+def _read_numeric_date(match: re.Match[str], parts: _DateParts) -> None:
+    _set_day(parts, match["year"], int(match["month"]), int(match["day"]))
+
+
+def _read_numeric_date_year_last(match: re.Match[str], parts: _DateParts) -> None:
+    first, second = int(match["first"]), int(match["second"])
+    if match["sign"] == "/" and first <= 12 and second <= 12 and first != second:
+        raise Retry(f"{match.group()!r} can be read in two ways. Write the year first: {match['year']}-12-25.")
+    day, month = (second, first) if match["sign"] == "/" and second > 12 else (first, second)
+    _set_day(parts, match["year"], month, day)
+
+
+def _read_named_month(match: re.Match[str], parts: _DateParts) -> None:
+    _set_day(parts, match["year"], _MONTHS.index(match["month"][:3]) + 1, int(match["day"]))
+
+
+def _read_chinese_date(match: re.Match[str], parts: _DateParts) -> None:
+    year = match["year"]
+    if match["relative"]:
+        year = str(parts.now.year + _RELATIVE_YEARS[match["relative"]])
+    _set_day(parts, year, _parse_integer(match["month"]), _parse_integer(match["day"]))
+
+
+def _set_day(parts: _DateParts, year: str | None, month: int, day: int) -> None:
+    try:
+        if year is None and (month, day) == (2, 29):
+            raise Retry("29 February is not in every year: write the year.")
+        parts.day = date(int(year) if year else parts.now.year, month, day)
+    except ValueError:
+        raise Retry(f"There is no day {year or parts.now.year}-{month}-{day} in the calendar.") from None
+    if year is None and parts.prefers_future and parts.day < parts.now.date():
+        parts.day = parts.day.replace(year=parts.day.year + 1)
+
+
+def _read_relative_day(match: re.Match[str], parts: _DateParts) -> None:
+    word = match.group().removeprefix("the ")
+    parts.day = _add_days(parts.now.date(), _RELATIVE_DAYS[word])
+    parts.is_now = word in _NOW
+    parts.is_evening = word == "tonight" or word.endswith("晚")
+
+
+def _read_weekday(match: re.Match[str], parts: _DateParts) -> None:
+    days = (_WEEKDAYS.index(match["weekday"][:3]) - parts.now.weekday()) % 7
+    if match["relative"] in ("last", "previous"):
+        days -= 7
+    elif match["relative"] in ("next", "coming") and days == 0:
+        days = 7
+    parts.day = _add_days(parts.now.date(), days)
+
+
+def _read_chinese_weekday(match: re.Match[str], parts: _DateParts) -> None:
+    """Weeks begin on Monday, and 下周一 is the Monday of the next one."""
+    days = _CHINESE_WEEKDAYS[match["weekday"]] - parts.now.weekday()
+    relative = match["relative"]
+    days = days % 7 if relative is None else days + 7 * _relative_count(relative)
+    parts.day = _add_days(parts.now.date(), days)
+
+
+def _read_period(match: re.Match[str], parts: _DateParts) -> None:
+    """Next week, last month, 下个月: as far from today as the period is long."""
+    count, unit = _relative_count(match["relative"]), match["unit"]
+    if unit in ("week", "周", "星期", "礼拜"):
+        parts.day = _add_days(parts.now.date(), 7 * count)
+        return
+    if unit == "year":
+        _set_year(parts, count)
+    else:
+        parts.day = _add_months(parts.now.date(), count)
+
+
+def _set_year(parts: _DateParts, count: int) -> None:
+    """`5 March next year`; without a day, the year itself."""
+    parts.is_year = parts.day is None
+    day = parts.day or parts.now.date()
+    parts.day = _add_months(day, 12 * (parts.now.year + count - day.year))
+
+
+def _relative_count(word: str) -> int:
+    return _RELATIVE[word] if word in _RELATIVE else -len(word)  # 上 and 上上
+
+
+def _read_relative_year(match: re.Match[str], parts: _DateParts) -> None:
+    _set_year(parts, _RELATIVE_YEARS[match.group()])
+
+
+def _read_end_of_period(match: re.Match[str], parts: _DateParts) -> None:
+    today = parts.day or parts.now.date()
+    is_year = parts.is_year or match["unit"] in ("year", "年")
+    month = 12 if is_year else today.month
+    parts.day = date(today.year, month, monthrange(today.year, month)[1])
+
+
+def _add_days(day: date, days: int) -> date:
+    try:
+        return day + timedelta(days=days)
+    except OverflowError:
+        raise Retry(OUT_OF_RANGE) from None
+
+
+def _add_months(day: date, months: int) -> date:
+    years, month = divmod(day.year * 12 + day.month - 1 + months, 12)
+    return date(years, month + 1, min(day.day, monthrange(years, month + 1)[1]))
+
+
+def _read_clock(match: re.Match[str], parts: _DateParts) -> None:
+    hour, half = int(match["hour"]), (match["half"] or "").replace(".", "")
+    hour = _to_24_hours(match, hour, half) if half else hour
+    _set_clock(parts, match, hour, int(match["minute"] or 0), int(match["second"] or 0))
+
+
+def _read_hour_with_am_pm(match: re.Match[str], parts: _DateParts) -> None:
+    _set_clock(parts, match, _to_24_hours(match, int(match["hour"]), match["half"]), 0, 0)
+
+
+def _to_24_hours(match: re.Match[str], hour: int, half: str) -> int:
+    if not 1 <= hour <= 12:
+        raise Retry(f"{match.group().strip()!r} {_HOUR_ERROR}")
+    return hour % 12 + (12 if half.startswith("p") else 0)
+
+
+def _read_hour(match: re.Match[str], parts: _DateParts) -> None:
+    hour = int(match["hour"])
+    _set_clock(parts, match, hour + (12 if parts.is_evening and hour < 12 else 0), 0, 0)
+
+
+def _read_named_time(match: re.Match[str], parts: _DateParts) -> None:
+    parts.clock = time(0) if match.group() in ("midnight", "午夜", "零点") else time(12)
+
+
+def _read_chinese_clock(match: re.Match[str], parts: _DateParts) -> None:
+    hour, part = _parse_integer(match["hour"]), match["part"] or ""
+    is_late = part in _AFTERNOON and not (part == "中午" and hour > 10)
+    if hour < 12 and (is_late or (not part and parts.is_evening)):
+        hour += 12
+    minute = 30 if match["half"] else {"一刻": 15, "三刻": 45}.get(match["quarter"] or "", 0)
+    if match["minute"]:
+        minute = _parse_integer(match["minute"])
+    _set_clock(parts, match, hour, minute, 0)
+
+
+def _set_clock(parts: _DateParts, match: re.Match[str], hour: int, minute: int, second: int) -> None:
+    try:
+        parts.clock = time(hour, minute, second)
+    except ValueError:
+        raise Retry(f"{match.group().strip()!r} is not a time of day.") from None
+
+
+def _parse_integer(text: str) -> int:
+    return int(parse_number(text) or 0)
+
+
+_PART_OF_DAY: Final = "|".join(sorted([*_AFTERNOON, *_MORNING], key=len, reverse=True))
+_RELATIVE_DAY: Final = "|".join(
+    rf"\b(?:the )?{word}\b" if word.isascii() else word for word in sorted(_RELATIVE_DAYS, key=len, reverse=True)
+)
+_NUMBER: Final = rf"(?:\d{{1,2}}|{CHINESE_NUMERAL})"
+_PATTERNS: Final[list[tuple[re.Pattern[str], Callable[[re.Match[str], _DateParts], None]]]] = [
+    (re.compile(pattern), read)
+    for pattern, read in (
+        (r"(?<!\d)(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?!\d)", _read_numeric_date),
+        (
+            r"(?<!\d)(?P<first>\d{1,2})(?P<sign>[./])(?P<second>\d{1,2})(?P=sign)(?P<year>\d{4})(?!\d)",
+            _read_numeric_date_year_last,
+        ),
+        (rf"{_MONTH}\s*{_DAY}{_YEAR}", _read_named_month),
+        (rf"\b{_DAY}\s*(?:of\s+)?{_MONTH}{_YEAR}", _read_named_month),
+        (
+            rf"(?:(?P<year>\d{{4}})年|(?P<relative>{'|'.join(_RELATIVE_YEARS)}))?"
+            rf"(?P<month>{_NUMBER})月(?P<day>{_NUMBER})[日号號]?",
+            _read_chinese_date,
+        ),
+        (_RELATIVE_DAY, _read_relative_day),
+        (
+            rf"(?P<part>{_PART_OF_DAY})?(?P<hour>{_NUMBER})[点點](?!钟?[后前])"
+            rf"(?:(?P<half>半)|(?P<quarter>[一三]刻)|(?P<minute>{_NUMBER})分?)?钟?",
+            _read_chinese_clock,
+        ),
+        (
+            r"(?<![\d:.])(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?\s*(?P<half>[ap]\.?m\b\.?)?(?![\d:])",
+            _read_clock,
+        ),
+        (r"(?<![\d:.])(?P<hour>\d{1,2})\s*(?P<half>[ap])\.?m\b\.?", _read_hour_with_am_pm),
+        (r"\bat\s+(?P<hour>\d{1,2})(?![\d:./-])", _read_hour),
+        (r"\b(?:noon|midday|midnight)\b|正午|中午|午夜|零点", _read_named_time),
+        (
+            r"\b(?:(?P<relative>next|coming|this|last|previous)\s+)?(?P<weekday>mon|tue|wed|thu|fri|sat|sun)"
+            r"(?:s|nes|rs|ur)?(?:day)?\b",
+            _read_weekday,
+        ),
+        (
+            r"(?P<relative>下下|上上|下|上|本|这)?个?(?:周|週|星期|礼拜)(?P<weekday>[一二三四五六日天])",
+            _read_chinese_weekday,
+        ),
+        (r"\b(?P<relative>next|this|last|previous)\s+(?P<unit>week|month|year)\b", _read_period),
+        (r"(?P<relative>下下|上上|下|上|本|这)个?(?P<unit>周|星期|礼拜|月)", _read_period),
+        ("|".join(_RELATIVE_YEARS), _read_relative_year),
+        (r"\bend of\b(?: the| this)?(?: (?P<unit>month|year)\b)?", _read_end_of_period),
+        (r"(?P<unit>[月年])?[底末]", _read_end_of_period),
+    )
+]

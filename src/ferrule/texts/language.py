@@ -1,0 +1,58 @@
+"""English and Chinese: which of the two a text is in, and the texts of prompts and messages in each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from ferrule.core.names import did_you_mean
+from ferrule.errors import SetupError
+
+T = TypeVar("T")
+
+Language: TypeAlias = Literal["en", "zh"]
+
+HAN: Final = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Chinese characters, for use inside the brackets of a regular expression."""
+CJK: Final = r"\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+"""Characters of Chinese, Japanese and Korean, which write no spaces between words; likewise."""
+
+_HAN = re.compile(f"[{HAN}]")
+_CJK = re.compile(f"[{CJK}]")
+_KANA_OR_HANGUL = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
+_LATIN_WORD = re.compile(r"[A-Za-z][\w'-]*")
+_QUOTED = re.compile(r"https?://\S{1,2000}|\"[^\"\n]{1,500}\"|“[^”\n]{1,500}”|「[^」\n]{1,500}」|`[^`\n]{1,500}`")
+_MAX_LENGTH = 5000
+
+
+def detect_language(text: str) -> Language:
+    """`zh` where at least half of the words are Chinese, each character counting as a word; else `en`.
+
+    Addresses and quotations do not count: they are not the author's own words.
+    """
+    if text.isascii():
+        return "en"
+    own_words = _QUOTED.sub(" ", text[:_MAX_LENGTH])
+    han, latin = len(_HAN.findall(own_words)), len(_LATIN_WORD.findall(own_words))
+    return "zh" if han and han >= latin and han > len(_KANA_OR_HANGUL.findall(own_words)) else "en"
+
+
+def get_texts(language: str, texts: Mapping[str, T], subject: str) -> T:
+    """The texts of a language out of a table; the SetupError for another one names the subject."""
+    try:
+        return texts[language]
+    except KeyError:
+        supported = ", ".join(map(repr, texts))
+        hint = did_you_mean(language, texts)
+        raise SetupError(f"{subject} are not available in {language!r}; use one of {supported}.{hint}") from None
+
+
+def contains_chinese(text: str) -> bool:
+    """Whether there is a Chinese character anywhere in a text: for short texts, where one is enough to tell."""
+    return _HAN.search(text) is not None
+
+
+def begins_with_cjk(text: str) -> bool:
+    """Whether a text begins with a Chinese, Japanese or Korean character."""
+    return _CJK.match(text) is not None

@@ -1,5 +1,0 @@
-"""Checking the arguments of a call."""
-
-from ferrule.validation.validator import ParameterCheck, ToolParameterValidator
-
-__all__ = ["ParameterCheck", "ToolParameterValidator"]

@@ -1,0 +1,82 @@
+"""The routes of the web page. Its files are public; what it shows, it reads with the visitor's token from the API."""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+STATIC_FOLDER: Final = Path(__file__).parent / "static"
+VIEWS: Final = ("ask", "runs", "approvals", "tools", "calls", "failures", "access")
+"""Paths that the page itself understands: the server answers them, and what is below them, with the page."""
+_CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+_PAGE_HEADERS: Final = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY, "Cache-Control": "no-cache"}
+_ASSET_HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+"""The names of assets contain a hash of their content."""
+_NOT_BUILT: Final = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Ferrule</title>
+<h1>Ferrule is running, without its web page</h1>
+<p>The page is part of every release. In a source checkout, build it with <code>make web</code>, then reload.</p>
+<p>The API works without it: see <a href="/openapi.json">/openapi.json</a>.</p>
+"""
+
+
+class FileCache:
+    """The files of the page, a few hundred kilobytes, in memory: threads that read files are slow on a busy machine."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, tuple[int, bytes]] = {}
+
+    def read(self, path: Path) -> bytes:
+        """The content of a file, which is read again when the page was built again."""
+        changed_at = path.stat().st_mtime_ns
+        cached = self._files.get(path)
+        if cached is None or cached[0] != changed_at:
+            cached = self._files[path] = changed_at, path.read_bytes()
+        return cached[1]
+
+
+def page_routes(folder: Path = STATIC_FOLDER) -> list[Route]:
+    """The routes of the page that was built into a folder; without it, `/` says how to build it."""
+    files = FileCache()
+
+    async def show_page(request: Request) -> Response:
+        index = folder / "index.html"
+        if not index.is_file():
+            return HTMLResponse(_NOT_BUILT, 200 if request.url.path == "/" else 404)
+        return Response(files.read(index), media_type="text/html", headers=_PAGE_HEADERS)
+
+    async def send_asset(request: Request) -> Response:
+        name = request.path_params["name"]  # one segment: it cannot leave the folder
+        path = folder / "assets" / name
+        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
+        packed = path.with_name(f"{name}.gz")
+        if not path.is_file() or path.is_symlink() or name.endswith(".gz"):
+            raise HTTPException(404, f"There is no file {name!r}.")
+        headers = dict(_ASSET_HEADERS)
+        if accepts_gzip and packed.is_file():
+            path, headers = packed, {**headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return Response(files.read(path), media_type=media_type, headers=headers)
+
+    async def send_icon(request: Request) -> Response:
+        icon = folder / "favicon.svg"
+        if not icon.is_file():
+            raise HTTPException(404, "There is no icon.")
+        return Response(files.read(icon), media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+
+    pages = ["/", *(path for view in VIEWS for path in (f"/{view}", f"/{view}/{{rest:path}}"))]
+    return [
+        *(Route(path, show_page) for path in pages),
+        Route("/assets/{name}", send_asset),
+        Route("/favicon.svg", send_icon),
+    ]

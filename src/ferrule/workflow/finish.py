@@ -1,0 +1,152 @@
+"""Ending a run: writing the answer from the results of all steps, and the last entry in the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ferrule.agent.answer import AgentState
+from ferrule.core.messages import Usage, user_message
+from ferrule.core.model import Model, ModelRequest, can_reason
+from ferrule.errors import ModelError
+from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.texts.answers import main_text
+from ferrule.texts.language import detect_language
+from ferrule.texts.planning_prompts import NO_ANSWER, SYNTHESIS
+from ferrule.texts.shorten import shorten, single_line
+from ferrule.workflow.history import RunHistory, RunLog
+from ferrule.workflow.plan import Plan
+from ferrule.workflow.plan_runner import PlanRunner
+from ferrule.workflow.results import StepResult, WorkflowResult
+
+
+class CoordinationAgent:
+    """Writes the answer."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.usage = Usage()
+
+    async def synthesize(
+        self, question: str, plan: Plan, results: Sequence[StepResult], *, may_reason: bool = True
+    ) -> str:
+        """Write the answer from all results, if the model can reason and `may_reason` is true.
+
+        The result of a single step is the answer itself. Without a thinking model, the answer is the last good result
+        that is not empty, or the last one of each branch of the plan.
+        """
+        good = [result for result in results if result.success and result.result.strip()]
+        if not good:
+            return _explain_failure(question, results)
+        if may_reason and len(results) > 1 and can_reason(self._model):
+            answer = await self._write_answer(question, results)
+            if answer:
+                return answer
+        return _combine_last_results(plan, good)
+
+    async def _write_answer(self, question: str, results: Sequence[StepResult]) -> str:
+        summaries = "\n".join(result.summary for result in results)
+        prompt = "\n\n".join([question, summaries, SYNTHESIS[detect_language(question)]])
+        try:
+            reply = await self._model.generate(ModelRequest(messages=[user_message(prompt)]))
+        except ModelError:
+            return ""
+        self.usage += reply.usage
+        return reply.text.strip()
+
+
+def _explain_failure(question: str, results: Sequence[StepResult]) -> str:
+    """The answer if no step succeeded: what was tried."""
+    heading, line = NO_ANSWER[detect_language(question)]
+    lines = [heading]
+    for result in results:
+        error = shorten(single_line(result.error or "no result"), 200)
+        lines.append(line.format(number=result.step_id, description=result.description, error=error))
+    return "\n".join(lines)
+
+
+def _combine_last_results(plan: Plan, good: Sequence[StepResult]) -> str:
+    """Combine the results that no later successful step needed; the others were intermediate."""
+    ids = {str(result.step_id) for result in good}
+    needed = {str(dependency) for step in plan.steps if str(step.id) in ids for dependency in step.dependencies}
+    last = [result for result in good if str(result.step_id) not in needed]
+    if len(last) == 1:
+        return main_text(last[0].result)
+    return "\n".join(f"{result.description.rstrip('.。')}: {main_text(result.result)}" for result in last)
+
+
+class StageTimer:
+    """Measures how long each stage takes."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def end_stage(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = now - self._last
+        self._last = now
+
+
+def finish_run(
+    log: RunLog, question: str, runner: PlanRunner, answer: str, *, usage: Usage, timer: StageTimer
+) -> WorkflowResult:
+    """Write the last entry, with the answer or the requests the run waits for, and return the result."""
+    results, requests = runner.results, runner.waiting.values()
+    approvals = tuple(request for request in requests if isinstance(request, ApprovalRequest))
+    questions = tuple(request for request in requests if isinstance(request, Question))
+    state = AgentState.WAITING
+    if runner.is_done:
+        is_good = runner.stop_reason is None and any(result.success for result in results)
+        state = AgentState.FINISHED if is_good else AgentState.STOPPED
+    log.write(
+        "end",
+        state=state.value,
+        text=answer,
+        reason=runner.stop_reason or "",
+        approvals=[asdict(request) for request in approvals],
+        questions=[asdict(request) for request in questions],
+        seconds=sum(timer.seconds.values()),
+        used=asdict(usage),
+    )
+    return WorkflowResult(
+        run_id=log.run_id,
+        question=question,
+        state=state,
+        answer=answer,
+        plan=log.redact_plan(runner.plan),
+        results=tuple(results),
+        approvals=approvals,
+        questions=questions,
+        errors=_collect_errors(runner.plan, results, runner.stop_reason),
+        usage=usage,
+        timings=timer.seconds,
+    )
+
+
+def result_of_ended_run(run_id: str, history: RunHistory) -> WorkflowResult:
+    """The result of a run that is over, from the store."""
+    plan, end = history.plan, history.end or {}
+    steps = () if plan is None else plan.steps
+    results = [history.results[str(step.id)] for step in steps if str(step.id) in history.results]
+    return WorkflowResult(
+        run_id=run_id,
+        question=history.task,
+        state=AgentState(end["state"]),
+        answer=end["text"],
+        plan=plan,
+        results=tuple(results),
+        errors=() if plan is None else _collect_errors(plan, results, end.get("reason") or None),
+    )
+
+
+def _collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str | None) -> tuple[str, ...]:
+    """The problems of the plan, the issues of the results, and why the run stopped early."""
+    issues = (
+        f"Step {result.step_id}: {issue}"
+        for result in results
+        if result.verification is not None and not result.skipped
+        for issue in result.verification.issues
+    )
+    return (*plan.problems, *issues, *([f"The run was stopped: {stop_reason}."] if stop_reason else ()))

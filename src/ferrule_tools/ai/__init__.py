@@ -1,0 +1,7 @@
+"""Models as tools: `library.register(*ai_tools())`."""
+
+from ferrule_tools.ai.ask_model import AskModelConfig
+from ferrule_tools.ai.build import ai_tools
+from ferrule_tools.ai.summarize import SummarizeConfig
+
+__all__ = ["AskModelConfig", "SummarizeConfig", "ai_tools"]

@@ -1,0 +1,294 @@
+"""`data_analyzer`: describes, queries, summarizes and draws the data files of a workspace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, TypeAlias, TypeVar
+
+from ferrule.core.content import Image, Output, describe_part
+from ferrule.core.spec import Tool, ToolCategory
+from ferrule.errors import Retry
+from ferrule.kinds.function.decorator import tool
+from ferrule.kinds.function.tools import tool_of
+from ferrule_tools._worker_methods import WorkerMethods
+from ferrule_tools.data.charts import Aggregate, ChartKind, ChartPoints, draw_chart, load_points
+from ferrule_tools.data.describe import describe_table, summarize_columns, summarize_groups
+from ferrule_tools.data.files import DataFile, TypeDetection, quote_name
+from ferrule_tools.data.limits import DataAnalyzerConfig
+from ferrule_tools.data.query import FileDatabase, InconsistentFile, open_database
+from ferrule_tools.data.rows import rows_output
+from ferrule_tools.files.path_rules import PROTECTED, SECRET, Parts
+from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path, open_new_file
+
+_FETCH_OTHERS: Final = "Use LIMIT and OFFSET for other rows, or WHERE and GROUP BY for fewer."
+_ALL_TEXT_NOTE: Final = "the lines differ in format, so all columns are text, and extra values of a line are dropped"
+
+_CHART_TABLE: Final = "chart data"
+"""The view of the query that is drawn."""
+
+T = TypeVar("T")
+File: TypeAlias = str | dict[str, Any]
+"""A path, or an object with the fields of a `DataFile`."""
+
+
+def data_analyzer_tools(
+    config: DataAnalyzerConfig | None = None,
+    *,
+    root: str | Path | Workspace = ".",
+    protected: Sequence[str] = PROTECTED,
+    secret: Sequence[str] = SECRET,
+) -> list[Tool]:
+    """`data_analyzer` for the files of the workspace `root`; `protected` and `secret` as in `workspace_tools`."""
+    config = config or DataAnalyzerConfig()
+    analyzer = DataAnalyzer(root if isinstance(root, Workspace) else Workspace.at(root, protected, secret), config)
+    needs = "" if find_spec("duckdb") else "the package duckdb: pip install 'ferrule[data]'"
+    # The tool stops the query itself, with advice, before the engine's timeout kills the process.
+    built = tool_of(analyzer, timeout=config.timeout + 5.0)
+    return [replace(built, target=WorkerMethods(analyzer), needs=needs)]
+
+
+@tool(
+    name="data_analyzer",
+    category=ToolCategory.DATA_PROCESSING,
+    tags=["data", "csv", "excel", "parquet", "json", "sql", "statistics", "chart", "数据", "表格", "统计", "图表"],
+    # DuckDB blocks the process it runs in, and only a separate process can be killed and limited.
+    isolation="process",
+    max_output=400_000,
+)
+class DataAnalyzer:
+    """Describe, query in SQL, summarize and draw data files of the workspace (CSV, TSV, Parquet, JSON, JSONL, Excel).
+
+    分析工作区的数据文件：查看、查询、统计、画图。
+
+    For a file, give its path, or an object such as {"path": "book.xlsx", "sheet": "2024"} or
+    {"path": "old.csv", "encoding": "gb18030", "delimiter": ";", "header": false}.
+    """
+
+    def __init__(self, workspace: Workspace, config: DataAnalyzerConfig) -> None:
+        self._workspace, self._config = workspace, config
+
+    @tool(
+        read_only=True,
+        idempotent=True,
+        examples=[{"file": "data/sales.csv"}, {"file": {"path": "book.xlsx", "sheet": "2024"}}],
+    )
+    def describe(self, file: File) -> dict[str, Any]:
+        """Describe a data file: its rows and columns, their types, examples. 查看数据文件的列、类型和样例。
+
+        Args:
+            file: the path in the workspace, or an object with path and sheet, encoding, delimiter, header
+        """
+        name, tables = _name_single_table(file)
+        return self._run(tables, lambda database: describe_table(database, name))
+
+    @tool(
+        read_only=True,
+        idempotent=True,
+        examples=[
+            {"sql": "SELECT region, sum(amount) FROM 'data/sales.csv' GROUP BY region ORDER BY 2 DESC"},
+            {
+                "sql": "SELECT c.name, count(*) FROM orders o JOIN c ON c.id = o.customer GROUP BY ALL",
+                "tables": {"orders": "orders.parquet", "c": {"path": "book.xlsx", "sheet": "customers"}},
+            },
+        ],
+    )
+    def query(
+        self,
+        sql: str,
+        tables: dict[str, File] | None = None,
+        files: list[str] | None = None,
+        limit: int = 100,
+    ) -> dict[str, Any]:
+        """Query data files in SQL: one SELECT in the dialect of DuckDB. 用 SQL 查询数据文件。
+
+        Args:
+            sql: one SELECT; a file in quotes can be used as a table: FROM 'data/sales.csv'
+            tables: names for tables, and the file path of each, or an object with path and sheet, encoding …
+            files: file paths that become tables with their names: data/sales-2024.csv is sales_2024
+            limit: how many rows to return at most
+        """
+        max_rows = min(max(limit, 1), self._config.max_rows)
+
+        def run_query(database: FileDatabase) -> dict[str, Any]:
+            return rows_output(*database.query(sql), max_rows, advice=_FETCH_OTHERS)
+
+        return self._run(_collect_tables(tables, files), run_query, sql=sql)
+
+    @tool(
+        read_only=True,
+        idempotent=True,
+        examples=[{"file": "sales.csv"}, {"file": "sales.csv", "columns": ["amount"], "group_by": ["region"]}],
+    )
+    def summarise(
+        self,
+        file: File,
+        columns: list[str] | None = None,
+        group_by: list[str] | None = None,
+        limit: int = 50,
+    ) -> dict[str, Any]:
+        """Compute statistics of columns: mean, median, quantiles, frequent values; or by group. 统计各列。
+
+        Args:
+            file: the path in the workspace, or an object with path and sheet, encoding, delimiter, header
+            columns: only these
+            group_by: columns; then count, sum, average, minimum and maximum are returned for each group
+            limit: how many groups to return at most
+        """
+        name, tables = _name_single_table(file)
+        max_groups = min(max(limit, 1), self._config.max_rows)
+
+        def summarize(database: FileDatabase) -> dict[str, Any]:
+            if group_by:
+                return summarize_groups(database, name, columns, group_by, max_groups)
+            return summarize_columns(database, name, columns)
+
+        return self._run(tables, summarize)
+
+    @tool(
+        examples=[
+            {"kind": "bar", "file": "sales.csv", "x": "region", "y": "amount", "aggregate": "sum"},
+            {
+                "kind": "line",
+                "sql": "SELECT date_trunc('month', day) AS month, sum(amount) AS amount FROM 'sales.csv' GROUP BY 1",
+                "x": "month",
+                "y": "amount",
+                "save_as": "charts/sales.svg",
+            },
+        ]
+    )
+    def chart(
+        self,
+        kind: ChartKind,
+        x: str,
+        y: str | list[str] | None = None,
+        file: File | None = None,
+        sql: str | None = None,
+        tables: dict[str, File] | None = None,
+        aggregate: Aggregate | None = None,
+        title: str = "",
+        save_as: str | None = None,
+    ) -> Output:
+        """Draw a chart of a data file or of a query. 用数据画图（柱状图、折线图、散点图、直方图、饼图）。
+
+        Args:
+            kind: bar, line, scatter, histogram (of the numbers in x) or pie
+            x: the column of the horizontal axis, or with the names of bars and slices
+            y: the column or columns with numbers; left out in a bar or pie chart, rows are counted
+            file: the file path, or an object with path and sheet, encoding …; or give sql
+            sql: one SELECT whose result is drawn, with files in quotes: FROM 'data/sales.csv'
+            tables: names for tables in the sql, and the file path of each
+            aggregate: how rows with the same x are combined
+            title: of the chart
+            save_as: a path of a new file that ends in .png or .svg, to save it
+        """
+        if (file is None) == (sql is None):
+            raise Retry("give either file or sql to draw.")
+        target = None if save_as is None else self._chart_target(save_as)
+        name, data_files = (
+            _name_single_table(file) if file is not None else (_CHART_TABLE, _collect_tables(tables, None))
+        )
+
+        def query_points(database: FileDatabase) -> ChartPoints:
+            if sql is not None:
+                database.create_view(sql, _CHART_TABLE)
+            return load_points(database, quote_name(name), kind, x, [y] if isinstance(y, str) else y or [], aggregate)
+
+        points = self._run(data_files, query_points, sql=sql)
+        formats = dict.fromkeys(["png", *([_file_suffix(target)] if target else [])])
+        pictures, notes = draw_chart(points, title, list(formats))
+        output: dict[str, Any] = {"kind": kind, "points": len(points.x) - (kind == "histogram")}
+        if target is not None:
+            self._write(target, pictures[_file_suffix(target)])
+            output |= {"path": display_path(target), "size": len(pictures[_file_suffix(target)])}
+        if notes:
+            output["notes"] = notes
+        image = Image(data=pictures["png"])
+        return Output(data={**output, "content": [describe_part(image)]}, parts=(image,))
+
+    # Steps
+
+    def _run(
+        self,
+        files: Mapping[str, DataFile],
+        run: Callable[[FileDatabase], T],
+        *,
+        sql: str | None = None,
+        detection: TypeDetection = TypeDetection.SAMPLE,
+    ) -> T:
+        """Run something in a database with these files. If a file is not as its beginning suggested, run it again with
+        a more thorough detection of types."""
+        try:
+            with open_database(self._workspace, self._config, detection) as database:
+                paths = database.check(sql) if sql is not None else []
+                unnamed = {path: DataFile(path=path) for path in _files_without_name(paths, files)}
+                database.restrict_to_files({**unnamed, **files})
+                result = run(database)
+        except InconsistentFile:
+            if detection is TypeDetection.ALL_TEXT:
+                raise
+            return self._run(files, run, sql=sql, detection=TypeDetection(detection + 1))
+        except Retry as error:
+            raise (Retry(f"{error} ({_ALL_TEXT_NOTE})") if detection is TypeDetection.ALL_TEXT else error) from None
+        if detection is TypeDetection.ALL_TEXT and isinstance(result, dict):
+            result["note"] = _ALL_TEXT_NOTE
+        return result
+
+    def _chart_target(self, path: str) -> Parts:
+        """Where to save a chart; errors are raised before anything is drawn."""
+        parts = self._workspace.file_parts(path)
+        if _file_suffix(parts) not in ("png", "svg"):
+            raise Retry(f"{display_path(parts)!r} must end in .png or .svg.")
+        self._workspace.require_changeable(parts)
+        return parts
+
+    def _write(self, parts: Parts, data: bytes) -> None:
+        with self._workspace.open_folder(parts[:-1], create=True) as folder:
+            try:
+                if self._workspace.exists(folder, parts):
+                    raise FileExistsError
+                with convert_file_errors(parts), open_new_file(folder, parts[-1]) as file:
+                    file.write(data)
+            except FileExistsError:
+                raise Retry(f"{display_path(parts)!r} exists already. Choose another name.") from None
+
+
+def _file_suffix(parts: Parts) -> str:
+    return PurePosixPath(parts[-1]).suffix.lower().removeprefix(".")
+
+
+def _name_single_table(file: File) -> tuple[str, dict[str, DataFile]]:
+    data_file = _parse_data_file(file)
+    name = _table_name(data_file.path)
+    return name, {name: data_file}
+
+
+def _collect_tables(tables: Mapping[str, File] | None, files: Sequence[str] | None) -> dict[str, DataFile]:
+    data_files = {name: _parse_data_file(file) for name, file in (tables or {}).items()}
+    for path in files or ():
+        name = _table_name(path)
+        if name.casefold() in {each.casefold() for each in data_files}:
+            raise Retry(f"two tables would be called {name!r}: give them other names in `tables`.")
+        data_files[name] = DataFile(path=path)
+    if not all(data_files):
+        raise Retry("a table needs a name.")
+    return data_files
+
+
+def _parse_data_file(file: File) -> DataFile:
+    return DataFile(path=file) if isinstance(file, str) else DataFile.of(file)
+
+
+def _table_name(path: str) -> str:
+    """A name for SQL that needs no quotes: `data/sales-2024.csv` is `sales_2024`."""
+    name = re.sub(r"\W+", "_", PurePosixPath(path).stem).strip("_")
+    return f"t_{name}" if not name or name[0].isdigit() else name
+
+
+def _files_without_name(paths: Sequence[str], files: Mapping[str, DataFile]) -> list[str]:
+    """The files in the SQL for which no table name was given."""
+    names = {name.casefold() for name in files}
+    return [path for path in paths if path.casefold() not in names]

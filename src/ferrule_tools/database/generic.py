@@ -1,0 +1,155 @@
+"""Every other database that SQLAlchemy supports.
+
+Read-only access is enforced for MySQL and MariaDB; the others can be used only with `execute`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
+from ferrule_tools.data.rows import Column
+from ferrule_tools.database.config import READ_ONLY_KINDS, DatabaseAddress
+from ferrule_tools.database.session import FETCH_ROWS, StatementResult, StatementTimer, escape_for_sqlalchemy
+
+_FILE_GRANTS: Final = re.compile(r"\bGRANT\b.*\b(ALL PRIVILEGES|FILE|SUPER)\b.*\bON \*\.\*", re.IGNORECASE)
+_TIMEOUT_ERRORS: Final = re.compile(
+    r"max_statement_time|max_execution_time|maximum statement execution time", re.IGNORECASE
+)
+_READ_ONLY_ERROR: Final = re.compile(r"READ ONLY transaction", re.IGNORECASE)
+
+
+class GenericSession:
+    """One transaction."""
+
+    def __init__(self, connection: Any, timer: StatementTimer, *, writes: bool) -> None:
+        self._connection, self._timer, self._writes = connection, timer, writes
+
+    def run_statement(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
+        from sqlalchemy import text
+
+        with convert_errors(self._timer):
+            if parameters:
+                result = self._connection.execute(text(escape_for_sqlalchemy(sql)), _encode_parameters(parameters))
+            else:
+                # Passed unchanged, so that a colon in the SQL does not become a parameter.
+                result = self._connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
+        if not result.returns_rows:
+            return StatementResult(columns=[], rows=iter(()), changed=result.rowcount if result.rowcount >= 0 else None)
+        return StatementResult(
+            columns=[Column(name=str(name), type="") for name in list(result.keys())], rows=self._fetch_rows(result)
+        )
+
+    @contextmanager
+    def inspect_connection(self) -> Iterator[Any]:
+        with convert_errors(self._timer):
+            yield self._connection
+
+    def _fetch_rows(self, result: Any) -> Iterator[tuple[Any, ...]]:
+        while True:
+            if self._timer.has_expired():
+                raise self._timer.timeout_error()
+            with convert_errors(self._timer):
+                rows = result.fetchmany(FETCH_ROWS)
+            if not rows:
+                return
+            yield from (tuple(row) for row in rows)
+
+
+def _encode_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Encode lists and objects as JSON."""
+    return {
+        name: json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
+        for name, value in parameters.items()
+    }
+
+
+@contextmanager
+def open_generic(address: DatabaseAddress, timer: StatementTimer, *, writes: bool) -> Iterator[GenericSession]:
+    """A connection with one transaction, which is committed only if it writes and nothing failed."""
+    if not writes and address.kind not in READ_ONLY_KINDS:
+        raise Refuse(
+            f"read-only access cannot be enforced for {address.kind}: use execute for the database {address.name!r}, "
+            "which is for statements that may change something."
+        )
+    connection, engine = _open_connection(address)
+    try:
+        with convert_errors(timer):
+            if address.kind in READ_ONLY_KINDS:
+                _prepare_connection(connection, address, timer, writes=writes)
+        yield GenericSession(connection, timer, writes=writes)
+        if writes:
+            with convert_errors(timer):
+                connection.commit()
+    finally:
+        with suppress(Exception):  # the connection may be lost, which undoes the transaction too
+            connection.invalidate()
+        connection.close()
+        engine.dispose()
+
+
+def _open_connection(address: DatabaseAddress) -> tuple[Any, Any]:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+    from sqlalchemy.pool import NullPool
+
+    try:
+        engine = create_engine(address.url(), poolclass=NullPool)
+        return engine.connect(), engine
+    except NoSuchModuleError:
+        raise Refuse(
+            f"the database {address.name!r} cannot be used: {address.kind} is unknown to SQLAlchemy."
+        ) from None
+    except ModuleNotFoundError as error:
+        raise Refuse(f"the database {address.name!r} needs the package {error.name}: install it first.") from None
+    except DBAPIError as error:
+        raise Transient(f"the database {address.name!r} cannot be reached: {str(error.orig)[:300]}.") from None
+
+
+def _prepare_connection(connection: Any, address: DatabaseAddress, timer: StatementTimer, *, writes: bool) -> None:
+    """MySQL and MariaDB: refuse users with access to files, set the timeout and the read-only mode."""
+    grants = " ".join(str(row[0]) + "\n" for row in connection.exec_driver_sql("SHOW GRANTS"))
+    if _FILE_GRANTS.search(grants) and not address.config.allow_superuser:
+        raise Refuse(
+            f"the database {address.name!r} is not used: its user has access to files of the server, which a read-only "
+            "transaction does not prevent. Use one that may only read: GRANT SELECT ON shop.* TO reader. If that is "
+            "not possible, set allow_superuser = true."
+        )
+    version = str(connection.exec_driver_sql("SELECT version()").scalar())
+    if "mariadb" in version.lower():
+        connection.exec_driver_sql(f"SET SESSION max_statement_time = {timer.seconds:f}")
+    else:
+        connection.exec_driver_sql(f"SET SESSION max_execution_time = {int(timer.seconds * 1000)}")
+    if not writes:
+        connection.exec_driver_sql(f"SET SESSION sql_select_limit = {address.config.max_rows + 1}")
+        connection.exec_driver_sql("SET SESSION TRANSACTION READ ONLY")
+        connection.exec_driver_sql("START TRANSACTION READ ONLY")
+
+
+@contextmanager
+def convert_errors(timer: StatementTimer) -> Iterator[None]:
+    """Raise errors of the database as our errors."""
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+    try:
+        yield
+    except DBAPIError as error:
+        raise _convert_error(error, timer) from None
+    except SQLAlchemyError as error:
+        raise Retry(str(error).splitlines()[0][:500]) from None
+
+
+def _convert_error(error: Any, timer: StatementTimer) -> CallError:
+    text = str(error.orig)[:500]
+    if _TIMEOUT_ERRORS.search(text):
+        return timer.timeout_error()
+    if _READ_ONLY_ERROR.search(text) or "denied" in text:
+        return Refuse(f"not allowed: {text}")
+    if error.connection_invalidated:
+        return Transient(f"the connection to the database was lost: {text}")
+    correctable = ("ProgrammingError", "DataError", "IntegrityError", "OperationalError", "NotSupportedError")
+    return Retry(text) if type(error).__name__ in correctable else ExecutionFailed(text)

@@ -1,0 +1,278 @@
+"""PostgreSQL: a query is a cursor in a read-only transaction that is always rolled back.
+
+A query is sent by the protocol that accepts only one statement, behind `DECLARE … CURSOR FOR`, which accepts only
+queries. The server enforces the timeout; it also checks whether the client still exists, so that a query ends with its
+killed process.
+
+A read-only transaction does not keep a superuser from files of the server. So roles with access to files are refused,
+and so are functions that reach beyond the database, by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
+from ferrule_tools.data.rows import Column
+from ferrule_tools.database.config import DatabaseAddress
+from ferrule_tools.database.session import (
+    FETCH_ROWS,
+    TOO_LARGE,
+    StatementResult,
+    StatementTimer,
+    to_psycopg_placeholders,
+    tokenize_sql,
+)
+
+_CURSOR: Final = "ferrule_rows"
+_FETCH_BYTES: Final = 20_000_000
+_CLIENT_CHECK_INTERVAL: Final = "500"
+"""Milliseconds between the server's checks that the client still exists (version 14 and later)."""
+_CONNECT_TIMEOUT: Final = 10
+"""Seconds."""
+_FILE_ROLES: Final = ("pg_execute_server_program", "pg_read_server_files", "pg_write_server_files")
+_UNSAFE_FUNCTIONS: Final = re.compile(
+    r"dblink\w*|lo_\w+|pg_(read|write)_\w*file|pg_read_binary_file|pg_ls_\w+|pg_stat_file|pg_file_\w+|pg_logdir_ls"
+    r"|pg_(terminate|cancel)_backend|pg_reload_conf|pg_rotate_logfile|pg_switch_wal|pg_create_\w+|pg_drop_\w+"
+    r"|pg_promote|pg_wal_replay_\w+|pg_backup_\w+|pg_(start|stop)_backup|pg_advisory_\w*lock\w*|pg_try_advisory_\w+"
+    r"|pg_notify|pg_logical_\w+|pg_replication_\w+|set_config|query_to_xml\w*|cursor_to_xml\w*|ts_stat|ts_rewrite"
+    r"|crosstab\w*|connectby|xpath_table",
+    re.IGNORECASE,
+)
+"""Functions that access other databases, files, connections or settings, or run a text as SQL."""
+_PERMANENT_ERRORS: Final = re.compile(r"authentication|does not exist|connection option|permission|no pg_hba|password")
+"""Connection errors that a retry does not fix."""
+_UNICODE_NAME: Final = re.compile(r"\bu&\"", re.IGNORECASE)
+_ADVICE: Final = (
+    "Use a role that may only read: CREATE ROLE reader LOGIN PASSWORD '…'; GRANT pg_read_all_data TO reader. If "
+    "that is not possible, set allow_superuser = true"
+)
+
+
+class PostgresSession:
+    """One transaction."""
+
+    def __init__(self, connection: Any, raw: Any, timer: StatementTimer, *, writes: bool) -> None:
+        self._connection, self._raw, self._timer, self._writes = connection, raw, timer, writes
+
+    def run_statement(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
+        _require_safe_functions(sql)
+        return self._run_change(sql, parameters) if self._writes else self._run_query(sql, parameters)
+
+    @contextmanager
+    def inspect_connection(self) -> Iterator[Any]:
+        with convert_errors(self._timer):
+            yield self._connection
+
+    def _run_query(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
+        with convert_errors(self._timer):
+            # binary=True selects the extended protocol; the simple one would accept several statements.
+            text, values = _bind_parameters(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {sql}", parameters)
+            self._raw.execute(text, values, binary=True)
+        first = self._fetch(1)
+        return StatementResult(columns=_result_columns(first), rows=self._rows(first))
+
+    def _fetch(self, count: int) -> Any:
+        if self._timer.has_expired():
+            raise self._timer.timeout_error()
+        with convert_errors(self._timer):
+            return self._raw.execute(f"FETCH FORWARD {count} FROM {_CURSOR}")
+
+    def _rows(self, fetched: Any) -> Iterator[tuple[Any, ...]]:
+        while rows := self._fetch_all(fetched):
+            yield from rows
+            fetched = self._fetch(_next_fetch_size(rows))
+
+    def _fetch_all(self, fetched: Any) -> list[tuple[Any, ...]]:
+        with convert_errors(self._timer):
+            rows: list[tuple[Any, ...]] = fetched.fetchall()
+            return rows
+
+    def _run_change(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
+        with convert_errors(self._timer):
+            text, values = _bind_parameters(sql, parameters)
+            cursor = self._raw.execute(text, values, prepare=True)
+            rows = cursor.fetchall() if cursor.description else []
+        changed = cursor.rowcount if cursor.rowcount >= 0 else None
+        return StatementResult(columns=_result_columns(cursor), rows=iter(rows), changed=changed)
+
+
+def _next_fetch_size(rows: list[tuple[Any, ...]]) -> int:
+    """How many rows to fetch next, assuming that they are as long as the longest of these."""
+    longest = max(sum(len(value) for value in row if isinstance(value, (str, bytes))) for row in rows)
+    return max(1, min(FETCH_ROWS, _FETCH_BYTES // (longest + 1)))
+
+
+@contextmanager
+def open_postgres(address: DatabaseAddress, timer: StatementTimer, *, writes: bool) -> Iterator[PostgresSession]:
+    """A connection with one transaction, which is committed only if it writes and nothing failed."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
+
+    timeout = int(max(1, min(_CONNECT_TIMEOUT, timer.seconds)))
+    engine = create_engine(address.url(), poolclass=NullPool, connect_args={"connect_timeout": timeout})
+    with _convert_connection_errors(address):
+        connection = engine.connect().execution_options(postgresql_readonly=not writes)
+    raw: Any = connection.connection.driver_connection
+    try:
+        with convert_errors(timer):
+            _prepare_connection(raw, timer)
+            _require_no_file_access(raw, address)
+        yield PostgresSession(connection, raw, timer, writes=writes)
+        if writes:
+            with convert_errors(timer):
+                raw.commit()
+    finally:
+        raw.close()  # the server rolls back what was not committed
+        connection.invalidate()
+        connection.close()
+        engine.dispose()
+
+
+def _prepare_connection(raw: Any, timer: StatementTimer) -> None:
+    _load_unusual_dates(raw)
+    # Otherwise a backslash before a quote would end a literal for our tokenizer and not for the server.
+    raw.execute("SELECT set_config('standard_conforming_strings', 'on', true)")
+    milliseconds = str(max(1, int(timer.remaining() * 1000)))
+    for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+        raw.execute("SELECT set_config(%s, %s, true)", [setting, milliseconds])
+    if raw.info.server_version >= 140_000:
+        import psycopg
+
+        with suppress(psycopg.Error), raw.transaction():  # not supported on some systems
+            raw.execute("SELECT set_config('client_connection_check_interval', %s, true)", [_CLIENT_CHECK_INTERVAL])
+
+
+def _load_unusual_dates(raw: Any) -> None:
+    """Return as text what Python's types cannot represent: dates such as `infinity`, and intervals, whose months have
+    no fixed length."""
+    import psycopg
+    from psycopg.types import datetime, string
+
+    def or_text(kind: Any) -> Any:
+        class DateOrTextLoader(kind):  # type: ignore[misc]
+            def load(self, data: Any) -> Any:
+                try:
+                    return super().load(data)
+                except psycopg.DataError:
+                    return bytes(data).decode()
+
+        return DateOrTextLoader
+
+    for name, kind in (
+        ("date", datetime.DateLoader),
+        ("time", datetime.TimeLoader),
+        ("timetz", datetime.TimetzLoader),
+        ("timestamp", datetime.TimestampLoader),
+        ("timestamptz", datetime.TimestamptzLoader),
+    ):
+        raw.adapters.register_loader(name, or_text(kind))
+    raw.adapters.register_loader("interval", string.TextLoader)
+
+
+def _require_no_file_access(raw: Any, address: DatabaseAddress) -> None:
+    if address.config.allow_superuser:
+        return
+    rows = raw.execute(
+        "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(current_user, oid, 'MEMBER')",
+        [list(_FILE_ROLES)],
+    ).fetchall()
+    if rows:
+        raise Refuse(
+            f"the database {address.name!r} is not used: its role has access to files of the server, which a read-only "
+            f"transaction does not prevent. {_ADVICE}."
+        )
+
+
+def _require_safe_functions(sql: str) -> None:
+    """A check by name. The real protection is a role that may only read; this gives an earlier and clearer error."""
+    if _UNICODE_NAME.search(sql):
+        raise Refuse('write names as they are, without U&"…".')
+    parsed = list(tokenize_sql(sql))
+    if any(token[0].startswith("/*") and "/*" in token[0][2:] for token in parsed):
+        raise Retry("the SQL has nested comments: leave out comments.")
+    code = [token for token in parsed if not token[0].isspace() and not token[0].startswith(("--", "/*"))]
+    for index, token in enumerate(code):
+        name = token[0].strip('"')
+        if _UNSAFE_FUNCTIONS.fullmatch(name) and _is_function_call(code, index):
+            raise Refuse(f"the function {name!r} is not allowed: it reaches beyond the tables of the database.")
+
+
+def _is_function_call(code: list[re.Match[str]], index: int) -> bool:
+    """Whether a name is called: `name(…)`, or `(…).name`, which means the same. `table.name` is a column."""
+    if code[index + 1 : index + 2] and code[index + 1][0] == "(":
+        return True
+    owner, dot = ([None, None, *code[:index]])[-2:]
+    return dot is not None and dot[0] == "." and owner is not None and (owner[0] in (")", "]") or bool(owner["name"]))
+
+
+def _bind_parameters(sql: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    """Without parameters the SQL is passed unchanged, percent signs included."""
+    if not parameters:
+        return sql, None
+    from psycopg.types.json import Jsonb
+
+    values = {name: Jsonb(value) if isinstance(value, dict) else value for name, value in parameters.items()}
+    return to_psycopg_placeholders(sql), values
+
+
+def _result_columns(cursor: Any) -> list[Column]:
+    return [Column(name=each.name, type=each.type_display) for each in cursor.description or ()]
+
+
+@contextmanager
+def _convert_connection_errors(address: DatabaseAddress) -> Iterator[None]:
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except DBAPIError as error:
+        reason = (str(error.orig).strip().splitlines() or ["no answer"])[0][:300]
+        # Not a TransportFault: its circuit breaker would block the other databases too.
+        kind = ExecutionFailed if _PERMANENT_ERRORS.search(reason) else Transient
+        raise kind(f"the database {address.name!r} cannot be reached: {reason}.") from None
+
+
+@contextmanager
+def convert_errors(timer: StatementTimer) -> Iterator[None]:
+    """Raise errors of Postgres as our errors."""
+    import psycopg
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except (psycopg.Error, UnicodeEncodeError) as error:
+        raise _convert_error(error, timer) from None
+    except DBAPIError as error:
+        raise _convert_error(error.orig, timer) from None
+
+
+def _convert_error(error: Any, timer: StatementTimer) -> CallError:
+    state = getattr(error, "sqlstate", None) or ""
+    text = _error_message(error)
+    if state == "57014":
+        return timer.timeout_error()
+    if state in ("25006", "42501", "0A000"):
+        return Refuse(f"not allowed: {text}")
+    if state in ("40001", "40P01", "55P03") or state.startswith("53"):
+        return Transient(text)
+    if not state and "memory" in text:  # our own memory; errors of the server have a state
+        return Retry(TOO_LARGE)
+    if not state or state.startswith(("08", "57P")):
+        kind = Retry if type(error).__name__ in ("ProgrammingError", "DataError", "UnicodeEncodeError") else Transient
+        return kind(text or "the connection to the database was lost.")
+    if "multiple commands" in text:
+        return Retry("there are several statements in the SQL: give one.")
+    if state in ("42P01", "42703"):
+        return Retry(f"{text} Use schema to list the tables.")
+    return Retry(text) if state[:2] in ("42", "22", "23", "21", "2B", "3F") else ExecutionFailed(text)
+
+
+def _error_message(error: Any) -> str:
+    diagnostics = getattr(error, "diag", None)
+    message = getattr(diagnostics, "message_primary", None) or str(error).strip()
+    hint = getattr(diagnostics, "message_hint", None)
+    return " ".join(f"{part.rstrip('.')}." for part in (message, hint) if part)[:500]

@@ -1,0 +1,200 @@
+"""`search_files`: finds files by name and by content.
+
+It runs in a separate process, which can be killed if a caller's regular expression takes forever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ferrule.core.spec import ToolCategory
+from ferrule.errors import CallError, Retry
+from ferrule.kinds.function.decorator import tool
+from ferrule.texts.shorten import cut
+from ferrule_tools.files.content import detect_content
+from ferrule_tools.files.listing import MAX_NAMES_READ, FolderWalk
+from ferrule_tools.files.path_rules import Parts, compile_pattern
+from ferrule_tools.files.workspace import Workspace, display_path
+
+SEARCH_TIMEOUT: Final = 30.0
+"""Seconds a search may take."""
+_SEARCH_SHARE: Final = 0.7
+"""The share of its timeout after which a search returns the matches so far."""
+_MAX_FILE: Final = 10_000_000
+"""Bytes; larger files are not searched."""
+_SAMPLE_SIZE: Final = 65_536
+_MAX_QUERY: Final = 1_000
+_MAX_SHOWN: Final = 300
+"""Characters of a line that are shown, around the match."""
+_MAX_MATCHES: Final = 1_000
+_MAX_CONTEXT: Final = 10
+_MAX_CHARACTERS: Final = 60_000
+
+
+@dataclass(slots=True)
+class _SearchResults:
+    matches: list[dict[str, Any]] = field(default_factory=list)
+    searched: int = 0
+    binary: int = 0
+    too_large: list[str] = field(default_factory=list)
+    unreadable: int = 0
+    characters: int = 0
+
+    def add(self, match: dict[str, Any]) -> None:
+        self.matches.append(match)
+        self.characters += sum(map(len, (match["text"], *match.get("before", ()), *match.get("after", ()))))
+
+    def skipped(self) -> dict[str, Any]:
+        entry_output = {"binary": self.binary, "unreadable": self.unreadable, "too_large": self.too_large[:10]}
+        return {name: count for name, count in entry_output.items() if count}
+
+
+@tool(
+    category=ToolCategory.FILE_MANAGEMENT,
+    tags=["files", "search", "grep", "glob", "find", "text", "workspace", "文件", "搜索"],
+    timeout=SEARCH_TIMEOUT,
+    read_only=True,
+    idempotent=True,
+    isolation="process",
+    max_output=400_000,
+    examples=[
+        {"query": "TODO", "files": "*.py"},
+        {"query": r"def \w+_all\(", "regex": True, "context": 2},
+        {"files": "**/*.{yaml,yml}"},
+    ],
+)
+def search_files(
+    workspace: Workspace,
+    query: str | None = None,
+    files: str | None = None,
+    path: str = ".",
+    regex: bool = False,
+    case_sensitive: bool = False,
+    context: int = 0,
+    limit: int = 100,
+    hidden: bool = False,
+) -> dict[str, Any]:
+    """Search the files of the workspace for text, or for names. 在工作区的文件中搜索文本或文件名。
+
+    Binary files and folders such as .git are skipped.
+
+    Args:
+        query: the text to look for, line by line; left out, only names are searched
+        files: a pattern of their names, such as *.py or docs/**/*.md
+        path: the folder path to search in, relative to the workspace
+        regex: the query is a regular expression
+        case_sensitive: distinguish upper and lower case
+        context: how many lines to show before and after each match, up to 10
+        limit: how many matches to return at most, up to 1000
+        hidden: include names that begin with a dot, node_modules and __pycache__
+    """
+    if not query and not files:
+        raise Retry("Say what to look for: text as query, names as files, or both.")
+    start = workspace.parts(path)
+    matches_name = compile_pattern(files) if files else None
+    pattern = _compile_query(query, regex, case_sensitive) if query else None
+    max_matches, context_lines = min(max(limit, 1), _MAX_MATCHES), min(max(context, 0), _MAX_CONTEXT)
+    deadline = time.monotonic() + _SEARCH_SHARE * SEARCH_TIMEOUT
+    walk = FolderWalk(workspace, hidden=hidden, recursive=True)
+    results, names, is_late = _SearchResults(), list[str](), False
+    for entry in walk.entries(start):
+        if entry.kind != "file" or (matches_name is not None and not matches_name(entry.parts[len(start) :])):
+            continue
+        if pattern is None:
+            names.append(display_path(entry.parts))
+        else:
+            _search_file(workspace, entry.parts, pattern, context_lines, max_matches, deadline, results)
+        is_late = time.monotonic() > deadline
+        if is_late or max(len(names), len(results.matches)) >= max_matches or results.characters > _MAX_CHARACTERS:
+            break
+    output: dict[str, Any] = {"files": names} if pattern is None else _matches_output(results)
+    if is_late:
+        output["incomplete"] = (
+            f"it was stopped after {_SEARCH_SHARE * SEARCH_TIMEOUT:g} seconds: name a folder or a pattern of files"
+        )
+    elif max(len(names), len(results.matches)) >= max_matches or results.characters > _MAX_CHARACTERS:
+        output["incomplete"] = "there may be more: narrow the search, or raise limit"
+    elif not walk.is_complete:
+        output["incomplete"] = f"some folders cannot be read, or there are more than {MAX_NAMES_READ:,} names"
+    return output
+
+
+def _matches_output(results: _SearchResults) -> dict[str, Any]:
+    output: dict[str, Any] = {"matches": results.matches, "files_searched": results.searched}
+    if skipped := results.skipped():
+        output["skipped"] = skipped
+    return output
+
+
+def _compile_query(query: str, regex: bool, case_sensitive: bool) -> re.Pattern[str]:
+    if len(query) > _MAX_QUERY:
+        raise Retry(f"The query has {len(query):,} characters: look for something shorter.")
+    if "\n" in query:
+        raise Retry("The query goes over several lines, but lines are searched one by one: look for one of them.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # syntax that later versions of Python may read differently
+            return re.compile(query if regex else re.escape(query), 0 if case_sensitive else re.IGNORECASE)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise Retry(f"{query!r} is not a regular expression: {error}. Leave regex out to search literally.") from None
+
+
+def _search_file(
+    workspace: Workspace,
+    parts: Parts,
+    pattern: re.Pattern[str],
+    context_lines: int,
+    max_matches: int,
+    deadline: float,
+    results: _SearchResults,
+) -> None:
+    text = _read_searchable_text(workspace, parts, results)
+    if text is None:
+        return
+    results.searched += 1
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        match = pattern.search(line)
+        if match is None:
+            continue
+        entry_output: dict[str, Any] = {"path": display_path(parts), "line": number + 1, "text": _excerpt(line, match)}
+        if context_lines:
+            entry_output["before"] = [_shorten_line(each) for each in lines[max(number - context_lines, 0) : number]]
+            entry_output["after"] = [_shorten_line(each) for each in lines[number + 1 : number + 1 + context_lines]]
+        results.add(entry_output)
+        if len(results.matches) >= max_matches or results.characters > _MAX_CHARACTERS or time.monotonic() > deadline:
+            return
+
+
+def _read_searchable_text(workspace: Workspace, parts: Parts, results: _SearchResults) -> str | None:
+    """The text of a file; None, with a note in the results, if it cannot be searched."""
+    try:
+        with workspace.open_file(parts) as opened, open(opened, "rb", closefd=False) as file:
+            if os.fstat(opened).st_size > _MAX_FILE:
+                results.too_large.append(display_path(parts))
+                return None
+            sample = file.read(_SAMPLE_SIZE)
+            kind = detect_content(sample, parts[-1], is_whole=len(sample) < _SAMPLE_SIZE)
+            if kind.encoding is None:
+                results.binary += 1
+                return None
+            return (sample + file.read(_MAX_FILE)).decode(kind.encoding, "replace")
+    except (CallError, OSError):
+        results.unreadable += 1  # removed meanwhile, or not readable
+        return None
+
+
+def _excerpt(line: str, match: re.Match[str]) -> str:
+    if len(line) <= _MAX_SHOWN:
+        return line.rstrip("\r")
+    start = max(0, min(match.start() - _MAX_SHOWN // 3, len(line) - _MAX_SHOWN))
+    return f"{'…' if start else ''}{line[start : start + _MAX_SHOWN]}{'…' if start + _MAX_SHOWN < len(line) else ''}"
+
+
+def _shorten_line(line: str) -> str:
+    return cut(line.rstrip("\r"), _MAX_SHOWN)

@@ -1,0 +1,349 @@
+"""A CPython inside bubblewrap: Linux namespaces without network, other processes, or files other than Python's own.
+
+Three things confine a script. The namespaces hide the machine from it. Inside, the runner gives up all rights and sets
+resource limits. A system call filter refuses what neither of them covers (see below). Whether bubblewrap works on
+this machine is found out by running a tiny script in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import shutil
+import struct
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ferrule_tools.python.config import INSTALL_BUBBLEWRAP, PythonExecutorConfig
+from ferrule_tools.python.script import MAX_JSON_BYTES, Script
+
+# ---- a system call filter for scripts in bubblewrap (a seccomp program, in the kernel's BPF)
+#
+# It refuses what namespaces, dropped capabilities and resource limits leave open:
+#
+# - memory that belongs to no process, which neither the kernel's limits nor our monitoring would count (memfd, shared
+#   memory, message queues, keys);
+# - new user namespaces, in which a script would have capabilities again and reach much more of the kernel;
+# - sockets other than local ones: network namespaces do not cover AF_VSOCK, which reaches the host of a VM;
+# - `setsid`: the memory of all processes together is counted by session;
+# - system calls with a long history of holes that no script needs (bpf, io_uring, perf, userfaultfd …).
+
+
+class _Architecture(NamedTuple):
+    """A processor architecture: the kernel's number for it, and its system call numbers."""
+
+    architecture: int
+    calls: dict[str, int]
+
+
+_COMMON_CALLS: Final = dict(
+    pidfd_send_signal=424, io_uring_setup=425, io_uring_enter=426, io_uring_register=427, open_tree=428,
+    move_mount=429, fsopen=430, fsconfig=431, fsmount=432, pidfd_open=434, clone3=435, pidfd_getfd=438,
+    process_madvise=440, mount_setattr=442, memfd_secret=447,
+)  # fmt: skip
+_MACHINES: Final = {
+    "x86_64": _Architecture(0xC000003E, _COMMON_CALLS | dict(
+        shmget=29, shmat=30, shmctl=31, socket=41, clone=56, semget=64, semop=65, semctl=66, msgget=68, msgsnd=69,
+        msgrcv=70, msgctl=71, ptrace=101, syslog=103, setsid=112, rt_sigqueueinfo=129, pivot_root=155, chroot=161,
+        mount=165, umount2=166, init_module=175, delete_module=176, semtimedop=220, mq_open=240, kexec_load=246,
+        add_key=248, request_key=249, keyctl=250, unshare=272, rt_tgsigqueueinfo=297, perf_event_open=298,
+        prlimit64=302, name_to_handle_at=303, open_by_handle_at=304, setns=308, process_vm_readv=310,
+        process_vm_writev=311, kcmp=312, finit_module=313, memfd_create=319, kexec_file_load=320, bpf=321,
+        userfaultfd=323,
+    )),
+    "aarch64": _Architecture(0xC00000B7, _COMMON_CALLS | dict(
+        umount2=39, mount=40, pivot_root=41, chroot=51, unshare=97, kexec_load=104, init_module=105,
+        delete_module=106, syslog=116, ptrace=117, rt_sigqueueinfo=138, setsid=157, mq_open=180, msgget=186,
+        msgctl=187, msgrcv=188, msgsnd=189, semget=190, semctl=191, semtimedop=192, semop=193, shmget=194, shmctl=195,
+        shmat=196, socket=198, add_key=217, request_key=218, keyctl=219, clone=220, rt_tgsigqueueinfo=240,
+        perf_event_open=241, prlimit64=261, name_to_handle_at=264, open_by_handle_at=265, setns=268,
+        process_vm_readv=270, process_vm_writev=271, kcmp=272, finit_module=273, memfd_create=279, bpf=280,
+        userfaultfd=282, kexec_file_load=294,
+    )),
+}  # fmt: skip
+_REFUSED_CALLS: Final = (
+    # memory that belongs to no process
+    *("memfd_create", "memfd_secret", "shmget", "shmat", "shmctl", "semget", "semop", "semctl", "semtimedop"),
+    *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "add_key", "request_key", "keyctl"),
+    # other processes
+    *("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_open", "pidfd_getfd"),
+    *("pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "setsid"),
+    # namespaces and mounts
+    *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen"),
+    *("fsconfig", "fsmount", "mount_setattr", "name_to_handle_at", "open_by_handle_at"),
+    # the kernel itself
+    *("bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register"),
+    *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "syslog"),
+)
+_NAMESPACE_FLAGS: Final = 0x7E020000
+_LOCAL_SOCKET: Final = 1
+_X32_CALLS: Final = 0x40000000
+
+# Offsets in the kernel's `struct seccomp_data`, BPF instruction codes, and verdicts (SECCOMP_RET_… and an errno).
+_CALL_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_LOAD, _RETURN, _EQUALS, _AT_LEAST, _HAS_BITS = 0x20, 0x06, 0x15, 0x35, 0x45
+_ALLOW, _KILL, _EPERM, _ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
+
+Instruction: TypeAlias = tuple[int, int, int, int]
+"""Code, instructions to skip if true, instructions to skip if false, operand."""
+
+
+def has_syscall_filter() -> bool:
+    """Whether a filter exists for the architecture of this machine."""
+    return platform.system() == "Linux" and platform.machine() in _MACHINES
+
+
+def build_syscall_filter() -> bytes:
+    """The filter as the bytes that the kernel reads."""
+    machine = _MACHINES[platform.machine()]
+    instructions = [*_check_architecture(machine), *_check_calls(machine.calls), _return_instruction(_ALLOW)]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+
+
+def _check_architecture(machine: _Architecture) -> Iterator[Instruction]:
+    """Kill programs for another architecture or for x32: they have other call numbers, which the rules do not know."""
+    yield _load_instruction(_ARCHITECTURE)
+    yield _EQUALS, 1, 0, machine.architecture
+    yield _return_instruction(_KILL)
+    yield _load_instruction(_CALL_NUMBER)
+    yield _AT_LEAST, 0, 1, _X32_CALLS
+    yield _return_instruction(_KILL)
+
+
+def _check_calls(calls: dict[str, int]) -> Iterator[Instruction]:
+    for name in _REFUSED_CALLS:
+        yield from ((_EQUALS, 0, 1, calls[name]), _return_instruction(_EPERM))
+    # The flags of clone3 are in memory, which a filter cannot read. So the filter reports that clone3 does not exist,
+    # and libc uses clone instead.
+    yield from ((_EQUALS, 0, 1, calls["clone3"]), _return_instruction(_ENOSYS))
+    yield from _check_first_argument(calls["clone"], (_HAS_BITS, 0, 1, _NAMESPACE_FLAGS), _EPERM, _ALLOW)
+    # Limits of the calling process (0) only.
+    yield from _check_first_argument(calls["prlimit64"], (_EQUALS, 0, 1, 0), _ALLOW, _EPERM)
+    yield from _check_first_argument(calls["socket"], (_EQUALS, 0, 1, _LOCAL_SOCKET), _ALLOW, _EPERM)
+
+
+def _check_first_argument(number: int, test: Instruction, if_true: int, if_false: int) -> Iterator[Instruction]:
+    yield _EQUALS, 0, 4, number
+    yield _load_instruction(_FIRST_ARGUMENT)
+    yield test
+    yield _return_instruction(if_true)
+    yield _return_instruction(if_false)
+
+
+def _load_instruction(offset: int) -> Instruction:
+    return _LOAD, 0, 0, offset
+
+
+def _return_instruction(verdict: int) -> Instruction:
+    return _RETURN, 0, 0, verdict
+
+
+_MEMORY_FOLDER: Final = "/tmp"
+"""In memory, gone with the script; it also has the Python, if that lies under `/tmp`."""
+WORK_FOLDER: Final = f"{_MEMORY_FOLDER}/script-files"
+"""The script's working directory inside the namespace: empty."""
+ENVIRONMENT: Final = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": WORK_FOLDER,
+    "TMPDIR": WORK_FOLDER,
+    "LANG": "C.UTF-8",
+    "MALLOC_ARENA_MAX": "2",
+    "MPLBACKEND": "Agg",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_SYSTEM_FOLDERS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SYSTEM_FILES: Final = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+_PYTHON_PARTS: Final = ("bin", "lib", "lib64", "pyvenv.cfg")
+_PRINT_PREFIXES: Final = "import sys, json; print(json.dumps([sys.prefix, sys.exec_prefix, sys.base_prefix]))"
+_ROOT_CAPABILITIES: Final = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+"""What the runner needs to become an unprivileged user, which is the first thing it does."""
+_SHARED_MEMORY_BYTES: Final = 16_000_000
+_MAX_OPEN_FILES: Final = 128
+_FIRST_USER_ID: Final = 1_900_000_000
+_TRIAL_TIMEOUT: Final = 10.0
+_TRIAL_SCRIPT: Final = "import statistics, socket\nstatistics.mean([41, 43])"
+"""It imports modules: an unprivileged user may not be allowed to read the folder that they are in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """A Python on this machine."""
+
+    path: str
+
+    @property
+    def command(self) -> list[str]:
+        """Runs the runner, without the user's environment variables, folders and packages."""
+        return [self.path, "-I", "-B", "-c", _runner_source()]
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """Its own files outside of the system's folders. Other files in the same prefix are not included."""
+        prefixes = dict.fromkeys([*self._prefixes(), *map(str, Path(self.path).resolve().parents[1:2])])
+        paths = [os.path.join(os.path.abspath(prefix), part) for prefix in prefixes for part in _PYTHON_PARTS]
+        return [path for path in paths if os.path.exists(path) and not _is_in_system_folder(path)]
+
+    def _prefixes(self) -> list[str]:
+        if self.path == sys.executable:
+            return [sys.prefix, sys.exec_prefix, sys.base_prefix]
+        try:
+            output = subprocess.run(
+                [self.path, "-I", "-c", _PRINT_PREFIXES],
+                capture_output=True,
+                timeout=_TRIAL_TIMEOUT,
+                check=True,
+                env={},
+            ).stdout
+            return [str(folder) for folder in json.loads(output)]
+        except (OSError, subprocess.SubprocessError, ValueError):
+            return []  # it does not work, which the trial script will show
+
+
+@cache
+def _runner_source() -> str:
+    return Path(__file__).with_name("runner.py").read_text(encoding="utf-8")
+
+
+def _is_in_system_folder(path: str) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in _SYSTEM_FOLDERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bubblewrap:
+    """A bubblewrap and a Python that work together on this machine."""
+
+    executable: str
+    interpreter: Interpreter
+    config: PythonExecutorConfig
+
+    def arguments(self) -> list[str]:
+        """The command line that runs the Python inside namespaces."""
+        return [
+            self.executable,
+            *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+            # Root uses no user namespace: in one, all scripts would count as root's processes for RLIMIT_NPROC.
+            *(_ROOT_CAPABILITIES if os.geteuid() == 0 else ("--unshare-user",)),
+            # The runner's init process is PID 1 of the namespace: when it ends, the kernel kills all others.
+            *("--as-pid-1", "--die-with-parent"),
+            *_system_mounts(),
+            *("--proc", "/proc", "--dev", "/dev"),
+            *("--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),
+            *("--perms", "1777", "--size", str(self.config.files_mb * 1_000_000), "--tmpfs", _MEMORY_FOLDER),
+            *("--perms", "1777", "--dir", WORK_FOLDER),
+            *_python_mounts(self.interpreter.paths),  # last: the Python may be in a folder under /tmp
+            *("--remount-ro", "/dev", "--remount-ro", "/"),
+            *("--chdir", WORK_FOLDER, "--"),
+            *self.interpreter.command,
+        ]
+
+    def encode_job(self, script: Script) -> bytes:
+        """What the runner reads from its standard input."""
+        limits = {
+            "AS": self.config.memory,
+            "CPU": int(self.config.seconds) + 1,
+            "FSIZE": self.config.files_mb * 1_000_000,
+            "NOFILE": _MAX_OPEN_FILES,
+            "CORE": 0,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+        }
+        # As root, each script gets a user id that no other process has, so it cannot affect other processes.
+        user = _FIRST_USER_ID + secrets.randbelow(100_000_000) if os.geteuid() == 0 else None
+        return json.dumps(
+            {
+                "code": script.code,
+                "inputs": script.inputs,
+                "max_result": MAX_JSON_BYTES,
+                "user": user,
+                "limits": limits,
+                "processes": self.config.processes,
+                "filter": b64encode(build_syscall_filter()).decode() if has_syscall_filter() else None,
+            }
+        ).encode()
+
+
+def _system_mounts() -> Iterator[str]:
+    for folder in _SYSTEM_FOLDERS:
+        if os.path.islink(folder):
+            yield from ("--symlink", os.readlink(folder), folder)
+        elif os.path.isdir(folder):
+            yield from ("--ro-bind", folder, folder)
+    yield from ("--perms", "0755", "--dir", "/etc")
+    for file in _SYSTEM_FILES:
+        yield from ("--ro-bind-try", file, file)
+
+
+def _python_mounts(paths: Sequence[str]) -> Iterator[str]:
+    parents = {Path(_MEMORY_FOLDER)}
+    for path in map(Path, paths):
+        for parent in reversed(path.parents[:-1]):
+            if parent not in parents:  # made by bubblewrap itself, it would be closed to all users but root
+                parents.add(parent)
+                yield from ("--perms", "0755", "--dir", str(parent))
+        if path.is_symlink():
+            yield from ("--symlink", os.readlink(path), str(path))
+        else:
+            yield from ("--ro-bind", str(path), str(path))
+
+
+def find_bubblewrap(config: PythonExecutorConfig) -> Bubblewrap | str:
+    """A bubblewrap that runs the configured Python; otherwise a text that says what is missing."""
+    # A name without a folder is looked up in the PATH that scripts have. Looked up in the current folder, files
+    # around that folder would be taken for parts of the Python.
+    path = shutil.which(config.interpreter or sys.executable, path=ENVIRONMENT["PATH"])
+    if path is None:
+        return (
+            f"a Python that can be run here, which {config.interpreter!r} is not. "
+            'Name one with [tools.python_executor] interpreter = "/usr/bin/python3"'
+        )
+    executable = shutil.which("bwrap")
+    if executable is None:
+        return f"bubblewrap, which is not installed: {INSTALL_BUBBLEWRAP}"
+    bubblewrap = Bubblewrap(executable=executable, interpreter=Interpreter(path=os.path.abspath(path)), config=config)
+    problem = _run_trial_script(bubblewrap)
+    if problem:
+        return (
+            f"a bubblewrap that can run {path!r} here; it said: {problem} "
+            "(in a container it needs permission to create namespaces)"
+        )
+    return bubblewrap
+
+
+def _run_trial_script(bubblewrap: Bubblewrap) -> str:
+    """Run a tiny script exactly as a real one would run; returns why it failed, or an empty string."""
+    try:
+        with subprocess.Popen(
+            bubblewrap.arguments(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            env=ENVIRONMENT,
+            start_new_session=True,
+        ) as process:
+            try:
+                _, report = process.communicate(bubblewrap.encode_job(Script(code=_TRIAL_SCRIPT)), _TRIAL_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return f"no response within {_TRIAL_TIMEOUT:g} seconds"
+    except OSError as error:
+        return str(error)
+    if _parse_report(report) == {"result": 42}:
+        return ""
+    return report.decode("utf-8", "replace").strip()[-300:] or "no message"
+
+
+def _parse_report(report: bytes) -> Any:
+    try:
+        return json.loads(report)
+    except ValueError:
+        return None

@@ -1,0 +1,63 @@
+"""Tools of ours, in a module that worker processes can import."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from ferrule import Image, Text, ToolExecutionContext, tool
+from ferrule.errors import Retry
+
+
+@tool(tags=["math"], read_only=True)
+async def add(a: int, b: Annotated[int, "what to add"] = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(timeout=0.5)
+def write_late(path: str) -> str:
+    """Wait until it is allowed, then write."""
+    Path(path + ".began").touch()
+    while not Path(path + ".allowed").exists():
+        time.sleep(0.01)
+    Path(path).write_text("too late")
+    return "written"
+
+
+class Diary:
+    """Fails as it is told, and counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def fail(self, reason: str) -> str:
+        """Fail."""
+        self.calls += 1
+        raise ValueError(reason)
+
+    async def ask_again(self, text: str) -> str:
+        """Want an x."""
+        self.calls += 1
+        if "x" not in text:
+            raise Retry("put an x in it")
+        return text
+
+
+@tool
+async def drawn() -> list[Any]:
+    """Draw something."""
+    return [Text(text="here"), Image(data=b"hi", mime_type="image/png")]
+
+
+@tool
+async def variables(context: ToolExecutionContext) -> list[str]:
+    """Say what the caller brought."""
+    return sorted(context.variables)
+
+
+@tool(name="math.odd")
+async def odd(
+    number: int, self: str = "s", config: str = "c", args: str = "a", run_manager: str = "r"
+) -> dict[str, Any]:
+    """Take arguments with names that frameworks use themselves."""
+    return {"number": number, "self": self, "config": config, "args": args, "run_manager": run_manager}

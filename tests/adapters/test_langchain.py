@@ -1,0 +1,197 @@
+"""A library's tools in LangChain."""
+
+import asyncio
+import sys
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from ferrule import ToolExecutionResult, UnifiedToolLibrary
+from ferrule.adapters.bridge import LibraryThread, RunMemories
+from ferrule.adapters.langchain import as_langchain_tools
+from ferrule.errors import SetupError, StoreError
+from tests.adapters import bridged_tools as ours
+
+
+def asked(name: str, call_id: str = "1", **arguments: Any) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": call_id, "type": "tool_call"}])
+
+
+async def conversation(tools: list[BaseTool], *turns: AIMessage, **config: Any) -> list[BaseMessage]:
+    """What an agent's loop does, with a model whose turns are known."""
+    model, by_name = GenericFakeChatModel(messages=iter(turns)), {tool.name: tool for tool in tools}
+    messages: list[BaseMessage] = [HumanMessage("Go.")]
+    while True:
+        answer = await model.ainvoke(messages)
+        messages.append(answer)
+        if not answer.tool_calls:
+            return messages
+        for call in answer.tool_calls:
+            messages.append(await by_name[call["name"]].ainvoke(call, config={"configurable": config}))
+
+
+async def test_an_agent_calls_our_tools_and_they_are_recorded():
+    async with UnifiedToolLibrary() as library:
+        library.register(ours.add)
+        turns = asked("add", a=1, b=2), AIMessage("It is 3.")
+        messages = await conversation(as_langchain_tools(library), *turns, thread_id="monday")
+        [record] = await library.engine.query_call_records()
+    assert isinstance(messages[2], ToolMessage)
+    assert (messages[2].content, messages[2].status, messages[3].content) == ("3", "success", "It is 3.")
+    assert isinstance(messages[2].artifact, ToolExecutionResult)
+    assert (record.params, record.caller_id, record.conversation_id) == ({"a": 1, "b": 2}, "langchain", "monday")
+
+
+def test_a_model_is_told_what_ours_would_be_told():
+    library = UnifiedToolLibrary()
+    library.register(ours.add, ours.odd, ours.Diary())
+    assert [convert_to_openai_tool(tool) for tool in as_langchain_tools(library)] == library.schemas()
+
+
+async def test_a_failure_is_a_message_that_says_so():
+    async with UnifiedToolLibrary() as library:
+        library.register(ours.Diary(), ours.add)
+        turns = asked("Diary__fail", reason="rain"), asked("add", a="one"), AIMessage("I give up.")
+        messages = await conversation(as_langchain_tools(library), *turns)
+    failed, wrong = messages[2], messages[4]
+    assert isinstance(failed, ToolMessage) and isinstance(wrong, ToolMessage)
+    assert (failed.status, failed.content) == ("error", "ValueError: rain")
+    assert (wrong.status, "a: " in wrong.content) == ("error", True)
+
+
+async def test_with_a_memory_a_call_that_is_known_to_fail_is_not_made_again():
+    diary = ours.Diary()
+    async with UnifiedToolLibrary() as library:
+        library.register(diary)
+        turns = [asked("Diary__fail", str(n), reason="rain") for n in range(4)]
+        messages = await conversation(as_langchain_tools(library, memory=True), *turns, AIMessage("I give up."))
+        await conversation(as_langchain_tools(library, memory=True), turns[0], AIMessage("Another run."))
+    assert diary.calls == 2
+    assert isinstance(messages[8], ToolMessage) and messages[8].status == "error"
+
+
+async def test_without_a_memory_every_call_is_made():
+    diary = ours.Diary()
+    async with UnifiedToolLibrary() as library:
+        library.register(diary)
+        turns = [asked("Diary__fail", str(n), reason="rain") for n in range(4)]
+        await conversation(as_langchain_tools(library), *turns, AIMessage("I give up."))
+    assert diary.calls == 4
+
+
+async def test_a_time_out_ends_the_work(tmp_path: Path):
+    async with UnifiedToolLibrary() as library:
+        library.register(ours.write_late)
+        [tool] = as_langchain_tools(library, tools=["write_late"])
+        said = await tool.ainvoke({"path": str(tmp_path / "late.txt")})
+        (tmp_path / "late.txt.allowed").touch()
+        await asyncio.sleep(0.3)  # a process that still ran would write within 10 ms
+    assert "did not finish within 0.5 s" in said
+    assert not (tmp_path / "late.txt").exists()
+
+
+async def test_a_picture_is_a_block_of_the_message():
+    async with UnifiedToolLibrary() as library:
+        library.register(ours.drawn)
+        messages = await conversation(as_langchain_tools(library), asked("drawn"), AIMessage("Nice."))
+    assert messages[2].content == [
+        {"type": "text", "text": "here"},
+        {"type": "image", "base64": "aGk=", "mime_type": "image/png"},
+    ]
+
+
+async def test_arguments_may_have_names_that_langchain_uses_itself():
+    async with UnifiedToolLibrary() as library:
+        library.register(ours.odd)
+        [tool] = as_langchain_tools(library, tools=["math.odd"])
+        said = await tool.ainvoke({"number": 1, "self": "mine", "run_manager": "me"})
+    assert (tool.name, said) == ("math-2e-odd", '{"number":1,"self":"mine","config":"c","args":"a","run_manager":"me"}')
+
+
+def test_only_some_tools_are_handed_out_on_request():
+    library = UnifiedToolLibrary()
+    library.register(ours.add, ours.Diary(), ours.odd)
+    tools = as_langchain_tools(library, tools=["Diary", "math.odd"])
+    assert [tool.name for tool in tools] == ["Diary__ask_again", "Diary__fail", "math-2e-odd"]
+    with pytest.raises(SetupError, match="no tool 'ad'. Did you mean 'add'"):
+        as_langchain_tools(library, tools=["ad"])
+
+
+async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result():
+    async with UnifiedToolLibrary() as first, UnifiedToolLibrary() as second:
+        first.register(ours.add, ours.Diary())
+        second.register(as_langchain_tools(first, tools=["add", "Diary"]))
+        result = await second.execute_tool("add", None, {"a": 1})
+        assert second.schemas() == first.schemas()
+    assert result.text == "2"
+
+
+async def test_a_sync_call_from_another_thread_is_made_on_the_librarys_loop():
+    async with UnifiedToolLibrary() as library:
+        library.register(ours.add)
+        [tool] = as_langchain_tools(library, tools=["add"])
+        assert await asyncio.to_thread(tool.invoke, {"a": 1}) == "2"
+
+
+async def test_a_sync_call_on_the_librarys_own_loop_says_what_to_do_instead():
+    async with UnifiedToolLibrary() as library:
+        library.register(ours.add)
+        [tool] = as_langchain_tools(library, tools=["add"])
+        with pytest.raises(SetupError, match="Use the async call"):
+            tool.invoke({"a": 1})
+
+
+def test_a_program_without_event_loop_opens_the_library_in_a_thread():
+    library = UnifiedToolLibrary()
+    library.register(ours.add)
+    with LibraryThread(library):
+        [tool] = as_langchain_tools(library, tools=["add"])
+        said = [tool.invoke({"a": n}) for n in range(3)]
+        assert "ferrule-library" in [thread.name for thread in threading.enumerate()]
+    assert said == ["1", "2", "3"]
+    assert "ferrule-library" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(SetupError, match="has ended"):
+        tool.invoke({"a": 1})
+
+
+def test_an_async_call_on_another_loop_is_made_on_the_librarys_loop():
+    library = UnifiedToolLibrary()
+    library.register(ours.add)
+    with LibraryThread(library):
+        [tool] = as_langchain_tools(library, tools=["add"])
+        assert asyncio.run(tool.ainvoke({"a": 1})) == "2"
+
+
+def test_a_library_whose_opening_is_cancelled_keeps_nobody_waiting():
+    class Cancelled(UnifiedToolLibrary):
+        async def initialize(self) -> None:
+            raise asyncio.CancelledError
+
+    with pytest.raises((CancelledError, asyncio.CancelledError)):
+        LibraryThread(Cancelled()).start()
+
+
+def test_memories_of_runs_may_be_asked_for_by_many_threads():
+    memories, numbers = RunMemories(), range(400)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            [*threads.map(lambda start: [memories.of(str((start + n * 7) % 400)) for n in numbers], range(50))]
+    finally:
+        sys.setswitchinterval(before)
+    assert memories.of("1") is memories.of("1")
+
+
+def test_a_library_that_cannot_be_opened_says_why(tmp_path: Path):
+    (tmp_path / "file").touch()
+    library = UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/file/calls.db")
+    with pytest.raises(StoreError):
+        LibraryThread(library).start()

@@ -1,0 +1,91 @@
+"""`ferrule --server URL`: the commands with a server elsewhere."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.serving import Project, RunningServer, free_port
+
+pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    more = '[policy]\nrules = [{ verdict = "ask", tool = "wipe" }]'
+    return Project(tmp_path_factory.mktemp("project"), more=more)
+
+
+@pytest.fixture(scope="module")
+def token(project: Project) -> str:
+    return project.create_token("cli", "--role", "caller", "--role", "approver")
+
+
+@pytest.fixture(scope="module")
+def server(project: Project, token: str) -> Iterator[RunningServer]:
+    with project.serve() as server:
+        yield server
+
+
+class Elsewhere:
+    """The command line of another machine: an empty folder, the address and a token."""
+
+    def __init__(self, folder: Path, url: str, token: str | None) -> None:
+        self._folder, self._url, self._token = folder, url, token
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {} if self._token is None else {"FERRULE_TOKEN": self._token}
+        command = [sys.executable, "-m", "ferrule", "--server", self._url, *arguments]
+        return subprocess.run(
+            command, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, server: RunningServer, token: str) -> Elsewhere:
+    return Elsewhere(tmp_path, server.url, token)
+
+
+def test_calls_and_questions(elsewhere: Elsewhere):
+    called = elsewhere.run("call", "add", "a:=2", "b:=3")
+    assert (called.returncode, called.stdout.strip()) == (0, "5")
+    asked = elsewhere.run("ask", "what is 6 * 7?")
+    assert asked.returncode == 0 and "42" in asked.stdout
+    assert "add" in elsewhere.run("calls").stdout
+    (run, *_) = elsewhere.json("runs", "list")
+    assert run["task"] == "what is 6 * 7?" and run["run_id"] in elsewhere.run("runs", "show", run["run_id"]).stdout
+
+
+def test_tools(elsewhere: Elsewhere):
+    assert "wipe" in elsewhere.run("tools", "list").stdout
+    assert elsewhere.run("tools", "search", "add", "two", "numbers").stdout.splitlines()[1].startswith("add")
+    assert json.loads(elsewhere.run("tools", "show", "add").stdout)["tool_id"] == "add"
+
+
+def test_an_approval(elsewhere: Elsewhere):
+    refused = elsewhere.run("call", "wipe", "path=x")
+    assert refused.returncode == 8
+    (request,) = elsewhere.json("approvals", "list")
+    assert "wipe" in elsewhere.run("approvals", "show", request["approval_id"]).stdout
+    assert "approved" in elsewhere.run("approvals", "approve", request["approval_id"]).stdout
+    made = elsewhere.run("call", "wipe", "path=x", "--approval", request["approval_id"])
+    assert (made.returncode, made.stdout.strip()) == (0, "wiped x")
+
+
+def test_mistakes_are_explained(tmp_path: Path, server: RunningServer, elsewhere: Elsewhere):
+    assert elsewhere.run("call", "nothing").returncode == 3
+    assert elsewhere.run("call", "add", "a=x").returncode == 2
+    without = Elsewhere(tmp_path, server.url, None).run("tools", "list")
+    assert without.returncode == 2 and "FERRULE_TOKEN" in without.stderr
+    nobody = Elsewhere(tmp_path, f"http://127.0.0.1:{free_port()}", None).run("tools", "list")
+    assert nobody.returncode == 10 and "cannot be reached" in nobody.stderr
+    assert "Traceback" not in without.stderr + nobody.stderr

@@ -1,0 +1,60 @@
+"""A process of a fleet: it makes calls in a bucket with a shared limit, and writes down when each begins and ends."""
+
+import asyncio
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
+from ferrule.concurrency.fleet import StoreLeases
+from ferrule.store import ToolKnowledgeStore
+
+LEASE_SECONDS = 2.0
+
+
+async def main(url: str, log: str, limit: int, callers: int, calls: int) -> None:
+    """Each of the callers makes so many calls, one after the other."""
+    config = ConcurrencyConfig(
+        bucket_limits={"pay": limit}, shared=True, lease_seconds=LEASE_SECONDS, default_timeout=300, max_concurrent=50
+    )
+    controller = ToolConcurrencyController(config)
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def call_repeatedly() -> None:
+        for _ in range(calls):
+            async with controller.slot("pay"):
+                os.write(file, f"{time.monotonic()} {os.getpid()} 1\n".encode())
+                await asyncio.sleep(0.002)
+                os.write(file, f"{time.monotonic()} {os.getpid()} -1\n".encode())
+
+    async with ToolKnowledgeStore(url, journal_directory=Path(log).with_suffix(f".{os.getpid()}")) as store:
+        controller.join_fleet(StoreLeases(store))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(callers):
+                group.create_task(call_repeatedly())
+        await controller.leave_fleet()
+
+
+def read_log(log: Path) -> list[tuple[float, int, int]]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [(float(at), int(pid), int(change)) for at, pid, change in (line.split() for line in lines)]
+
+
+def count_most_running(log: Path, killed: set[int]) -> int:
+    """How many calls ran together; the calls of a killed process ended with it, at the latest with its last line."""
+    lines = sorted(read_log(log))
+    last_line = {pid: at for at, pid, _ in lines if pid in killed}
+    running: Counter[int] = Counter()
+    most = 0
+    for at, pid, change in lines:
+        running[pid] += change
+        most = max(most, running.total())
+        if last_line.get(pid) == at:
+            del running[pid]
+    return most
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])))

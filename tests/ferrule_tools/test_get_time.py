@@ -1,0 +1,200 @@
+"""The tool `get_time`: the time anywhere, and calculations with dates."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule import ToolEngine, UnifiedToolLibrary
+from ferrule.agent import Agent
+from ferrule.errors import CallError, Retry
+from ferrule.models.offline import OfflineModel
+from ferrule.testing import ScriptedModel
+from ferrule_tools.time.get_time import describe_time
+
+NOW = datetime(2026, 3, 4, 9, 5, tzinfo=UTC)
+"""A Wednesday."""
+
+
+def answer(timezone=None, when=None, until=None, format=None, *, chinese=False):
+    return describe_time(NOW, timezone, when, until, format, chinese=chinese)
+
+
+# Through the engine and an agent
+
+
+async def test_the_bundled_tool_knows_the_time_of_a_city():
+    async with ToolEngine() as engine:
+        result = await engine.execute("get_time", {"timezone": "Tokyo"})
+        assert result.output["zone"] == "Asia/Tokyo" and result.output["time"].endswith("+09:00")
+        assert "in Tokyo (UTC+09:00)" in result.output["text"]
+        nowhere = await engine.execute("get_time", {"timezone": "Tokio"})
+        assert nowhere.error == "No time zone is known for 'Tokio'. Did you mean 'tokyo'?"
+
+
+async def test_its_result_is_not_cacheable_and_may_be_polled():
+    async with ToolEngine() as engine:
+        spec = engine.registry.find_tool("get_time").spec
+        assert spec.effects.read_only and spec.effects.polling and not spec.effects.cacheable
+
+
+async def test_the_examples_of_its_spec_work():
+    async with ToolEngine() as engine:
+        spec = engine.registry.find_tool("get_time").spec
+        results = [await engine.execute("get_time", example) for example in spec.capabilities[0].examples]
+        assert all(result.is_success for result in results) and len(results) == 5
+        assert "纽约现在是" in results[1].output["text"]
+
+
+async def test_an_agent_may_ask_for_the_time_repeatedly():
+    model = ScriptedModel([{"name": "get_time", "arguments": {"timezone": "UTC"}}] * 4 + ["Late."])
+    async with UnifiedToolLibrary() as library:
+        result = await Agent(library, model).run("Tell me when it is late.")
+    assert result.text == "Late." and [step.is_success for step in result.steps] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments"),
+    [
+        ("what time is it in Beijing?", {"timezone": "Beijing"}),
+        ("what time is it?", {}),
+        ("东京现在几点？", {"timezone": "东京", "language": "Chinese"}),
+        ("how many days until 2026-12-25?", {"until": "2026-12-25"}),
+        ("What day is 2026-12-25?", {"when": "2026-12-25"}),
+        ("2026年12月25日是星期几？", {"when": "2026-12-25", "language": "Chinese"}),
+        ("how many days between 2026-01-01 and 2026-05-01?", {"when": "2026-01-01", "until": "2026-05-01"}),
+        ("What is the time difference between Tokyo and Paris?", {"timezone": "Tokyo", "other_place": "Paris"}),
+        ("how many hours is Sydney ahead of London", {"timezone": "Sydney", "other_place": "London"}),
+        (
+            "if it is 3pm in Tokyo what time is it in London?",
+            {"when": "3pm", "timezone": "Tokyo", "other_place": "London"},
+        ),
+        ("What time is it in Lima when it's 9:30 in Rome", {"when": "9:30", "timezone": "Rome", "other_place": "Lima"}),
+        ("convert 9am New York to Berlin time", {"when": "9am", "timezone": "New York", "other_place": "Berlin"}),
+        ("北京和纽约的时差是多少？", {"timezone": "北京", "other_place": "纽约", "language": "Chinese"}),
+        (
+            "东京下午3点是伦敦几点？",
+            {"timezone": "东京", "when": "下午3点", "other_place": "伦敦", "language": "Chinese"},
+        ),
+        ("离春节还有多少天？", {"until": "春节", "language": "Chinese"}),
+        ("when is Easter?", {"when": "next Easter"}),
+        ("when is thanksgiving this year", {"when": "next thanksgiving this year"}),
+        ("what time will it be in 3 hours?", {"when": "in 3 hours"}),
+        ("2小时后是几点", {"when": "2小时后", "language": "Chinese"}),
+        ("how many hours until midnight", {"until": "midnight"}),
+        ("how long ago was 2020-03-11?", {"when": "2020-03-11"}),
+        ("how many days until my flight on 2026-12-03", {"until": "2026-12-03"}),
+        ("how many days are left in this year?", {"until": "end of this year"}),
+        ("还有几天到圣诞节", {"until": "圣诞节", "language": "Chinese"}),
+        ("2027年国庆节是星期几", {"when": "next 2027年国庆节", "language": "Chinese"}),
+    ],
+)
+async def test_the_offline_model_fills_its_parameters(question, arguments):
+    async with UnifiedToolLibrary() as library:
+        result = await Agent(library, OfflineModel()).run(question)
+    assert [(step.tool_id, step.arguments) for step in result.steps] == [("get_time", arguments)]
+    assert result.steps[0].is_success
+
+
+# Answers
+
+
+def test_without_a_timezone_it_is_the_zone_of_the_machine(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    assert answer()["time"] == "2026-03-04T14:50:00+05:45"
+    assert answer()["text"] == "It is 14:50 on Wednesday, 4 March 2026 in Kathmandu (UTC+05:45)."
+
+
+# Differences
+
+
+def test_days_between_two_dates_are_counted():
+    difference = answer("UTC", "2026-01-01", "2026-05-01")
+    assert difference["difference"] == {"days": 120, "seconds": 120 * 86_400, "text": "120 days (17 weeks and 1 day)"}
+    assert difference["text"] == "From 1 January 2026 to 1 May 2026 it is 120 days (17 weeks and 1 day)."
+
+
+def test_until_prefers_a_day_in_the_future():
+    assert answer("UTC", None, "January 5")["until"].startswith("2027-01-05")
+    assert answer("UTC", "January 5")["time"].startswith("2026-01-05")
+
+
+def test_hours_are_real_time():
+    night = answer("Berlin", "2026-03-29 01:00", "2026-03-29 04:00")
+    assert night["difference"]["seconds"] == 2 * 3600 and night["difference"]["text"] == "2 hours"
+
+
+def test_the_sentence_has_the_weekday_and_the_distance():
+    assert answer("UTC", "2026-12-25")["text"] == (
+        "25 December 2026 is a Friday, 296 days (42 weeks and 2 days) from today."
+    )
+    assert answer("UTC", "2026-03-01")["text"] == "1 March 2026 was a Sunday, 3 days ago."
+    assert answer("UTC", "12月25日", chinese=True)["text"] == "2026年12月25日是星期五，296天（42周零2天）后。"
+
+
+async def test_the_sentence_is_in_the_requested_language():
+    async with ToolEngine() as engine:
+        chinese = await engine.execute("get_time", {"timezone": "Asia/Tokyo", "language": "zh"})
+        english = await engine.execute("get_time", {"timezone": "东京", "language": "en"})
+    assert chinese.output["text"].startswith("现在是") and chinese.output["weekday"].startswith("星期")
+    assert english.output["text"].startswith("It is ")
+
+
+def test_two_places_are_compared():
+    def compare(timezone, other, when=None, *, chinese=False):
+        return describe_time(NOW, timezone, when, None, None, other, chinese=chinese)["text"]
+
+    assert compare("Tokyo", "paris") == "Tokyo is 8 hours ahead of Paris: 18:05 in Tokyo is 10:05 in Paris."
+    assert compare("Paris", "Kathmandu", "2026-07-01") == (
+        "Paris is 3 hours and 45 minutes behind Kathmandu: 00:00 in Paris is 03:45 in Kathmandu."
+    )
+    assert compare("Rome", "Berlin") == "Rome has the same time as Berlin: 10:05 in Rome is 10:05 in Berlin."
+    assert compare("Tokyo", "London", "3pm") == "15:00 in Tokyo is 06:00 in London."
+    assert compare("Tokyo", "New York", "9am") == "09:00 in Tokyo is 19:00 in New York the day before."
+    assert compare("Los Angeles", "Sydney", "20:00") == "20:00 in Los Angeles is 15:00 in Sydney the next day."
+    assert compare("北京", "纽约", chinese=True) == "北京比纽约早13小时：北京17:05，纽约04:05。"
+    assert compare("北京", "纽约", "上午9点", chinese=True) == "北京09:00是纽约前一天20:00。"
+
+
+def test_the_time_until_a_holiday_is_counted_from_today():
+    assert answer("UTC", None, "christmas")["text"] == ("It is 296 days (42 weeks and 2 days) until 25 December 2026.")
+    assert answer("UTC", None, "春节", chinese=True)["text"] == "离2027年2月6日还有339天（48周零3天）。"
+
+
+def test_days_near_today_are_told_as_such_and_long_lengths_in_years():
+    assert answer("UTC", "tomorrow")["text"] == "Tomorrow is Thursday, 5 March 2026."
+    assert answer("UTC", "昨天", chinese=True)["text"] == "昨天是2026年3月3日，星期二。"
+    assert answer("UTC", "1990-05-17")["text"] == (
+        "17 May 1990 was a Thursday, 13,075 days (35 years and 291 days) ago."
+    )
+    assert answer("UTC", None, "midnight")["text"] == "It is 14 hours 55 minutes until 5 March 2026 00:00."
+
+
+# Formats and hostile input
+
+
+def test_the_time_can_be_formatted():
+    assert answer("UTC", None, None, "%d.%m.%Y %H:%M")["formatted"] == "04.03.2026 09:05"
+    assert answer("UTC", None, None, "unix")["formatted"] == "1772615100"
+    assert answer("Tokyo", None, None, "rfc2822")["formatted"] == "Wed, 04 Mar 2026 18:05:00 +0900"
+
+
+@pytest.mark.parametrize("format", ["%1000000000d", "%-d", "%", "no sign in it", "%Y" * 80])
+def test_a_format_cannot_ask_for_a_gigabyte(format):
+    with pytest.raises(Retry, match="is not a format"):
+        answer("UTC", None, None, format)
+
+
+@settings(deadline=None)
+@given(
+    place=st.none() | st.text(max_size=30),
+    when=st.none() | st.text(max_size=30) | st.text("0123456789年月日周后前天 +-:./dayswekmonthnext下上", max_size=40),
+)
+def test_any_input_gets_an_answer_or_an_error_with_a_reason(place, when):
+    try:
+        result = answer(place, when)
+    except CallError as refusal:
+        assert str(refusal)
+    else:
+        assert datetime.fromisoformat(result["time"]) and result["text"]

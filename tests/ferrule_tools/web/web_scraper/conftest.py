@@ -1,0 +1,25 @@
+"""Reading pages takes a process that takes a second to start, so the tests of a module share one."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.ferrule_tools.web.web_scraper.server import Site, site
+
+pytest.importorskip("trafilatura", reason='trafilatura is not installed: pip install "ferrule[scrape]"')
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def web(runner: asyncio.Runner) -> Iterator[Site]:
+    """A site whose pages each test says anew."""
+    opening = site({})
+    opened = runner.run(opening.__aenter__())
+    yield opened
+    runner.run(opening.__aexit__(None, None, None))

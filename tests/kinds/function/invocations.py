@@ -1,0 +1,60 @@
+"""Building by hand what the engine builds for an executor, and looking at processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ferrule.core.call import Invocation, Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.spec import Isolation, Limits, Tool, ToolCapability, ToolSpec
+
+
+class Target:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def function(self, action: str, /) -> Callable[..., Any]:
+        return self._function
+
+
+async def no_other_tools(tool_name: str, params: dict[str, Any], action: str | None, /) -> ToolExecutionResult:
+    raise AssertionError(f"nobody expected a call of {tool_name!r}")
+
+
+def invocation_of(
+    function: Callable[..., Any],
+    params: dict[str, Any] | None = None,
+    *,
+    isolation: Isolation = "auto",
+    report: Callable[[Progress], None] = lambda progress: None,
+    context: ToolExecutionContext | None = None,
+    call_tool: Any = no_other_tools,
+) -> Invocation:
+    name = getattr(function, "__name__", "it")
+    capability = ToolCapability(name=name, description="")
+    spec = ToolSpec(tool_id=name, capabilities=[capability], limits=Limits(isolation=isolation))
+    return Invocation(
+        call_id="call-1",
+        tool=Tool(spec=spec, handler="function", target=Target(function)),
+        capability=capability,
+        params=params or {},
+        context=context or ToolExecutionContext(),
+        report=report,
+        call_tool=call_tool,
+    )
+
+
+def is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self").exists():
+        try:
+            return stat.read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        except OSError:
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

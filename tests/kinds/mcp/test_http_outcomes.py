@@ -1,0 +1,134 @@
+"""Calls over HTTP that are not answered properly: what is repeated, and what is left in doubt."""
+
+import json
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ferrule.kinds.mcp.config import McpServerConfig
+from tests.http.local_server import Answer, Request, local_server
+from tests.kinds.mcp.mcp_servers import engine_for
+
+JSON = {"Content-Type": "application/json"}
+ACTIONS = [
+    {"name": "pay", "inputSchema": {"type": "object"}},
+    {"name": "read", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}},
+]
+OK = {"content": [{"type": "text", "text": "done"}]}
+
+
+def reply(request: Request, result: dict[str, Any], **headers: str) -> Answer:
+    message = {"jsonrpc": "2.0", "id": json.loads(request.body)["id"], "result": result}
+    return 200, {**JSON, **headers}, json.dumps(message).encode()
+
+
+def fail(status: int, body: Any, **headers: str) -> Callable[[Request], Answer]:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return lambda request: (status, {**JSON, **headers}, text)
+
+
+class Payments:
+    """A server of 2025 with sessions; its first call of an action is answered as the test says."""
+
+    def __init__(self, first: Callable[[Request], Answer | None]) -> None:
+        self._first: Callable[[Request], Answer | None] | None = first
+        self.calls: list[str] = []
+        self.sessions = 0
+
+    def answer(self, request: Request) -> Answer | None:
+        if request.method != "POST":
+            return 405, {}, b""
+        message = json.loads(request.body)
+        method = message["method"]
+        if method == "initialize":
+            self.sessions += 1
+            info = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+            server = {"name": "payments", "version": "1"}
+            return reply(request, {**info, "serverInfo": server}, **{"Mcp-Session-Id": f"s{self.sessions}"})
+        if method == "tools/list":
+            return reply(request, {"tools": ACTIONS})
+        if method == "tools/call":
+            self.calls.append(message["params"]["name"])
+            first, self._first = self._first, None
+            return first(request) if first is not None else reply(request, OK)
+        if "id" not in message:
+            return 202, {}, b""
+        return reply(request, {}) if method == "ping" else fail(400, b"no such method")(request)
+
+
+@asynccontextmanager
+async def payments(first: Callable[[Request], Answer | None]) -> Any:
+    server = Payments(first)
+    async with (
+        local_server(server.answer) as listener,
+        engine_for(McpServerConfig(url=f"{listener.url}/mcp", kind="http", trusted=True)) as engine,
+    ):
+        yield engine, server
+
+
+def rpc_error(code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+
+
+@pytest.mark.parametrize("body", [rpc_error(-32001, "Session not found"), b"gone"])
+async def test_a_call_is_repeated_when_the_server_says_that_it_does_not_know_the_session(body):
+    async with payments(fail(404, body)) as (engine, server):
+        result = await engine.execute("server", {}, action="pay")
+    assert (result.text, server.calls, server.sessions) == ("done", ["pay", "pay"], 2)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"error": "your session with the bank has ended"}, rpc_error(-32602, "no such payment session"), b"session"],
+)
+async def test_a_text_about_a_session_repeats_nothing(body):
+    async with payments(fail(400, body)) as (engine, server):
+        result = await engine.execute("server", {}, action="pay")
+        again = await engine.execute("server", {}, action="pay")
+    assert not result.is_success and again.is_success
+    assert server.calls == ["pay", "pay"], "one request for each call"
+    assert server.sessions == 2, "the next call uses a new session, in case the server has forgotten the old one"
+
+
+async def test_an_unknown_method_is_no_unknown_session():
+    async with payments(fail(404, rpc_error(-32601, "Method not found"))) as (engine, server):
+        result = await engine.execute("server", {}, action="pay")
+    assert not result.is_success and server.calls == ["pay"] and "outcome" not in result.metadata
+
+
+UNCLEAR: dict[str, Callable[[Request], Answer | None]] = {
+    "500": fail(500, b"oops"),
+    "500 with an error": fail(500, rpc_error(-32603, "internal error")),
+    "502": fail(502, b""),
+    "503": fail(503, b"", **{"Retry-After": "0"}),
+    "504": fail(504, b""),
+    "520": fail(520, b""),
+    "202": lambda request: (202, {}, b""),
+    "no JSON": lambda request: (200, JSON, b"<html>"),
+    "another type": lambda request: (200, {"Content-Type": "text/html"}, b"<html>"),
+    "no result": lambda request: reply(request, {"content": 5}),
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+async def test_an_answer_that_does_not_say_what_happened_leaves_the_outcome_unknown(name):
+    async with payments(UNCLEAR[name]) as (engine, server):
+        result = await engine.execute("server", {}, action="pay", timeout=60)
+    assert not result.is_success and result.metadata.get("outcome") == "unknown", result
+    assert server.calls == ["pay"]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_reading_is_repeated_after_the_error_of_a_gateway(status):
+    async with payments(fail(status, b"")) as (engine, server):
+        result = await engine.execute("server", {}, action="read")
+    assert result.is_success and server.calls == ["read", "read"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 429])
+async def test_a_call_that_was_refused_is_not_in_doubt(status):
+    async with payments(fail(status, b"no")) as (engine, server):
+        result = await engine.execute("server", {}, action="pay")
+    assert not result.is_success and "outcome" not in result.metadata and server.calls == ["pay"]

@@ -1,0 +1,258 @@
+"""MCP servers through the engine and the library: from a line in mcp.json to a call."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from ferrule import Agent, MCPServerSpec, ToolEngine, ToolEngineConfig, ToolType, UnifiedToolLibrary
+from ferrule.agent import AgentState
+from ferrule.kinds.mcp import servers as mcp_servers
+from ferrule.server import McpServer
+from ferrule.testing import ScriptedModel
+from tests.kinds.mcp.mcp_servers import RAW_SERVER, SDK_SERVER, engine_for, rough
+from tests.kinds.mcp.test_faults import is_running, numbers_in
+from tests.waiting import until
+
+SERVER = {"command": sys.executable, "args": [str(RAW_SERVER)]}
+SILENT = {"command": sys.executable, "args": [str(RAW_SERVER), "--silent"]}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # A busy machine may take long to import the SDK: discovery must not end before a server has listed its actions.
+    monkeypatch.setattr(mcp_servers, "DISCOVERY_TIMEOUT", 600.0)
+
+
+def engine_in(folder: Path, **servers: object) -> ToolEngine:
+    write(folder, **servers)
+    return ToolEngine(
+        ToolEngineConfig(
+            tools_directory=str(folder / "tools"),
+            skills_directories=(str(folder / "skills"),),
+            mcp_file=str(folder / "mcp.json"),
+            watch_for_changes=True,
+        )
+    )
+
+
+def write(folder: Path, **servers: object) -> None:
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+
+async def test_a_server_that_was_never_listed_is_discovered_before_a_call_is_refused(tmp_path: Path):
+    async with engine_in(tmp_path, maths={"command": sys.executable, "args": [str(SDK_SERVER)]}) as engine:
+        result = await engine.execute("maths__add", {"a": 1, "b": "2"})
+        assert result.output == {"result": 3}
+        assert engine.registry.find_tool("maths").spec.metadata["listed"]
+        [record] = await engine.query_call_records()
+    assert (record.tool_name, record.action, record.source) == ("maths", "add", "mcps")
+
+
+async def test_a_listed_server_is_not_started_until_it_is_called(tmp_path: Path):
+    async with engine_in(tmp_path, raw=SERVER) as engine:
+        await engine._servers.wait_until_listed("raw")
+    async with engine_in(tmp_path, raw=SERVER) as engine:
+        assert "echo" in [c.name for c in engine.registry.find_tool("raw").spec.capabilities]
+        assert not engine._servers.is_discovering and not engine.mcp.is_connected("raw")
+        assert (await engine.execute("raw", {"x": 1}, action="echo")).is_success
+        assert engine.mcp.is_connected("raw")
+
+
+async def test_a_dead_server_is_reported_and_stops_nobody(tmp_path: Path):
+    async with engine_in(tmp_path, dead={"command": "no-such-program"}, raw=SERVER) as engine:
+        assert (await engine.execute("raw__echo", {"x": 1})).is_success
+        await until(lambda: bool(engine.load_errors))
+        assert "no-such-program" in str(engine.load_errors[0])
+        assert (await engine.execute("echo", {"message": "x"})).is_success
+
+
+async def test_a_line_in_the_file_makes_a_server_callable_and_its_end_ends_it(tmp_path: Path):
+    async with engine_in(tmp_path) as engine:
+        write(tmp_path, raw=SERVER)
+        await until(lambda: "raw" in engine.registry)
+        assert (await engine.execute("raw__echo", {"x": 1})).is_success
+        write(tmp_path)
+        await until(lambda: "raw" not in engine.registry)
+        await until(lambda: not engine.mcp.is_connected("raw"))
+
+
+async def test_what_a_server_listed_outlives_a_reload_even_where_nothing_can_be_kept(tmp_path: Path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "no-folder"))
+    rough = {"command": sys.executable, "args": [str(RAW_SERVER)]}
+    async with engine_in(tmp_path, rough=rough) as engine:
+        assert (await engine.execute("rough__echo", {"x": 1})).is_success
+        write(tmp_path, rough=rough, other={"command": "no-such-program"})
+        await engine.reload()
+        assert (await engine.execute("rough", {"x": 2}, action="echo")).is_success
+
+
+async def test_a_server_whose_entry_was_disabled_or_changed_is_ended(tmp_path: Path):
+    note = tmp_path / "children"
+    rough = {"command": sys.executable, "args": [str(RAW_SERVER), "--child", str(note)]}
+    async with engine_in(tmp_path, rough=rough, other=rough) as engine:
+        await engine._servers.wait_until_listed()
+        await until(lambda: len(numbers_in(note)) == 4)
+        write(tmp_path, rough={**rough, "disabled": True}, other={"command": "no-such-program"})
+        await engine.reload()
+        await until(lambda: not any(map(is_running, numbers_in(note))))
+        assert not engine.mcp.is_connected("rough")
+
+
+async def test_a_server_that_is_added_while_another_one_starts_is_callable_immediately(tmp_path: Path):
+    async with engine_in(tmp_path, slow=SILENT) as engine:
+        write(tmp_path, slow=SILENT, raw=SERVER)
+        await until(lambda: "raw" in engine.registry)
+        await until(lambda: engine.mcp.is_connected("raw"))
+        assert engine.registry.find_tool("raw").spec.metadata["listed"]
+        assert (await engine.execute("raw", {"x": 1}, action="echo")).is_success
+
+
+async def test_a_call_waits_only_for_the_server_it_names(tmp_path: Path):
+    async with engine_in(tmp_path, slow=SILENT, raw=SERVER) as engine:
+        assert (await engine.execute("raw__echo", {"x": 1})).is_success
+        assert engine._servers.is_discovering  # `slow` still is
+
+
+async def test_a_registered_server_is_asked_for_its_health(tmp_path: Path):
+    spec = MCPServerSpec(tool_id="raw", server_config=SERVER)
+    dead = MCPServerSpec(tool_id="dead", server_config={"command": "no-such-program"})
+    async with UnifiedToolLibrary(engine=engine_in(tmp_path)) as library:
+        assert (await library.register_mcp_server(spec)).success
+        assert (await library.register_mcp_server(dead)).success
+        healthy = await library.get_tool_health_status("raw")
+        assert (healthy["status"], healthy["answers"]) == ("healthy", {"mcps": True})
+        assert (await library.execute_tool("raw", "echo", {"x": 1})).is_success
+        assert (await library.get_tool_health_status("raw"))["recent_calls"] == 1
+        assert (await library.get_tool_health_status("dead"))["status"] == "unavailable"
+        assert (await library.get_tool_health_status("nothing"))["status"] == "unknown"
+
+
+@pytest.mark.parametrize(("name", "action"), [("raw__echo", None), ("raw", "echo"), ("raw__nothing", None)])
+async def test_a_call_of_a_library_does_not_wait_for_a_silent_server(tmp_path: Path, name: str, action: str | None):
+    async with UnifiedToolLibrary(engine=engine_in(tmp_path, slow=SILENT, raw=SERVER)) as library:
+        for _ in range(2):  # while `raw` is being listed, and when it has been
+            result = await library.execute_tool(name, action, {"x": 1})
+            assert (result.is_success, result.error_type) in ((True, None), (False, "tool_not_found"))
+            assert result.is_success is (name != "raw__nothing")
+            assert library.engine.is_discovering  # `slow` still is
+
+
+async def test_a_name_is_waited_for_until_one_server_lists_it(tmp_path: Path):
+    async with engine_in(tmp_path, slow=SILENT, raw=SERVER) as engine:
+        await engine.wait_for_discovery("stray")  # an action of `raw`
+        assert engine.is_discovering
+
+
+async def test_a_client_does_not_wait_for_a_silent_server(tmp_path: Path):
+    library = UnifiedToolLibrary(engine=engine_in(tmp_path, slow=SILENT, raw=SERVER))
+    async with library, Client(McpServer(library).server()) as client:
+        result = await client.call_tool("raw__echo", {"x": 1})
+        assert not result.is_error
+        assert library.engine.is_discovering
+
+
+async def test_an_agent_does_not_wait_for_a_silent_server(tmp_path: Path):
+    model = ScriptedModel([{"name": "raw__echo", "arguments": {"x": 1}}, "done"])
+    trusted = {**SERVER, "trusted": True}
+    async with UnifiedToolLibrary(engine=engine_in(tmp_path, slow=SILENT, raw=trusted)) as library:
+        assert (await Agent(library, model).run("Echo.")).state is AgentState.FINISHED
+        [record] = await library.engine.query_call_records()
+        assert (record.tool_name, record.is_success) == ("raw", True)
+        assert library.engine.is_discovering
+
+
+# Servers that a program registers without saying what they can do
+
+
+def undeclared(**entry: Any) -> MCPServerSpec:
+    return MCPServerSpec(tool_id="raw", description="A server.", server_config=entry or SERVER)
+
+
+async def test_a_registered_server_without_declared_actions_lists_them_on_first_use():
+    async with UnifiedToolLibrary() as library:
+        assert (await library.register_mcp_server(undeclared())).success
+        result = await library.execute_tool("raw", "echo", {"x": 1})
+        assert result.is_success and result.text == '{"x": 1}'
+        spec = await library.get_tool_by_id("raw")
+        assert spec is not None and "echo" in [capability.name for capability in spec.capabilities]
+        assert spec.description == "A server."
+
+
+@pytest.mark.parametrize(
+    "lookup",
+    [
+        lambda library: library.get_all_tools(),
+        lambda library: library.get_tools_by_type(ToolType.MCP_SERVER),
+        lambda library: library.get_tool_by_id("raw"),
+        lambda library: library.get_tool_description_for_agent("raw"),
+        lambda library: library.get_all_tools_description_for_agent(),
+        lambda library: library.get_tool_usage_examples("raw"),
+    ],
+)
+async def test_lists_and_descriptions_of_tools_wait_for_a_registered_server_to_list_its_actions(lookup: Any):
+    async with UnifiedToolLibrary() as library:
+        await library.register_mcp_server(undeclared())
+        assert "echo" in str(await lookup(library))
+
+
+async def test_a_list_of_tools_does_not_wait_long_for_a_silent_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("ferrule.engine.engine.LISTING_TIMEOUT", 0.01)
+    async with UnifiedToolLibrary(engine=engine_in(tmp_path, slow=SILENT)) as library:
+        assert "calculator" in [spec.tool_id for spec in await library.get_all_tools()]
+        assert await library.get_tool_by_id("calculator") is not None
+        assert library.engine.is_discovering
+
+
+async def test_a_server_that_was_registered_before_the_library_was_opened_is_listed_too():
+    library = UnifiedToolLibrary()
+    await library.register_mcp_server(undeclared())
+    async with library:
+        assert (await library.execute_tool("raw__echo", None, {"x": 1})).is_success
+
+
+async def test_an_agent_is_offered_the_actions_of_a_registered_server_once_it_is_listed():
+    model = ScriptedModel(["done"])
+    async with UnifiedToolLibrary() as library:
+        await library.register_mcp_server(undeclared())
+        await library.engine.wait_for_discovery("raw")
+        await Agent(library, model).run("Echo.")
+    assert "raw__echo" in str(model.requests[0].tools)
+
+
+async def test_a_server_that_could_not_be_listed_is_tried_again_by_the_next_call(tmp_path: Path):
+    program = tmp_path / "server"
+    async with UnifiedToolLibrary() as library:
+        await library.register_mcp_server(undeclared(command=str(program)))
+        failed = await library.execute_tool("raw", "echo", {})
+        assert failed.error_type == "tool_not_found"
+        program.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{RAW_SERVER}'\n")
+        program.chmod(0o755)
+        for _ in range(300):  # after a failure, the client waits a little before it tries again
+            if (result := await library.execute_tool("raw", "echo", {})).is_success:
+                break
+            await asyncio.sleep(0.1)
+    assert result.is_success
+
+
+async def test_the_defaults_of_a_server_are_not_sent(tmp_path: Path):
+    nested = {"type": "object", "properties": {"deep": {"type": "boolean", "default": True}}}
+    properties = {
+        "text": {"type": "string"},
+        "limit": {"type": "integer", "default": 10},
+        "unit": {"type": "string", "default": "km"},
+        "options": nested,
+    }
+    schema = {"type": "object", "properties": properties, "required": ["text", "unit"]}
+    actions = tmp_path / "actions.json"
+    actions.write_text(json.dumps([{"name": "search", "inputSchema": schema}]))
+    async with engine_for(rough("--actions", actions)) as engine:
+        result = await engine.execute("server", {"text": "tea", "options": {}}, action="search")
+    # A required parameter must be sent, so its default is better than an error.
+    assert json.loads(result.text) == {"text": "tea", "options": {}, "unit": "km"}

@@ -1,0 +1,144 @@
+"""A server on the SDK behind each kind of connection."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from ferrule.core.call import Progress
+from ferrule.core.content import Audio, Image, Resource, Text
+from ferrule.core.elicitation import Elicitation
+from ferrule.kinds.mcp.config import McpServerConfig
+from ferrule.kinds.mcp.listing import ServerListing
+from tests.kinds.mcp.mcp_servers import (
+    SDK_SERVER,
+    engine_for,
+    executor_for,
+    free_port,
+    program,
+    serving,
+    tool,
+)
+from tests.waiting import until
+
+LISTENING = ["http", "sse", "ws"]
+ALL = ["stdio", "stdio-2025", *LISTENING]
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[dict[str, str]]:
+    with serving("http") as http, serving("sse") as sse, serving("ws") as ws:
+        yield {"http": http, "sse": sse, "ws": ws}
+
+
+def config_of(kind: str, addresses: dict[str, str], **more: Any) -> McpServerConfig:
+    if kind in addresses:
+        return McpServerConfig(url=addresses[kind], **more)
+    return program(SDK_SERVER, *(["--legacy"] if kind == "stdio-2025" else []), **more)
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_every_transport_carries_results_progress_failures_and_cancellation(kind, addresses, tmp_path):
+    note = tmp_path / "note"
+    seen: list[Progress] = []
+    async with engine_for(config_of(kind, addresses)) as engine:
+        sums = await asyncio.gather(*(engine.execute("server", {"a": n, "b": 1}, action="add") for n in range(20)))
+        counted = await engine.execute("server", {"to": 2}, action="count", on_progress=seen.append)
+        failed = await engine.execute("server", {"message": "too bad"}, action="fail")
+        slow = asyncio.create_task(engine.execute("server", {"note": str(note)}, action="slow"))
+        await until(lambda: note.exists() and note.read_text() == "started")
+        slow.cancel()
+        again = await engine.execute("server", {"a": 1, "b": 1}, action="add")
+        await until(lambda: note.read_text() == "cancelled")
+    assert [result.output for result in sums] == [{"result": n + 1} for n in range(20)]
+    assert counted.text == "done" and [(p.fraction, p.message) for p in seen] == [(0.5, "at 1"), (1.0, "at 2")]
+    assert (failed.error_type, failed.error) == ("execution_error", "Error executing tool fail: too bad")
+    assert slow.cancelled() and again.output == {"result": 2}
+
+
+@pytest.mark.parametrize("kind", ["stdio-2025", *LISTENING])
+@pytest.mark.parametrize("value", ["half a \ud83d", [float("nan")]])
+async def test_arguments_that_cannot_be_sent_fail_their_call_and_no_other(kind, value, addresses, tmp_path):
+    async with engine_for(config_of(kind, addresses)) as engine:
+        other = asyncio.create_task(engine.execute("server", {"seconds": 0.3}, action="pause"))
+        await asyncio.sleep(0.1)
+        bad = await engine.execute("server", {"value": value}, action="anything")
+        assert (await other).text == "paused"
+    assert bad.error_type == "validation_error" and "cannot be sent" in (bad.error or "")
+
+
+@pytest.mark.parametrize("kind", ["http", "sse", "ws"])
+async def test_images_sounds_and_resources_come_along(kind, addresses):
+    async with engine_for(config_of(kind, addresses)) as engine:
+        result = await engine.execute("server", {}, action="pictures")
+    assert [type(part) for part in result.content] == [Text, Image, Audio, Resource, Resource]
+    assert result.content[1] == Image(data=b"png", mime_type="image/png")
+    assert result.content[4] == Resource(uri="memo://1", text="remember", mime_type="text/plain")
+
+
+@pytest.mark.parametrize("kind", ["stdio-2025", "ws"])
+async def test_a_user_is_asked_what_the_server_wants_to_know(kind, addresses):
+    questions: list[Elicitation] = []
+
+    async def ask(question: Elicitation) -> dict[str, Any] | None:
+        questions.append(question)
+        return {"name": "Ada"} if len(questions) == 1 else None
+
+    async with engine_for(config_of(kind, addresses), on_elicit=ask) as engine:
+        answered = await engine.execute("server", {}, action="greet")
+        declined = await engine.execute("server", {}, action="greet")
+    assert answered.text == "Hello Ada" and declined.text == "decline"
+    assert questions[0].message == "Who are you?" and questions[0].tool_id == "server"
+    assert questions[0].schema is not None and list(questions[0].schema["properties"]) == ["name", "greeting"]
+
+
+async def test_a_server_that_asks_when_nobody_can_be_asked_fails_the_call(addresses):
+    async with engine_for(config_of("http", addresses)) as engine:
+        result = await engine.execute("server", {}, action="greet")
+    assert not result.is_success and "elicitation" in (result.error or "").lower()
+
+
+@pytest.mark.parametrize("kind", ["stdio-2025", "http"])
+async def test_new_actions_are_announced_when_the_server_tells(kind, addresses):
+    listings: list[ServerListing] = []
+    async with engine_for(
+        config_of(kind, addresses), on_listing=lambda tool_id, listing: listings.append(listing)
+    ) as engine:
+        await engine.execute("server", {}, action="grow")
+        await until(lambda: len(listings) == 2)
+    names = [{capability.name for capability in listing.capabilities} for listing in listings]
+    assert names[1] - names[0] == {"grown"}
+
+
+async def test_what_a_server_says_about_itself_and_its_actions(addresses):
+    async with executor_for() as executor:
+        listing = await executor.connect(tool(config_of("ws", addresses)))
+        actions = {capability.name: capability for capability in listing.capabilities}
+    assert (listing.server_name, listing.server_version) == ("test-server", "7.1")
+    assert (listing.protocol_version, listing.instructions) == ("2026-07-28", "Use me in tests.")
+    assert actions["add"].annotations == {"readOnlyHint": True}
+    assert actions["environment"].annotations["destructiveHint"] is True
+    assert actions["add"].schema["required"] == ["a", "b"]
+    assert actions["add"].output is not None and actions["add"].output["properties"]["result"]["type"] == "integer"
+
+
+async def test_sse_is_found_when_an_address_does_not_say_what_it_is(addresses):
+    config = McpServerConfig(url=addresses["sse"].replace("/sse", "/ss%65"))
+    assert config.transport_kinds == ("http", "sse")
+    async with executor_for() as executor:
+        assert (await executor.connect(tool(config))).server_name == "test-server"
+
+
+async def test_a_call_that_its_server_never_saw_is_not_in_doubt():
+    port = free_port()
+    with serving("http", "--legacy", port=port) as address:
+        stack = AsyncExitStack()
+        engine = await stack.enter_async_context(engine_for(McpServerConfig(url=address, kind="http")))
+    with serving("http", "--legacy", port=port):  # another one, that does not know our session
+        forgotten = await engine.execute("server", {"to": 1}, action="count")
+    gone = await engine.execute("server", {"to": 1}, action="count")
+    await stack.aclose()
+    assert forgotten.is_success
+    assert "the call was not sent" in (gone.error or "") and "outcome" not in gone.metadata

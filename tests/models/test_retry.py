@@ -1,0 +1,209 @@
+"""Timeouts and retries of models."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from ferrule.agent.run import BudgetedModel, RunBudget
+from ferrule.batch.waiting_model import WaitingModel
+from ferrule.core.messages import user_message
+from ferrule.core.model import can_end_reply, can_reason
+from ferrule.errors import ModelRefused, ModelUnavailable, SetupError
+from ferrule.models import AnthropicModel, ModelReply, ModelRequest, OpenAIModel, RetryingModel
+from ferrule.testing import RecordingModel, ScriptedModel
+from tests.models.model_server import HANG, Answer, chunks, claude, completion, failure, model_server, text_block
+from tests.waiting import until
+
+QUESTION = ModelRequest(messages=[user_message("1 + 2?")])
+
+
+class Waits(list[float]):
+    """Sleeps that take no time."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+async def test_a_server_that_fails_is_asked_again():
+    waits = Waits()
+    async with model_server(failure(500, "oh"), failure(429, "slow", retry_after="7"), completion("3")) as server:
+        model = RetryingModel(OpenAIModel("m", base_url=server.openai), sleep=waits.sleep, jitter=lambda: 1.0)
+        reply = await model.generate(QUESTION)
+        await model.aclose()
+    assert reply.text == "3" and len(server.requests) == 3
+    assert waits == [0.5, 7.0]
+
+
+async def test_waits_double_up_to_max_wait_and_attempts_are_limited():
+    waits = Waits()
+    failing = ScriptedModel([ModelUnavailable("busy")], loop=True)
+    model = RetryingModel(failing, attempts=5, max_wait=3.0, sleep=waits.sleep, jitter=lambda: 1.0)
+    with pytest.raises(ModelUnavailable, match="busy"):
+        await model.generate(QUESTION)
+    assert waits == [0.5, 1.0, 2.0, 3.0] and len(failing.requests) == 5
+
+
+async def test_jitter_takes_up_to_half_of_a_wait():
+    waits = Waits()
+    model = RetryingModel(ScriptedModel([ModelUnavailable("busy"), "3"]), sleep=waits.sleep, jitter=lambda: 0.0)
+    await model.generate(QUESTION)
+    assert waits == [0.25]
+
+
+async def test_a_refusal_is_final():
+    scripted = ScriptedModel([ModelRefused("no"), "3"])
+    with pytest.raises(ModelRefused):
+        await RetryingModel(scripted).generate(QUESTION)
+    assert len(scripted.requests) == 1
+
+
+async def test_a_retry_after_above_max_wait_fails_immediately():
+    scripted = ScriptedModel([ModelUnavailable("tomorrow", retry_after=86_400), "3"])
+    with pytest.raises(ModelUnavailable) as caught:
+        await RetryingModel(scripted).generate(QUESTION)
+    assert caught.value.retry_after == 86_400 and len(scripted.requests) == 1
+
+
+async def test_a_model_that_times_out_is_asked_again():
+    async with model_server(HANG, completion("3")) as server:
+        model = RetryingModel(OpenAIModel("m", base_url=server.openai), timeout=3, first_wait=0.01)
+        assert (await model.generate(QUESTION)).text == "3"
+        await asyncio.wait_for(server.client_left.wait(), 30)
+        await model.aclose()
+
+
+async def test_a_timeout_error_says_how_long_it_waited():
+    async with model_server(HANG) as server:
+        model = RetryingModel(AnthropicModel("c", base_url=server.url), timeout=0.5, attempts=1)
+        with pytest.raises(ModelUnavailable, match=r"'anthropic:c' did not answer within 0\.5 s"):
+            await model.generate(QUESTION)
+        await model.aclose()
+
+
+async def test_there_is_no_retry_after_text_was_streamed():
+    pieces: list[str] = []
+    cut = Answer(events=chunks({"content": "It is"}, finish=None)[:1], then="cut")
+    async with model_server(cut, Answer(events=chunks({"content": "It is 3."}))) as server:
+        model = RetryingModel(OpenAIModel("m", base_url=server.openai), first_wait=0.01)
+        with pytest.raises(ModelUnavailable):
+            await model.generate(QUESTION, pieces.append)
+        await model.aclose()
+    assert pieces == ["It is"] and len(server.requests) == 1
+
+
+async def test_a_stream_that_breaks_before_any_text_is_retried():
+    pieces: list[str] = []
+    cut = Answer(events=chunks({"role": "assistant"}, finish=None)[:1], then="cut")
+    async with model_server(cut, Answer(events=chunks({"content": "3"}))) as server:
+        model = RetryingModel(OpenAIModel("m", base_url=server.openai), first_wait=0.01)
+        assert (await model.generate(QUESTION, pieces.append)).text == "3"
+        await model.aclose()
+    assert pieces == ["3"]
+
+
+@pytest.mark.parametrize("hangs", [HANG, Answer(events=chunks({"content": "It"}, finish=None)[:1], then="hang")])
+async def test_a_cancelled_request_ends_and_closes_its_connection(hangs):
+    async with model_server(hangs) as server:
+        model = RetryingModel(OpenAIModel("m", base_url=server.openai))
+        task = asyncio.create_task(model.generate(QUESTION, print if hangs.events else None))
+        await until(lambda: server.requests)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.client_left.wait(), 30)
+        await model.aclose()
+
+
+async def test_a_cancelled_stream_of_claude_closes_its_connection():
+    has_text = asyncio.Event()
+    begun = Answer(events=claude(text_block("It is"), stop_reason=None).events, then="hang")
+    async with model_server(begun) as server:
+        model = RetryingModel(AnthropicModel("c", base_url=server.url))
+        task = asyncio.create_task(model.generate(QUESTION, lambda _: has_text.set()))
+        await asyncio.wait_for(has_text.wait(), 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.client_left.wait(), 30)
+        await model.aclose()
+
+
+async def test_a_wait_between_attempts_can_be_cancelled():
+    is_waiting = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        is_waiting.set()
+        await asyncio.Event().wait()
+
+    model = RetryingModel(ScriptedModel([ModelUnavailable("busy", retry_after=50)], loop=True), sleep=sleep)
+    task = asyncio.create_task(model.generate(QUESTION))
+    await asyncio.wait_for(is_waiting.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_retries_are_logged(caplog):
+    model = RetryingModel(ScriptedModel([ModelUnavailable("busy"), "3"]), first_wait=0.001)
+    with caplog.at_level(logging.WARNING, "ferrule.models"):
+        await model.generate(QUESTION)
+    assert "attempt=<1>" in caplog.text and "error=<busy>" in caplog.text
+
+
+async def test_a_timeout_error_of_the_model_itself_is_not_changed():
+    with pytest.raises(TimeoutError, match="mine"):
+        await RetryingModel(ScriptedModel([TimeoutError("mine")])).generate(QUESTION)
+
+
+async def test_a_model_without_anything_to_close_can_be_closed():
+    class Plain:
+        name = "plain"
+
+        async def generate(self, request, on_text=None):
+            return ModelReply(text="3")
+
+    model = RetryingModel(Plain())
+    await model.aclose()
+    assert model.name == "plain"
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"attempts": 0}])
+def test_invalid_settings_are_errors(wrong):
+    with pytest.raises(SetupError, match="at least 1 attempt"):
+        RetryingModel(ScriptedModel([]), **wrong)
+
+
+async def test_text_that_its_receiver_takes_back_does_not_prevent_another_attempt():
+    class Receiver:
+        text = ""
+        restarts = 0
+
+        def __call__(self, piece: str) -> None:
+            self.text += piece
+
+        def restart(self) -> bool:
+            self.text, self.restarts = "", self.restarts + 1
+            return True
+
+    receiver, waits = Receiver(), Waits()
+    cut = Answer(events=chunks({"content": "It is"})[:1], then="cut")
+    async with model_server(cut, Answer(events=chunks({"content": "It is 3."}))) as server:
+        model = RetryingModel(OpenAIModel("m", base_url=server.openai), sleep=waits.sleep)
+        assert model.can_end_reply
+        reply = await model.generate(QUESTION, receiver)
+        await model.aclose()
+    assert (reply.text, receiver.text, receiver.restarts) == ("It is 3.", "It is 3.", 1)
+
+
+def test_a_wrapper_has_the_abilities_of_its_model(tmp_path: Path):
+    class EndingModel(ScriptedModel):
+        can_reason = False
+        can_end_reply = True
+
+    model = EndingModel(["hello"])
+    for wrapper in (RetryingModel(model), WaitingModel(model), BudgetedModel(model, RunBudget())):
+        assert (wrapper.name, can_reason(wrapper), can_end_reply(wrapper)) == (model.name, False, True)
+    recording = RecordingModel(model, tmp_path / "replies.json")
+    assert (can_reason(recording), can_end_reply(recording)) == (False, False)  # a recorded reply is complete

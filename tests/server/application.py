@@ -1,0 +1,53 @@
+"""The application of the server in this process, with clients for it."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from ferrule import Orchestrator, Policy, UnifiedToolLibrary
+from ferrule.core.prices import PriceList
+from ferrule.policy.budgets import Budget
+from ferrule.server.tokens import Tokens
+
+
+class Site:
+    """The application in this process."""
+
+    def __init__(self, library: UnifiedToolLibrary, app: Any) -> None:
+        self.library, self._app = library, app
+
+    @asynccontextmanager
+    async def client(self, name: str, **grants: Any) -> AsyncIterator[httpx.AsyncClient]:
+        _, text = await Tokens(self.library.engine.store).create(name, **grants)
+        transport = httpx.ASGITransport(app=self._app)
+        headers = {"Authorization": f"Bearer {text}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
+            yield http
+
+
+@asynccontextmanager
+async def serve(
+    *things: Any,
+    policy: Policy | None = None,
+    server_policy: Policy | None = None,
+    model: Any = None,
+    models: Mapping[str, Any] | None = None,
+    store: str = "sqlite://",
+    prices: PriceList | None = None,
+    budgets: Sequence[Budget] = (),
+    **options: Any,
+) -> AsyncIterator[Site]:
+    from ferrule.server.app import create_app
+
+    library = UnifiedToolLibrary(policy=policy, store=store, prices=prices, budgets=budgets)
+
+    def answer_with(model: Any) -> Callable[[Any], Orchestrator]:
+        return lambda principal: Orchestrator(library, model, principal=principal, **options)
+
+    choices = {name: answer_with(each) for name, each in (models or {}).items()}
+    app = create_app(library, answer_with(model) if model is not None else None, models=choices, policy=server_policy)
+    async with library:
+        library.register(*things)
+        yield Site(library, app)

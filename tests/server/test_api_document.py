@@ -1,0 +1,41 @@
+"""The API does what its OpenAPI document says, whatever requests Schemathesis makes of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.server.serving import Project
+
+pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+pytest.importorskip("schemathesis", reason="pip install schemathesis")
+
+CONFIG = """
+# What a schema cannot say: that an API's document is one of OpenAPI.
+[[operations]]
+include-name = "POST /v1/tools"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "409", "422"]
+"""
+
+
+@pytest.mark.timeout(600)
+def test_schemathesis_finds_nothing(tmp_path: Path):
+    project = Project(tmp_path)
+    token = project.create_token("tester", "--role", "admin")
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    with project.serve() as server:
+        command = [
+            sys.executable,
+            "-m",
+            "schemathesis.cli",
+            "--config-file",
+            str(tmp_path / "schemathesis.toml"),
+            "run",
+        ]
+        command += [f"{server.url}/openapi.json", "--header", f"Authorization: Bearer {token}", "--no-color"]
+        command += ["--exclude-path", "/v1/events", "--phases", "coverage,fuzzing", "--max-examples", "2"]
+        command += ["--seed", "1", "--request-timeout", "60"]
+        report = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=500)
+        assert server.process.poll() is None
+    assert report.returncode == 0, report.stdout[-8_000:] + report.stderr

@@ -1,0 +1,194 @@
+"""Two servers on one Postgres store behind a balancer: any of them answers any request, whatever was killed."""
+
+import itertools
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ferrule.store.channel import MAX_PAYLOAD, pack_messages
+from tests.server.serving import Project, RunningServer
+from tests.store.conftest import postgres_cluster, postgres_url
+from tests.waiting import until_sync
+
+__all__ = ["postgres_cluster", "postgres_url"]
+
+
+@contextmanager
+def balance(servers: list[RunningServer]) -> Iterator[str]:
+    """A balancer of TCP connections: the servers take turns, and one that does not answer is left out."""
+    ports = itertools.cycle([int(server.url.rsplit(":", 1)[1]) for server in servers])
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        threading.Thread(target=_accept, args=(listener, ports, len(servers)), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def _accept(listener: socket.socket, ports: Iterator[int], servers: int) -> None:
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:  # the test has ended
+            return
+        for port in itertools.islice(ports, servers):
+            try:
+                server = socket.create_connection(("127.0.0.1", port))
+            except ConnectionRefusedError:
+                continue
+            threading.Thread(target=_pipe, args=(client, server), daemon=True).start()
+            break
+        else:
+            client.close()
+
+
+def _pipe(first: socket.socket, second: socket.socket) -> None:
+    with first, second, selectors.DefaultSelector() as selector:
+        selector.register(first, selectors.EVENT_READ, second)
+        selector.register(second, selectors.EVENT_READ, first)
+        while True:
+            for key, _ in selector.select():
+                try:
+                    data = key.fileobj.recv(65536)  # type: ignore[union-attr]
+                    key.data.sendall(data)
+                except OSError:
+                    return
+                if not data:
+                    return
+
+
+@pytest.fixture
+def project(tmp_path: Path, postgres_url: str) -> Project:
+    project = Project(tmp_path, store=postgres_url)
+    project.environment["XDG_STATE_HOME"] = str(tmp_path / "state")
+    return project
+
+
+@pytest.fixture
+def servers(project: Project) -> Iterator[list[RunningServer]]:
+    with project.serve() as first, project.serve() as second:
+        yield [first, second]
+
+
+def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Start something; the function that is returned waits for its result."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+
+    def wait() -> Any:
+        thread.join(60)
+        assert results, "the work has failed or takes too long"
+        return results[0]
+
+    return wait
+
+
+def ask(server: RunningServer, question: str) -> dict[str, Any]:
+    with server.client() as client:
+        response = client.post("/v1/ask", json={"question": question})
+        assert response.status_code == 200, response.text
+        return dict(response.json())
+
+
+def test_a_run_of_one_server_is_approved_and_resumed_on_another(servers: list[RunningServer], project: Project) -> None:
+    first, second = servers
+    run = ask(first, "wipe path=/data")
+    assert run["state"] == "waiting", run
+    with second.client() as client:
+        (request,) = client.get("/v1/approvals").json()["approvals"]
+        assert request["tool_id"] == "wipe"
+        client.post(f"/v1/approvals/{request['approval_id']}", json={"allowed": True}).raise_for_status()
+        answer = client.post(f"/v1/runs/{run['run_id']}/resume", json={}).json()
+    assert answer["state"] == "finished", answer
+    assert (project.folder / "wiped.txt").read_text() == "/data\n"
+
+
+def test_a_server_shows_what_happens_on_another_and_stops_it(servers: list[RunningServer], project: Project) -> None:
+    first, second = servers
+    events: list[str] = []
+
+    def watch() -> None:
+        with suppress(httpx.TransportError), second.client() as client, client.stream("GET", "/v1/events") as response:
+            for line in response.iter_lines():  # until the server ends
+                events.append(line)
+
+    threading.Thread(target=watch, daemon=True).start()
+    until_sync(lambda: ": connected" in events)
+
+    def is_told() -> bool:
+        with first.client() as client:
+            client.post("/v1/tools/add/call", json={"arguments": {"a": 1, "b": 2}}).raise_for_status()
+        return any("execution_completed" in line for line in events)
+
+    until_sync(is_told)
+    waiting = project.folder / "never"
+    with first.client() as client:
+        call = in_thread(
+            lambda: client.post("/v1/tools/wait_for/call", json={"arguments": {"path": str(waiting)}}).json()
+        )
+        until_sync(lambda: Path(f"{waiting}.started").exists())
+        with second.client() as other:
+            (record,) = other.get("/v1/calls", params={"status": "running"}).json()["calls"]
+            other.post(f"/v1/calls/{record['record_id']}/cancel").raise_for_status()
+        result = call()
+        assert result["error_type"] == "cancelled", result
+    assert Path(f"{waiting}.cancelled").exists()
+
+
+def test_clients_of_a_balancer_notice_no_killed_server(project: Project) -> None:
+    with project.serve() as first, project.serve() as second, balance([first, second]) as url:
+        transport = httpx.HTTPTransport(retries=3)
+        with httpx.Client(base_url=url, timeout=60, transport=transport) as client:
+            for number in range(10):
+                if number == 5:
+                    first.process.kill()
+                    first.process.wait()
+                response = client.post(
+                    "/v1/tools/note/call",
+                    json={"arguments": {"text": f"note {number}"}},
+                    headers={"Idempotency-Key": f"note-{number}", "Connection": "close"},
+                )
+                assert response.json()["is_success"], response.text
+            calls = client.get("/v1/calls", params={"tool_name": "note", "limit": 100}).json()["calls"]
+    assert len(calls) == 10
+    assert (project.folder / "notes.txt").read_text().splitlines() == [f"note {number}" for number in range(10)]
+
+
+def test_a_tool_that_one_server_cannot_reach_is_not_called_by_another(project: Project) -> None:
+    (project.folder / "tools" / "far.py").write_text(
+        "from ferrule import tool\n\n@tool(idempotent=False)\nasync def far() -> str:\n"
+        '    """Reach far."""\n    raise ConnectionError("nobody answers")\n'
+    )
+    with project.serve() as first, project.serve() as second, first.client() as one, second.client() as other:
+        for _ in range(5):
+            one.post("/v1/tools/far/call", json={"arguments": {}})
+        until_sync(
+            lambda: "rejected for a while" in other.post("/v1/tools/far/call", json={"arguments": {}}).json()["error"]
+        )
+
+
+def test_a_dead_servers_run_is_taken_over(project: Project) -> None:
+    with project.serve() as second:
+        with project.serve() as first:
+            run = ask(first, "wipe path=/data")
+            first.process.kill()
+            first.process.wait()
+        with second.client() as client:
+            (request,) = client.get("/v1/approvals").json()["approvals"]
+            client.post(f"/v1/approvals/{request['approval_id']}", json={"allowed": True}).raise_for_status()
+            answer = client.post(f"/v1/runs/{run['run_id']}/resume", json={}).json()
+        assert answer["state"] == "finished", answer
+    assert (project.folder / "wiped.txt").read_text() == "/data\n"
+
+
+def test_messages_are_packed_into_notifications_that_postgres_accepts() -> None:
+    messages: list[dict[str, Any]] = [{"text": "长" * 100, "number": number} for number in range(50)]
+    too_long = {"text": "x" * 10_000}
+    payloads = pack_messages("me", [*messages, too_long])
+    assert all(len(payload.encode()) <= MAX_PAYLOAD for payload in payloads)
+    assert len(payloads) < 10

@@ -1,0 +1,291 @@
+"""What a client must not reach: data of other tenants, more than its token allows, and a server after its token."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ferrule import ToolEngineConfig, UnifiedToolLibrary
+from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer, read_events
+from tests.waiting import until_sync
+
+pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    more = '[policy]\nrules = [{ verdict = "ask", tool = "wipe" }]'
+    return Project(tmp_path_factory.mktemp("project"), more=more)
+
+
+@pytest.fixture(scope="module")
+def admin_token(project: Project) -> str:
+    return project.create_token("admin", "--role", "admin")
+
+
+@pytest.fixture(scope="module")
+def server(project: Project, admin_token: str) -> Iterator[RunningServer]:
+    with project.serve() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: RunningServer, admin_token: str) -> Iterator[httpx.Client]:
+    with server.client(admin_token) as http:
+        yield http
+
+
+def create(admin: httpx.Client, name: str, **grants: object) -> str:
+    created = admin.post("/v1/tokens", json={"name": name, **grants})
+    assert created.status_code == 201, created.text
+    return str(created.json()["token"])
+
+
+def call(http: httpx.Client, tool: str, arguments: dict[str, Any] | None = None, **more: object) -> httpx.Response:
+    return http.post(f"/v1/tools/{tool}/call", json={"arguments": arguments or {}, **more})
+
+
+def add(http: httpx.Client) -> int:
+    return call(http, "add", {"a": 1, "b": 2}).status_code
+
+
+def open_session(server: RunningServer, token: str | None = None, session: str | None = None) -> str:
+    with server.client(token, cookies=None if session is None else {"ferrule_session": session}) as http:
+        return str(http.post("/v1/session").cookies["ferrule_session"])
+
+
+def test_a_call_cannot_name_a_conversation_or_run_of_others(server: RunningServer, admin: httpx.Client):
+    acme, globex, nobody = (server.client(create(admin, f"talk-{t or 'none'}", tenant=t)) for t in ("a", "g", ""))
+    with acme, globex, nobody:
+        answer = acme.post("/v1/ask", json={"question": "what is 31 * 3?", "conversation_id": "talk"}).json()
+        own = call(acme, "get_conversation_history", conversation_id="talk")
+        assert "31 * 3" in own.text
+        for http in (globex, nobody):
+            for name in ("talk", "a/talk", answer["run_id"]):
+                assert "31 * 3" not in call(http, "get_conversation_history", conversation_id=name).text
+        assert call(nobody, "add", {"a": 1, "b": 2}, conversation_id=answer["run_id"]).status_code == 422
+
+
+def test_a_streamed_answer_names_the_conversation_as_the_client_does(server: RunningServer, admin: httpx.Client):
+    with server.client(create(admin, "streamer", tenant="streaming")) as http:
+        body = {"question": "what is 32 * 3?", "conversation_id": "talk", "stream": True}
+        assert read_events(http.post("/v1/ask", json=body).text)[-1][1]["conversation_id"] == "talk"
+
+
+def test_a_session_of_a_session_ends_with_the_token(server: RunningServer, admin: httpx.Client):
+    first = open_session(server, create(admin, "chain"))
+    second = open_session(server, session=first)
+    with server.client(cookies={"ferrule_session": second}) as page:
+        assert page.get("/v1/me").status_code == 200
+        assert admin.delete("/v1/tokens/chain").status_code == 200
+        until_sync(lambda: page.get("/v1/me").status_code == 401)
+
+
+def test_ending_a_session_does_not_end_its_token(server: RunningServer, admin: httpx.Client):
+    token = create(admin, "survivor")
+    session = open_session(server, token)
+    with server.client(token, cookies={"ferrule_session": "stale"}) as http:
+        assert http.delete("/v1/session").status_code == 404
+    with server.client(token, cookies={"ferrule_session": session}) as http:
+        assert http.delete("/v1/session").status_code == 200
+        assert http.get("/v1/me").status_code == 200
+    with server.client(cookies={"ferrule_session": session}) as page:
+        assert page.get("/v1/me").status_code == 401
+
+
+def test_sessions_share_the_limits_of_their_token(server: RunningServer, admin: httpx.Client):
+    token = create(admin, "paged", calls_per_minute=2)
+    statuses = []
+    for _ in range(3):
+        with server.client(cookies={"ferrule_session": open_session(server, token)}) as page:
+            statuses.append(add(page))
+    assert statuses == [200, 200, 429]
+
+
+def test_each_call_of_a_batch_counts(server: RunningServer, admin: httpx.Client):
+    calls = [{"tool": "add", "arguments": {"a": n, "b": 1}} for n in range(3)]
+    with server.client(create(admin, "batcher", calls_per_minute=4, max_concurrent=2)) as http:
+        results = http.post("/v1/calls", json={"calls": calls}).json()["results"]
+        assert [result["output"] for result in results] == [{"result": n + 1} for n in range(3)]
+        refused = http.post("/v1/calls", json={"calls": calls})
+        assert refused.status_code == 429 and int(refused.headers["retry-after"]) > 0
+        assert add(http) == 200
+        assert http.post("/v1/calls", json={"calls": calls * 2}).status_code == 429
+
+
+def test_calls_over_mcp_count(server: RunningServer, admin: httpx.Client):
+    params = {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": MCP_META}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "add"}
+    with server.client(create(admin, "mcp-limited", calls_per_minute=1)) as http:
+        results = [http.post("/mcp", json=request, headers=headers).json()["result"] for _ in range(2)]
+    assert not results[0]["isError"]
+    assert results[1]["isError"] and "1 calls a minute" in results[1]["content"][0]["text"]
+
+
+def test_a_call_over_mcp_that_was_approved_is_made_once_by_any_server(
+    project: Project, server: RunningServer, admin: httpx.Client
+):
+    params = {"name": "wipe", "arguments": {"path": "elsewhere"}, "_meta": MCP_META}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "wipe"}
+
+    def wipe(http: httpx.Client) -> str:
+        return str(http.post("/mcp", json=request, headers=headers).json()["result"]["content"][0]["text"])
+
+    token = create(admin, "mcp-wiper")
+    with server.client(token) as http, project.serve() as second, second.client(token) as other:
+        assert "a person must approve it" in wipe(http)
+        requests = admin.get("/v1/approvals").json()["approvals"]
+        [waiting] = [each for each in requests if each["arguments"] == {"path": "elsewhere"}]
+        assert admin.post(f"/v1/approvals/{waiting['approval_id']}", json={"allowed": True}).status_code == 200
+        assert wipe(other) == "wiped elsewhere"
+        assert "a person must approve it" in wipe(http)
+
+
+def test_an_admin_of_a_tenant_does_not_change_tools_of_all(server: RunningServer, admin: httpx.Client):
+    with server.client(create(admin, "local-admin", roles=["admin"], tenant="t")) as http:
+        assert http.patch("/v1/tools/fail", json={"enabled": False}).status_code == 403
+    assert call(admin, "fail").status_code == 200
+
+
+def test_a_token_does_not_create_one_that_may_do_more(server: RunningServer, admin: httpx.Client):
+    limits = {"roles": ["admin"], "tools": ["add", "note"], "max_effect": "changing"}
+    with server.client(create(admin, "small-admin", **limits)) as http:
+        for grants in ({}, {"tools": ["add"]}, {"max_effect": "read_only"}, {"tools": ["*"], "max_effect": "changing"}):
+            assert http.post("/v1/tokens", json={"name": "more", **grants}).status_code == 403
+        fitting = {"name": "less", "tools": ["add"], "max_effect": "read_only"}
+        assert http.post("/v1/tokens", json=fitting).status_code == 201
+
+
+def test_a_stream_ends_with_its_token(server: RunningServer, admin: httpx.Client):
+    with (
+        server.client(create(admin, "listener", roles=["viewer"])) as http,
+        http.stream("GET", "/v1/events") as stream,
+    ):
+        lines = stream.iter_lines()
+        assert next(lines) == ": connected"
+        assert admin.delete("/v1/tokens/listener").status_code == 200
+        until_sync(lambda: http.get("/v1/me").status_code == 401)
+        with server.client(create(admin, "worker")) as other:
+            assert add(other) == 200
+        assert not [line for line in lines if line.startswith("data: ") and "token:worker" in line]
+
+
+def test_a_client_is_not_told_of_changes_of_tools_that_it_may_not_use(
+    project: Project, server: RunningServer, admin: httpx.Client
+):
+    path = project.folder / "tools" / "later.py"
+    names = ("a_hidden", "later_tool")
+    code = "".join(f'@tool\ndef {name}() -> str:\n    """Do it."""\n    return ""\n' for name in names)
+    with (
+        server.client(create(admin, "watcher", roles=["viewer"], tools=["later_*"])) as http,
+        http.stream("GET", "/v1/events") as stream,
+    ):
+        lines = stream.iter_lines()
+        assert next(lines) == ": connected"
+        path.write_text(f"from ferrule import tool\n{code}")
+        received = [next(line for line in lines if '"tool_added"' in line)]
+        path.unlink()
+        received.append(next(line for line in lines if '"tool_removed"' in line))
+    assert all("later_tool" in line for line in received), received
+
+
+def test_a_client_gets_no_events_of_calls_of_others_that_it_may_not_make(server: RunningServer, admin: httpx.Client):
+    with (
+        server.client(create(admin, "onlooker", roles=["viewer"], tools=["add"])) as http,
+        server.client(create(admin, "busy")) as busy,
+        http.stream("GET", "/v1/events") as stream,
+    ):
+        lines = stream.iter_lines()
+        received: list[str] = []
+        assert next(lines) == ": connected"
+        assert call(busy, "wipe", {"path": "hidden"}).status_code == 428
+        assert add(busy) == 200
+        while not received or "after_tool_call" not in received[-1]:
+            received.append(next(lines))
+        while not received[-1].startswith("data"):
+            received.append(next(lines))
+    assert '"add"' in received[-1] and not [line for line in received if "wipe" in line]
+
+
+@pytest.mark.parametrize("headers", [{"Host": "["}, {"Origin": "http://["}, {"Host": "[::1"}, {"Origin": "null"}])
+def test_addresses_that_are_not_valid_are_refused(admin: httpx.Client, headers: dict[str, str]):
+    assert admin.post("/v1/tools/add/call", json={}, headers=headers).status_code in (400, 403, 421)
+
+
+def test_a_page_after_an_unknown_record_is_not_found(admin: httpx.Client):
+    assert admin.get("/v1/calls", params={"after": "none"}).status_code == 404
+
+
+def test_a_result_with_a_large_number_is_sent(admin: httpx.Client):
+    headers = {"Idempotency-Key": "large"}
+    for _ in range(2):
+        body = {"arguments": {"a": 1e30, "b": 1}}
+        response = admin.post("/v1/tools/add/call", json=body, headers=headers)
+        assert response.json()["output"] == {"result": int(1e30) + 1}
+    exact = admin.post("/v1/tools/add/call", json={"arguments": {"a": 10**30 + 7, "b": 1}})
+    assert exact.json()["output"] == {"result": 10**30 + 8}
+
+
+def test_a_call_that_was_not_made_can_be_repeated_with_its_key(project: Project, admin: httpx.Client):
+    headers = {"Idempotency-Key": "approved-later"}
+    body: dict[str, Any] = {"arguments": {"path": "kept"}}
+    refused = admin.post("/v1/tools/wipe/call", json=body, headers=headers)
+    assert refused.status_code == 428
+    approval_id = refused.json()["metadata"]["approval_id"]
+    assert admin.post(f"/v1/approvals/{approval_id}", json={"allowed": True}).status_code == 200
+    made = admin.post("/v1/tools/wipe/call", json={**body, "approval_id": approval_id}, headers=headers)
+    assert made.status_code == 200 and made.json()["output"] == {"result": "wiped kept"}
+
+
+def test_a_streamed_request_with_a_key_is_refused(admin: httpx.Client):
+    for path, body in (
+        ("/v1/tools/add/call", {"arguments": {"a": 1, "b": 2}}),
+        ("/v1/ask", {"question": "what is 1 + 1?"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "what is 1 + 1?"}]}),
+        ("/v1/responses", {"input": "what is 1 + 1?"}),
+    ):
+        refused = admin.post(path, json={**body, "stream": True}, headers={"Idempotency-Key": "streamed"})
+        assert refused.status_code == 400 and "Idempotency-Key" in refused.json()["detail"]
+
+
+def test_requests_of_others_do_not_hide_those_of_a_tenant(server: RunningServer, admin: httpx.Client):
+    with server.client(create(admin, "early", tenant="early")) as early:
+        approval_id = call(early, "wipe", {"path": "early"}).json()["metadata"]["approval_id"]
+        assert call(admin, "wipe", {"path": "late"}).status_code == 428
+        (request,) = early.get("/v1/approvals", params={"limit": 1}).json()["approvals"]
+        assert request["approval_id"] == approval_id
+
+
+def test_a_server_whose_tokens_have_ended_is_not_open(tmp_path: Path):
+    project = Project(tmp_path)
+    project.create_token("only")
+    assert project.ferrule("tokens", "revoke", "only").returncode == 0
+    with project.serve() as server, server.client() as http:
+        assert http.get("/v1/tools").status_code == 401
+
+
+def test_a_server_without_tokens_answers_no_proxy(tmp_path: Path):
+    with Project(tmp_path).serve() as server, server.client() as http:
+        assert http.get("/v1/tools").status_code == 200
+        assert http.get("/v1/tools", headers={"X-Forwarded-For": "203.0.113.7"}).status_code == 403
+
+
+async def test_a_second_request_for_a_run_in_progress_does_not_hide_the_first():
+    from ferrule.server.services import Services
+    from ferrule.server.tokens import Tokens
+
+    async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False, tools_directory="none")) as library:
+        services = Services(library, Tokens(library.engine.store))
+        first = asyncio.ensure_future(asyncio.Event().wait())
+        services.track_run("run", first)
+        second = asyncio.ensure_future(asyncio.sleep(0))
+        services.track_run("run", second)
+        await second
+        assert services.cancel_run("run")
+        await asyncio.wait({first})
+        assert first.cancelled() and not services.cancel_run("run")

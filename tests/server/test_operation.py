@@ -1,0 +1,232 @@
+"""A server in operation: stopping under load, cancelling, adding tools, and what it needs to be deployed."""
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
+from tests.waiting import until_sync
+
+pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+ROOT = Path(__file__).parents[2]
+LEGACY_HEADERS = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = Project(tmp_path_factory.mktemp("project"), more="[http]\nallow_private_addresses = true\n")
+    (project.folder / "tools" / "sort.yaml").write_text(
+        "name: sort\ndescription: Sort lines.\nparameters: {text: {type: string}}\n"
+        "entry: {type: external, command: [sort], stdin: '{text}'}\n"
+    )
+    return project
+
+
+@pytest.fixture(scope="module")
+def server(project: Project) -> Iterator[RunningServer]:
+    with project.serve() as server:
+        yield server
+
+
+@pytest.fixture
+def http(server: RunningServer) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+def call(http: httpx.Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    result: dict[str, Any] = http.post(f"/v1/tools/{tool}/call", json={"arguments": arguments}).json()
+    return result
+
+
+def test_a_running_call_can_be_cancelled_by_somebody_else(project: Project, http: httpx.Client):
+    path = project.folder / "never"
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(call, http, "wait_for", path=str(path))
+        until_sync(Path(f"{path}.started").exists, seconds=60)
+        (running,) = http.get("/v1/calls", params={"tool": "wait_for", "status": "running"}).json()["calls"]
+        assert http.post(f"/v1/calls/{running['record_id']}/cancel").json()["cancelled"]
+        result = pending.result(60)
+    assert result["error_type"] == "cancelled" and result["call_id"] == running["record_id"]
+    assert Path(f"{path}.cancelled").exists()
+    assert http.post(f"/v1/calls/{running['record_id']}/cancel").status_code == 409
+    assert http.post("/v1/calls/unknown/cancel").status_code == 404
+
+
+def test_an_api_and_an_mcp_server_are_added(server: RunningServer, http: httpx.Client):
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Health", "version": "1"},
+        "servers": [{"url": server.url}],
+        "paths": {"/healthz": {"get": {"operationId": "health", "responses": {"200": {"description": "ok"}}}}},
+    }
+    added = http.post("/v1/tools", json={"openapi": {"name": "health", "source": document}})
+    assert added.status_code == 201, added.text
+    assert call(http, "health")["is_success"]
+    assert http.post("/v1/tools", json={"openapi": {"name": "health", "source": document}}).status_code == 409
+    assert http.post("/v1/tools", json={"mcp": {"name": "again", "url": f"{server.url}/mcp"}}).status_code == 201
+    assert call(http, "again__add", a=1, b=2)["output"] == {"result": 3}
+    for entry in (
+        {},
+        {"mcp": {"name": "x", "url": "http://h/${SECRET}"}},
+        {"openapi": {"name": "x", "source": "/etc/passwd"}},
+    ):
+        assert http.post("/v1/tools", json=entry).status_code == 422
+
+
+def test_programs_run_in_the_event_loop_of_the_server(http: httpx.Client):
+    result = call(http, "sort", text="b\na\n")
+    assert result["is_success"] and "a\nb" in json.dumps(result["output"]).replace("\\n", "\n"), result
+
+
+def test_a_server_that_is_stopped_under_load_loses_nothing(tmp_path: Path):
+    project, number = Project(tmp_path), 8
+    with project.serve() as server, ThreadPoolExecutor(number) as pool, server.client() as http:
+        paths = [tmp_path / f"go-{index}" for index in range(number)]
+        pending = [pool.submit(call, http, "wait_for", path=str(path)) for path in paths]
+        until_sync(lambda: all(Path(f"{path}.started").exists() for path in paths), seconds=120)
+        server.process.terminate()
+        until_sync(lambda: not accepts_connections(server), seconds=60)
+        for path in paths:
+            path.touch()
+        results = [each.result(60) for each in pending]
+        server.process.wait(60)
+    assert [result["output"] for result in results] == [{"result": "found"}] * number
+    records = json.loads(project.ferrule("calls", "--json", "--limit", "100").stdout)
+    assert {r["record_id"] for r in records if r["status"] == "success"} == {r["call_id"] for r in results}
+
+
+def accepts_connections(server: RunningServer) -> bool:
+    try:
+        httpx.get(f"{server.url}/healthz", timeout=10)
+    except httpx.TransportError:
+        return False
+    return True
+
+
+def test_a_stopping_server_does_not_wait_for_streams_of_mcp_clients(project: Project):
+    """They end only with their connection. Requests in progress have 30 seconds, which the server would wait here."""
+    with project.serve() as server, server.client() as http:
+        opened = http.post("/mcp", json=INITIALIZE, headers=LEGACY_HEADERS)
+        headers = {**LEGACY_HEADERS, "mcp-session-id": opened.headers["mcp-session-id"]}
+        listen = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen"}
+        listen["params"] = {"notifications": {"toolsListChanged": True}, "_meta": MCP_META}
+        method = {**MCP_HEADERS, "mcp-method": "subscriptions/listen"}
+        with http.stream("GET", "/mcp", headers=headers) as of_session:
+            assert of_session.status_code == 200
+            with http.stream("POST", "/mcp", json=listen, headers=method) as of_listener:
+                assert of_listener.status_code == 200
+                server.process.terminate()
+                server.process.wait(20)
+
+
+def test_a_store_is_copied_while_a_server_uses_it_and_restored(
+    project: Project, server: RunningServer, http: httpx.Client, tmp_path: Path
+):
+    result = call(http, "add", a=20, b=22)
+    copied = project.ferrule("store", "backup", str(tmp_path / "backup"), "--json")
+    assert copied.returncode == 0, copied.stderr
+    (tmp_path / "other").mkdir()
+    other = Project(tmp_path / "other")
+    assert other.ferrule("store", "restore", str(tmp_path / "backup")).returncode == 0
+    checked = other.ferrule("store", "check")
+    assert checked.returncode == 0 and "intact" in checked.stdout
+    records = json.loads(other.ferrule("calls", "--json", "--limit", "1000").stdout)
+    assert result["call_id"] in {record["record_id"] for record in records}
+    again = other.ferrule("store", "restore", str(tmp_path / "backup"))
+    assert again.returncode == 2 and "already a store" in again.stderr
+    database = tmp_path / "other" / "calls.db"
+    database.write_bytes(b"no database" * 1_000)
+    assert other.ferrule("store", "check").returncode == 1
+
+
+def test_doctor_covers_the_server_the_model_and_every_mcp_server(tmp_path: Path):
+    project = Project(tmp_path)
+    missing = {"missing": {"command": str(tmp_path / "no-program")}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": missing}))
+    checks = {each["name"]: each for each in json.loads(project.ferrule("doctor", "--json").stdout)}
+    assert not checks["mcp missing"]["ok"] and "no-program" in checks["mcp missing"]["finding"]
+    assert "server" in checks and "offline" in checks["model"]["finding"]
+
+
+def test_the_unit_for_systemd_is_valid(tmp_path: Path):
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(ROOT / "deploy" / "ferrule.service")
+    assert unit["Service"]["ExecStart"].split()[1:2] == ["--config"] and "serve" in unit["Service"]["ExecStart"]
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed: apt install systemd")
+    text = (ROOT / "deploy" / "ferrule.service").read_text()
+    text = text.replace("/opt/ferrule/bin/ferrule", sys.executable).replace("User=ferrule\n", "")
+    (tmp_path / "ferrule.service").write_text(text)
+    command = ["systemd-analyze", "verify", str(tmp_path / "ferrule.service")]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "ferrule.service" not in checked.stderr, checked.stderr
+
+
+def test_the_container_file_is_valid():
+    lines = (ROOT / "deploy" / "Containerfile").read_text().splitlines()
+    instructions = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    assert instructions[0][0] == "FROM"
+    known = {"FROM", "RUN", "WORKDIR", "COPY", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    assert {name for name, _ in instructions} <= known
+    for name, value in instructions:
+        if name == "COPY":
+            assert all((ROOT / source).exists() for source in value.split()[:-1])
+        if name in ("ENTRYPOINT", "CMD"):
+            assert isinstance(json.loads(value), list)
+    extras = re.search(r"\.\[(.*?)\]", str(instructions))
+    project = (ROOT / "pyproject.toml").read_text()
+    assert extras is not None and all(f"\n{extra} = [" in project for extra in extras[1].split(","))
+
+
+def test_several_workers_share_the_port_and_refuse_a_revoked_token(tmp_path: Path):
+    project = Project(tmp_path)
+    code = '''
+import os
+from ferrule import tool
+
+@tool(read_only=True)
+async def process_id() -> int:
+    """The process that makes the call."""
+    return os.getpid()
+'''
+    (tmp_path / "tools" / "process_id.py").write_text(code)
+    token = project.create_token("short-lived")
+
+    def call(server: RunningServer) -> httpx.Response:
+        with server.client(token) as http:  # each has a connection of its own
+            return http.post("/v1/tools/process_id/call", json={"arguments": {}})
+
+    with project.serve("--workers", "2") as server, ThreadPoolExecutor(16) as threads:
+        processes: set[int] = set()
+
+        def has_seen_both() -> bool:
+            responses = threads.map(lambda _: call(server), range(16))
+            processes.update(response.json()["output"]["result"] for response in responses)
+            return len(processes) == 2
+
+        until_sync(has_seen_both, seconds=120)
+        assert project.ferrule("tokens", "revoke", "short-lived").returncode == 0
+        until_sync(lambda: all(call(server).status_code == 401 for _ in range(20)))

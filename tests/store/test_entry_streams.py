@@ -1,0 +1,119 @@
+"""Streams of entries: what must not be lost besides call records."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule.store import ToolKnowledgeStore
+from ferrule.store.database import MIGRATIONS, StoreDatabase
+from ferrule.store.location import parse_location
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+async def test_entries_come_back_in_the_order_of_their_keys(store_url):
+    async with ToolKnowledgeStore(store_url) as store:
+        store.write_entry("run-1", "0002", {"role": "assistant", "content": "三"})
+        store.write_entry("run-1", "0001", {"role": "user", "content": "一加二"})
+        store.write_entry("run-2", "0001", None)
+        assert list((await store.read_entries("run-1")).items()) == [
+            ("0001", {"role": "user", "content": "一加二"}),
+            ("0002", {"role": "assistant", "content": "三"}),
+        ]
+        assert await store.read_entries("run-2") == {"0001": None}
+        assert await store.read_entries("run-3") == {}
+
+
+async def test_a_later_value_replaces_an_earlier_one(store_url):
+    async with ToolKnowledgeStore(store_url) as store:
+        for number in range(5):
+            store.write_entry("state", "run", {"turn": number})
+        assert await store.read_entries("state") == {"run": {"turn": 4}}
+        store.write_entry("state", "run", {"turn": 5})
+        assert await store.read_entries("state") == {"run": {"turn": 5}}
+
+
+async def test_streams_are_listed_by_prefix(store_url):
+    async with ToolKnowledgeStore(store_url) as store:
+        for stream in ("run:a", "run:b", "failures"):
+            store.write_entry(stream, "1", {})
+        assert set(await store.list_streams("run:")) == {"run:a", "run:b"}
+        assert set(await store.list_streams()) == {"run:a", "run:b", "failures"}
+
+
+async def test_entries_can_be_deleted_by_key_or_all(store_url):
+    async with ToolKnowledgeStore(store_url) as store:
+        for key in "abc":
+            store.write_entry("stream", key, key)
+        assert await store.delete_entries("stream", ["a", "z"]) == 1
+        assert await store.read_entries("stream") == {"b": "b", "c": "c"}
+        assert await store.delete_entries("stream") == 2
+        assert await store.read_entries("stream") == {}
+
+
+async def test_a_secret_is_not_written(store_url):
+    async with ToolKnowledgeStore(store_url) as store:
+        store.write_entry(
+            "stream", "1", {"text": "use sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", "password": "hunter22"}
+        )
+        text = json.dumps(await store.read_entries("stream"))
+        assert "abcdefghijklmnop" not in text and "hunter22" not in text
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(JSON, max_size=4))
+def test_any_json_value_is_stored(values):
+    async def store_all() -> dict[str, object]:
+        async with ToolKnowledgeStore() as store:
+            for number, value in enumerate(values):
+                store.write_entry("stream", str(number), value)
+            assert store.failures == 0
+            return await store.read_entries("stream")
+
+    assert len(asyncio.run(store_all())) == len(values)
+
+
+async def test_entries_of_an_older_version_are_found_under_their_new_names(store_url, monkeypatch):
+    if store_url is None:
+        return  # nothing of an older version can be in memory
+    database = StoreDatabase(parse_location(store_url))
+    with monkeypatch.context() as patch:
+        patch.setattr("ferrule.store.database.MIGRATIONS", MIGRATIONS[:2])
+        database.open()
+    with database.write() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO notes (book, key, written_at, value) VALUES ('run', '1', 1.0, '\"old\"')"
+        )
+    database.close()
+    async with ToolKnowledgeStore(store_url) as store:
+        store._journal.append(b'["!note","run","2",1.5,"from an old journal"]\n')
+        assert await store.read_entries("run") == {"1": "old", "2": "from an old journal"}
+
+
+def test_entries_survive_a_killed_process(tmp_path):
+    program = (
+        "import os, signal, sys\n"
+        "from ferrule.store import ToolKnowledgeStore\n"
+        "store = ToolKnowledgeStore(sys.argv[1]); store.start()\n"
+        "[store.write_entry('run', f'{n:04}', n) for n in range(200)]\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    assert subprocess.run([sys.executable, "-c", program, url], check=False).returncode == -9
+    assert _read(url) == list(range(200))
+
+
+def _read(url: str) -> list[int]:
+    async def main() -> list[int]:
+        async with ToolKnowledgeStore(url) as store:
+            return list((await store.read_entries("run")).values())
+
+    return asyncio.run(main())

@@ -1,0 +1,362 @@
+"""Locks: one holder at a time, in all processes, and what was written under a lock is there for the next holder."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from ferrule import Agent, UnifiedToolLibrary, tool
+from ferrule.core.model import ModelReply
+from ferrule.errors import LockHeld, SetupError, StoreError
+from ferrule.store import ToolKnowledgeStore
+from ferrule.testing import ScriptedModel
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+HOLDER = """
+import asyncio, sys
+from ferrule.store import ToolKnowledgeStore
+
+async def main():
+    async with ToolKnowledgeStore(sys.argv[1]) as store, store.lock("job"):
+        for number in range(int(sys.argv[2])):
+            store.write_entry("job", f"{number:04}", number)
+        print("held", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class PayingProcess:
+    """A living process that starts and resumes runs when it is told to."""
+
+    def __init__(self, url: str, payments: Path) -> None:
+        command = [sys.executable, "-m", "tests.store.paying_process", url, str(payments)]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self.read() == "ready"
+
+    def tell(self, command: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+
+    def ask(self, command: str) -> str:
+        self.tell(command)
+        return self.read()
+
+    def read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def close(self) -> None:
+        self._process.communicate()
+        assert self._process.returncode == 0
+
+
+@contextmanager
+def two_processes(url: str, payments: Path) -> Iterator[tuple[PayingProcess, PayingProcess]]:
+    both = PayingProcess(url, payments), PayingProcess(url, payments)
+    try:
+        yield both
+    finally:
+        for process in both:
+            process.close()
+
+
+@contextmanager
+def killed_holder(url: str, entries: int = 0) -> Iterator[None]:
+    """A process that is killed while it holds the lock `job`; it may not have ended completely yet."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, url, str(entries)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    process.send_signal(signal.SIGKILL)
+    try:
+        yield
+    finally:
+        process.communicate()
+
+
+async def take_when_free(store: ToolKnowledgeStore, name: str) -> Any:
+    """Enter the lock as soon as it can be had."""
+    entered = None
+
+    async def attempt() -> bool:
+        nonlocal entered
+        entered = store.lock(name)
+        try:
+            await entered.__aenter__()
+        except LockHeld:
+            return False
+        return True
+
+    async with asyncio.timeout(30):
+        while not await attempt():
+            await asyncio.sleep(0.001)
+    return entered
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/calls.db"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return str(request.getfixturevalue("postgres_url"))
+
+
+def test_a_run_approved_in_two_processes_pays_once(shared_url, tmp_path):
+    payments, orders = (
+        tmp_path / "payments",
+        [f"{kind} order-{kind}-{n}" for kind in ("agent", "plan") for n in range(12)],
+    )
+    with two_processes(shared_url, payments) as (first, second):
+        for order in orders:  # one after the other
+            assert first.ask(f"start {order}") == "waiting"
+            assert first.ask(f"resume {order}") == "finished"
+            assert second.ask(f"resume {order}") == "finished"
+        for order in orders:  # and both at once
+            assert first.ask(f"start {order}-at-once") == "waiting"
+            first.tell(f"resume {order}-at-once")
+            for result in second.ask(f"resume {order}-at-once"), first.read():
+                assert result == "finished" or "is in progress, here or in another process" in result
+    names = [order.split()[1] for order in orders]
+    assert payments.read_text().split() == [*names, *(f"{name}-at-once" for name in names)]
+
+
+async def test_a_lock_has_one_holder(store_url):
+    async with ToolKnowledgeStore(store_url) as store:
+        assert not await store.is_locked("job")
+        async with store.lock("job"):
+            assert await store.is_locked("job")
+            async with store.lock("other"):
+                pass
+            with pytest.raises(LockHeld, match="the lock 'job' is held by another user of the store"):
+                await store.lock("job").__aenter__()
+        assert not await store.is_locked("job")
+        async with store.lock("job"):
+            pass
+
+
+async def test_a_lock_excludes_other_processes(shared_url):
+    async with ToolKnowledgeStore(shared_url) as store, ToolKnowledgeStore(shared_url) as other:
+        async with store.lock("job"):
+            store.write_entry("job", "1", "written under the lock")
+            assert await other.is_locked("job")
+            with pytest.raises(LockHeld):
+                await other.lock("job").__aenter__()
+        async with other.lock("job"):
+            assert await other.read_entries("job") == {"1": "written under the lock"}
+        assert list(store.location.locks.iterdir()) == []  # type: ignore[union-attr]
+
+
+async def test_a_lock_in_postgres_excludes_other_machines(postgres_url, tmp_path):
+    """Another journal directory is what another machine has: it shares nothing but the database."""
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+        async with store.lock("job"):
+            store.write_entry("job", "1", "written under the lock")
+            assert await other.is_locked("job")
+            with pytest.raises(LockHeld):
+                await other.lock("job").__aenter__()
+        assert not await other.is_locked("job")
+        async with other.lock("job"):
+            assert await other.read_entries("job") == {"1": "written under the lock"}
+
+
+async def test_a_lock_in_postgres_is_taken_again_after_its_connection_was_lost(postgres_url, tmp_path):
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+        async with store.lock("job"):
+            with psycopg.connect(postgres_url, autocommit=True) as admin:
+                (ended,) = admin.execute(
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'"
+                ).fetchall()
+            assert ended == (1,)
+            async with store.lock("another job"):  # which notices the loss
+                with pytest.raises(LockHeld):
+                    await other.lock("job").__aenter__()
+        async with other.lock("job"):
+            pass
+
+
+async def take_from(holder_url: str, store: ToolKnowledgeStore, name: str) -> AbstractAsyncContextManager[Any]:
+    """Take a lock whose holder loses its connection, before the holder takes it again."""
+    while True:
+        with psycopg.connect(holder_url, autocommit=True) as admin:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        lock = store.lock(name)
+        try:
+            await lock.__aenter__()
+            return lock
+        except LockHeld:
+            continue
+
+
+async def test_the_holder_of_a_lock_that_another_process_has_taken_is_cancelled(postgres_url, tmp_path):
+    begun, ended = asyncio.Event(), asyncio.Event()
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+
+        async def work() -> None:
+            async with store.lock("job"):
+                begun.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    store.write_entry("job", "1", "written too late")
+                    ended.set()
+
+        task = asyncio.create_task(work())
+        await begun.wait()
+        lock = await take_from(postgres_url, other, "job")
+        with pytest.raises(LockHeld):
+            await task
+        assert ended.is_set() and not task.cancelled()
+        await store.flush()
+        assert await other.read_entries("job") == {}
+        with pytest.raises(LockHeld):
+            await store.lock("job").__aenter__()
+        await lock.__aexit__(None, None, None)
+        async with store.lock("job"):
+            store.write_entry("job", "1", "written")
+        assert await other.read_entries("job") == {"1": "written"}
+
+
+async def test_a_run_that_another_process_has_taken_makes_no_more_calls(postgres_url, tmp_path):
+    asked, done = asyncio.Event(), list[str]()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        done.append("paid")
+        return "paid"
+
+    class SlowModel(ScriptedModel):
+        async def generate(self, request: Any, on_text: Any = None) -> ModelReply:
+            asked.set()
+            await asyncio.Event().wait()
+            return await super().generate(request, on_text)
+
+    store = ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a")
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+        UnifiedToolLibrary(store=store) as library,
+    ):
+        library.register(pay)
+        agent = Agent(library, SlowModel([{"name": "pay", "arguments": {}}, "Done."]))
+        task = asyncio.create_task(agent.run("Pay", run_id="r"))
+        await asked.wait()
+        lock = await take_from(postgres_url, other, "run:r")
+        await store.flush()
+        before = await other.read_entries("run:r")
+        with pytest.raises(SetupError, match="in progress"):
+            await task
+        await store.flush()
+        assert done == [] and len(before) == 1 and await other.read_entries("run:r") == before
+        await lock.__aexit__(None, None, None)
+
+
+async def test_the_next_holder_reads_all_that_a_killed_one_wrote(shared_url):
+    async with ToolKnowledgeStore(shared_url) as store:
+        for round_number in range(1, 6):
+            with killed_holder(shared_url, 20 * round_number):
+                lock = await take_when_free(store, "job")  # perhaps before the process has ended completely
+                assert len(await store.read_entries("job")) == 20 * round_number
+                await lock.__aexit__(None, None, None)
+
+
+async def test_a_lock_is_kept_until_the_database_accepts_what_was_written_under_it(tmp_path):
+    path = tmp_path / "calls.db"
+
+    def run_sql(statement: str) -> None:
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(statement)
+
+    async with ToolKnowledgeStore(str(path)) as store, ToolKnowledgeStore(str(path)) as other:
+        async with store.lock("job"):
+            store.write_entry("job", "1", "paid")
+            run_sql("ALTER TABLE entries RENAME TO unreachable")
+        assert store.failures > 0
+        with pytest.raises(LockHeld):
+            await other.lock("job").__aenter__()
+        async with store.lock("job"):  # the process that has it may go on: it reads nothing while the table is gone
+            with pytest.raises(StoreError):
+                await store.read_entries("job")
+        run_sql("ALTER TABLE unreachable RENAME TO entries")
+        lock = await take_when_free(other, "job")
+        assert await other.read_entries("job") == {"1": "paid"}
+        await lock.__aexit__(None, None, None)
+
+
+async def test_a_cancelled_holder_keeps_its_lock_until_its_entries_can_be_read(tmp_path):
+    path = str(tmp_path / "calls.db")
+    is_held, is_over = asyncio.Event(), asyncio.Event()
+    async with ToolKnowledgeStore(path) as store, ToolKnowledgeStore(path) as other:
+        await store.flush()
+
+        async def hold() -> None:
+            try:
+                async with store.lock("job"):
+                    try:
+                        is_held.set()
+                        await asyncio.Event().wait()
+                    finally:
+                        store.write_entry("job", "1", "cancelled")
+            finally:
+                is_over.set()
+
+        holder = asyncio.create_task(hold())
+        await is_held.wait()
+        with closing(sqlite3.connect(path, isolation_level=None)) as blocker:
+            blocker.execute("BEGIN IMMEDIATE")  # the database accepts nothing meanwhile
+            holder.cancel()
+            await until(lambda: "job" in store._locks.due_for_release())
+            holder.cancel()  # as a second Ctrl-C does
+            await is_over.wait()
+            with pytest.raises(LockHeld):
+                await other.lock("job").__aenter__()
+            blocker.execute("ROLLBACK")
+        lock = await take_when_free(other, "job")
+        assert await other.read_entries("job") == {"1": "cancelled"}
+        await lock.__aexit__(None, None, None)
+
+
+async def test_a_holder_that_outlives_its_store_releases_its_lock(shared_url):
+    store = ToolKnowledgeStore(shared_url)
+    await store.__aenter__()
+    async with store.lock("job"):
+        await store.aclose()
+        store.write_entry("job", "1", "late")
+    with pytest.raises(StoreError, match="is closed"):
+        await store.lock("job").__aenter__()
+    async with ToolKnowledgeStore(shared_url) as other, other.lock("job"):
+        assert await other.read_entries("job") == {"1": "late"}
+
+
+async def test_a_forked_child_has_no_locks_of_its_parent(shared_url):
+    async with ToolKnowledgeStore(shared_url) as store:
+        async with store.lock("job"):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if not store._locks._files else 1)
+            assert (await asyncio.to_thread(os.waitpid, child, 0))[1] == 0
+            async with ToolKnowledgeStore(shared_url) as other:
+                with pytest.raises(LockHeld):
+                    await other.lock("job").__aenter__()
+        async with store.lock("job"):
+            pass

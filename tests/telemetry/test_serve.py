@@ -1,0 +1,73 @@
+"""Traces, metrics and logs of a real `ferrule serve`."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.serving import Project
+from tests.telemetry.collector import run_collector
+from tests.waiting import until_sync
+
+pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+MCP_SERVER = """
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+
+server = MCPServer("mirror")
+
+@server.tool()
+def trace(context: Context) -> str:
+    \"\"\"The trace that the client sent.\"\"\"
+    return (context.request_context.meta or {}).get("traceparent", "")
+
+server.run()
+"""
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_one_trace_from_the_http_client_to_the_mcp_server(tmp_path: Path):
+    with run_collector() as collector:
+        project = Project(tmp_path, more=f'[telemetry]\nendpoint = "{collector.url}"\n')
+        (tmp_path / "mirror.py").write_text(MCP_SERVER)
+        servers = {"mirror": {"command": sys.executable, "args": [str(tmp_path / "mirror.py")]}}
+        (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        with project.serve("--log-format", "json", "--log-level", "info") as server, server.client() as http:
+            headers = {"traceparent": f"00-{TRACE_ID}-00f067aa0ba902b7-01"}
+            called = http.post("/v1/tools/mirror__trace/call", json={"arguments": {}}, headers=headers).json()
+            asked = http.post("/v1/ask", json={"question": "add 2 and 3"}, headers=headers).json()
+            http.post("/v1/tools/nothing-of-this-name/call", json={})
+            metrics = http.get("/metrics").text
+        log = server.log
+    span = collector.find("execute_tool mirror")
+    assert called["output"] == {"result": f"00-{TRACE_ID}-{span.span_id}-01"}, called
+    assert collector.ancestors(span) == ["POST /v1/tools/{name}/call"]
+    assert collector.find("invoke_workflow ferrule").trace_id == TRACE_ID
+    assert collector.ancestors(collector.find("invoke_workflow ferrule")) == ["POST /v1/ask"]
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    (line,) = [line for line in lines if line.get("call_id") == called["call_id"]]
+    assert line["tool"] == "mirror" and line["status"] == "success" and line["principal"] == "user:local"
+    assert [each["status"] for each in lines if each.get("run_id") == asked["run_id"] and "strategy" in each]
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(metrics)
+        for sample in family.samples
+    }
+    assert samples["ferrule_tool_calls_total", ("status", "success"), ("tool", "mirror")] == 1
+    assert samples["ferrule_tool_calls_total", ("status", "tool_not_found"), ("tool", "other")] == 1
+    assert samples["ferrule_tool_call_duration_seconds_count", ("tool", "mirror")] == 1
+    assert {value for (name, *_), value in samples.items() if name == "ferrule_queue_depth"} == {0}
+
+
+def test_a_collector_that_does_not_answer_does_not_stop_the_server(tmp_path: Path):
+    project = Project(tmp_path, more='[telemetry]\nendpoint = "http://127.0.0.1:9"\n')
+    with project.serve() as server, server.client() as http:
+        result = http.post("/v1/tools/add/call", json={"arguments": {"a": 1, "b": 2}}).json()
+        assert result["output"] == {"result": 3}
+        server.process.terminate()
+        until_sync(lambda: server.process.poll() is not None, seconds=60)
+    assert server.process.returncode == -signal.SIGTERM  # which uvicorn raises again when it has ended

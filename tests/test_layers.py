@@ -1,0 +1,85 @@
+"""Layers are an ordered list, and so are the packages of a layer: a module imports only what stands before it."""
+
+import ast
+from pathlib import Path
+
+import ferrule
+
+LAYERS = {
+    "values": ["errors", "core", "texts"],
+    "catalogue": ["catalog"],
+    "infrastructure": ["store", "concurrency", "process", "http"],
+    "kinds of tools": ["kinds"],
+    "runtime": ["policy", "engine", "memory", "hub", "config", "library"],
+    "agents": ["models", "parsing", "agent", "workflow", "orchestrator"],
+    "interfaces": [
+        "testing",
+        "documents",
+        "adapters",
+        "telemetry",
+        "server",
+        "web",
+        "cluster",
+        "batch",
+        "evaluation",
+        "simulation",
+        "cli",
+    ],
+}
+PACKAGES = [package for layer in LAYERS.values() for package in layer]
+LAYER_OF = {package: number for number, layer in enumerate(LAYERS.values(), 1) for package in layer}
+SOURCE = Path(ferrule.__file__).parent
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """The packages a module imports, wherever in the file the import is; `ferrule_tools` for the bundled tools."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: write the import in full"
+            names += [f"{node.module}.{a.name}" if node.module == "ferrule" else str(node.module) for a in node.names]
+    parts = [name.split(".") for name in names]
+    return {p[1] for p in parts if p[0] == "ferrule" and len(p) > 1} | {p[0] for p in parts if p[0] == "ferrule_tools"}
+
+
+MODULES = [(path, package_of(path)) for path in sorted(SOURCE.rglob("*.py")) if path.name != "__main__.py"]
+MODULES = [(path, package) for path, package in MODULES if package != "__init__"]
+
+
+def test_every_module_belongs_to_a_package_of_a_layer():
+    assert {package for _, package in MODULES} <= set(PACKAGES)
+
+
+def test_a_layer_imports_only_lower_layers():
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {other}"
+        for path, package in MODULES
+        for other in imports_of(path) & set(PACKAGES)
+        if LAYER_OF[other] > LAYER_OF[package]
+    ]
+    assert wrong == []
+
+
+def test_a_package_imports_only_packages_before_it_in_its_layer():
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {other}"
+        for path, package in MODULES
+        for other in imports_of(path) & set(PACKAGES)
+        if LAYER_OF[other] == LAYER_OF[package] and PACKAGES.index(other) > PACKAGES.index(package)
+    ]
+    assert wrong == []
+
+
+def test_the_package_does_not_import_the_bundled_tools():
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports ferrule_tools"
+        for path, _ in MODULES
+        if "ferrule_tools" in imports_of(path)
+    ]
+    assert wrong == []

@@ -1,0 +1,171 @@
+"""Plans with replies as small models write them: nothing that a model makes up passes."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Literal
+
+import pytest
+
+from ferrule import UnifiedToolLibrary, tool
+from ferrule.testing import ScriptedModel
+from ferrule.workflow import SimpleWorkflow
+
+QUESTION = "How many stars does the project acme/rocket have?"
+NOTHING_ELSE = '{"steps": []}'
+
+
+def plan(*steps: dict[str, object]) -> str:
+    return json.dumps({"steps": list(steps)})
+
+
+def lookup(**parameters: object) -> dict[str, object]:
+    return {"id": 1, "description": "Look up the stars", "tool_type": "get_stars", "parameters": parameters}
+
+
+@tool(read_only=True)
+async def get_stars(repository: str) -> int:
+    """Get the number of stars of a repository."""
+    if repository != "acme/rocket":
+        raise LookupError(f"404: there is no repository {repository}")
+    return 28
+
+
+@tool(read_only=True)
+async def count_stars(project: str) -> int:
+    """Count."""
+    raise RuntimeError("the service was shut down")
+
+
+async def run(model: ScriptedModel, *tools: object):
+    async with UnifiedToolLibrary() as library:
+        library.register(*tools)
+        return await SimpleWorkflow(library, model).run(QUESTION)
+
+
+async def test_what_a_model_says_after_a_failed_step_is_no_result():
+    step = {"id": 1, "description": "Count", "tool_type": "count_stars", "parameters": {"project": "rocket"}}
+    double = {"id": 2, "description": "Double it", "tool_type": "none", "dependencies": [1]}
+    model = ScriptedModel([plan(step, double), "The project has 10 stars.", NOTHING_ELSE])
+    done = await run(model, count_stars)
+    [failed, skipped] = done.results
+    assert not failed.success and skipped.skipped and "the service was shut down" in (failed.error or "")
+    assert failed.verification is not None and not failed.verification.verified
+    assert failed.verification.confidence == 0
+    assert "10" not in done.answer and "the service was shut down" in done.answer
+
+
+async def test_a_revised_plan_cannot_reason_from_nothing():
+    step = {"id": 1, "description": "Count", "tool_type": "count_stars", "parameters": {"project": "rocket"}}
+    guess = {"id": 2, "description": "Estimate the stars", "tool_type": "none"}
+    model = ScriptedModel([plan(step), "The project has 10 stars.", plan(guess), NOTHING_ELSE])
+    done = await run(model, count_stars)
+    assert not any(result.success for result in done.results) and "10" not in done.answer
+    assert "nothing to reason from" in (done.results[-1].error or "")
+
+
+async def test_arguments_that_the_error_mentions_are_filled_in_again_from_the_text_of_the_model():
+    call = '```json\n{\n  "name": "get_stars",\n  "arguments": {\n    "repository": "acme/rocket"\n  }\n}\n```'
+    model = ScriptedModel([plan(lookup(repository="rocket")), call])
+    done = await run(model, get_stars)
+    assert done.answer == "28" and [attempt.success for attempt in done.results[0].attempts] == [False, True]
+    assert "404: there is no repository rocket" in str(model.requests[1].messages)
+
+
+async def test_missing_arguments_are_read_from_the_text_of_the_model():
+    call = '```json\n{\n  "name": "get_stars",\n  "arguments": {\n    "repository": "acme/rocket"\n  }\n}\n```'
+    done = await run(ScriptedModel([plan(lookup()), call]), get_stars)
+    assert done.answer == "28"
+
+
+async def test_the_prompt_for_the_answer_is_the_question_with_the_results():
+    steps = [lookup(repository="acme/rocket"), {**lookup(repository="acme/rocket"), "id": 2}]
+    model = ScriptedModel([plan(*steps), "It has 28 stars."])
+    done = await run(model, get_stars)
+    [message] = model.requests[-1].messages
+    assert message["role"] == "user" and message["content"].startswith(QUESTION) and done.answer == "It has 28 stars."
+    assert message["content"].endswith("Answer the question from these results. If they do not answer it, say so.")
+
+
+async def test_a_step_that_names_no_tool_is_done_by_the_tool_that_takes_its_parameters():
+    step = {**lookup(repository="acme/rocket"), "tool_type": "function"}
+    done = await run(ScriptedModel([plan(step), "It has 28 stars."]), get_stars, count_stars)
+    [result] = done.results
+    assert result.success and "28" in str(result.output)
+    assert "names the tool 'function'" in done.plan.problems[0] and "'get_stars' is used" in done.plan.problems[0]
+
+
+async def test_the_schema_of_a_plan_lists_the_tools():
+    model = ScriptedModel([plan(lookup(repository="acme/rocket")), "It has 28 stars."])
+    await run(model, get_stars)
+    schema = model.requests[0].answer_schema
+    assert schema is not None
+    step = schema["properties"]["steps"]["items"]["properties"]
+    assert {"get_stars", "none", "ask_user"} <= {*step["tool_type"]["enum"]}
+
+
+async def test_a_model_that_plans_reads_each_tool_once_and_in_short():
+    @tool(read_only=True)
+    async def star_history(project: str, days: int = 1, unit: Literal["day", "week"] = "day") -> str:
+        """Tell how many stars a project had. It knows all projects."""
+        return "28"
+
+    model = ScriptedModel([plan(lookup(repository="acme/rocket")), "It has 28 stars."])
+    await run(model, get_stars, star_history)
+    [system, _] = model.requests[0].messages
+    assert not model.requests[0].tools
+    assert (
+        "\n- star_history(project, days?: integer, unit?: day|week): Tell how many stars a project had.\n"
+        in system["content"]
+    )
+
+
+@tool(read_only=True)
+async def repository_info(name: str) -> dict[str, object]:
+    """Look up facts about a repository."""
+    return {"owner": "acme", "stars": 4721 if name == "acme/rocket" else 318}
+
+
+@tool(read_only=True)
+async def add_up(expression: str) -> int:
+    """Add numbers up."""
+    if not re.fullmatch(r"[\d\s+]+", expression):
+        raise ValueError("only numbers and + are allowed")
+    return sum(map(int, expression.split("+")))
+
+
+def sum_of_stars(expression: str) -> str:
+    """The plan of a model of 1.5 billion parameters, without what does not matter."""
+    names = ["acme/rocket", "acme/boat"]
+    steps = [
+        {"id": number, "description": f"Look up {name}", "tool_type": "repository_info", "parameters": {"name": name}}
+        for number, name in enumerate(names, 1)
+    ]
+    total = {
+        "id": 3,
+        "description": "Add the stars up",
+        "tool_type": "add_up",
+        "parameters": {"expression": expression},
+    }
+    return plan(*steps, total)
+
+
+@pytest.mark.parametrize(
+    ("expression", "attempts"), [("${1} + ${2}", [False, True]), ("${1.count} + ${2.count}", [True])]
+)
+async def test_arguments_that_refer_to_the_wrong_part_of_a_result_are_filled_in_from_the_results(
+    expression: str, attempts: list[bool]
+):
+    call = '```json\n{\n  "name": "add_up",\n  "arguments": {\n    "expression": "4721 + 318"\n  }\n}\n```'
+    model = ScriptedModel([sum_of_stars(expression), call, "They have 5039 stars."])
+    done = await run(model, repository_info, add_up)
+    assert done.results[2].output == 5039 and done.answer == "They have 5039 stars."
+    assert [attempt.success for attempt in done.results[2].attempts] == attempts
+    assert '"stars":4721' in str(model.requests[1].messages) and len(model.requests) == 3
+
+
+async def test_a_reference_that_nobody_can_resolve_is_an_error_of_its_step():
+    model = ScriptedModel([sum_of_stars("${1.count}"), "I do not know.", NOTHING_ELSE, "Nobody knows."])
+    done = await run(model, repository_info, add_up)
+    assert not done.results[2].success and "${1.count}" in (done.results[2].error or "")

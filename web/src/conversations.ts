@@ -1,0 +1,137 @@
+/** The questions that this page has asked. They go on while another view is shown. */
+
+import { useSyncExternalStore } from "react";
+import { segment, stream, type AgentStep, type Answer, type JsonObject, type Plan, type ServerEvent, type StepResult } from "./api";
+import { queries } from "./live";
+import { errorText } from "./ui";
+
+export type Item = { kind: "text"; text: string } | { kind: "call"; id: string; name: string; arguments: JsonObject; step: AgentStep | null };
+
+export interface LiveTurn {
+  key: number;
+  question: string;
+  runId: string;
+  items: Item[];
+  /** What the model writes now. */
+  text: string;
+  plan: Plan | null;
+  results: StepResult[];
+  answer: Answer | null;
+  error: string;
+  isRunning: boolean;
+}
+
+const NO_TURNS: LiveTurn[] = [];
+const conversations = new Map<string, LiveTurn[]>();
+const controllers = new Map<number, AbortController>();
+const listeners = new Set<() => void>();
+let nextKey = 1;
+
+export function useLiveTurns(conversationId: string): LiveTurn[] {
+  return useSyncExternalStore(
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    () => conversations.get(conversationId) ?? NO_TURNS,
+  );
+}
+
+function update(conversationId: string, key: number, change: (turn: LiveTurn) => LiveTurn): void {
+  const turns = conversations.get(conversationId) ?? NO_TURNS;
+  conversations.set(conversationId, turns.map((turn) => (turn.key === key ? change(turn) : turn)));
+  for (const listener of listeners) listener();
+}
+
+/** How a question is answered, if not as usual. */
+export interface AskOptions {
+  strategy?: string;
+  model?: string;
+}
+
+/** Ask a question; the turn shows what happens. */
+export function ask(conversationId: string, question: string, options: AskOptions = {}): void {
+  const turn = addTurn(conversationId, question, "");
+  void follow(conversationId, turn.key, "/v1/ask", { question, conversation_id: conversationId, ...options, stream: true });
+}
+
+function addTurn(conversationId: string, question: string, runId: string): LiveTurn {
+  const turn: LiveTurn = { key: nextKey++, question, runId, items: [], text: "", plan: null, results: [], answer: null, error: "", isRunning: true };
+  conversations.set(conversationId, [...(conversations.get(conversationId) ?? NO_TURNS), turn]);
+  return turn;
+}
+
+/** Continue a run that this page has not started, or has forgotten. */
+export function resumeStored(conversationId: string, question: string, runId: string, answers?: Record<string, string>): void {
+  resume(conversationId, addTurn(conversationId, question, runId), answers);
+}
+
+/** Continue a run that waited for a person. */
+export function resume(conversationId: string, turn: LiveTurn, answers?: Record<string, string>): void {
+  update(conversationId, turn.key, (before) => ({ ...before, isRunning: true, answer: null, error: "" }));
+  void follow(conversationId, turn.key, `/v1/runs/${segment(turn.runId)}/resume`, { answer: answers, stream: true });
+}
+
+export function stop(turn: LiveTurn): void {
+  controllers.get(turn.key)?.abort();
+}
+
+async function follow(conversationId: string, key: number, path: string, body: JsonBody): Promise<void> {
+  const controller = new AbortController();
+  controllers.set(key, controller);
+  for (const listener of listeners) listener();
+  try {
+    for await (const event of stream(path, body, controller.signal)) update(conversationId, key, (turn) => applyEvent(turn, event));
+    update(conversationId, key, (turn) => (turn.answer === null && turn.error === "" ? { ...turn, error: "unreachable" } : turn));
+  } catch (error) {
+    const isStopped = error instanceof DOMException && error.name === "AbortError";
+    update(conversationId, key, (turn) => ({ ...turn, error: isStopped ? "stopped" : errorText(error) }));
+  } finally {
+    controllers.delete(key);
+    update(conversationId, key, (turn) => ({ ...turn, isRunning: false }));
+    void queries.invalidateQueries({ queryKey: ["runs"] });
+  }
+}
+
+type JsonBody = Record<string, unknown>;
+
+/** The turn after an event of its stream. */
+export function applyEvent(turn: LiveTurn, { name, data }: ServerEvent): LiveTurn {
+  switch (name) {
+    case "strategy":
+      return { ...turn, runId: String(data.run_id) };
+    case "plan":
+      return { ...turn, plan: data.plan as unknown as Plan };
+    case "step":
+      return { ...turn, results: [...turn.results, data as unknown as StepResult] };
+    case "turn":
+      return { ...turn, items: withText(turn), text: "" };
+    case "text":
+      return { ...turn, text: turn.text + String(data.text) };
+    case "call":
+      return {
+        ...turn,
+        items: [...withText(turn), { kind: "call", id: String(data.id), name: String(data.name), arguments: (data.arguments ?? {}) as JsonObject, step: null }],
+        text: "",
+      };
+    case "call_ended":
+      return { ...turn, items: endCall(turn.items, data as unknown as AgentStep) };
+    case "answer": {
+      const answer = data as unknown as Answer;
+      return { ...turn, answer, text: "", runId: answer.run_id, plan: answer.plan ?? turn.plan, isRunning: false };
+    }
+    case "error":
+      return { ...turn, error: String(data.detail) };
+    default:
+      return turn;
+  }
+}
+
+const withText = (turn: LiveTurn): Item[] => (turn.text.trim() === "" ? turn.items : [...turn.items, { kind: "text", text: turn.text }]);
+
+function endCall(items: Item[], step: AgentStep): Item[] {
+  if (!items.some((item) => item.kind === "call" && item.id === step.id)) {
+    return [...items, { kind: "call", id: step.id, name: step.tool_id, arguments: step.arguments, step }];
+  }
+  return items.map((item) => (item.kind === "call" && item.id === step.id ? { ...item, step } : item));
+}
