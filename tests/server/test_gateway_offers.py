@@ -82,8 +82,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def gateway(folder: Path, *, notes: bool = False, **options: Any) -> AsyncIterator[Any]:
-    """The server of the SDK in front of one or two servers."""
+async def gateway(
+    folder: Path, *, notes: bool = False, is_discovered: bool = True, **options: Any
+) -> AsyncIterator[Any]:
+    """The server of the SDK in front of one or two servers, which have been listed if `is_discovered`."""
     entries = {"every": {"command": sys.executable, "args": [str(SERVER)]}}
     if notes:
         (folder / "notes.py").write_text(NOTES)
@@ -93,7 +95,8 @@ async def gateway(folder: Path, *, notes: bool = False, **options: Any) -> Async
     library = UnifiedToolLibrary(engine=ToolEngine(config, on_elicit=ask_client))
     server = McpServer(library, **options)
     async with library:
-        await library.engine.wait_for_discovery()
+        if is_discovered:
+            await library.engine.wait_for_discovery()
         yield server.server()
         await server.aclose()
 
@@ -128,6 +131,21 @@ async def test_resources_prompts_and_completions_are_those_of_the_server(mode: s
         with pytest.raises(MCPError) as missing_here:
             await client.read_resource("test://nothing")
     assert missing_here.value.error == missing.value.error
+
+
+@pytest.mark.parametrize("request_kind", ["prompt", "completion", "resource", "list"])
+async def test_the_first_request_waits_for_a_server_that_is_being_started(request_kind: str, tmp_path: Path):
+    prompt = PromptReference(name="every__test_prompt_with_arguments")
+    async with gateway(tmp_path, is_discovered=False) as server, Client(server, mode="legacy") as client:
+        if request_kind == "prompt":
+            assert (await client.get_prompt("every__test_prompt_with_image")).messages
+        elif request_kind == "completion":
+            completed = await client.complete(prompt, {"name": "arg1", "value": "x"})
+            assert completed.completion.values == ["x1", "x2"]
+        elif request_kind == "resource":
+            assert (await client.read_resource("test://static-text")).contents
+        else:
+            assert (await client.list_resource_templates()).resource_templates
 
 
 async def test_several_servers_are_told_apart(mode: str, tmp_path: Path):

@@ -19,6 +19,7 @@ from typing import Any, Final
 from ferrule.core.names import ACTION_SEPARATOR, model_name
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
+from ferrule.engine.engine import ToolEngine
 from ferrule.errors import CallError
 from ferrule.kinds.mcp.connection import Connection
 from ferrule.kinds.mcp.listing import HANDLER
@@ -34,6 +35,8 @@ MAX_ENTRIES: Final = 5_000
 MAX_PAGES: Final = 500
 MAX_LINKS: Final = 10_000
 """Addresses in results that are remembered, so that clients can read them."""
+DISCOVERY_WAIT: Final = 10.0
+"""How long clients wait for servers that are being started."""
 ROUTE_SECONDS: Final = 5.0
 """For so long an address that nobody listed is not looked for again."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*\Z")
@@ -153,6 +156,9 @@ class ResourcesAndPrompts:
         if plus and prefix in servers and ":" in rest:
             return servers[prefix], rest
         owner = self._find_known(servers, uri)
+        if owner is None and self._library.engine.is_discovering:
+            await wait_for_servers(self._library.engine)
+            servers = self.servers(principal, "resources")
         if owner is None and len(servers) > 1 and time.monotonic() - self._listed_at >= ROUTE_SECONDS:
             self._listed_at = time.monotonic()
             await self.list_resources(principal)
@@ -222,6 +228,9 @@ class ResourcesAndPrompts:
 
     async def _find_prompt(self, principal: Principal, name: str) -> tuple[Tool, str]:
         servers = self.servers(principal, "prompts")
+        if name not in self._prompt_servers and name.partition(ACTION_SEPARATOR)[0] not in servers:
+            await wait_for_servers(self._library.engine)
+            servers = self.servers(principal, "prompts")
         if name not in self._prompt_servers and not any(name.startswith(f"{s}{ACTION_SEPARATOR}") for s in servers):
             await self.list_prompts(principal)
         server, own_name = self._prompt_servers.get(name, ("", ""))
@@ -235,9 +244,8 @@ class ResourcesAndPrompts:
         return servers[server], own_name
 
     async def _find_template(self, principal: Principal, template: str) -> tuple[Tool, str]:
-        servers = self.servers(principal, "resources")
         for is_listed in (False, True):
-            for name, tool in servers.items():
+            for name, tool in self.servers(principal, "resources").items():
                 if name in self._addresses and template in self._addresses[name].templates:
                     return tool, template
             if not is_listed:
@@ -250,6 +258,7 @@ class ResourcesAndPrompts:
         self, principal: Principal, kind: str, method: str, field_name: str
     ) -> list[tuple[Tool, list[Any]]]:
         """What all permitted servers list; one that cannot be asked is left out."""
+        await wait_for_servers(self._library.engine)
         servers = self.servers(principal, kind)
         results = await asyncio.gather(
             *(self._list_pages(principal, tool, method, field_name) for tool in servers.values()),
@@ -288,6 +297,16 @@ class ResourcesAndPrompts:
             return await self._library.engine.mcp.request(tool, operation, principal.account, timeout=ANSWER_TIMEOUT)
         except CallError as error:
             raise MCPError(code=INTERNAL_ERROR, message=str(error)) from None
+
+
+async def wait_for_servers(engine: ToolEngine) -> None:
+    """Wait a while for the servers that are being started: what they offer is known once they have responded."""
+    if engine.is_discovering:
+        try:
+            async with asyncio.timeout(DISCOVERY_WAIT):
+                await engine.wait_for_discovery()
+        except TimeoutError:
+            logger.warning("servers that are still starting are not listed yet")
 
 
 async def _list_page(connection: Connection, method: str, cursor: str | None) -> Any:

@@ -6,7 +6,6 @@ A client that disconnects or cancels ends its calls. What MCP servers behind the
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -29,22 +28,18 @@ from ferrule.server.mcp.calls import LOG_LEVEL_STATE, ClientCall, IncomingReques
 from ferrule.server.mcp.changes import ChangeNotifications
 from ferrule.server.mcp.content import make_mcp_result
 from ferrule.server.mcp.names import ToolNames
-from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts
+from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, wait_for_servers
 from ferrule.server.mcp.server_requests import ServerRequests, unwrap_answer
 from ferrule.server.mcp.stdio import MAX_MESSAGE_SIZE, serve_on_stdio
 
 if TYPE_CHECKING:
     from mcp.server import Server
 
-logger = logging.getLogger("ferrule.server")
-
 TOOL_CHANGE_EVENTS: Final = frozenset(
     {ToolEngineEventType.TOOL_ADDED, ToolEngineEventType.TOOL_UPDATED, ToolEngineEventType.TOOL_REMOVED}
 )
 RETRY_INTERVAL: Final = 60.0
 """Seconds after which a failed call may be repeated, doubled each time: a client does not say that its user insists."""
-DISCOVERY_WAIT: Final = 10.0
-"""Seconds for which a client that lists the tools waits for servers that have never been listed."""
 _STDIO: Final = "stdio"
 
 
@@ -123,12 +118,7 @@ class McpServer:
     async def list_tools(self, context: Any, params: Any) -> Any:
         from mcp.types import ListToolsResult
 
-        if self._library.engine.is_discovering:
-            try:
-                async with asyncio.timeout(DISCOVERY_WAIT):
-                    await self._library.engine.wait_for_discovery()
-            except TimeoutError:
-                logger.warning("servers that are still starting are not listed yet")
+        await wait_for_servers(self._library.engine)
         return ListToolsResult(tools=self._names.list_tools(self.find_principal(context)))
 
     def find_schema(self, name: str) -> Mapping[str, Any] | None:
