@@ -4,8 +4,10 @@ The deadline only ends a test that would otherwise hang. It is far longer than a
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 DEADLINE = 30.0
 INTERVAL = 0.005
@@ -25,3 +27,14 @@ def until_sync(condition: Callable[[], object], seconds: float = DEADLINE) -> No
     while not condition():
         assert time.monotonic() < deadline, f"the condition was not true within {seconds:.0f} s"
         time.sleep(INTERVAL)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie: in a container, orphans may never be reaped."""
+    try:
+        if Path("/proc/self").exists():
+            return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        os.kill(pid, 0)
+    except (FileNotFoundError, ProcessLookupError):  # it may end while the file is being read
+        return False
+    return True

@@ -25,7 +25,7 @@ from ferrule.errors import SetupError  # noqa: E402
 from tests.batch.scripted_batch import read_lines  # noqa: E402
 from tests.cluster import remote_tools  # noqa: E402
 from tests.cluster.cluster_batch import FREE_TASKS, open_broken_backend, run_cluster_batch  # noqa: E402
-from tests.waiting import until, until_sync  # noqa: E402
+from tests.waiting import is_running, until, until_sync  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
@@ -73,14 +73,6 @@ def find_free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def read_pids(file: Path) -> set[int]:
     return {int(line.split()[0]) for line in file.read_text().splitlines()} if file.exists() else set()
 
@@ -118,14 +110,14 @@ async def test_a_timeout_and_a_cancellation_end_the_work_on_the_node(cluster, tm
         file = tmp_path / "timeout"
         result = await library.execute("count_slowly", {"file": str(file), "to": 10_000}, timeout=3.0)
         assert result.error_type == "timeout"
-        assert not any(map(is_alive, read_pids(file)))
+        assert not any(map(is_running, read_pids(file)))
         file = tmp_path / "cancelled"
         call = asyncio.create_task(library.execute("count_slowly", {"file": str(file), "to": 10_000}))
         await until(lambda: bool(read_pids(file)), 60)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert not any(map(is_alive, read_pids(file)))
+        assert not any(map(is_running, read_pids(file)))
 
 
 async def test_only_an_idempotent_tool_is_repeated_when_its_process_is_lost(cluster, tmp_path):
@@ -162,7 +154,7 @@ async def test_a_lost_node_fails_its_call_and_loses_no_task_of_a_batch(cluster, 
         lost = await call
         assert lost.error is not None and "The node that ran tool 'count_there' was lost" in lost.error
         assert lost.metadata["outcome"] == "unknown"
-        await until(lambda: not any(map(is_alive, read_pids(file))), 60)
+        await until(lambda: not any(map(is_running, read_pids(file))), 60)
     # The tasks of the batch continue on the other node.
     result = await batch
     assert (result.stopped, result.summary["tasks"]) == ("", number)
@@ -175,7 +167,7 @@ async def test_a_killed_driver_takes_its_workers_with_it_and_the_batch_continues
     number, lines = 40, tmp_path / "out" / "trajectories.jsonl"
     kill_driver_after(8, lines, [cluster.address, str(tmp_path), str(number)])
     finished = {line["task"].split()[0] for line in read_lines_up_to_the_last(lines)}
-    await until(lambda: not any(map(is_alive, read_pids(tmp_path / "workers"))), 60)
+    await until(lambda: not any(map(is_running, read_pids(tmp_path / "workers"))), 60)
     result = await run_cluster_batch(tmp_path, number, workers=1)
     assert (result.progress.finished_before, result.summary["tasks"]) == (len(finished), number)
     assert Counter(line["id"] for line in read_lines(tmp_path / "out")) == {f"t{n}": 1 for n in range(number)}

@@ -1,7 +1,6 @@
 """Nothing lost, nothing later: what holds when a process is killed, and after a time-out."""
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from ferrule import ToolEngine, ToolEngineConfig, ToolKnowledgeStore
 from tests.engine import late_tools
-from tests.waiting import until
+from tests.waiting import is_running, until
 
 CALLS = """
 import asyncio, sys
@@ -91,7 +90,7 @@ async def test_what_a_timed_out_tool_started_is_gone(tmp_path: Path):
         result = await engine.execute("start_child", {"path": str(tmp_path / "pid"), "seconds": 60}, timeout=3)
         pid = int((tmp_path / "pid").read_text())
         assert result.error_type == "timeout"
-        assert not is_alive(pid)
+        assert not is_running(pid)
 
 
 async def test_a_cancelled_caller_leaves_no_worker_at_work(tmp_path: Path):
@@ -110,11 +109,3 @@ async def nothing_is_written(folder: Path) -> None:
     (folder / "allowed").touch()
     await asyncio.sleep(0.3)  # a process that still ran would write within 10 ms
     assert list(folder.glob("*.late")) == []
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ferrule import ToolEngine, ToolEngineConfig, tool
-from tests.waiting import until, until_sync
+from tests.waiting import is_running, until, until_sync
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows processes so")
 
@@ -39,13 +39,6 @@ STARTERS = {
     "daemon": "{python} {daemon} {folder} & sleep 600",
     "daemon of a parent that ends": "{python} {daemon} {folder} exit; sleep 600",
 }
-
-
-def is_running(number: int) -> bool:
-    try:
-        return Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
 
 
 class Started:

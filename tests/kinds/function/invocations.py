@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ferrule.core.call import Invocation, Progress, ToolExecutionContext, ToolExecutionResult
@@ -44,17 +42,3 @@ def invocation_of(
         report=report,
         call_tool=call_tool,
     )
-
-
-def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    if Path("/proc/self").exists():
-        try:
-            return stat.read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-        except OSError:
-            return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 from pathlib import Path
 
 import mcp.types
@@ -16,18 +15,7 @@ from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.results import PROTOCOL_ERRORS
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, rough, tool
-from tests.waiting import until
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie: in a container, orphans may never be reaped."""
-    try:
-        if Path("/proc/self").exists():
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-        os.kill(pid, 0)
-    except (FileNotFoundError, ProcessLookupError):  # it may end while the file is being read
-        return False
-    return True
+from tests.waiting import is_running, until
 
 
 def numbers_in(note: Path) -> list[int]:
