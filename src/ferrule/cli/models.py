@@ -19,13 +19,12 @@ from ferrule.cli.session import EXIT_USAGE, Session, fail, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.names import did_you_mean
 from ferrule.errors import FerruleError, MissingExtra, SetupError
-from ferrule.models.choose import ModelChoice, find_default, list_plugins, parse_model_spec
+from ferrule.models.choose import KEYED_PROVIDERS, ModelChoice, find_default, list_plugins, parse_model_spec
 from ferrule.models.downloads import OnBytes, download_model, list_downloaded
 from ferrule.models.keys import StoredKeys, key_variable, model_environment
 from ferrule.models.servers import LOCAL_SERVERS, ServerState, find_servers
 
 models_app = typer.Typer(help="List the models that can be used, download model files, store keys.")
-_KEYED_PROVIDERS = {"openai": "OpenAI", "anthropic": "Anthropic"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +133,7 @@ def _list_keys(keys: StoredKeys, *, as_json: bool) -> None:
 
 def _variable_of(provider: str) -> str:
     name = provider.strip().lower()
-    names = (*_KEYED_PROVIDERS, *LOCAL_SERVERS)
+    names = (*KEYED_PROVIDERS, *LOCAL_SERVERS)
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         raise SetupError(f"{provider!r} is not the name of a provider. Write openai, anthropic or groq, for example.")
     if name not in names and (hint := did_you_mean(name, names)):
@@ -168,7 +167,7 @@ def choose_for_project(
 
 def list_entries(environ: Mapping[str, str], servers: list[ServerState], default: str) -> list[ModelEntry]:
     """Every model that can be used, and for each provider without one what it needs."""
-    entries = [_keyed_entry(provider, environ) for provider in _KEYED_PROVIDERS]
+    entries = [_keyed_entry(provider, environ) for provider in KEYED_PROVIDERS]
     for state in servers:
         prefix, where = state.server.prefix, f"{state.server.title} at {state.url}"
         problem = state.problem or _missing_package_problem("openai", "openai")
@@ -218,7 +217,7 @@ def explain_problem(spec: str, environ: Mapping[str, str]) -> str:
         provider, name = parse_model_spec(spec, environ)
     except SetupError as error:
         return str(error)
-    if provider in _KEYED_PROVIDERS:
+    if provider in KEYED_PROVIDERS:
         entry = _keyed_entry(provider, environ)
         return "" if entry.usable else entry.reason
     if provider in LOCAL_SERVERS:

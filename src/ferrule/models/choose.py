@@ -96,6 +96,13 @@ _PROVIDERS: dict[str, ModelFactory] = {
 }
 
 
+KEYED_PROVIDERS = {
+    "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"),
+    "anthropic": ("ANTHROPIC_API_KEY",),
+}
+"""The providers that need a key, and the environment variables that choose them when no model is named."""
+
+
 # Choosing
 
 
@@ -153,10 +160,7 @@ def find_default(environ: Mapping[str, str], servers: Sequence[ServerState] | No
     default = environ.get("FERRULE_MODEL", "").strip()
     if _has_provider(default):
         return ModelChoice(spec=default, reason="FERRULE_MODEL is set")
-    for provider, variables in (
-        ("openai", ("OPENAI_API_KEY", "OPENAI_BASE_URL")),
-        ("anthropic", ("ANTHROPIC_API_KEY",)),
-    ):
+    for provider, variables in KEYED_PROVIDERS.items():
         for variable in variables:
             if environ.get(variable):
                 return ModelChoice(spec=provider, reason=_explain_variable(variable, environ))
