@@ -28,10 +28,8 @@ web: setup ## build the web page of the server (needs Node, or takes it from PyP
 test: services web ## run all tests
 	@$(PYTEST)
 
-quick: setup ## run the tests that need no services, without those that try many values (about a minute)
-	@$(PYTEST) -k "not postgres" -m "not hypothesis" --ignore tests/catalog/search/test_recall.py \
-		--ignore tests/catalog/search/test_real_tools.py --ignore tests/parsing/test_hostile_texts.py \
-		--ignore tests/engine/test_plugins.py --ignore tests/engine/test_kill.py \
+quick: setup ## run the tests that need no services, without the slow ones (about a minute)
+	@$(PYTEST) -k "not postgres" -m "not hypothesis and not slow" \
 		tests/core tests/catalog tests/concurrency tests/store tests/kinds/function tests/kinds/yaml tests/engine tests/hub \
 		tests/library tests/memory tests/parsing tests/test_layers.py tests/test_naming.py
 

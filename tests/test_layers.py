@@ -1,6 +1,7 @@
 """Layers are an ordered list, and so are the packages of a layer: a module imports only what stands before it."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import ferrule
@@ -35,6 +36,7 @@ def package_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """The packages a module imports, wherever in the file the import is; `ferrule_tools` for the bundled tools."""
     names = []

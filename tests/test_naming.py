@@ -3,6 +3,7 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import ferrule
@@ -19,8 +20,13 @@ FOREIGN_ATTRIBUTES = frozenset({"put"})  # of asyncio's queues, and the HTTP met
 BANNED_PREFIXES = ("MOST_", "LONGEST_", "DEEPEST_", "LARGEST_", "FEWEST_", "SHORTEST_")
 
 
-def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def names_in(path: Path) -> Iterator[tuple[int, str]]:
+    for node in nodes_of(path):
         if isinstance(node, ast.Name):
             yield node.lineno, node.id
         elif isinstance(node, ast.arg):
@@ -40,7 +46,7 @@ def test_no_participle_or_pronoun_is_a_name():
     banned = [
         f"{path.relative_to(SOURCE)}:{line} {name}"
         for path in FILES
-        for line, name in names_in(ast.parse(path.read_text(encoding="utf-8")))
+        for line, name in names_in(path)
         if is_banned(name)
     ]
     assert banned == []
@@ -49,7 +55,7 @@ def test_no_participle_or_pronoun_is_a_name():
 def test_no_two_classes_share_a_name():
     modules = defaultdict(set)
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 modules[node.name.strip("_")].add(str(path.relative_to(SOURCE)))
     assert {name: sorted(paths) for name, paths in modules.items() if len(paths) > 1} == {}

@@ -33,6 +33,8 @@ from tests.concurrency.fleet_process import count_most_running, read_log
 from tests.virtual_time import loop_time, run_in_virtual_time
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

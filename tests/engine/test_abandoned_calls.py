@@ -11,8 +11,11 @@ import pytest
 from ferrule import ConcurrencyConfig, ToolEngine, ToolEngineConfig, ToolExecutionContext, tool
 from tests.waiting import until
 
-# Python reports a coroutine that ignores even its own end.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,
+    # Python reports a coroutine that ignores even its own end.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 GUARD = 60.0
 """Seconds after which a test that hangs fails."""
@@ -150,7 +153,8 @@ async def test_a_tool_with_too_many_abandoned_tasks_is_rejected(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_engine_closes_although_a_tool_does_not_stop(kind):
+async def test_an_engine_closes_although_a_tool_does_not_stop(kind, monkeypatch):
+    monkeypatch.setattr("ferrule.engine.pipeline.SHUTDOWN_TIMEOUT", 0.2)
     async with open_engine(0.2) as (engine, stubborn):
         engine.register(make_tool(kind, stubborn))
         caller = asyncio.create_task(engine.execute("stubborn", timeout=3600))

@@ -29,6 +29,8 @@ from ferrule.memory.run_memory import RunMemory
 from ferrule.store.redaction import Redaction
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 CONFIG = ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory="no-such-folder")
 
 

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ferrule import ToolEngine, ToolEngineConfig, ToolKnowledgeStore
 from tests.engine import late_tools
 from tests.waiting import is_running, until
+
+pytestmark = pytest.mark.slow
 
 CALLS = """
 import asyncio, sys

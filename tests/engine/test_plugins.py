@@ -18,6 +18,8 @@ from ferrule.engine.plugins import ToolPlugins, ToolSetup
 from ferrule.errors import SetupError
 from ferrule.policy.policy import load_policy
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 
 

@@ -7,6 +7,8 @@ import pytest
 from ferrule.core.spec import ToolCapability
 from ferrule.memory.adjustments import suggest_adjustments
 
+pytestmark = pytest.mark.slow
+
 TEXT = {"type": "string"}
 READ = ToolCapability(
     name="text",

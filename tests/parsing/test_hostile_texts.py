@@ -9,6 +9,8 @@ from ferrule.parsing.reader import scan_segments
 from ferrule.parsing.text import SourceText
 from tests.parsing.schemas import TOOLS
 
+pytestmark = pytest.mark.slow
+
 KNOWN = KnownTools(TOOLS)
 REPEATED = [
     "[",

@@ -19,6 +19,8 @@ from ferrule.workflow import SimpleWorkflow
 from tests.store.records import finish_record
 from tests.workflow.plans import plan, step
 
+pytestmark = pytest.mark.slow
+
 ANY_CHARACTER = st.characters(exclude_categories=())
 REJECTED_BY_DATABASES = st.sampled_from("\0\ud800\udfff\ufdd0\ufffd0a \\\"'")
 TEXTS = st.text(ANY_CHARACTER | REJECTED_BY_DATABASES, max_size=12)

@@ -21,6 +21,8 @@ from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HOLDER = """
 import asyncio, sys

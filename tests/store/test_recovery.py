@@ -22,6 +22,8 @@ from ferrule.store.journal import MAX_DEFERRED_SEGMENTS, SEGMENT_BYTES
 from tests.store.records import finish_record, start_record
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 HEADER = json.dumps({"ferrule_journal": 1, "owner": "host:1:start"}) + "\n"
 ROOT = Path(__file__).parents[2]
 
@@ -338,7 +340,7 @@ async def test_what_is_recorded_while_the_store_closes_is_not_lost(tmp_path):
     is_stopped = threading.Event()
 
     def keep_calling() -> None:
-        while not is_stopped.is_set() and len(record_ids) < 50_000:
+        while not is_stopped.is_set() and len(record_ids) < 10_000:
             record_ids.append(finish_record(store).record_id)
 
     caller = threading.Thread(target=keep_calling)

@@ -1,8 +1,11 @@
 """How many questions find their tool among two thousand that people outside have described."""
 
+import pytest
 from benchmarks.tool_search import measure_hits, share
 
 from tests.catalog.search.searchable_tools import function_docs, mcp_servers, needs_data, needs_encoder
+
+pytestmark = pytest.mark.slow
 
 
 @needs_data
