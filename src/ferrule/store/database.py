@@ -192,7 +192,7 @@ def _last_migration(connection: Connection) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStart:
-    """The start of a call that is recorded at once, and not through the journal."""
+    """The start of a call that is recorded immediately, and not through the journal."""
 
     record_id: str
     line: bytes
