@@ -228,6 +228,7 @@ export interface McpServer {
   is_listed: boolean;
   protocol_version: string | null;
   actions: number;
+  /** An empty action means the instructions of the server. */
   changes: { action: string; diff: string }[];
   /** For administrators: */
   log?: string[];

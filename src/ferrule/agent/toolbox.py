@@ -116,6 +116,7 @@ class Toolbox:
 
     async def prepare(self, task: str) -> None:
         """Let the tools be chosen by the meaning of the task too, not only by its words."""
+        await self._library.engine.wait_for_accepted_instructions()  # they are in the prompt
         if not self._usable_actions().fits_in_request:
             await self._library.index.prepare(task)
 

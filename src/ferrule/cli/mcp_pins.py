@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,15 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import LoadError
 from ferrule.kinds.mcp.executor import McpExecutor
-from ferrule.kinds.mcp.pins import ServerPins, find_changes, read_pins, write_pins
+from ferrule.kinds.mcp.listing import listed_instructions
+from ferrule.kinds.mcp.pins import (
+    INSTRUCTIONS,
+    ServerPins,
+    find_changes,
+    find_instructions_changes,
+    read_pins,
+    write_pins,
+)
 from ferrule.kinds.mcp.servers import McpFile
 from ferrule.store import ToolKnowledgeStore
 
@@ -33,9 +41,10 @@ class _Comparison:
 
     server: str
     capabilities: list[ToolCapability]
+    instructions: str
     pins: ServerPins
     changes: dict[str, str]
-    """By the name of the action."""
+    """By the name of the action; under an empty name, of the instructions of the server."""
 
     @property
     def removed(self) -> list[str]:
@@ -50,8 +59,8 @@ class _Comparison:
 def show_changes(
     context: typer.Context, server: Server = None, timeout: Timeout = 60, file: File = None, as_json: AsJson = False
 ) -> None:
-    """Show what servers have changed since you accepted their actions; exit code 1 if there is anything."""
-    comparisons, errors = _compare(context, server, timeout, file, accept=None)
+    """Show what servers have changed since you accepted it; exit code 1 if there is anything."""
+    comparisons, errors = _compare(context, server, timeout, file)
     if as_json:
         printing.print_json({"servers": [each.to_dict() for each in comparisons], "errors": list(map(str, errors))})
     else:
@@ -66,7 +75,7 @@ def show_changes(
 def pin_servers(
     context: typer.Context, server: Server = None, timeout: Timeout = 60, file: File = None, as_json: AsJson = False
 ) -> None:
-    """Accept the actions of a server, or of all servers, as they are now."""
+    """Accept the instructions and actions of a server, or of all servers, as they are now."""
     _accept(context, server, None, timeout, file, as_json)
 
 
@@ -74,25 +83,29 @@ def pin_servers(
 def accept_changes(
     context: typer.Context,
     server: Annotated[str, typer.Argument(help="The server.")],
-    action: Annotated[str | None, typer.Argument(help="The action; all of them if none is named.")] = None,
+    action: Annotated[str | None, typer.Argument(help="The action; everything if none is named.")] = None,
+    instructions: Annotated[bool, typer.Option("--instructions", help="Only the instructions of the server.")] = False,
     timeout: Timeout = 60,
     file: File = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accept what a server has changed, all of it or one action. See it first with: ferrule mcp diff"""
-    _accept(context, server, action, timeout, file, as_json)
+    """Accept what a server has changed, all of it or one part. See it first with: ferrule mcp diff"""
+    if instructions and action is not None:
+        fail("Name an action, or accept the instructions of the server: not both in one command.", code=2)
+    _accept(context, server, INSTRUCTIONS if instructions else action or None, timeout, file, as_json)
 
 
 def _accept(
-    context: typer.Context, server: str | None, action: str | None, timeout: float, file: Path | None, as_json: bool
+    context: typer.Context, server: str | None, name: str | None, timeout: float, file: Path | None, as_json: bool
 ) -> None:
-    comparisons, errors = _compare(context, server, timeout, file, accept=action or "")
+    """Accept what has this name, or everything."""
+    comparisons, errors = _compare(context, server, timeout, file, accepts=True, name=name)
     if as_json:
         servers = [{"server": each.server, "accepted": list(each.changes), "known": True} for each in comparisons]
         printing.print_json({"servers": servers, "errors": list(map(str, errors))})
     else:
         for each in comparisons:
-            names = ", ".join(each.changes)
+            names = ", ".join(map(_format_name, each.changes))
             count = printing.format_count(len(each.capabilities), "action")
             if not each.pins.is_known:
                 echo(f"{each.server}: pinned {count}")
@@ -104,9 +117,15 @@ def _accept(
 
 
 def _compare(
-    context: typer.Context, server: str | None, timeout: float, file: Path | None, *, accept: str | None
+    context: typer.Context,
+    server: str | None,
+    timeout: float,
+    file: Path | None,
+    *,
+    accepts: bool = False,
+    name: str | None = None,
 ) -> tuple[list[_Comparison], list[LoadError]]:
-    """Connect to servers and compare them; with `accept`, accept that action, or all if it is empty."""
+    """Connect to servers and compare them; with `accepts`, accept what has this name, or everything."""
     path = choose_file(context, file)
     tools = [find_server(path, server)] if server is not None else list(McpFile(path).load().tools)
     for tool in tools if file is None else ():
@@ -120,8 +139,8 @@ def _compare(
                 report = await McpFile(path).discover(executor, tools, timeout)
                 listed = [tool for tool in report.tools if executor.is_connected(tool.id)]
                 comparisons = [await _compare_server(store, tool) for tool in listed]
-                if accept is not None:
-                    comparisons = [_accept_changes(store, each, accept) for each in comparisons]
+                if accepts:
+                    comparisons = [_accept_changes(store, each, name) for each in comparisons]
                     await store.flush()
                 return comparisons, list(report.errors)
             finally:
@@ -139,22 +158,31 @@ async def _compare_server(store: ToolKnowledgeStore, tool: Tool) -> _Comparison:
         for capability in tool.spec.capabilities
         if (diff := find_changes(store, tool.id, capability, pins))
     }
-    return _Comparison(server=tool.id, capabilities=tool.spec.capabilities, pins=pins, changes=changes)
-
-
-def _accept_changes(store: ToolKnowledgeStore, comparison: _Comparison, action: str) -> _Comparison:
-    names = [capability.name for capability in comparison.capabilities]
-    if action and action not in names:
-        hint = did_you_mean(action, names)
-        fail(f"The server {comparison.server!r} lists no action {action!r}.{hint}", code=3)
-    if action and not comparison.pins.is_known:
-        fail(f"The server {comparison.server!r} is not pinned yet. Pin it: ferrule mcp pin {comparison.server}", code=1)
-    accepted = [capability for capability in comparison.capabilities if action in ("", capability.name)]
-    write_pins(store, comparison.server, accepted, comparison.pins)
-    changes = {name: diff for name, diff in comparison.changes.items() if action in ("", name)}
+    instructions = listed_instructions(tool)
+    if diff := find_instructions_changes(store, tool.id, instructions, pins):
+        changes = {INSTRUCTIONS: diff, **changes}
     return _Comparison(
-        server=comparison.server, capabilities=comparison.capabilities, pins=comparison.pins, changes=changes
+        server=tool.id,
+        capabilities=tool.spec.capabilities,
+        instructions=instructions,
+        pins=pins,
+        changes=changes,
     )
+
+
+def _accept_changes(store: ToolKnowledgeStore, comparison: _Comparison, name: str | None) -> _Comparison:
+    """Accept what has this name, or everything; returns the comparison with only that."""
+    names = [capability.name for capability in comparison.capabilities]
+    if name and name not in names:
+        hint = did_you_mean(name, names)
+        fail(f"The server {comparison.server!r} lists no action {name!r}.{hint}", code=3)
+    if name is not None and not comparison.pins.is_known:
+        fail(f"The server {comparison.server!r} is not pinned yet. Pin it: ferrule mcp pin {comparison.server}", code=1)
+    accepted = [capability for capability in comparison.capabilities if name in (None, capability.name)]
+    instructions = comparison.instructions if name in (None, INSTRUCTIONS) else None
+    write_pins(store, comparison.server, accepted, comparison.pins, instructions=instructions)
+    changes = {part: diff for part, diff in comparison.changes.items() if name in (None, part)}
+    return replace(comparison, changes=changes)
 
 
 def _print_changes(comparison: _Comparison) -> None:
@@ -162,14 +190,18 @@ def _print_changes(comparison: _Comparison) -> None:
     if not comparison.pins.is_known:
         echo(f"{server}: not pinned yet. It is pinned when it is first used, or with: ferrule mcp pin {server}")
         return
-    for action, diff in comparison.changes.items():
-        echo(f"{server}: {action}\n{diff}\n")
+    for name, diff in comparison.changes.items():
+        echo(f"{server}: {_format_name(name)}\n{diff}\n")
     if comparison.removed:
         echo(f"{server}: not listed any more: {', '.join(comparison.removed)}")
     if comparison.changes:
-        echo(f"Accept what is right with: ferrule mcp accept {server} [ACTION]")
+        echo(f"Accept what is right with: ferrule mcp accept {server} [ACTION | --instructions]")
     else:
         echo(f"{server}: no changes in {printing.format_count(len(comparison.capabilities), 'action')}")
+
+
+def _format_name(name: str) -> str:
+    return "the instructions of the server" if name == INSTRUCTIONS else name
 
 
 def _print_errors(errors: list[LoadError]) -> None:

@@ -261,6 +261,13 @@ class ToolEngine:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LISTING_TIMEOUT if tool_id is None else None):
                     await self.wait_for_discovery(tool_id)
+        await self.wait_for_accepted_instructions(tool_id)
+
+    async def wait_for_accepted_instructions(self, tool_id: str | None = None) -> None:
+        """Wait until it is known which instructions of MCP servers the user has accepted: others are not passed on."""
+        if self.is_open:
+            tools = self.registry if tool_id is None else self.registry.candidates(tool_id)
+            await self._servers.wait_for_accepted_instructions(tools)
 
     async def discover_action(self, name: str) -> tuple[Tool, ToolCapability]:
         """The tool and action that a call of this name would use, once it is discovered; ToolNotFound if there is none.

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from ferrule.core.spec import Tool
+from ferrule.core.spec import Tool, ToolCapability
 from ferrule.kinds.mcp.executor import config_of_tool
-from ferrule.kinds.mcp.listing import HANDLER
-from ferrule.kinds.mcp.pins import find_changes, read_pins, write_pins
+from ferrule.kinds.mcp.listing import HANDLER, listed_instructions
+from ferrule.kinds.mcp.pins import (
+    INSTRUCTIONS,
+    PinnedText,
+    ServerPins,
+    find_changes,
+    find_instructions_changes,
+    read_pins,
+    write_pins,
+)
 from ferrule.server.access import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import AdminClient, ReadingClient, Services, ServicesOfApp
+from ferrule.store import ToolKnowledgeStore
 
 router = APIRouter(prefix="/v1", tags=["tools"])
 
@@ -43,7 +53,7 @@ async def show_server(name: str, services: ServicesOfApp, client: ReadingClient)
             "is_pinned": pins.is_known,
             "pins": [
                 {"action": action, "text": store.redaction.redact_text(pin.text)}
-                for action, pin in sorted(pins.actions.items())
+                for action, pin in sorted(_collect_texts(pins).items())
             ],
             "removed": sorted(pins.actions.keys() - {each.name for each in tool.spec.capabilities}),
         }
@@ -56,7 +66,7 @@ async def _describe_server(tool: Tool, services: Services, client: Client) -> di
     capabilities = [each for each in tool.spec.capabilities if permissions.may_call(tool, each)]
     error = state.error or engine.explain_missing_listing(tool.id) or ""
     pins = await read_pins(engine.store, tool.id)  # the engine reads them when the server is first used
-    diffs = {each.name: find_changes(engine.store, tool.id, each, pins) for each in capabilities}
+    diffs = _find_diffs(engine.store, tool, _names_of_parts(tool, capabilities), pins)
     return {
         "tool_id": tool.id,
         "state": "disabled" if not tool.spec.enabled else "failed" if error else state.state,
@@ -68,12 +78,33 @@ async def _describe_server(tool: Tool, services: Services, client: Client) -> di
     }
 
 
+def _collect_texts(pins: ServerPins) -> dict[str, PinnedText]:
+    if pins.instructions is None or not pins.instructions.text:
+        return dict(pins.actions)
+    return {INSTRUCTIONS: pins.instructions, **pins.actions}
+
+
+def _names_of_parts(tool: Tool, capabilities: Sequence[ToolCapability]) -> list[str]:
+    """The names of what can be accepted of a server: nothing while it has not been listed."""
+    return [INSTRUCTIONS, *(each.name for each in capabilities)] if tool.spec.metadata.get("listed") else []
+
+
+def _find_diffs(store: ToolKnowledgeStore, tool: Tool, names: Sequence[str], pins: ServerPins) -> dict[str, str]:
+    """How what has these names differs from what was accepted: actions, and the instructions under an empty name."""
+    diffs = {
+        each.name: find_changes(store, tool.id, each, pins) for each in tool.spec.capabilities if each.name in names
+    }
+    if INSTRUCTIONS in names:
+        diffs[INSTRUCTIONS] = find_instructions_changes(store, tool.id, listed_instructions(tool), pins)
+    return diffs
+
+
 class Acceptance(BaseModel):
     """What is accepted of a server."""
 
     model_config = ConfigDict(extra="forbid")
     action: str | None = None
-    """None: all its actions, as they are now."""
+    """An empty text: the instructions of the server. None: these and all its actions, as they are now."""
     diff: str | None = None
     """What was shown of the action: it is accepted only if that is still what has changed."""
 
@@ -84,18 +115,21 @@ async def accept_changes(name: str, body: Acceptance, services: ServicesOfApp, c
     if not client.sees_all_tenants:
         raise Problem(403, "All tenants use the same servers: accepting changes needs an admin without a tenant.")
     tool, store = _find_server(name, services, client), services.library.engine.store
-    capabilities = [each for each in tool.spec.capabilities if body.action in (None, each.name)]
-    if not capabilities:
+    names = [each for each in _names_of_parts(tool, tool.spec.capabilities) if body.action in (None, each)]
+    if not names:
         raise Problem(404, f"The server {name!r} lists no action {body.action!r}.")
     pins = await read_pins(store, tool.id)
     if pins.problem:
         raise Problem(503, f"What was accepted of {name!r} cannot be read: {pins.problem}.")
-    changed = [each for each in capabilities if find_changes(store, tool.id, each, pins)]
-    if body.diff is not None and [find_changes(store, tool.id, each, pins) for each in capabilities] != [body.diff]:
-        raise Problem(409, f"The action {body.action!r} has changed again meanwhile. Look at it once more.")
-    await asyncio.to_thread(write_pins, store, tool.id, capabilities, pins)
+    diffs = _find_diffs(store, tool, names, pins)
+    if body.diff is not None and list(diffs.values()) != [body.diff]:
+        subject = f"The action {body.action!r} has" if body.action else "The instructions have"
+        raise Problem(409, f"{subject} changed again meanwhile. Look once more.")
+    capabilities = [each for each in tool.spec.capabilities if each.name in names]
+    instructions = listed_instructions(tool) if INSTRUCTIONS in names else None
+    await asyncio.to_thread(write_pins, store, tool.id, capabilities, pins, instructions=instructions)
     await store.flush()
-    accepted = [each.name for each in changed]
+    accepted = [each for each, diff in diffs.items() if diff]
     await services.audit.write(client.principal, "accept_changes", tool.id, actions=accepted)
     return json_response({"tool_id": tool.id, "accepted": accepted})
 

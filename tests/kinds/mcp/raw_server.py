@@ -24,6 +24,7 @@ reader.add_argument("--banner", action="store_true", help="greet people, not pro
 reader.add_argument("--ignore-unknown", action="store_true", help="do not answer what it does not know")
 reader.add_argument("--version", default="2025-11-25", help="the protocol it says it speaks")
 reader.add_argument("--actions", help="a JSON file with more entries of its listing, read each time")
+reader.add_argument("--instructions", help="a file with its instructions, read when it is connected to")
 reader.add_argument("--log", help="append every message that comes to this file")
 given = reader.parse_args()
 OBJECT = {"type": "object"}
@@ -106,6 +107,8 @@ def answer(message):
     if message["method"] == "initialize":
         info = {"name": "rough", "version": "1"}
         about = {"protocolVersion": given.version, "capabilities": {"tools": {}}, "serverInfo": info}
+        if given.instructions:
+            about["instructions"] = Path(given.instructions).read_text()
         send({"id": identity, "result": about})
     elif message["method"] == "tools/list":
         send({"id": identity, "result": tools(params.get("cursor"))})

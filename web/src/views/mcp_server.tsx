@@ -11,6 +11,9 @@ import { Badge, Button, Confirm, Diff, errorText, LongText, StateBadge, toast } 
 export const useServers = () =>
   useQuery({ queryKey: ["tools", "servers"], queryFn: async () => (await get<{ servers: McpServer[] }>("/v1/servers")).servers });
 
+/** The name of a pinned part of a server: an action, or its instructions. */
+const nameOf = (action: string) => (action === "" ? t("serverInstructions") : visible(action));
+
 export function ServerPanel({ id, mayAdminister }: { id: string; mayAdminister: boolean }) {
   const server = useQuery({ queryKey: ["tools", "server", id], queryFn: () => get<McpServer>(`/v1/servers/${segment(id)}`) });
   const [toAccept, setToAccept] = useState<{ action: string; diff: string } | null>(null);
@@ -20,7 +23,7 @@ export function ServerPanel({ id, mayAdminister }: { id: string; mayAdminister: 
     setToAccept(null);
     try {
       await post(`/v1/servers/${segment(id)}/accept`, change);
-      toast(t("accepted", { name: visible(change.action) }));
+      toast(t("accepted", { name: nameOf(change.action) }));
     } catch (error) {
       toast(errorText(error), "bad");
     }
@@ -40,12 +43,12 @@ export function ServerPanel({ id, mayAdminister }: { id: string; mayAdminister: 
       {data.error !== "" && <p className="notice bad">{visible(data.error)}</p>}
       {data.changes.map((change) => (
         <div key={change.action}>
-          <h3>{t("actionChanged", { name: visible(change.action) })}</h3>
+          <h3>{t("actionChanged", { name: nameOf(change.action) })}</h3>
           <Diff text={change.diff} />
           {mayAdminister && data.pins !== undefined && (
             <div className="decision row">
               <Button onClick={() => setToAccept(change)}>{t("acceptChange")}</Button>
-              <span className="faint small">{t("acceptHint")}</span>
+              <span className="faint small">{t(change.action === "" ? "serverInstructionsHint" : "acceptHint")}</span>
             </div>
           )}
         </div>
@@ -56,7 +59,7 @@ export function ServerPanel({ id, mayAdminister }: { id: string; mayAdminister: 
           <summary>{t("pins", { count: data.pins.length })}</summary>
           {data.pins.map((pin) => (
             <div key={pin.action}>
-              <h3>{visible(pin.action)}</h3>
+              <h3>{nameOf(pin.action)}</h3>
               <LongText text={pin.text} />
             </div>
           ))}
@@ -68,7 +71,7 @@ export function ServerPanel({ id, mayAdminister }: { id: string; mayAdminister: 
           {data.log.length === 0 ? <p className="faint">{t("emptyLog")}</p> : <LongText text={data.log.join("\n")} name={`${id}.log`} />}
         </details>
       )}
-      {toAccept !== null && <Confirm text={t("acceptAsk", { name: visible(toAccept.action) })} action={t("acceptChange")} onCancel={() => setToAccept(null)} onConfirm={() => void accept(toAccept)} />}
+      {toAccept !== null && <Confirm text={toAccept.action === "" ? t("serverInstructionsAsk") : t("acceptAsk", { name: nameOf(toAccept.action) })} action={t("acceptChange")} onCancel={() => setToAccept(null)} onConfirm={() => void accept(toAccept)} />}
     </section>
   );
 }

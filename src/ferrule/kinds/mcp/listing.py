@@ -216,13 +216,33 @@ def apply_listing(tool: Tool, listing: ServerListing) -> Tool:
             "listed": True,
             "protocol_version": listing.protocol_version,
             "offers": list(listing.offers),
-            "instructions": listing.instructions,
+            "listed_instructions": listing.instructions,
         },
     }
-    if "config_digest" in tool.spec.metadata:  # from a file, which has no description
-        changes["description"] = listing.instructions or f"The MCP server {listing.server_name or tool.id!r}."
+    if _is_from_file(tool):
         changes["version"] = listing.server_version or tool.spec.version
-    return replace(tool, spec=replace(tool.spec, **changes))
+    return with_instructions(replace(tool, spec=replace(tool.spec, **changes)), listing.instructions)
+
+
+def listed_instructions(tool: Tool) -> str:
+    """How to use a server in its own words, which the user may not have accepted."""
+    return str(tool.spec.metadata.get("listed_instructions", ""))
+
+
+def with_instructions(tool: Tool, text: str) -> Tool:
+    """The tool of a server with the instructions that models and clients get."""
+    spec = tool.spec
+    # Without instructions not by the name that the server gives itself: nobody has accepted that.
+    description = (text or f"The MCP server {tool.id!r}.") if _is_from_file(tool) else spec.description
+    if spec.metadata.get("instructions") == text and spec.description == description:
+        return tool
+    metadata = {**spec.metadata, "instructions": text}
+    return replace(tool, spec=replace(spec, description=description, metadata=metadata))
+
+
+def _is_from_file(tool: Tool) -> bool:
+    """Whether an entry of a file describes the server; it has no description."""
+    return "config_digest" in tool.spec.metadata
 
 
 def _with_entry_settings(action: ToolCapability, config: McpServerConfig) -> ToolCapability:

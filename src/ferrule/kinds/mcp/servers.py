@@ -19,7 +19,14 @@ from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import CallError, LoadError, SpecError
 from ferrule.kinds.mcp.config import McpServerConfig, read_server_config
 from ferrule.kinds.mcp.executor import McpExecutor
-from ferrule.kinds.mcp.listing import HANDLER, ListingCache, ServerListing, apply_listing, make_server_tool
+from ferrule.kinds.mcp.listing import (
+    HANDLER,
+    ListingCache,
+    ServerListing,
+    apply_listing,
+    listed_instructions,
+    make_server_tool,
+)
 from ferrule.kinds.mcp.mcp_json import ServersFile, read_servers_file
 from ferrule.kinds.mcp.pins import PinTracker
 from ferrule.kinds.source import LoadReport, WatchedFolder
@@ -164,6 +171,9 @@ class McpServers:
         for tool in unlisted:
             if _make_server_key(tool) not in self._listings:
                 self._start_discovery(tool)
+        for tool in self._registry:
+            if listed_instructions(tool) and not self._pins.is_read(tool.id):  # passed on when the pins are read
+                self._pins.start_reading(tool.id)
 
     def find_unlisted(self, name: str) -> Tool | None:
         """The server that a name stands for, if it has not listed its actions yet."""
@@ -238,6 +248,12 @@ class McpServers:
         await self._recheck_pins(tool.id)
         return self._find_server(tool.id) or tool
 
+    async def wait_for_accepted_instructions(self, tools: Iterable[Tool]) -> None:
+        """Wait until it is known which instructions of servers the user has accepted: others are not passed on."""
+        for tool in tools:
+            if listed_instructions(tool) and not tool.spec.metadata["instructions"]:
+                await self.check_against_pins(tool)
+
     async def _discover(self, tool: Tool) -> None:
         report = await self._file.discover(self._executor, [tool], DISCOVERY_TIMEOUT)
         self._failures.pop(_make_server_key(tool), None)
@@ -260,7 +276,8 @@ class McpServers:
         if tool is None or not tool.spec.metadata.get("listed"):
             return False
         current = await self._change(tool, self._pins.mark_changes)
-        return any(capability.changes for capability in current.spec.capabilities)
+        has_other_instructions = listed_instructions(current) != current.spec.metadata["instructions"]
+        return has_other_instructions or any(capability.changes for capability in current.spec.capabilities)
 
     async def _change(self, tool: Tool, change: Callable[[Tool], Tool]) -> Tool:
         """Replace a tool in the registry. `change` runs in a thread: a server may list thousands of actions."""

@@ -120,7 +120,7 @@ class ToolNames:
         return CallToolResult(content=[TextContent(type="text", text=text)], structured_content={"tools": hits})
 
     def join_instructions(self, principal: Principal) -> str | None:
-        """What the servers behind this one say about their use."""
+        """What the servers behind this one say about their use, and the user has accepted."""
         servers = dict.fromkeys(action.spec.tool_id for action in self._offered_actions(principal).values())
         registry = self._library.engine.registry
         texts = {

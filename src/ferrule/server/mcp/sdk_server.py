@@ -72,7 +72,7 @@ class _ConnectionWatcher:
         if ctx.method == "initialize":
             self._changes.add(connection_of(ctx))
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
-            instructions = self._mcp_server.join_instructions(ctx)
+            instructions = await self._mcp_server.join_instructions(ctx)
             if instructions:
                 result = {**result, "instructions": instructions}
         return result

@@ -202,8 +202,9 @@ class McpServer:
             self._principals[principal] = principal.restricted_to(self._tools)
         return self._principals[principal]
 
-    def join_instructions(self, context: Any) -> str | None:
-        """How to use the servers behind this one, in their own words."""
+    async def join_instructions(self, context: Any) -> str | None:
+        """How to use the servers behind this one, in their own words, as far as the user has accepted them."""
+        await self._library.engine.wait_for_accepted_instructions()
         return self._names.join_instructions(self.find_principal(context))
 
     # Resources, prompts and completions
