@@ -1,5 +1,6 @@
 """The application of the server in this process, with clients for it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,19 @@ class Site:
 
     def __init__(self, library: UnifiedToolLibrary, app: Any) -> None:
         self.library, self._app = library, app
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Start and stop the application as a server does: without it, the MCP SDK cannot answer."""
+        messages: asyncio.Queue[Any] = asyncio.Queue()
+        replies: asyncio.Queue[Any] = asyncio.Queue()
+        task = asyncio.create_task(self._app({"type": "lifespan", "state": {}}, messages.get, replies.put))
+        for message in ("lifespan.startup", "lifespan.shutdown"):
+            messages.put_nowait({"type": message})
+            assert (await replies.get())["type"] == f"{message}.complete"
+            if message == "lifespan.startup":
+                yield
+        await task
 
     @asynccontextmanager
     async def client(self, name: str, **grants: Any) -> AsyncIterator[httpx.AsyncClient]:

@@ -65,6 +65,59 @@ async def test_hidden_actions_are_neither_shown_nor_found():
     assert "Disk" not in [each["tool_id"] for each in found]
 
 
+VOLATILE = {"call_id", "record_id", "execution_time", "executed_at", "started_at", "created_at", "wait_time"}
+HIDDEN_AND_MISSING = [
+    ("delete_account", "delete_accounts", None),
+    ("Disk__format", "Disk__formats", None),
+    ("Disk", "Disk", "format"),
+]
+
+
+def without_name(response: httpx.Response, *names: str) -> tuple[int, dict[str, str], str]:
+    """What a client could tell two responses apart by."""
+
+    def reduce(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: reduce(each) for key, each in value.items() if key not in VOLATILE}
+        return [reduce(each) for each in value] if isinstance(value, list) else value
+
+    text = encode_json(reduce(response.json())).decode()
+    for name in names:
+        text = text.replace(f"'{name}'", "'NAME'").replace(f'"{name}"', '"NAME"')
+    headers = {key: each for key, each in response.headers.items() if key not in ("content-length", "x-request-id")}
+    return response.status_code, headers, text
+
+
+@pytest.mark.parametrize(("hidden", "missing", "action"), HIDDEN_AND_MISSING)
+async def test_a_hidden_tool_cannot_be_told_apart_from_a_missing_one(hidden: str, missing: str, action: str | None):
+    other_action = None if action is None else f"{action}s"
+
+    async def ask(http: httpx.AsyncClient, name: str, action: str | None) -> list[Any]:
+        call = {"arguments": {"name": "Ann"}} if action is None else {"arguments": {}, "action": action}
+        params = {"name": name if action is None else f"{name}__{action}", "arguments": {}, "_meta": MCP_META}
+        headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": str(params["name"])}
+        responses = [
+            await http.post(f"/v1/tools/{name}/call", json=call),
+            await http.post("/v1/calls", json={"calls": [{"tool": name, **call}]}),
+            await http.post(
+                "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers=headers
+            ),
+        ]
+        if action is None:
+            responses += [await http.get(f"/v1/tools/{name}"), await http.get(f"/v1/tools/{name}/schema")]
+        [record, *_] = (await http.get("/v1/calls")).json()["calls"]
+        responses.append(await http.get(f"/v1/calls/{record['record_id']}"))
+        return [without_name(each, str(params["name"]), name, action or "none") for each in responses]
+
+    async with serve(Disk, delete_account, simulate_payment) as site, site.lifespan():
+        async with site.client("reader", max_effect="read_only") as http:
+            expected = await ask(http, missing, other_action)
+            assert await ask(http, hidden, action) == expected
+        async with site.client("narrow", tools=["pay", "Disk__read"]) as http:
+            assert (await ask(http, hidden, action))[0] == (await ask(http, missing, other_action))[0]
+    assert expected[0][0] == 404
+
+
 async def test_of_two_tools_with_one_name_a_client_is_shown_and_calls_the_one_it_may_use():
     tools = [of_source(really_pay, "tools"), of_source(simulate_payment, "mcps")]
     async with serve(*tools) as site, site.client("reader", max_effect="read_only") as http:
@@ -223,7 +276,7 @@ async def test_a_policy_of_the_server_decides_instead_of_that_of_the_library():
         assert "pay" in listed and "delete_account" not in listed
         assert (await http.get("/v1/tools/delete_account")).status_code == 404
         deleted = await http.post("/v1/tools/delete_account/call", json={"arguments": {"name": "Ann"}})
-        assert deleted.status_code == 403
+        assert deleted.status_code == 404
         paid = await http.post("/v1/tools/pay/call", json={"arguments": {"amount": 3}})
         assert paid.json()["is_success"], paid.text
         params = {"name": "pay", "arguments": {"amount": 4}, "_meta": MCP_META}

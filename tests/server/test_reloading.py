@@ -15,7 +15,7 @@ from tests.waiting import until_sync
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 WATCH = "watch_for_changes = true\n"
-DENY = '[[policy.rules]]\nverdict = "deny"\ntool = "add"\nreason = "Not today."\n'
+DENY = '[[policy.rules]]\nverdict = "deny"\ntool = "add"\narguments = {a = 1}\nreason = "Not today."\n'
 
 
 @pytest.fixture(scope="module")

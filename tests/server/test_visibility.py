@@ -113,9 +113,9 @@ async def test_a_page_of_calls_is_full_although_newer_ones_are_hidden():
 async def test_a_client_sees_its_own_calls_of_tools_that_it_may_not_call():
     async with worked() as (site, _), site.client("reader", max_effect="read_only") as reader:
         refused = await reader.post("/v1/tools/wipe/call", json={"arguments": {"path": "mine"}})
-        assert refused.status_code == 403
+        assert refused.status_code == 404
         shown = (await reader.get("/v1/calls", params={"tool": "wipe"})).json()["calls"]
-        assert [(call["principal"], call["error_type"]) for call in shown] == [("token:reader", "permission_denied")]
+        assert [(call["principal"], call["error_type"]) for call in shown] == [("token:reader", "tool_not_found")]
         assert (await reader.get("/v1/stats")).json()["tools"]["wipe"]["calls"] == 1
 
 
@@ -142,7 +142,7 @@ async def test_calls_of_others_do_not_name_hidden_tools():
         await worker.post("/v1/ask", json={"question": "Find and wipe the file", "strategy": "loop"})
         await helper.post("/v1/tools/find/call", json={"arguments": {"path": "x"}})
         every = (await worker.get("/v1/calls")).json()["calls"]
-        assert {call["error_type"] for call in every} >= {"known_failure", "approval_required", "permission_denied"}
+        assert {call["error_type"] for call in every} >= {"known_failure", "approval_required", "tool_not_found"}
         lists = {path: (await reader.get(path)).text for path in ("/v1/calls", "/v1/stats", "/v1/approvals")}
         assert not [path for path, text in lists.items() if "wipe" in text or "rule" in text], lists
         [shown] = json.loads(lists["/v1/calls"])["calls"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ferrule.catalog.registry import RegistrySnapshot
 from ferrule.core.call import ToolExecutionContext
@@ -61,6 +61,8 @@ class Authorizer:
     def check_policy(self, call: RunningCall, action: PreparedAction) -> Decision:
         """What the policy says about calls of an action by this caller; PermissionDenied if it allows none.
 
+        For callers from outside such an action does not exist: by the error they could learn its name.
+
         The last decision is kept, because most calls of an action have the same caller; but not that of a policy of
         the user's own, which may decide otherwise at any time.
         """
@@ -73,6 +75,8 @@ class Authorizer:
             last = action.last_decision = (principal, policy, decision)
         call.decision = last[2]
         if last[2].verdict == "deny":
+            if _is_external(principal):
+                _hide_action(call, last[2].reason)
             raise PermissionDenied(last[2].reason)
         return last[2]
 
@@ -178,6 +182,13 @@ class Authorizer:
             return explain_mismatch(await self._approvals.get(approval_id), binding)
         except SetupError as error:
             return str(error)
+
+
+def _hide_action(call: RunningCall, reason: str) -> NoReturn:
+    """End a call as if there were no such action: the record of it, which its caller may read, does not differ."""
+    logger.info("principal=<%s>, tool=<%s> | hidden from the caller: %s", call.principal.label, call.tool_name, reason)
+    call.prepared = call.decision = None
+    raise ToolNotFound(f"There is no tool {call.tool_name!r} here.")
 
 
 def _is_external(principal: Principal) -> bool:

@@ -41,7 +41,7 @@ class Rule:
     `{"more_than": 100}` and `{"less_than": 100}`.
     """
     reason: str = ""
-    """Shown to the person who is asked, or to the caller who is refused."""
+    """Shown to the person who is asked, or to the caller who is refused; not to one from outside if all calls are."""
     __pydantic_config__: ClassVar = {"extra": "forbid"}  # for `ferrule.toml`, where a wrong key must not be ignored
 
     def __post_init__(self) -> None:
@@ -362,6 +362,8 @@ class Permissions:
         """The tool with a name, of several with one id the first that may be called; ToolNotFound if none may."""
         try:
             tool = self.select_tool(snapshot, snapshot.find_tool(name).id)
+            if tool is not None and name not in (tool.id, tool.spec.name, *tool.spec.aliases):  # an action's name
+                tool = tool if self.permitted_spec(tool).capability(snapshot.find(name)[1].name) else None
         except ToolNotFound:
             if any(map(self.may_use, snapshot.by_id.get(name, ()))):  # it is not set up: the error says what it needs
                 raise
@@ -372,14 +374,19 @@ class Permissions:
             raise ToolNotFound(f"There is no tool {name!r} here.{did_you_mean(name, names)}")
         return tool
 
-    def find_action(
+    def find_permitted_action(
         self, snapshot: RegistrySnapshot, name: str, action: str | None = None
-    ) -> tuple[Tool, ToolCapability]:
-        """The tool and action with a name; of several tools with one id, those of the first that may be called."""
-        tool, capability = snapshot.find(name, action)
-        other = None if self.may_call(tool, capability) else self.select_tool(snapshot, tool.id)
+    ) -> tuple[Tool, ToolCapability] | None:
+        """The tool and action with a name, of several tools with one id the first that may be called; None if none."""
+        try:
+            tool, capability = snapshot.find(name, action)
+        except ToolNotFound:
+            return None
+        if self.may_call(tool, capability):
+            return tool, capability
+        other = self.select_tool(snapshot, tool.id)
         permitted = None if other is None else other.spec.capability(action)
-        return (tool, capability) if other is None or permitted is None else (other, permitted)
+        return None if other is None or permitted is None or not self.may_call(other, permitted) else (other, permitted)
 
 
 class CombinedPolicy:

@@ -34,7 +34,7 @@ _CALL_OPERATION: Final[dict[str, Any]] = {
     "requestBody": {"content": {"application/json": {"schema": {"$ref": f"{_REF}CallRequest"}}}},
     "responses": {
         "200": {"description": "The result of the call."},
-        "404": {"description": "There is no such tool."},
+        "404": {"description": "There is no such tool, or the client may not call it."},
         "422": {"description": "The arguments are not valid."},
         "428": {"description": "A person must approve the call; repeat it with the `approval_id`."},
         "429": {"description": "There are too many calls."},

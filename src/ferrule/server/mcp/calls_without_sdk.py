@@ -103,7 +103,7 @@ class CallsWithoutSdk:
         if message is None:
             return False
         params, client = message["params"], scope["state"]["client"]
-        schema = self._mcp_server.find_schema(params["name"])
+        schema = self._mcp_server.find_schema(params["name"], client.principal)
         if schema is None or "x-mcp-header" in str(schema):
             return False
         task = asyncio.ensure_future(self._call(params, client, scope))

@@ -121,9 +121,12 @@ class McpServer:
         await wait_for_servers(self._library.engine)
         return ListToolsResult(tools=self._names.list_tools(self.find_principal(context)))
 
-    def find_schema(self, name: str) -> Mapping[str, Any] | None:
-        """The input schema of a tool, by which the SDK checks headers; who calls it is checked later."""
-        return self._names.find_schema(self._principal, name)
+    def find_schema(self, name: str, principal: Principal | None = None) -> Mapping[str, Any] | None:
+        """The input schema of a tool that a client may call.
+
+        The SDK checks headers by it and does not say whose they are; who makes the call is checked later.
+        """
+        return self._names.find_schema(self._principal if principal is None else self.restrict(principal), name)
 
     async def call_tool(self, context: Any, params: Any) -> Any:
         request = self.make_request(context)
@@ -346,14 +349,13 @@ async def execute_named(
     """Call what a client names: a tool, or one of its actions by the name for models."""
     engine = library.engine
     permissions = engine.permissions(context.principal, context.policy)
-    try:
-        tool, capability = permissions.find_action(engine.registry.snapshot(), name, action)
-    except ToolNotFound:  # a server that is being discovered may list it
+    found = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
+    if found is None:  # a server that is being discovered may list it
         await engine.wait_for_discovery(name)
-        try:
-            tool, capability = permissions.find_action(engine.registry.snapshot(), name, action)
-        except ToolNotFound:  # the engine says so without naming tools that this client may not see
-            return await engine.execute(name, arguments, context, action=action)
+        found = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
+    if found is None:  # the engine says so, with the same words for what is missing and for what the client may not see
+        return await engine.execute(name, arguments, context, action=action)
+    tool, capability = found
     # With its action: without one the hub would also try other tools' actions of that name, which are not offered.
     return await library.execute(tool.id, arguments, context, action=capability.name, on_progress=on_progress)
 
