@@ -330,8 +330,10 @@ def make_machine(both: tuple[Process, Process], urls: Iterator[str]) -> type[Rul
             return any(self._verdict(each) == "deny" for each in approved)
 
         def _check(self, process: Process, answer: dict[str, Any], binding: Binding, verdict: str) -> list[str]:
-            outcomes = {"allow": "done", "ask": "approval_required", "deny": "permission_denied"}
-            assert answer["outcome"] == outcomes[verdict]
+            outcomes = {"allow": ["done"], "ask": ["approval_required"], "deny": ["permission_denied"]}
+            if binding[0] == "reader":  # a token: a tool that it may not call does not exist for it
+                outcomes["deny"].append("tool_not_found")
+            assert answer["outcome"] in outcomes[verdict]
             if verdict == "allow":
                 self.done.append(f"{binding[2]} {binding[3]}")
             return [self._note_request(process, answer, binding)] if verdict == "ask" else []
