@@ -43,6 +43,55 @@ def test_a_schema_that_multiplies_with_the_depth_of_a_value_limits_that_depth():
     assert cost.checks <= MAX_CHECKS_PER_VALUE
 
 
+def doubling(reference: dict[str, str], names: dict[str, str], place: str = "$defs") -> dict[str, Any]:
+    """Each level of a value is checked twice as often as the one before it."""
+    inner = {**names, "anyOf": [{"type": "array", "items": reference}] * 2}
+    return {"type": "object", "properties": {"x": reference}, place: {"n": inner}}
+
+
+REFERENCES = {
+    "path": doubling({"$ref": "#/$defs/n"}, {}),
+    "escaped path": doubling({"$ref": "#/%24defs/n"}, {}),
+    "path in a list": {"properties": {"x": {"$ref": "#/y/0"}}, "y": [{"items": {"anyOf": [{"$ref": "#/y/0"}] * 2}}]},
+    "anchor": doubling({"$ref": "#a"}, {"$anchor": "a"}),
+    "dynamic anchor": doubling({"$dynamicRef": "#a"}, {"$dynamicAnchor": "a"}),
+    "dynamic anchor by name": doubling({"$ref": "#a"}, {"$dynamicAnchor": "a"}),
+    "address": doubling({"$ref": "https://example.com/a"}, {"$id": "https://example.com/a"}),
+    "relative address": {**doubling({"$ref": "a"}, {"$id": "a"}), "$id": "https://example.com/"},
+    "name of draft 7": doubling({"$ref": "#a"}, {"$id": "#a"}, "definitions"),
+    "name of draft 4": doubling({"$ref": "#a"}, {"id": "#a"}, "definitions"),
+    "path in an address": {
+        "properties": {"x": {"$ref": "https://example.com/a"}},
+        "$defs": {
+            "b": {"type": "integer"},
+            "a": {**doubling({"$ref": "#/$defs/b"}, {}), "$id": "https://example.com/a", "$ref": "#/$defs/b"}
+            | {"$defs": {"b": {"items": {"anyOf": [{"$ref": "#/$defs/b"}] * 2}}}},
+        },
+    },
+    "recursive reference": {
+        "$id": "https://example.com/",
+        "properties": {"x": {"$ref": "a"}},
+        "$defs": {"a": {"$id": "a", "items": {"anyOf": [{"$recursiveRef": "#"}] * 2}}},
+    },
+}
+
+
+@pytest.mark.parametrize("schema", REFERENCES.values(), ids=REFERENCES)
+def test_every_way_to_refer_to_a_schema_counts(schema):
+    cost = estimate_cost(schema)
+    assert cost.max_depth is not None and cost.max_depth < 25 and cost.checks > 1_000
+
+
+def test_dependencies_of_both_drafts_count():
+    levels = {
+        str(level): {"dependencies": {name: {"$ref": f"#/$defs/{level + 1}"} for name in "abcd"}} for level in range(9)
+    }
+    schema = {"$ref": "#/$defs/0", "$defs": {**levels, "9": {}}, "dependentSchemas": {"a": {}}}
+    schema["$defs"] = {name: {**inner, "dependentSchemas": {"a": {}}} for name, inner in schema["$defs"].items()}
+    with pytest.raises(SpecError, match="too costly"):
+        estimate_cost(schema)
+
+
 @pytest.mark.parametrize("schema", [{"$ref": "#"}, {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, {"$ref": "#/no/where"}])
 def test_a_schema_that_refers_to_itself_ends(schema):
     assert estimate_cost(schema).checks < 10

@@ -108,7 +108,10 @@ def follow_reference(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
         return {}
     target: Any = root
     for part in reference.split("/")[1:]:
-        target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+        if isinstance(target, list):
+            target = dict(enumerate(target)).get(int(part)) if part.isdecimal() and len(part) < 10 else None
+        else:
+            target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
     return target if isinstance(target, dict) else {}
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 from ferrule.core.json_schema import JsonSchema, follow_reference
 from ferrule.errors import SpecError
@@ -149,9 +150,54 @@ class _SubschemaCounts:
     parts: dict[_Place, Counter[int]]
 
 
+class _SchemaReferences:
+    """What the references in a schema may point to: every place that a validator could choose counts."""
+
+    def __init__(self, root: JsonSchema) -> None:
+        self._root = root
+        self._resources: list[JsonSchema] = [root]
+        """The schemas with an address (`$id`); a reference with a path starts in one of them."""
+        self._named: dict[str, list[JsonSchema]] = {}
+        """By the names that references use instead of paths."""
+        pending: list[Any] = [root]
+        while pending:
+            part = pending.pop()
+            if isinstance(part, dict):
+                self._add_names(part)
+                pending += part.values()
+            elif isinstance(part, list):
+                pending += part
+
+    def find_targets(self, schema: JsonSchema) -> list[JsonSchema]:
+        """The schemas that the references of a schema apply to the same value."""
+        targets = [target for key in ("$ref", "$dynamicRef") for target in self._follow(schema.get(key))]
+        return [*targets, *(self._resources if "$recursiveRef" in schema else ())]
+
+    def _add_names(self, part: JsonSchema) -> None:
+        for address in (part.get("$id"), part.get("id")):
+            before, _, name = address.partition("#") if isinstance(address, str) else ("", "", "")
+            if before and part is not self._root:
+                self._resources.append(part)
+            if name:  # before `$anchor` there was `"$id": "#name"`
+                self._named.setdefault(name, []).append(part)
+        for key in ("$anchor", "$dynamicAnchor"):
+            if isinstance(part.get(key), str):
+                self._named.setdefault(part[key], []).append(part)
+
+    def _follow(self, reference: Any) -> list[JsonSchema]:
+        if not isinstance(reference, str):
+            return []
+        fragment = unquote(reference.partition("#")[2])
+        if fragment and not fragment.startswith("/"):
+            return self._named.get(fragment) or [self._root]
+        targets = [follow_reference({"$ref": f"#{fragment}"}, resource) for resource in self._resources]
+        return [target for target in targets if target] or [self._root]
+
+
 class _CostEstimate:
     def __init__(self, root: JsonSchema, own_cost: Callable[[JsonSchema], int]) -> None:
         self._root, self._own_cost = root, own_cost
+        self._references = _SchemaReferences(root)
         self._steps = 0
         self._schemas: dict[int, JsonSchema] = {}
         self._checks: dict[int, _SubschemaCounts | None] = {}
@@ -213,13 +259,10 @@ class _CostEstimate:
         for keyword in _SAME_VALUE_LISTS:
             options = schema.get(keyword)
             candidates += options if isinstance(options, list) else []
-        dependent = schema.get("dependentSchemas") or schema.get("dependencies")
-        candidates += dependent.values() if isinstance(dependent, dict) else []
-        if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            candidates.append(self._root)
-        if isinstance(schema.get("$ref"), str):
-            # A reference to a name or another document is not followed: taken for the whole schema, the worst case.
-            candidates.append(follow_reference(schema, self._root) or self._root)
+        for keyword in ("dependentSchemas", "dependencies"):  # which of them counts depends on the draft
+            dependent = schema.get(keyword)
+            candidates += dependent.values() if isinstance(dependent, dict) else []
+        candidates += self._references.find_targets(schema)
         return (candidate for candidate in candidates if isinstance(candidate, dict))
 
     def _cost_at_depth(self, number: int, costs: dict[int, int]) -> int:
