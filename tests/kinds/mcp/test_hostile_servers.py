@@ -96,6 +96,21 @@ async def test_an_action_with_a_schema_that_is_none_spoils_no_other(tmp_path):
     assert good.text == "fine" and not any(result.is_success for result in others)
 
 
+async def test_half_a_character_spoils_neither_a_listing_nor_an_answer(tmp_path):
+    story = """
+        greet()
+        listed({"name": "cut", "description": "half \\ud83d"}, {"name": "other"})
+        message = take()
+        answer(message, content=[{"type": "text", "text": "half \\ud83d, \\\\ud83d, whole \\ud83d\\ude00"}])
+        take()
+    """
+    async with engine_for(server(tmp_path, story)) as engine:
+        result = await engine.execute("server", {}, action="cut")
+        assert [c.name for c in engine.registry.find_tool("server").spec.capabilities] == ["cut", "other"]
+        assert engine.registry.find_tool("server").spec.capabilities[0].description == "half \ufffd"
+    assert result.text == "half \ufffd, \\ud83d, whole \U0001f600"
+
+
 async def test_a_list_without_end_is_cut_off(tmp_path):
     story = """
     greet()

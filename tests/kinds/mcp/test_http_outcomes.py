@@ -132,3 +132,18 @@ async def test_a_call_that_was_refused_is_not_in_doubt(status):
     async with payments(fail(status, b"no")) as (engine, server):
         result = await engine.execute("server", {}, action="pay")
     assert not result.is_success and "outcome" not in result.metadata and server.calls == ["pay"]
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+async def test_an_answer_with_half_a_character_is_read(is_event):
+    def answer(request: Request) -> Answer:
+        result = {"content": [{"type": "text", "text": "half \ud83d, whole \ud83d\ude00"}]}
+        message = {"jsonrpc": "2.0", "id": json.loads(request.body)["id"], "result": result}
+        text = json.dumps(message)
+        if is_event:
+            return 200, {"Content-Type": "text/event-stream"}, f"event: message\ndata: {text}\n\n".encode()
+        return 200, JSON, text.encode()
+
+    async with payments(answer) as (engine, _):
+        result = await engine.execute("server", {}, action="pay")
+    assert result.text == "half \ufffd, whole \U0001f600"

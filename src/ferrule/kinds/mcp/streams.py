@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from mcp.types import JSONRPCMessage
 
 MIN_LONG_MESSAGE: Final = 50_000
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape of JSON: two halves of a character, a half alone, or any other."""
 MAX_QUEUED_MESSAGES: Final = 256
 """Messages in the queue before reading from the server is paused."""
 
@@ -66,12 +71,24 @@ def parse_message(data: bytes | str) -> JSONRPCMessage:
     """A message of the protocol; ValueError for anything else."""
     from mcp.types import jsonrpc_message_adapter
 
+    data = replace_lone_surrogates(data if isinstance(data, bytes) else data.encode("utf-8", "replace"))
     if len(data) < MIN_LONG_MESSAGE:
         return jsonrpc_message_adapter.validate_json(data, by_name=False)
     try:  # pydantic would read the JSON once for each kind of message, which takes ten times as long
         return jsonrpc_message_adapter.validate_python(json.loads(data), by_name=False)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
+
+
+def replace_lone_surrogates(data: bytes) -> bytes:
+    """JSON in which every text is valid.
+
+    JavaScript writes half of a character that was cut as an escape, which pydantic refuses: with it the whole message
+    would be lost, and the call that it answers would wait for ever.
+    """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return data
+    return _ESCAPE.sub(lambda match: b"\\ufffd" if match["lone"] else match[0], data)
 
 
 class _CloseableStream:

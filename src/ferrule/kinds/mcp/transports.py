@@ -24,6 +24,7 @@ from ferrule.kinds.mcp.streams import (
     Streams,
     current_call,
     parse_message,
+    replace_lone_surrogates,
 )
 
 if TYPE_CHECKING:
@@ -149,8 +150,10 @@ class _ResponseChecker:
         self._state.error_status = status if status >= 400 else None
         if response.headers.get("content-encoding", "identity") != "identity":
             raise httpx2.DecodingError("the server compressed its response although it was asked not to")
-        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = _define_http_classes()[1](response.stream, self._state.config.max_message_size)
+        _, body_class, events_class = _define_http_classes()
+        is_event_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        stream_class = events_class if is_event_stream else body_class
+        response.stream = stream_class(response.stream, self._state.config.max_message_size)
         call = current_call.get()
         if call is not None and status >= 400 and _is_tool_call(response.request):
             call.error_status = status
@@ -160,7 +163,7 @@ class _ResponseChecker:
 
 
 @cache
-def _define_http_classes() -> tuple[Any, Any]:
+def _define_http_classes() -> tuple[Any, Any, Any]:
     import httpx2
 
     class CallFailureClient(httpx2.AsyncClient):
@@ -181,20 +184,41 @@ def _define_http_classes() -> tuple[Any, Any]:
             self._stream, self._max_size = stream, max_size
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = 0
+            body = bytearray()
             try:
                 async for chunk in self._stream:
-                    size += len(chunk)
-                    if size > self._max_size:
+                    body += chunk
+                    if len(body) > self._max_size:
                         raise httpx2.StreamError(f"a response of more than {self._max_size:,} bytes")
-                    yield chunk
             except httpx2.TransportError as error:
                 raise httpx2.StreamError(f"{CONNECTION_LOST}{describe_cause(error)}") from error
+            yield replace_lone_surrogates(bytes(body))
 
         async def aclose(self) -> None:
             await self._stream.aclose()
 
-    return CallFailureClient, SizeLimitedStream
+    class EventStream(httpx2.AsyncByteStream):
+        """A body of events, line by line; the SDK limits their size."""
+
+        def __init__(self, stream: httpx2.AsyncByteStream, max_size: int) -> None:
+            self._stream, self._max_size = stream, max_size
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            line = bytearray()
+            async for chunk in self._stream:
+                end = chunk.rfind(b"\n") + 1
+                is_too_long = len(line) + len(chunk) > self._max_size  # which the SDK reports
+                if end or is_too_long:
+                    yield replace_lone_surrogates(bytes(line) + chunk[: None if is_too_long else end])
+                    line.clear()
+                line += b"" if is_too_long else chunk[end:]
+            if line:
+                yield replace_lone_surrogates(bytes(line))
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    return CallFailureClient, SizeLimitedStream, EventStream
 
 
 def _is_tool_call(request: httpx2.Request) -> bool:
