@@ -51,6 +51,18 @@ async def test_large_arguments_are_a_validation_error_that_costs_little(kind):
     assert longest < 2.0
 
 
+@pytest.mark.parametrize("arguments", [{str(number): 1 for number in range(1_500_000)}, {"n" * 50_000_000: 1}])
+async def test_of_too_many_and_too_long_names_only_some_are_recorded(arguments):
+    config = ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory="no-such-folder")
+    async with ToolEngine(config) as engine:
+        engine.register(take)
+        assert (await engine.execute("take", arguments)).error_type == "validation_error"
+        assert (await engine.execute("missing", arguments)).error_type == "validation_error"
+        await engine.store.flush()
+        for record in await engine.store.query_call_records():
+            assert len(record.params) <= 100 and max(map(len, record.params)) <= 200
+
+
 async def test_the_limit_can_be_set():
     config = ToolEngineConfig(builtin_tools=False, tools_directory="no-such-folder", max_input=100)
     async with ToolEngine(config) as engine:

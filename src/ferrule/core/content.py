@@ -211,7 +211,9 @@ _SHORT_TYPES = frozenset({int, float, bool, type(None)})
 
 def needs_size_check(params: dict[str, Any]) -> bool:
     """Whether the size of arguments is worth a closer look, which most are not."""
-    for value in params.values():
+    for name, value in params.items():
+        if type(name) is str and len(name) > 10_000:
+            return True
         if type(value) is str:
             if len(value) > 10_000:
                 return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,9 @@ from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 logger = logging.getLogger("ferrule.engine")
 
 NOT_RECORDED = "[not recorded]"
+MAX_RECORDED_NAMES = 100
+"""Of the arguments of a call that is recorded without their values."""
+MAX_RECORDED_NAME_LENGTH = 200
 _NO_SECRET_NAMES: frozenset[str] = frozenset()
 
 
@@ -206,7 +210,7 @@ class RunningCall:
         if not is_larger_than(self.params, max_bytes):
             return
         self.argument_error = f"The arguments have more than {max_bytes:,} bytes. Send less, or write it to a file."
-        self.params = dict.fromkeys(map(safe_str, self.params), NOT_RECORDED)
+        self.params = _keep_names(self.params)
 
     def _replace_names(self, tool_name: Any, action: Any) -> None:
         """Use texts for names that are none, so that the call can be recorded, and keep what is wrong with them."""
@@ -497,8 +501,14 @@ def _recordable_params(call: RunningCall) -> dict[str, Any]:
     if not isinstance(params, dict):
         return {} if params is None else {"arguments": NOT_RECORDED if call.prepared is None else params}
     if call.prepared is None:  # without a schema it is unknown which of them are secret
-        return dict.fromkeys(map(safe_str, dict.keys(params)), NOT_RECORDED)
+        return _keep_names(params)
     return params
+
+
+def _keep_names(params: dict[Any, Any]) -> dict[str, Any]:
+    """What is recorded of arguments without their values: the first names, which may be many and long too."""
+    names = itertools.islice(dict.keys(params), MAX_RECORDED_NAMES)
+    return {safe_str(name)[:MAX_RECORDED_NAME_LENGTH]: NOT_RECORDED for name in names}
 
 
 def _redact_part(part: Content, redact: Callable[[str], str]) -> Content:
