@@ -29,6 +29,7 @@ SECRET_FILES = [
 ]
 PROTECTED_FILES = ["tools/a.py", "skills/x/SKILL.md", ".git/hooks/pre-commit", ".github/workflows/ci.yml"]
 PROTECTED_FILES += ["sub/.vscode/tasks.json", ".gitlab-ci.yml", ".pre-commit-config.yaml", "conf/own.py"]
+PROTECTED_FILES += [".codex/config.toml", "sub/opencode.json", ".mise/config.toml", "mise.toml", ".run/all.xml"]
 
 
 def make_workspace(root: Path) -> Workspace:
