@@ -1,14 +1,14 @@
 """Answers are kept where they would be the same again, and nowhere else."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Secret, ToolExecutionContext, UnifiedToolLibrary, tool
-from ferrule.core.permission import Principal
+from ferrule.core.permission import Decision, Principal, Verdict
 from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.questions import depends_on_time, normalize_question, refers_to_history
 from ferrule.policy.policy import Policy, Rule
@@ -241,6 +241,45 @@ async def test_an_answer_is_not_used_under_another_policy_tenant_or_configuratio
         async with Orchestrator(library, model, **{"principal": principal("a"), **other}) as orchestrator:
             refused = await orchestrator.process_task("What does Ann earn?")
             assert not refused.cached and refused.answer == "I cannot tell."
+
+
+class ChangingPolicy:
+    """A policy of the user's own."""
+
+    def __init__(self) -> None:
+        self.verdict: Verdict = "allow"
+
+    def decide(self, *call: Any) -> Decision:
+        return Decision(verdict=self.verdict, reason="Not now.")
+
+
+@pytest.mark.parametrize("is_of_library", [True, False])
+async def test_an_answer_is_not_used_again_where_a_policy_may_have_changed_its_mind(is_of_library):
+    policy = ChangingPolicy()
+    model = ScriptedModel([SALARY, "5000.", SALARY, "I cannot tell."])
+    async with UnifiedToolLibrary(policy=policy if is_of_library else None) as library:
+        library.register(salary)
+        async with Orchestrator(library, model, policy=None if is_of_library else policy) as orchestrator:
+            assert (await orchestrator.process_task("What does Ann earn?")).answer == "5000."
+            policy.verdict = "deny"
+            assert (await orchestrator.process_task("What does Ann earn?")).answer == "I cannot tell."
+
+
+async def test_an_answer_for_which_a_person_allowed_a_call_is_not_used_again():
+    class Person:
+        requests = 0
+
+        def approve(self, request: object) -> bool:
+            self.requests += 1
+            return self.requests == 1
+
+    model, person = ScriptedModel([SALARY, "5000.", SALARY, "I cannot tell."]), Person()
+    async with UnifiedToolLibrary(policy=Policy(rules=[Rule(verdict="ask", tool="salary")])) as library:
+        library.register(salary)
+        async with Orchestrator(library, model, person=person) as orchestrator:
+            assert (await orchestrator.process_task("What does Ann earn?")).answer == "5000."
+            assert (await orchestrator.process_task("What does Ann earn?")).answer == "I cannot tell."
+    assert person.requests == 2
 
 
 async def test_the_names_of_facts_cannot_stand_for_the_configuration():

@@ -38,6 +38,7 @@ from ferrule.orchestrator.small_talk import (
     reply_to_small_talk,
 )
 from ferrule.orchestrator.strategy_runner import StrategyRunner, TaskRequest, WorkflowKind, check_strategy
+from ferrule.policy.policy import Policy
 from ferrule.store import ToolCallSummary
 from ferrule.texts.language import detect_language
 from ferrule.workflow.results import Workflow
@@ -240,7 +241,8 @@ class Orchestrator:
     async def _answer_question(self, request: TaskRequest, listener: EventListener | None) -> OrchestratorResult:
         """Answer from the cache, by joining a run that is answering the same question, or by a new run."""
         self._ensure_history_tool()
-        if request.messages:  # the answer belongs to this conversation
+        is_policy_constant = type(self.policy or self.library.engine.policy) is Policy  # others may decide anew
+        if request.messages or not is_policy_constant:  # messages: the answer belongs to this conversation
             return await self._runner.run(request, listener)
         registry = self.library.engine.registry
         scope = (request.strategy, dict(request.context), self._cache_scope)

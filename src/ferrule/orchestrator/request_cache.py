@@ -35,7 +35,6 @@ MAX_QUESTION_LENGTH: Final = 10_000
 _DELETE_BATCH: Final = 100
 _MAX_CALLS: Final = 1_000
 """Answers that took more calls are not cached."""
-_PROCESS: Final = os.urandom(8).hex()
 _CONTROL_TOOLS: Final = frozenset({"none", "finish_task", "search_tools"})
 """Tools without an effect outside the agent or plan that calls them."""
 _STORED_FIELDS: Final = ("question", "answer", "strategy", "run_id", "tool_usage_summary", "plan", "steps")
@@ -117,11 +116,16 @@ class RequestCache:
         return await self._limit_by_nested_calls(seconds, result.run_id, tools)
 
     async def _limit_by_nested_calls(self, seconds: float, run_id: str, tools: RegistrySnapshot) -> float | None:
-        """The same for the calls that tools made: a cacheable tool may read what belongs to one conversation."""
+        """The same for the calls that tools made: a cacheable tool may read what belongs to one conversation.
+
+        An answer for which a person has allowed a call is not cached: the approval was for that call only.
+        """
         records = await self._store.query_call_records(conversation_id=run_id, limit=_MAX_CALLS)
         if len(records) == _MAX_CALLS:
             return None
         for record in records:
+            if "approval_id" in record.metadata:
+                return None
             if record.parent_id is None:
                 continue
             try:
@@ -158,10 +162,13 @@ class RequestCache:
 def digest_configuration(*parts: Any) -> str:
     """A digest of a policy, limits and other settings, from their `repr`.
 
-    A `repr` with an address, such as that of a function, means something else in every process.
+    A `repr` with an address, such as that of a function, means something else each time: in another process, and in
+    this one when another object gets the address.
     """
     text = repr(parts)
-    return sha256((f"{_PROCESS} {text}" if " at 0x" in text else text).encode("utf-8", "replace")).hexdigest()
+    return sha256(
+        (f"{os.urandom(8).hex()} {text}" if " at 0x" in text else text).encode("utf-8", "replace")
+    ).hexdigest()
 
 
 def _encode_result(result: OrchestratorResult) -> dict[str, Any]:
