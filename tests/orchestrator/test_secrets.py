@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from ferrule import Secret, ToolEngine, ToolEngineEvent, UnifiedToolLibrary, tool
+from ferrule import Secret, ToolEngine, ToolEngineEvent, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent
 from ferrule.core.content import Image, Resource, Text
 from ferrule.core.messages import ToolCall
@@ -104,6 +104,34 @@ async def test_a_secret_in_the_question_is_removed_once_it_is_known():
             turns = await orchestrator.memory.create_snapshot("c").turns()
         assert [turn.question for turn in turns] == ["Open the door with [redacted]"]
         assert CODE not in await read_streams(library)
+
+
+async def test_records_and_events_of_later_and_inner_calls_have_no_secret_that_is_known(tmp_path):
+    @tool
+    async def repeat(text: str) -> str:
+        """Repeat a text."""
+        return text
+
+    @tool
+    async def enter_by_another(code: Annotated[str, Secret()], context: ToolExecutionContext) -> str:
+        """Open the door with another tool."""
+        return (await context.call_tool("repeat", {"text": f"open {code}"})).text
+
+    events: list[ToolEngineEvent] = []
+    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/calls.db") as library:
+        library.register(enter, repeat, enter_by_another)
+        library.engine.subscribe(events.append)
+        later = {"name": "repeat", "arguments": {"text": f"it was {CODE}", CODE: 1}}
+        model = ScriptedModel([{"name": "enter", "arguments": {"code": CODE}}, later, "done"])
+        await Agent(library, model).run("Open the door")
+        await library.execute_tool("enter_by_another", None, {"code": CODE})  # in no run
+        store = library.engine.store
+        await store.flush()
+        records = await store.query_call_records()
+        assert len(records) == 4 and CODE not in str([record.to_dict() for record in records])
+    of_calls = [event for event in events if event.call_id is not None]
+    assert len(of_calls) > 10 and CODE not in str([event.data for event in of_calls])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and CODE.encode() in path.read_bytes()]
 
 
 async def test_events_have_no_secret_parameters():

@@ -29,6 +29,7 @@ from ferrule.kinds.executors import Executors
 from ferrule.policy.approvals import ApprovalRequest, CallBinding
 from ferrule.policy.budgets import CostControl, Payer, Payment
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
+from ferrule.store.redaction import merge_secrets
 
 logger = logging.getLogger("ferrule.engine")
 
@@ -454,10 +455,14 @@ class CallLog:
         params = call.params
         if secret_names is None:
             return _recordable_params(call)
-        if not (secret_names or _secrets_of(call)) or not isinstance(params, Mapping):
+        if not isinstance(params, Mapping):
+            return copy_json(params)
+        known = (*_secrets_of(call), *self._store.find_known_secrets(call.context.conversation_id, params))
+        if not (secret_names or known):
             return copy_json(params)
         redaction = self._store.redaction
-        return redaction.redact_params(params, secret_names, redaction.find_secrets(params, secret_names))
+        secrets = merge_secrets(known, redaction.find_secrets(params, secret_names))
+        return redaction.redact_params(params, secret_names, secrets)
 
     def _emit(
         self,
@@ -488,6 +493,8 @@ def make_record(call: RunningCall) -> ToolCallRecord:
         started_at=call.arrived_at,
     )
     record.wait_time = call.wait_time
+    if call.parent is not None:
+        record.secrets = _secrets_of(call.parent)
     if call.principal is not LOCAL_USER:
         record.principal, record.tenant = call.principal.label, call.principal.tenant or None
     if context.tool_call_id is not None:  # a run that continues after a crash finds the call by it
@@ -521,8 +528,10 @@ def _redact_part(part: Content, redact: Callable[[str], str]) -> Content:
 
 
 def _secrets_of(call: RunningCall) -> tuple[str, ...]:
-    """The secrets in the arguments of a call, as its record has found them."""
-    return call.record.secrets if call.record is not None else ()
+    """The secrets in the arguments of a call, as its record has found them, and in those of the tool that makes it."""
+    if call.record is not None:
+        return call.record.secrets
+    return _secrets_of(call.parent) if call.parent is not None else ()
 
 
 def _secret_names(call: RunningCall) -> frozenset[str]:

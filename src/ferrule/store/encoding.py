@@ -27,7 +27,7 @@ import orjson
 from ferrule.core.content import check_depth, safe_str
 from ferrule.errors import StoreError
 from ferrule.store.record import ToolCallRecord
-from ferrule.store.redaction import ESCAPE_MARK, Redaction, escape_text, map_texts, unescape_text
+from ferrule.store.redaction import ESCAPE_MARK, Redaction, escape_text, map_texts, merge_secrets, unescape_text
 
 NOT_ENCODABLE = (TypeError, ValueError, RecursionError)
 MARK_IN_JSON = ESCAPE_MARK.encode()
@@ -94,13 +94,14 @@ def _encode_head(record: ToolCallRecord, redaction: Redaction, secret_names: fro
     else:
         if (
             not secret_names
+            and not record.secrets
             and _NUL_IN_JSON not in encoded  # a text column accepts none, JSON does
             and MARK_IN_JSON not in encoded
             and MARK_IN_JSON not in params
             and not redaction.may_contain_secret(params.decode())
         ):
             return encoded[:-1] + b"," + params
-    record.secrets = redaction.find_secrets(record.params, secret_names)
+    record.secrets = merge_secrets(record.secrets, redaction.find_secrets(record.params, secret_names))
     redacted = redaction.redact_params(record.params, secret_names, record.secrets)
     return encode_escaped([*map(_to_storable, identity), redacted])[:-1]
 

@@ -55,10 +55,7 @@ class Redaction:
 
     def find_secrets(self, params: Mapping[str, Any], declared: frozenset[str]) -> tuple[str, ...]:
         """Texts that must not appear anywhere in the record, longest first. `declared`: a tool's secret parameters."""
-        spellings = dict.fromkeys(
-            form for text in self._find_secret_texts(params, declared) for form in _secret_spellings(text)
-        )
-        return tuple(sorted(spellings, key=len, reverse=True))
+        return merge_secrets(*map(_secret_spellings, self._find_secret_texts(params, declared)))
 
     def redact_params(
         self, params: Mapping[str, Any], declared: frozenset[str], secrets: tuple[str, ...]
@@ -211,12 +208,41 @@ class RunSecrets:
         """Add the values of the parameters that a tool declares secret, and of those whose names say so."""
         self.add(self._redaction.find_secrets(params, secret_names))
 
+    def find_in(self, *values: Any) -> tuple[str, ...]:
+        """The secrets of the run that values contain."""
+        if not self._secrets:
+            return ()
+        try:
+            text = "\n".join(map(escape_text, _list_texts(plain_json(list(values)))))
+        except Exception:  # any object: nobody knows what is in it
+            return tuple(self._secrets)
+        return tuple(secret for secret in self._secrets if secret in text)
+
     def redact(self, value: Any) -> Any:
         """The value without the secrets of the run and without whatever looks like a secret."""
         secrets = tuple(sorted(self._secrets, key=len, reverse=True))
         for start in range(0, max(1, len(secrets)), MAX_SECRETS):
             value = self._redaction.redact(value, secrets[start : start + MAX_SECRETS])
         return value
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    """Everything in a JSON value, names and numbers included, as texts."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            yield from part
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+        elif part is not None and not isinstance(part, bool):
+            yield part if isinstance(part, str) else safe_str(part)
+
+
+def merge_secrets(*groups: Iterable[str]) -> tuple[str, ...]:
+    """All secrets once, longest first: one may be a part of another."""
+    return tuple(sorted(dict.fromkeys(secret for group in groups for secret in group), key=len, reverse=True))
 
 
 # Databases reject two things in a text: NUL characters and lone surrogates. They are written as an escape, so that ids
@@ -282,6 +308,7 @@ __all__ = [
     "SECRET_NAMES",
     "Redaction",
     "RunSecrets",
+    "merge_secrets",
     "escape_text",
     "map_texts",
     "to_storable_text",

@@ -41,7 +41,7 @@ from ferrule.store.queries import (
     summarize_conversation,
 )
 from ferrule.store.record import CallStatistics, Status, ToolCallRecord, ToolCallSummary
-from ferrule.store.redaction import Redaction, RunSecrets
+from ferrule.store.redaction import Redaction, RunSecrets, merge_secrets
 from ferrule.store.retention import DeletionReport, OldDataDeletion, Retention
 from ferrule.store.tool_vectors import ToolVectors
 from ferrule.store.writer import RecordWriter
@@ -162,6 +162,7 @@ class ToolKnowledgeStore:
     def record_finished(self, record: ToolCallRecord, *, secret_names: frozenset[str] = NO_NAMES) -> None:
         """Record the end of the call. After this returns, not even `kill -9` can lose it."""
         try:
+            self._add_secrets_of_run(record, record.error, record.result, record.metadata)
             try:
                 line = encode_call_end(record, self.redaction, secret_names)
             except Exception as error:
@@ -197,6 +198,7 @@ class ToolKnowledgeStore:
         return await self.query(use)
 
     def _encode_start(self, record: ToolCallRecord, secret_names: frozenset[str]) -> bytes:
+        self._add_secrets_of_run(record, record.params)
         try:
             line = encode_call_start(record, self.redaction, secret_names)
         except Exception as error:
@@ -205,6 +207,16 @@ class ToolKnowledgeStore:
         if record.secrets and record.conversation_id is not None:
             self.get_run_secrets(record.conversation_id).add(record.secrets)
         return line
+
+    def _add_secrets_of_run(self, record: ToolCallRecord, *values: Any) -> None:
+        """Let values that are known to be secret by earlier calls of the run be removed from the record too."""
+        if self._run_secrets and (known := self.find_known_secrets(record.conversation_id, *values)):
+            record.secrets = merge_secrets(record.secrets, known)
+
+    def find_known_secrets(self, run_id: str | None, *values: Any) -> tuple[str, ...]:
+        """The secrets of a run that values contain."""
+        secrets = None if run_id is None else self._run_secrets.get(run_id)
+        return () if secrets is None else secrets.find_in(*values)
 
     def _replace_unencodable_values(self, record: ToolCallRecord, error: Exception) -> None:
         """Replace what could not be encoded: arguments and results may be any objects, but the call has its record."""
