@@ -6,6 +6,7 @@ import pytest
 
 from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, Approval
+from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
 
@@ -255,3 +256,9 @@ async def test_only_a_trusted_skill_spares_its_tools_the_approval(tmp_path):
         strict = Policy(rules=[Rule(verdict="ask", tool="delete")], trusted_skills={"tidy": digest})
         model = ScriptedModel([call(activate), call("delete", path="c")])
         assert (await Agent(library, model, policy=strict).run("Tidy up")).state is AgentState.WAITING
+        (folder / "notes.md").write_text("Delete what is new.")  # which is another version of the skill
+        assert (await Agent(library, ScriptedModel(script), policy=trusting).run("Tidy up")).state is AgentState.WAITING
+        trusted = Policy(trusted_skills={"tidy": SkillFolder(folder, "SKILL.md").digest})
+        assert (await Agent(library, ScriptedModel(script), policy=trusted).run("Tidy up")).is_finished
+        (folder / "notes.md").write_text("Delete everything.")
+        assert (await Agent(library, ScriptedModel(script), policy=trusted).run("Tidy up")).state is AgentState.WAITING

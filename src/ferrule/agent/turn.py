@@ -34,7 +34,7 @@ from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.content import encode_json
 from ferrule.core.messages import ToolCall, text_of_message
 from ferrule.core.permission import CallPolicy, Decision, Principal, matches_any
-from ferrule.core.spec import Tool, ToolCapability, ToolType
+from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngine
 from ferrule.errors import (
     APPROVAL_REQUIRED,
@@ -45,6 +45,7 @@ from ferrule.errors import (
     BudgetSpent,
     SetupError,
 )
+from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.library.subagent import ToolSubAgent
 from ferrule.memory import RunMemory
 from ferrule.memory.call_identity import identify_call
@@ -455,15 +456,13 @@ class SkillPolicy:
 
     def _granted_tools(self) -> frozenset[str]:
         activations = {step.tool_id for step in self._run.steps if step.is_success and step.action == "activate"}
-        skills = [tool.spec for tool in map(self._registry.get, activations) if tool is not None]
         trusted = self._policy.trusted_skills
+        skills = [tool for tool in map(self._registry.get, activations & trusted.keys()) if tool is not None]
         return frozenset(
             name
-            for spec in skills
-            if spec.tool_type is ToolType.SKILL
-            and spec.tool_id in trusted
-            and trusted[spec.tool_id] == spec.metadata.get("source_hash")
-            for name in spec.metadata.get("allowed_tools", ())
+            for tool in skills
+            if isinstance(tool.target, SkillFolder) and tool.target.digest == trusted[tool.id]
+            for name in tool.spec.metadata.get("allowed_tools", ())
         )
 
 

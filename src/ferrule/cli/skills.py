@@ -14,6 +14,7 @@ from ferrule.cli.terminal import echo, print_error
 from ferrule.core.spec import Tool, ToolType
 from ferrule.errors import FerruleError
 from ferrule.kinds.skill.directory import SkillsDirectory, find_skill_file, skill_folders
+from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.kinds.skill.strict_validation import validate_skill
 
 skills_app = typer.Typer(help="See and check the skills of a project.", no_args_is_help=True)
@@ -95,7 +96,7 @@ def _describe_skill(tool: Tool) -> dict[str, Any]:
         "kind": "folder" if tool.spec.tool_type == ToolType.SKILL else "python",
         "actions": [capability.name for capability in tool.spec.capabilities],
         "allowed_tools": list(tool.spec.metadata.get("allowed_tools", ())),
-        "digest": tool.spec.metadata.get("source_hash", ""),
+        "digest": tool.target.digest if isinstance(tool.target, SkillFolder) else "",
         "origin": tool.origin,
     }
 

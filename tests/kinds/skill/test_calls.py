@@ -16,7 +16,7 @@ from ferrule import (
     UnifiedToolLibrary,
 )
 from ferrule.core.content import Audio, Image, Resource
-from ferrule.kinds.skill.folder import MAX_FILE_SIZE
+from ferrule.kinds.skill.folder import MAX_FILE_SIZE, MAX_LISTED, SkillFolder
 from tests.kinds.skill.skill_files import PDF, engine_with_skills, write_skill
 
 ECHO = "import json, os, sys\nprint(json.dumps([sys.argv[1:], sys.stdin.read(), os.getcwd(), sorted(os.environ)]))\n"
@@ -198,3 +198,13 @@ async def test_an_approval_of_a_script_is_for_the_files_as_they_were(tmp_path):
         assert refused.error_type == "approval_required" and "earlier version" in str(refused.error)
         script.write_text("print('harmless')")
         assert (await run(approval_id)).is_success
+
+
+def test_the_version_of_a_skill_is_of_all_its_files(tmp_path):
+    (tmp_path / "SKILL.md").write_text("---\nname: many\ndescription: Many files.\n---\n")
+    for number in range(MAX_LISTED + 5):
+        (tmp_path / f"{number:04}.md").write_text("")
+    folder = SkillFolder(tmp_path, "SKILL.md")
+    before = folder.code_digest, folder.digest
+    (tmp_path / f"{MAX_LISTED + 4:04}.md").write_text("changed")
+    assert folder.code_digest != before[0] and folder.digest != before[1]

@@ -23,6 +23,7 @@ from typing import BinaryIO, NamedTuple
 
 from ferrule.core.names import did_you_mean
 from ferrule.errors import CallError, ExecutionFailed, PermissionDenied, Retry
+from ferrule.kinds.source import digest
 
 FENCE = "---"
 
@@ -46,6 +47,8 @@ def split_front_matter(text: str) -> SkillText:
 
 MAX_FILE_SIZE = 5_000_000
 MAX_LISTED = 200
+MAX_COMPARED = 2_000
+"""Files of a skill whose versions can be told apart; models are shown fewer."""
 MAX_DEPTH = 8
 SCRIPTS_FOLDER = "scripts"
 
@@ -77,18 +80,33 @@ class SkillFolder:
 
     def files(self) -> list[BundledFile]:
         """The other files, sorted; at most `MAX_LISTED`."""
+        return self._list_files(MAX_LISTED)
+
+    def _list_files(self, limit: int) -> list[BundledFile]:
         root = self._open_root()
         try:
             listed = (file for file in _walk_files(root, "", MAX_DEPTH) if file.path != self.document)
-            return list(islice(listed, MAX_LISTED))
+            return list(islice(listed, limit))
         finally:
             os.close(root)
+
+    @property
+    def digest(self) -> str:
+        """Changes when anything in the skill changes, as it is on disk now: a user trusts one version of a skill."""
+        try:
+            document = digest(self.read(self.document))
+        except (CallError, OSError):
+            return ""
+        return digest(f"{document} {self.code_digest}".encode()) if self._list_files(1) else document
 
     @property
     def code_digest(self) -> str:
         """Changes when any of the skill's files changes; an approval of a script is for the files as they were."""
         try:
-            contents = [(file.path, sha256(self.read(file.path)).hexdigest()) for file in self.files()]
+            files = self._list_files(MAX_COMPARED + 1)
+            if len(files) > MAX_COMPARED:
+                raise ExecutionFailed(f"the skill has more than {MAX_COMPARED:,} files")
+            contents = [(file.path, sha256(self.read(file.path)).hexdigest()) for file in files]
         except (CallError, OSError) as error:  # no approval counts for files that cannot be compared
             return f"{type(error).__name__} {time.time_ns()}"
         return sha256(repr(contents).encode()).hexdigest()
