@@ -122,7 +122,8 @@ def _make_entry(session: Session, file: Path | None, options: list[str]) -> dict
     """
     program = shutil.which(sys.argv[0]) or ""
     is_script = Path(program).stem == "ferrule"
-    command = [os.path.abspath(program)] if is_script else [sys.executable, "-m", "ferrule"]
+    # -P: otherwise Python would import modules from whatever folder the client is started in.
+    command = [os.path.abspath(program)] if is_script else [sys.executable, "-P", "-m", "ferrule"]
     if file is not None:
         command += ["mcp", "serve", "--file", str(_require_file(file))]
     elif (config := session.config()).path is not None and session.accepted_servers is None:  # by `--config`

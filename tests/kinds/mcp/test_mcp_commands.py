@@ -189,7 +189,7 @@ def test_what_a_client_starts_needs_trust_in_the_folder(tmp_path: Path):
     shown = run("install", "claude", "--dry-run", "--json")
     assert json.loads(shown.output)["server"]["args"][-3:] == ["serve", "--folder", str(Path.cwd())]
     Path("mcp.json").write_text(json.dumps({"mcpServers": {"evil": {"command": "touch", "args": ["started"]}}}))
-    program = [sys.executable, "-m", "ferrule", "mcp", "serve", "--folder", str(Path.cwd())]
+    program = [sys.executable, "-P", "-m", "ferrule", "mcp", "serve", "--folder", str(Path.cwd())]
     served = subprocess.run(
         program, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=tmp_path, timeout=120
     )
