@@ -6,11 +6,12 @@ import pytest
 
 from ferrule import Policy, Principal, Rule, UnifiedToolLibrary
 from ferrule.agent import Agent
-from ferrule.agent.toolbox import MAX_RELEVANT_TOOLS
+from ferrule.agent.toolbox import MAX_RELEVANT_TOOLS, MAX_SCHEMA_TOKENS
 from ferrule.catalog.search import registry_index
 from ferrule.core.content import encode_json
 from ferrule.core.messages import Schema
 from ferrule.core.spec import Tool
+from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
 from ferrule.texts.shorten import estimate_tokens
 from tests.catalog.search.searchable_tools import (
@@ -43,10 +44,10 @@ def count_tokens(schemas: Any) -> int:
     return sum(estimate_tokens(encode_json(schema).decode()) for schema in schemas)
 
 
-async def first_request(tools: list[Tool], task: str, **options: Any) -> list[Schema]:
+async def first_request(registered: list[Tool], task: str, **options: Any) -> list[Schema]:
     """The schemas that a model is shown first."""
     async with UnifiedToolLibrary() as library:
-        library.engine.registry.add(*tools)
+        library.engine.registry.add(*registered)
         model = ScriptedModel(["done"])
         await Agent(library, model, **options).run(task)
         return list(model.requests[0].tools)
@@ -77,7 +78,7 @@ async def test_a_question_in_another_language_is_shown_the_right_tool(monkeypatc
 async def test_a_few_tools_are_all_shown_and_nothing_is_encoded(monkeypatch):
     monkeypatch.setattr(registry_index, "has_encoder", lambda: True)
     monkeypatch.setattr(registry_index, "shared_encoder", lambda: pytest.fail("the encoder was loaded"))
-    schemas = await first_request(office_tools(), "明天会下雨吗？")
+    schemas = await first_request(office_tools(), "明天会下雨吗？", tools=[tool.id for tool in office_tools()])
     assert {tool.id for tool in office_tools()} <= {*names(schemas)} and "search_tools" not in names(schemas)
 
 
@@ -116,3 +117,45 @@ async def test_what_may_not_be_called_is_neither_shown_nor_in_the_way_of_what_ma
 async def test_core_tools_are_always_shown():
     schemas = await first_request(many_tools(), "do the job", core_tools=["shrink_image"])
     assert "shrink_image" in names(schemas) and len(schemas) <= MAX_RELEVANT_TOOLS + 6
+
+
+async def test_of_the_bundled_tools_only_those_that_can_matter_are_sent():
+    async with UnifiedToolLibrary() as library:
+        library.engine.registry.add(*many_tools())
+        model = ScriptedModel(["4", "Noted."])
+        orchestrator = Orchestrator(library, model, cache_ttl=None)
+        await orchestrator.process_task("what is 2+2?")
+        assert "calculator" in names(model.requests[0].tools) and count_tokens(model.requests[0].tools) < 1_200
+        await orchestrator.process_task("send a mail to Ann about the flight")
+        assert {"send_mail", "book_flight"} <= {*names(model.requests[1].tools)}
+
+
+async def test_tools_that_the_caller_named_are_all_sent():
+    tools = many_tools()[:60]
+    schemas = await first_request(tools, "what is 2+2?", tools=[tool.id for tool in tools])
+    assert len(schemas) == 60 and count_tokens(schemas) > MAX_SCHEMA_TOKENS
+
+
+async def test_a_model_that_selects_tools_itself_is_offered_all():
+    async with UnifiedToolLibrary() as library:
+        library.engine.registry.add(*many_tools()[:60])
+        model = ScriptedModel(["done"])
+        model.selects_tools = True  # type: ignore[attr-defined]
+        await Agent(library, model).run("what is 2+2?")
+        assert len(model.requests[0].tools) > 60
+
+
+async def test_a_follow_up_is_shown_the_tools_of_the_question_before_it():
+    async with UnifiedToolLibrary() as library:
+        library.engine.registry.add(*many_tools())
+        model = ScriptedModel(["It rains.", "It does not."])
+        orchestrator = Orchestrator(library, model, cache_ttl=None)
+        await orchestrator.process_task("What will the weather be in Rome?", conversation_id="one")
+        await orchestrator.process_task("And in Paris?", conversation_id="one")
+        assert "tell_weather" in names(model.requests[1].tools)
+
+
+async def test_a_few_tools_of_the_project_are_always_shown_beside_the_bundled_ones():
+    schemas = await first_request(office_tools(), "what is 2+2?")
+    assert {tool.id for tool in office_tools()} | {"calculator", "search_tools"} <= {*names(schemas)}
+    assert count_tokens(schemas) < MAX_SCHEMA_TOKENS and "browser_navigator__click" not in names(schemas)

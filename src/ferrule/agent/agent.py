@@ -107,21 +107,21 @@ class Agent:
         memory: bool = True,
         style: Literal["tool_calls", "decisions"] | ReplyFormat = "tool_calls",
         window_tokens: int = 100_000,
-        schema_tokens: int = 20_000,
+        schema_tokens: int | None = None,
     ) -> None:
         """`Agent(library, model)`, or `Agent([function, …], model)` without a library.
 
-        `tools` restricts the agent to these tools: names of tools of the library, or functions and other things that
-        can be registered, which are added to the library. Without a library the agent has one of its own with only
-        these; it is open during a run, or inside `async with agent`. The model always sees the schemas of `core_tools`.
+        `tools` restricts it to these: names of tools of the library, or functions and other things that are added to
+        the library. Without a library the agent has one of its own with only these; it is open during a run, or inside
+        `async with agent`. The model always sees the schemas of `core_tools`, and all others if they have at most
+        `schema_tokens`: 2,000, or 20,000 of tools that `tools` names.
 
         The model may end a run with `finish_task` and ask with `ask_user`; those in `control_tools` are shown to it, by
         default `ask_user` if there is a `person` to answer. `policy` decides about its calls instead of the library's.
         `principal` is who it is to policies; by default an agent with its `name`.
-
-        `memory=False` lets the agent repeat calls that are known to fail. Runs learn from earlier runs of the same
-        tenant only: the principal's, or else the library's. Without a `person`, a run that needs an answer or an
-        approval waits. With `style` "decisions", or a `DecisionFormat`, it decides by prompt, not by tool calls.
+        `memory=False` lets it repeat calls known to fail. Runs learn from earlier runs of the same tenant only:
+        the principal's, or else the library's. Without a `person`, a run that needs an answer or an approval waits.
+        With `style` "decisions", or a `DecisionFormat`, it decides by prompt, not by tool calls.
         """
         self._own_library: AgentLibrary | None = None
         library, tools = (None, [*library, *(tools or ())]) if isinstance(library, list) else (library, tools)
@@ -357,7 +357,6 @@ class Agent:
     ) -> ActiveRun:
         engine, memory = self.library.engine, None
         events = budget.attach(engine, self._toolbox.principal, run.id)
-        await self._toolbox.prepare(run.task)
         if self.memory:
             memory = await self.library.create_run_memory(
                 run.context, max_retries=self.limits.max_retries, permissions=self._toolbox.permissions
@@ -392,6 +391,7 @@ class Agent:
 
     async def _run_loop(self, active: ActiveRun, first: Awaitable[None] | None = None) -> AgentAnswer[Any]:
         run = active.run
+        await self._toolbox.prepare(run.topic)
         with active.events.emit_agent_start_and_end(self.name, run.task) as data:
             try:
                 if first is not None:
@@ -424,7 +424,7 @@ class Agent:
         requested = run.open_requests if run.state is AgentState.WAITING else frozenset()
         run.set_running()
         self._restore_secrets(run)
-        offer = self._toolbox.offer(run.task)
+        offer = self._toolbox.offer(run.topic)
         await answer_interrupted_calls(run, active.turn, active.services, offer)
         await self._apply_replies(active, offer, answer, approvals)
         if not run.is_waiting:
@@ -438,7 +438,7 @@ class Agent:
         if (reason := limit or active.turn.find_endless_repetition()) is not None:
             self._stop(active, reason)
             return
-        offer = self._toolbox.offer(run.task, run.used_tools)
+        offer = self._toolbox.offer(run.topic, run.used_tools)
         run.set_offer(offer.schemas, self.model.name)
         try:
             reply = await self._ask_model(active, offer)
@@ -507,8 +507,7 @@ class Agent:
     def _build_instructions(self, task: str, output: OutputType | None) -> str:
         warnings: list[str] = []
         if self.memory:
-            tools = {tool for tool, _ in self._toolbox.offer(task).actions.values()}
-            warnings = self.library.get_failure_history(self._principal.tenant).warnings(tools)
+            warnings = self.library.get_failure_history(self._principal.tenant).warnings(self._toolbox.tools)
         language = detect_language(task)
         prompt = system_prompt(
             language=language,
@@ -589,11 +588,12 @@ class Agent:
 
     def _make_toolbox(self, tools: Collection[str] | None) -> Toolbox:
         principal = self._principal if tools is None else self._principal.restricted_to(tools)
+        budget = Toolbox.choose_budget(self.model, tools) if self._schema_tokens is None else self._schema_tokens
         return Toolbox(
             self.library,
             principal=principal,
             policy=self.policy,
             core=self._core,
-            budget_tokens=self._schema_tokens,
+            budget_tokens=budget,
             shown_control_tools=self._control_tools,
         )

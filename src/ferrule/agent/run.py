@@ -25,7 +25,16 @@ from uuid import uuid4
 from ferrule.agent.answer import NO_OUTPUT, AgentAnswer, AgentState, AgentStep
 from ferrule.catalog.model_schemas import estimate_schema_tokens
 from ferrule.core.events import RunEvents, ToolEngineEventType
-from ferrule.core.messages import Message, Schema, ToolCall, Usage, arguments_to_send, decode_tool_call, tool_message
+from ferrule.core.messages import (
+    Message,
+    Schema,
+    ToolCall,
+    Usage,
+    arguments_to_send,
+    decode_tool_call,
+    text_of_message,
+    tool_message,
+)
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.core.names import model_name
 from ferrule.core.permission import LOCAL_USER, Principal
@@ -39,6 +48,7 @@ from ferrule.store import ToolKnowledgeStore
 from ferrule.store.store import StoreLock
 
 _STEP_FIELDS = tuple(field.name for field in fields(AgentStep))
+_MAX_EARLIER_QUESTION: Final = 500
 _SECRET_LOST: Final = (
     "This call was not executed: it contained a secret, and secrets are not stored while a run waits or is "
     "interrupted. Make it again with the value itself, or ask for it."
@@ -117,6 +127,13 @@ class Run:
         # The name inside `call_tool`, which is a parameter there.
         earlier = [arguments_to_send(call["arguments"]).get("name", call["name"]) for call in calls]
         return list(dict.fromkeys(reversed([*map(str, earlier), *names])))
+
+    @property
+    def topic(self) -> str:
+        """What tools are searched for: the task, after the question before it, to which it may be a follow-up."""
+        texts = [text_of_message(message) for message in self.messages if message["role"] == "user"]
+        earlier = texts[: texts.index(self.task)][-1:] if self.task in texts else []
+        return "\n".join([*(text[:_MAX_EARLIER_QUESTION] for text in earlier), self.task])
 
     @property
     def is_waiting(self) -> bool:

@@ -19,6 +19,7 @@ from ferrule.catalog.model_schemas import NamedAction, estimate_schema_tokens
 from ferrule.catalog.registry import RegistrySnapshot
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.messages import Schema, ToolCall, decode_tool_call
+from ferrule.core.model import Model, selects_tools
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngineConfig
@@ -31,6 +32,12 @@ from ferrule.parsing import KnownTools
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence
 
+MAX_SCHEMA_TOKENS: Final = 2_000
+"""Up to this many tokens of schemas, all tools are shown."""
+MAX_NAMED_SCHEMA_TOKENS: Final = 20_000
+"""The same, for tools that the caller named, and for models whose prompts do not contain the schemas."""
+MAX_PROJECT_SCHEMA_TOKENS: Final = 1_000
+"""Up to this many tokens of schemas, all tools that are not bundled are shown, whatever the task is."""
 MAX_RELEVANT_TOOLS: Final = 10
 """How many actions are shown besides the core tools, if not all fit."""
 MAX_SELECTED_TOKENS: Final = 1_900
@@ -101,6 +108,11 @@ class Toolbox:
         self._usable: UsableActions | None = None
         self._version = -1
 
+    @staticmethod
+    def choose_budget(model: Model, tools: Collection[str] | None) -> int:
+        """Up to how many tokens of schemas all tools are shown; `tools` are those that the caller named."""
+        return MAX_SCHEMA_TOKENS if tools is None and not selects_tools(model) else MAX_NAMED_SCHEMA_TOKENS
+
     @cached_property
     def _meta_tools(self) -> dict[str, Tool]:
         """The tools that find and call other tools; built only for agents that need them."""
@@ -113,6 +125,11 @@ class Toolbox:
     def get_own_tool(self, name: str) -> Tool | None:
         """The agent's own tool with this name, if it has one."""
         return self._control.get(name) or (self._meta_tools.get(name) if name in META_TOOLS else None)
+
+    @property
+    def tools(self) -> Collection[Tool]:
+        """All tools that can and may be called."""
+        return self._usable_actions().by_id.values()
 
     async def prepare(self, task: str) -> None:
         """Let the tools be chosen by the meaning of the task too, not only by its words."""
@@ -189,7 +206,10 @@ class Toolbox:
 
         In the order of their names, so that the prompt cache of a model stays valid.
         """
-        first = {*self._core, *self._control}
+        project = [action for action in usable.actions if usable.by_id[action.spec.tool_id].source != "builtin"]
+        if sum(action.tokens for action in project) > min(MAX_PROJECT_SCHEMA_TOKENS, self._budget):
+            project = []
+        first = {*self._core, *self._control, *(action.spec.tool_id for action in project)}
         always = [action for action in usable.actions if action.spec.tool_id in first]
         selected = {action.name: action.openai_schema for action in always}
         remaining = MAX_SELECTED_TOKENS - sum(action.tokens for action in (*always, *search_actions))

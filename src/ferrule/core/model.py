@@ -76,6 +76,11 @@ def can_reason(model: Model) -> bool:
     return bool(getattr(model, "can_reason", True))
 
 
+def selects_tools(model: Model) -> bool:
+    """Whether a model picks the fitting tools of a request itself, so that schemas cost it no tokens."""
+    return bool(getattr(model, "selects_tools", False))
+
+
 class ModelWrapper:
     """A model that asks another one, whose name and abilities it has. Subclasses add `generate`."""
 
@@ -93,3 +98,7 @@ class ModelWrapper:
     @property
     def can_end_reply(self) -> bool:
         return can_end_reply(self.model)
+
+    @property
+    def selects_tools(self) -> bool:
+        return selects_tools(self.model)

@@ -47,6 +47,8 @@ class LocalModel:
     after the other. `aclose` frees its memory.
     """
 
+    selects_tools = True
+
     def __init__(
         self,
         path: str | Path | None = None,

@@ -43,6 +43,7 @@ class OfflineModel:
 
     name = "offline"
     can_reason = False
+    selects_tools = True
 
     def __init__(self, *, clock: Callable[[], datetime] = datetime.now) -> None:
         self._clock = clock
