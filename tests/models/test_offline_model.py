@@ -60,16 +60,33 @@ async def say(question: str, tools: Any = TOOLS, **more: Any) -> ModelReply:
         ("what percent of $80 is $20", "25", "$20 is 25% of $80."),
         ("¥120 打八折", "96", "¥120打8折是 ¥96。"),
         ("原价299元打七折是多少钱", "209.3", "299元打7折是 209.30元。"),
-        (
-            "what is 5 divided by 0",
-            "this divides by zero.",
-            "I could not compute 5 divided by 0: this divides by zero.",
-        ),
     ],
 )
 async def test_a_number_is_told_in_the_words_of_the_question(question, result, answer):
     _, text = await converse(question, lambda call: result)
     assert text == answer
+
+
+@pytest.mark.parametrize(
+    ("question", "result", "answer"),
+    [
+        (
+            "what is 5 divided by 0",
+            "this divides by zero.",
+            "I could not compute 5 divided by 0: this divides by zero.",
+        ),
+        ("5除以0等于多少", "this divides by zero.", "无法计算 5除以0：除数不能为零。"),
+        ("读取文件 a.txt", "'a.txt' does not exist.", "没有成功：'a.txt' 不存在。"),
+    ],
+)
+async def test_a_failed_call_is_told_as_one_whatever_its_result_says(question, result, answer):
+    _, text = await converse(question, lambda call: result, failed_calls=frozenset({"c0"}))
+    assert text == answer
+
+
+async def test_a_call_that_did_not_fail_is_not_told_as_a_failure():
+    _, text = await converse("read the file a.txt", lambda call: "Error handling in C", failed_calls=frozenset())
+    assert text == "Error handling in C"
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,15 @@ ANSWERS = {
     "how many words are in notes.txt?": "notes.txt has 4 words.",
     "what week is it?": f"It is week {date.today().isocalendar().week} of {date.today().year}.",
     "现在是第几周": f"现在是{date.today().year}年第{date.today().isocalendar().week}周。",
+    "A shirt costs $80 and is 25% off. What do I pay?": "$80 with 25% off is $60.",
+    "The bill is $50. How much is a 20% tip?": "A 20% tip on $50 is $10.",
+    "$20 + 15%": "$20 plus 15% is $23.",
+    "20美元加15%": "20美元加15%是 23美元。",
+    "账单64.5美元，给20%小费，一共多少？": "64.5美元加20%小费是 77.40美元。",
+    "根号2保留三位小数": "根号2四舍五入到三位小数是 1.414。",
+    "120元5个人平分，每人多少？": "120元平均分成5份，每份是 24元。",
+    "find files with the word milk": "1 line found:\n- notes.txt, line 1: buy milk",
+    "查找包含milk的文件": "找到 1 行：\n- notes.txt, line 1: buy milk",
     "ok": "All right. Ask me anything else.",
     "cool, thanks": "You're welcome!",
     "好的，谢谢": "不客气！",
@@ -182,6 +191,10 @@ async def test_files_are_written_and_that_is_said(orchestrator, tmp_path):
     assert done.answer == "Moved todo.txt to list.txt." and (tmp_path / "list.txt").read_text() == "call mom"
     done = await orchestrator.process_task("append buy bread to notes.txt")
     assert done.is_finished and (tmp_path / "notes.txt").read_text() == "buy milk\ncall Ann\nbuy bread\n"
+    done = await orchestrator.process_task("新建一个文件 memo.txt，内容是“买牛奶”")
+    assert done.answer == "已写入 memo.txt（9 字节）。" and (tmp_path / "memo.txt").read_text() == "买牛奶"
+    done = await orchestrator.process_task("create an empty file called empty.txt")
+    assert done.answer == "Wrote empty.txt (0 bytes)." and (tmp_path / "empty.txt").read_text() == ""
     await orchestrator.process_task("add see you to hi.txt")
     assert (tmp_path / "hi.txt").read_text() == "hello\nsee you\n"
 
@@ -250,12 +263,26 @@ async def test_a_refusal_has_two_lines_and_names_what_could_answer(orchestrator,
     assert question in reason and way_out.startswith(tool)
 
 
+FAILURES = {
+    "copy notes.txt to config/app.yaml": "That did not work: 'config/app.yaml' exists already.",
+    "move notes.txt to /tmp/notes.txt": "That did not work: '/tmp/notes.txt' is outside the workspace.",
+    "what is 10 divided by 0?": "I could not compute 10 divided by 0: this divides by zero.",
+    "10除以0等于多少？": "无法计算 10除以0：除数不能为零。",
+    "把“你好”写入 notes.txt": "没有成功：'notes.txt' 已存在。请换一个名字",
+    "把 notes.txt 移动到 /tmp/x.txt": "没有成功：'/tmp/x.txt' 在工作目录之外。",
+    "读取缺失.txt": "没有成功：'缺失.txt' 不存在。工作目录中有：",
+}
+
+
 async def test_a_question_whose_calls_all_fail_is_not_answered(orchestrator):
     done = await orchestrator.process_task("read nowhere.bin")
     assert done.state is AgentState.STOPPED and done.answer.startswith(
         "That did not work: 'nowhere.bin' does not exist."
     )
     assert "Try instead" not in done.answer
+    for question, beginning in FAILURES.items():
+        done = await orchestrator.process_task(question)
+        assert done.state is AgentState.STOPPED and done.answer.startswith(beginning), done.answer
     done = await orchestrator.process_task("距离春分还有多少天")
     assert done.state is AgentState.STOPPED and done.answer.startswith("没有成功：无法把“春分”读成日期。")
 

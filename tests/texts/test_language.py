@@ -9,6 +9,8 @@ from ferrule.texts.language import contains_chinese, detect_language
         ("How many stars?", "en"),
         ("有多少颗星？", "zh"),
         ("请用 browser_navigator 打开 https://github.com/some/long/address 页面", "zh"),
+        ("把 notes.txt 移动到 /tmp/x.txt", "zh"),
+        ("抓取 ftp://a.example/b", "zh"),
         ('Translate "你好，世界" to English', "en"),
         ("東京の天気を教えてください", "en"),
         ("", "en"),

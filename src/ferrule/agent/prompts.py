@@ -16,6 +16,7 @@ from ferrule.core.json_schema import resolve_schema
 from ferrule.core.spec import Tool, ToolCapability, ToolSpec, parse_parameters
 from ferrule.memory.context import ExecutionContext
 from ferrule.models.offline.vocabulary import significant_terms
+from ferrule.texts.error_messages import translate_error
 from ferrule.texts.fixed_replies import SETUP_SUGGESTIONS, STOP_REPORT
 from ferrule.texts.language import detect_language
 from ferrule.texts.numbers import find_numbers
@@ -316,7 +317,7 @@ _MAX_RESULT_LENGTH: Final = 500
 def explain_stop(context: ExecutionContext, reason: str, *, language: str = "en") -> str:
     """Why a run stopped, what it tried, and its last result."""
     texts, steps = STOP_REPORT[language], context.executed_steps
-    stopped = texts["stopped"].format(reason=reason.rstrip(".。"))
+    stopped = texts["stopped"].format(reason=translate_error(reason, language).rstrip(".。"))
     if not steps:
         return f"{stopped} {texts['nothing']}"
     lines = [stopped, texts["tried"]]
@@ -324,7 +325,7 @@ def explain_stop(context: ExecutionContext, reason: str, *, language: str = "en"
         lines.append(f"- {texts['more'].format(count=len(steps) - MAX_REPORTED_STEPS)}")
     for step in steps[-MAX_REPORTED_STEPS:]:
         call = shorten(f"{step['tool_id']} {as_text(step['parameters'])}", _MAX_CALL_LENGTH)
-        error = shorten(single_line(str(step["result"])), _MAX_CALL_LENGTH)
+        error = shorten(single_line(translate_error(str(step["result"]), language)), _MAX_CALL_LENGTH)
         lines.append("- " + texts["good" if step["success"] else "bad"].format(call=call, error=error))
     if context.current_observations:
         last = context.observation_texts[-1].strip()

@@ -120,6 +120,11 @@ class Run:
         return bool(self.steps) and not any(step.is_success for step in self.steps)
 
     @property
+    def failed_calls(self) -> frozenset[str]:
+        """The ids of the calls that failed."""
+        return frozenset(step.id for step in self.steps if not step.is_success)
+
+    @property
     def used_tools(self) -> list[str]:
         """What this run and the conversation before it called, by the names that models use; the latest first."""
         names = [name for step in self.steps for name in (step.tool_id, model_name(step.tool_id, step.action))]

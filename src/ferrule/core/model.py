@@ -29,6 +29,8 @@ class ModelRequest:
     """A JSON Schema the text must follow; enforced during generation by models that support it."""
     temperature: float | None = None
     max_tokens: int | None = None
+    failed_calls: frozenset[str] | None = None
+    """The ids of the calls in the messages that failed; None if that is not known. A result does not always say it."""
 
     @classmethod
     def of(cls, request: ModelRequest | str) -> ModelRequest:

@@ -36,7 +36,7 @@ class Amount:
     start: int
     end: int
     currency_span: range
-    """The positions of the sign or word."""
+    """The positions of the sign or word that can be left out of a calculation."""
 
     def __str__(self) -> str:
         return f"{self.currency}{self.number}" if self.currency in CURRENCY_SIGNS else f"{self.number}{self.currency}"
@@ -48,5 +48,7 @@ def find_amounts(text: str) -> list[Amount]:
     for match in _AMOUNT.finditer(text):
         name = (match["sign"] or match["word"]).strip().lower().removesuffix("s")
         span = range(*match.span("sign" if match["sign"] else "word"))
+        if match["word"] and text[match.end() : match.end() + 1].isdigit():
+            span = range(0)  # without the word, 120元5个人 would be one number
         amounts.append(Amount(match["number"] or match["counted"], _NAMES.get(name, name), *match.span(), span))
     return amounts

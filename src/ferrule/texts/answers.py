@@ -105,9 +105,6 @@ def answer_sentence(
     if isinstance(main, bool | int | float):
         expression = str(arguments.get("expression") or "")
         return number_sentence(subject or expression, main, chinese=chinese, is_money=expression.endswith(", 2)"))
-    if subject and isinstance(main, str):  # a calculator says why there is no number
-        subject = subject.partition("|")[0]
-        return f"无法计算 {subject}：{main}" if chinese else f"I could not compute {subject}: {main}"
     return value_as_text(main)
 
 

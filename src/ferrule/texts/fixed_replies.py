@@ -108,6 +108,7 @@ SETUP_SUGGESTIONS: Final = {
 OFFLINE_MODEL: Final = {
     "en": {
         "failure": "That did not work: {text}",
+        "no_number": "I could not compute {subject}: {text}",
         "missing": "To use {tool} I still need: {names}.",
         "no_result": "I did not do “{step}”: the step before it gave no result.",
         "skipped": "I did nothing about “{step}”: no tool fits it.",
@@ -116,6 +117,7 @@ OFFLINE_MODEL: Final = {
     },
     "zh": {
         "failure": "没有成功：{text}",
+        "no_number": "无法计算 {subject}：{text}",
         "missing": "要使用 {tool}，还需要：{names}。",
         "no_result": "没有执行“{step}”：上一步没有给出可用的结果。",
         "skipped": "没有处理“{step}”：没有合适的工具。",

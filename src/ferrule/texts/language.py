@@ -22,14 +22,17 @@ _HAN = re.compile(f"[{HAN}]")
 _CJK = re.compile(f"[{CJK}]")
 _KANA_OR_HANGUL = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
 _LATIN_WORD = re.compile(r"[A-Za-z][\w'-]*")
-_QUOTED = re.compile(r"https?://\S{1,2000}|\"[^\"\n]{1,500}\"|“[^”\n]{1,500}”|「[^」\n]{1,500}」|`[^`\n]{1,500}`")
+_PATH = r"(?<![A-Za-z0-9_])[A-Za-z0-9_~@%+*-]{0,100}(?:[./]{1,3}[A-Za-z0-9_~@%+*-]{1,100})+"
+_QUOTED = re.compile(
+    rf"[a-z]+://\S{{1,2000}}|{_PATH}|\"[^\"\n]{{1,500}}\"|“[^”\n]{{1,500}}”|「[^」\n]{{1,500}}」|`[^`\n]{{1,500}}`"
+)
 _MAX_LENGTH = 5000
 
 
 def detect_language(text: str) -> Language:
     """`zh` where at least half of the words are Chinese, each character counting as a word; else `en`.
 
-    Addresses and quotations do not count: they are not the author's own words.
+    Addresses, paths and quotations do not count: they are not the author's own words.
     """
     if text.isascii():
         return "en"

@@ -24,7 +24,7 @@ _P = r"(\d+(?:\.\d+)?) ?(?:[%％]|per ?cent\b)"
 _U = rf"({UNIT})"
 _E = r"((?:the |a )?\S(?:[^,;?!]*?\S)??)"
 """A number or a piece of arithmetic, as one side of a comparison."""
-_CHINESE_SIDE = r"([-\d.(（一二三四五六七八九十百千][^，,。？?；;保四取精到]*?)[，,]?(?:的?结果)?"
+_CHINESE_SIDE = r"((?:根号|√)?[-\d.(（一二三四五六七八九十百千][^，,。？?；;保四取精到]*?)[，,]?(?:的?结果)?"
 _GREATER = r"(?:bigger|larger|greater|more|higher)"
 _LESS = r"(?:smaller|less|lower|fewer)"
 _IS = r"(?<!\bwhat )(?<!\bmuch )(?<!\bmany )\bis"
@@ -66,6 +66,8 @@ ARITHMETIC_PHRASES: Final = (
     (rf"{_N}的{_N}分之{_N}", "{0} * {2} / {1}", "*"),
     (rf"{_N} ?(?:\+|plus|increased by) ?{_P}", "{0} * (1 + {1}%)", "{0} plus {1}%"),
     (rf"{_N} ?(?:-|minus|less|reduced by|decreased by) ?{_P}", "{0} * (1 - {1}%)", "{0} minus {1}%"),
+    (rf"{_N}再?加上?{_P}", "{0} * (1 + {1}%)", "*"),
+    (rf"{_N}再?减去?{_P}", "{0} * (1 - {1}%)", "*"),
     (rf"{_P} (?:more|greater|higher|bigger|larger) than {_N}", "{1} * (1 + {0}%)", "*"),
     (rf"{_P} (?:less|lower|smaller|cheaper) than {_N}", "{1} * (1 - {0}%)", "*"),
     # Rounding
@@ -182,6 +184,7 @@ ARITHMETIC_PHRASES: Final = (
     (rf"{_I} choose {_I}", "comb({0}, {1})", "*"),
     (rf"\b(?:the )?cube(?: of)? {_N}", "{0} ** 3", "*"),
     (rf"{_N}的?(?:平方根|开方)", "sqrt({0})", "*"),
+    (rf"(?:根号|√){_N}", "sqrt({0})", "*"),
     (rf"{_N}的?平方", "{0} ** 2", "*"),
     (rf"{_N}的?立方", "{0} ** 3", "*"),
     (rf"{_N}的{_N}次[方幂]", "{0} ** {1}", "*"),
@@ -206,6 +209,7 @@ WORD_PROBLEMS: Final = (
         "{0}% of {1}",
     ),
     (r"\b(?:cashback|commission|deposit|down payment|fee|refund)\b", "round({1} * {0}%, 2)", "{0}% of {1}"),
+    (r"(?=.*(?:共|合计|总计|总额)).*(?:小费|服务费)", "round({1} * (1 + {0}%), 2)", "{1}加{0}%小费"),
     (r"小费|服务费", "round({1} * {0}%, 2)", "{1}的{0}%"),
     (r"\b(?:sav(?:e|ing)s?\b.*%|%.*\bsav(?:e|ings?)\b)", "round({1} * {0}%, 2)", "the saving at {0}% off {1}"),
     (
@@ -414,9 +418,10 @@ TOOL_PHRASES: Final[dict[str, tuple[str, ...]]] = {
         r"(?: the)?(?: word| text)? [\"'“]?(?P<query>[^\"'”]+)[\"'”]?",
         r"(?:(?:which|what|find|list|show|search)(?: me)?(?: all)?(?: the| my)?"
         r"|(?:does|do|is there|are there)(?: any| a)?) files?(?: that| which)?"
-        r" (?:mention|contain|include|have)(?:s|ing)?"
-        r"(?: the)?(?: word| text| string)? [\"'“]?(?P<query>[^\"'”]+)[\"'”]?",
+        r" (?:(?:mention|contain|include|have)(?:s|ing)?(?: the)?(?: word| text| string)?"
+        r"|with the (?:word|text|string)) [\"'“]?(?P<query>[^\"'”]+)[\"'”]?",
         r"(?:search|grep|look)(?: in| through)?(?: all| the| my)* files for [\"'“]?(?P<query>[^\"'”]+)[\"'”]?",
+        r"(?:查找|搜索|寻找|找出?|列出)(?:所有|全部)?(?:包含|提到|含有)了?[“\"]?(?P<query>[^”\"]+?)[”\"]?的(?:所有)?文件",
         r"哪些文件(?:里|中|里面)?(?:包含|提到|含有|出现|有)了?[“\"]?(?P<query>[^”\"]+)[”\"]?",
     ),
     "list_workspace_files": (
@@ -440,7 +445,10 @@ TOOL_PHRASES: Final[dict[str, tuple[str, ...]]] = {
         rf"(?:write|save|put|store) [\"'“]?(?P<content>(?!the result|it |this |that ).+?)[\"'”]? (?:to"
         rf"|into|in|as)(?: the| a)?(?: new)?(?: file)?(?: called| named)? {_PATH}",
         rf"[把将][“\"]?(?P<content>.+?)[”\"]?(?:写入|写到|写进|保存到|存到|存入)(?:文件)?{_PATH}(?:中|里)?",
-        rf"(?:创建|新建)(?:一个)?文件{_PATH}[，,]?(?:内容(?:是|为)|写入|包含)[：:]?[“\"]?(?P<content>.+?)[”\"]?",
+        rf"(?:create|make)(?: me)?(?: an?)?(?: new)?(?: empty| blank)?(?: text)? file(?: called| named)? {_PATH}"
+        r"(?P<content>)",
+        rf"(?:创建|新建)(?:一个)?空?白?文件 ?{_PATH}(?P<content>)",
+        rf"(?:创建|新建)(?:一个)?文件 ?{_PATH}[，,]?(?:内容(?:是|为)|写入|包含)[：:]?[“\"]?(?P<content>.+?)[”\"]?",
     ),
     "file_processor__append": (
         rf"(?:append|add) [\"'“]?(?P<line>.+?)[\"'”]? (?:to|at) (?:the end of )?(?:the )?(?:file )?{_PATH}",

@@ -87,7 +87,7 @@ class LocalModel:
             return await self._answer_by_schema(request, dict(request.answer_schema), on_text)
         usage = Usage()
         if request.tools and request.tool_choice != "none":
-            conversation = read_conversation(request.messages)
+            conversation = read_conversation(request)
             tool, usage = await self._choose_tool(request, conversation)
             if tool is not None:
                 reply = await self._write_call(tool, conversation, usage)
@@ -216,7 +216,7 @@ def _answer_prompt(messages: Sequence[Message]) -> list[Message]:
     """The conversation to be answered. After calls of tools, only their results matter, and no rules about calling."""
     if not any(message.get("role") == "tool" for message in messages):
         return list(messages)
-    language = detect_language(read_conversation(messages).question)
+    language = detect_language(read_conversation(ModelRequest(messages=messages)).question)
     rest = [message for message in messages if message.get("role") != "system"]
     return [system_message(SYNTHESIS[language]), *rest]
 

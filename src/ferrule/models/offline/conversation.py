@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 from ferrule.core.messages import Message, text_of_message
+from ferrule.core.model import ModelRequest
 from ferrule.models.offline.steps import insert_result, refers_to_result
 from ferrule.models.offline.values import find_paths, find_urls
 from ferrule.texts.answers import parse_json
@@ -19,13 +20,10 @@ from ferrule.texts.time_zones import find_time_zones_in_text
 
 _FAILURE_BEGINNING = re.compile(
     r"\s*(?:\W{0,3}(?:error|failed|failure|known_failure|invalid|unable|cannot|could not|no such|timed out)\b"
-    r"|\w+(?:Error|Exception):|Tool '[^']*' (?:did|is|was|failed)|The arguments of '|This call of '|There is no\b"
-    r"|(?:the host )?'[^'\n]+' (?:cannot be|does not exist)\b"
-    r"|connecting to '|The user refused|The policy does not allow|错误|失败|无法)"
-    r"|.{0,200}\bdid you mean\b",
+    r"|\w+(?:Error|Exception):|错误|失败|无法)|.{0,200}\bdid you mean\b",
     re.IGNORECASE,
 )
-"""How results begin that report a failure: a message has no other sign of it."""
+"""How results begin that report a failure, for requests that do not say which calls failed."""
 _LAST_NUMBER = re.compile(r"(?:\bis(?: about)?|[=≈是约:：]) ?(-?[\d.]*\d)\D{0,40}\Z")
 """The number that an answer ends with: `15% of 80 is 12.`"""
 _AGENT_NOTE = re.compile(r"\[[^\]]*\]")
@@ -42,15 +40,7 @@ class CompletedCall:
     name: str
     arguments: dict[str, Any]
     result: str
-
-    @property
-    def is_failed(self) -> bool:
-        if _FAILURE_BEGINNING.match(self.result):
-            return True
-        value = parse_json(self.result) if self.result.lstrip().startswith("{") else None
-        return isinstance(value, Mapping) and bool(
-            value.get("error") or value.get("success") is False or value.get("isError") is True
-        )
+    is_failed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +55,9 @@ class OfflineConversation:
     previous_answer: str
 
 
-def read_conversation(messages: Sequence[Message]) -> OfflineConversation:
+def read_conversation(request: ModelRequest) -> OfflineConversation:
     """The question that is being worked on, and what happened since it was asked."""
+    messages = request.messages
     answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant" and not m.get("tool_calls")]
     user_messages = [
         i
@@ -93,7 +84,7 @@ def read_conversation(messages: Sequence[Message]) -> OfflineConversation:
     return OfflineConversation(
         question=question,
         original=original,
-        calls=_read_completed_calls(messages[first + 1 :]),
+        calls=_read_completed_calls(messages[first + 1 :], request.failed_calls),
         previous_question=previous,
         previous_answer=answer,
     )
@@ -139,7 +130,7 @@ def _find_names(text: str) -> list[ValueSpan]:
     ]
 
 
-def _read_completed_calls(messages: Sequence[Message]) -> list[CompletedCall]:
+def _read_completed_calls(messages: Sequence[Message], failed: frozenset[str] | None) -> list[CompletedCall]:
     results = {m.get("tool_call_id"): text_of_message(m) for m in messages if m.get("role") == "tool"}
     completed = []
     for call in (call for message in messages for call in message.get("tool_calls") or ()):
@@ -147,5 +138,13 @@ def _read_completed_calls(messages: Sequence[Message]) -> list[CompletedCall]:
         if result is not None:
             arguments = parse_json(function.get("arguments") or "{}")
             arguments = arguments if isinstance(arguments, dict) else {}
-            completed.append(CompletedCall(str(function.get("name")), arguments, result))
+            is_failed = call.get("id") in failed if failed is not None else bool(_FAILURE_BEGINNING.match(result))
+            is_failed = is_failed or _reports_failure(parse_json(result))
+            completed.append(CompletedCall(str(function.get("name")), arguments, result, is_failed))
     return completed
+
+
+def _reports_failure(value: Any) -> bool:
+    return isinstance(value, dict) and bool(
+        value.get("error") or value.get("success") is False or value.get("isError") is True
+    )

@@ -22,6 +22,7 @@ from ferrule.models.offline.steps import asks_for_nothing, insert_result, refers
 from ferrule.models.offline.tool_choice import MIN_CONFIDENCE, ChosenTool, choose_tool
 from ferrule.models.offline.tools import OfferedTool, OfferedTools, OfferedToolsCache
 from ferrule.texts.answers import answer_sentence, error_text, main_text
+from ferrule.texts.error_messages import translate_error
 from ferrule.texts.fixed_replies import OFFLINE_MODEL
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import shorten, single_line
@@ -53,7 +54,7 @@ class OfflineModel:
     async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
         """The next calls for the last question of the conversation, or the results of the calls made for it."""
         request = ModelRequest.of(request)
-        conversation = read_conversation(request.messages)
+        conversation = read_conversation(request)
         tools = self._tools.get(request.tools)
         now = self._clock()
         if request.answer_schema is not None:
@@ -155,9 +156,7 @@ class _OfflineTurn:
             return
         for arguments in choice.filled.calls:
             completed = self._take_completed(choice.tool, arguments)
-            corrected = (
-                _correct_arguments(completed, choice.tool) if completed is not None and completed.is_failed else None
-            )
+            corrected = _correct_arguments(completed, choice.tool) if completed and completed.is_failed else None
             if corrected is not None:
                 arguments, completed = corrected, self._take_completed(choice.tool, corrected)
             if completed is None:
@@ -174,19 +173,15 @@ class _OfflineTurn:
         return call
 
     def _report_result(self, call: CompletedCall, choice: ChosenTool | None = None) -> None:
+        expression = choice.filled.expression if choice is not None and len(choice.filled.calls) == 1 else None
+        subject, key = expression.subject if expression is not None else "", choice.answer_key if choice else ""
         self._last_result = None if call.is_failed else main_text(call.result)
         if call.is_failed:
-            self.lines.append(self._messages["failure"].format(text=error_text(call.result)))
+            text, about = translate_error(error_text(call.result), self._language), subject.partition("|")[0]
+            self.lines.append(self._messages["no_number" if about else "failure"].format(text=text, subject=about))
             return
-        expression = choice.filled.expression if choice is not None and len(choice.filled.calls) == 1 else None
-        sentence = answer_sentence(
-            call.name,
-            call.arguments,
-            call.result,
-            language=self._language,
-            key=choice.answer_key if choice is not None else "",
-            subject=expression.subject if expression is not None else "",
-        )
+        language = self._language
+        sentence = answer_sentence(call.name, call.arguments, call.result, language=language, key=key, subject=subject)
         self.lines.append(sentence)
 
     def _complete_earlier_call(self) -> ChosenTool | None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from itertools import islice
 
+from ferrule.models.offline.expressions import find_expression
 from ferrule.models.offline.values import RESULT_END, RESULT_START, Sentence, find_paths
 from ferrule.texts.numbers import DIGITS, NUMBER
 from ferrule.texts.phrases import REWRITES, TEXT_TASK
@@ -24,7 +25,7 @@ _SEPARATOR = re.compile(
     r"|[，,]\s*再(?=[把将用加减乘除翻发查算])"
 )
 _POSSIBLE_SEPARATOR = re.compile(
-    r"(?<=\s)and\s+|[，,]\s*(?:and\s+)?|以及|还有|并(?=[把将])|和(?=[\u4e00-\u9fff]{2})|(?<=\s)as\s+well\s+as\s+"
+    r"(?<=\s)and\s+|[，,]\s*(?:and\s+)?(?!内容)|以及|还有|并(?=[把将])|和(?=[\u4e00-\u9fff]{2})|(?<=\s)as\s+well\s+as\s+"
 )
 _LIST_NUMBER = re.compile(
     r"(?:(?<=\s)|\A)(?:\(?\d{1,2}[.)、]|[①②③④⑤⑥⑦⑧⑨⑩])\s+(?=\S)|^\s*[-*•]\s+|(?:^|\s)(?:first|second|third)(?:ly)?,\s*",
@@ -54,6 +55,8 @@ _LACKS_OPERAND = re.compile(
 )
 _SINGLE_NUMBER = re.compile(rf"\s*[^\w\s-]?(-?{DIGITS})\s?\S{{0,4}}\s*")
 """Perhaps with a currency sign before it, or a unit after it."""
+_ENDS_WITH_QUESTION = re.compile(r"[^?？;；\n]*[?？]\s*")
+"""`A shirt is $80 and 25% off. What do I pay?` is one step."""
 _MAX_CUTS = 8
 
 
@@ -63,7 +66,8 @@ def split_steps(question: str, is_request: Callable[[str], bool]) -> list[str]:
         match = re.fullmatch(pattern, question.strip(), re.IGNORECASE)
         if match is not None:
             return _split_at_separators(steps.format(**match.groupdict()))
-    if TEXT_TASK.match(question):
+    expression = find_expression(question) if _ENDS_WITH_QUESTION.fullmatch(question) else None
+    if TEXT_TASK.match(question) or (expression is not None and expression.is_word_problem):
         return [question.strip()]
     return [step for part in _split_at_separators(question) for step in _split_at_conjunctions(part, is_request)]
 

@@ -1,0 +1,40 @@
+"""Errors in Chinese answers."""
+
+import re
+
+import pytest
+
+from ferrule.agent.prompts import explain_stop
+from ferrule.agent.run import RunLimits
+from ferrule.core.messages import Usage
+from ferrule.engine.resilience import make_timeout_error
+from ferrule.memory import ExecutionContext
+from ferrule.texts.error_messages import translate_error
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [RunLimits(turns=1), RunLimits(calls=1), RunLimits(tokens=1), RunLimits(seconds=1)],
+    ids=["turns", "calls", "tokens", "seconds"],
+)
+def test_the_report_of_a_run_that_reached_a_limit_has_no_english_words(limits):
+    usage = Usage(requests=1, input_tokens=5, output_tokens=5)
+    reason = limits.find_reached_limit(turns=3, calls=3, seconds=3.0, usage=usage)
+    assert reason is not None
+    report = explain_stop(ExecutionContext(task_description="算一下"), reason, language="zh")
+    assert not re.search("[A-Za-z]{2}", report.replace("token", ""))
+    assert explain_stop(ExecutionContext(task_description="x"), reason).startswith(f"I could not finish this: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("message", "chinese"),
+    [
+        ("'a.txt' does not exist. Did you mean 'b.txt'?", "'a.txt' 不存在。您是不是想找 'b.txt'？"),
+        ("the host 'a.example' cannot be found. Check its name.", "找不到主机 'a.example'，请检查名称。"),
+        (str(make_timeout_error("fetch", 3.0, is_abandoned=False)), "工具 'fetch' 在 3 秒内没有完成，已被停止。"),
+        ("The user refused this call. Too expensive", "用户拒绝了这次调用。 Too expensive"),
+        ("quota exceeded", "quota exceeded"),
+    ],
+)
+def test_known_parts_are_translated_and_others_stay(message, chinese):
+    assert translate_error(message, "zh") == chinese and translate_error(message, "en") == message
