@@ -119,7 +119,7 @@ def answer_request(path: str, headers: dict[str, str], body: bytes) -> Reply:
     messages = request["messages"]
     asked = [i for i, message in enumerate(messages) if message["role"] == "user"]
     # The agent may add remarks about results in the user's name: of several, the first one asks for calls.
-    with_calls = [i for i in asked if re.search(r"[Rr]efund order|rates|attack|size", _text(messages[i]))]
+    with_calls = [i for i in asked if re.search(r"[Rr]efund order|rates|attack|size|[Ww]ait for", _text(messages[i]))]
     last_question = next(iter(with_calls or asked[-1:]), 0)
     question = _text(messages[last_question])
     results = [_text(message) for message in messages[last_question:] if message["role"] == "tool"]
@@ -153,6 +153,8 @@ def _choose(question: str, results: list[str]) -> tuple[str, list[tuple[str, dic
             return "", [("exchange_rate", {"currency": c}) for c in currencies[min(turn, 2)]]
         table = "| currency | rate |\n| --- | --- |\n| USD | 1.09 |\n| CNY | 7.82 |"
         return f"One euro is:\n\n{table}\n\nThere is no currency `XXX`.", []
+    if match := re.search(r"[Ww]ait for (\S+)", question):
+        return ("", [("wait_for", {"path": match[1]})]) if not results else (f"The file was {results[-1]}.", [])
     if "orders of Ann and Bob" in question:
         return COMPARISON, []
     if "attack" in question:

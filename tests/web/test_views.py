@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 from playwright.sync_api import expect
 
 from tests.server.serving import RunningServer, free_port
+from tests.waiting import until_sync
 from tests.web.conftest import find_barriers
 from tests.web.demo import DemoProject
 
@@ -83,7 +84,11 @@ def test_a_request_is_refused_with_a_reason_and_another_approved_with_other_argu
     assert refused["state"] == "refused" and refused["decision_reason"] == "not without a receipt"
     page.goto(f"{server.url}/approvals/{second}")
     page.get_by_role("button", name="Edit").click()
+    expect(page.get_by_label("order")).to_have_value("1001")
+    page.get_by_label("amount").fill("4")
+    page.get_by_role("button", name="As JSON").click()
     field = page.get_by_label("Arguments as JSON")
+    expect(field).to_have_value(re.compile('"amount": 4'))
     field.fill("{")
     expect(page.get_by_text("This is not a JSON object.")).to_be_visible()
     field.fill('{"order": 1001, "amount": 3}')
@@ -312,3 +317,20 @@ def test_the_page_reconnects_after_a_restart_of_the_server(demo: DemoProject, op
         request_refund(http, reason="after the restart")
         expect(page.get_by_text("The server cannot be reached.")).to_have_count(0)
         expect(page.locator(".items")).to_contain_text("after the restart")
+
+
+def test_a_question_whose_server_was_killed_is_interrupted_and_resumed(demo: DemoProject, open_page: OpenPage):
+    port = free_port()
+    with demo.serve(port=port) as first:
+        page = open_page(f"{first.url}/ask")
+        ask(page, "Wait for signal.txt")
+        until_sync((demo.folder / "signal.txt.started").exists)
+        first.process.kill()
+        first.process.wait()
+    with demo.serve(port=port):
+        page.reload()
+        expect(page.locator(".turn .badge")).to_have_text("Interrupted")
+        expect(page.get_by_text("Running")).to_have_count(0)
+        (demo.folder / "signal.txt").touch()
+        page.get_by_role("button", name="Continue").click()
+        expect(page.get_by_text("The file was found.")).to_be_visible()

@@ -43,6 +43,7 @@ export interface Approval {
     effect: Effect;
     source: string;
     changes: string;
+    secrets: string[];
     is_same_version: boolean;
   } | null;
 }

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import { parseEvent, type CallRecord, type Run } from "./api";
+import { parseEvent, type CallRecord, type Json, type JsonObject, type Run } from "./api";
 import { linePath } from "./charts";
 import { applyEvent, type LiveTurn } from "./conversations";
 import { t } from "./language";
-import { fieldOf, initialValue, resolve } from "./schema";
+import { fieldOf, fits, initialValue, resolve } from "./schema";
 import { asText, formatCost, oneLine, safeLink, shorten, visible } from "./text";
 import { chinese } from "./texts_chinese";
 import { english } from "./texts_english";
@@ -98,6 +98,13 @@ test("schemas with references, nullable types, variants and defaults become fiel
   expect(initialValue({ type: "object", properties: { p: { $ref: "#/$defs/Point" }, tags: { type: "array", items: {} }, o: { type: "string" } }, required: ["p", "tags"] }, root, true)).toEqual({ p: { x: 1 }, tags: [] });
   const endless = { $defs: { Node: { type: "object", properties: { next: { $ref: "#/$defs/Node" } }, required: ["next"] } } };
   expect(initialValue({ $ref: "#/$defs/Node" }, endless, true)).toBeDefined();
+});
+
+test("the variant of a value is found by its type", () => {
+  const root = { $defs: { point: { type: "object", properties: { x: { type: "number" } }, required: ["x"] } } };
+  const variants: JsonObject[] = [{ type: "string" }, { type: "integer" }, { $ref: "#/$defs/point" }, { type: "array", items: {} }];
+  const find = (value: Json) => variants.findIndex((each) => fits(each, root, value));
+  expect(["a", 5, { x: 1 }, [1], true].map(find)).toEqual([0, 1, 2, 3, -1]);
 });
 
 test("a line is interrupted where there are no values", () => {

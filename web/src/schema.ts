@@ -86,6 +86,39 @@ export function fieldOf(schema: JsonObject): Field {
   }
 }
 
+/** Whether a value has the type of a schema, as far as that tells variants apart. */
+export function fits(schema: JsonObject, root: JsonObject, value: Json | undefined): boolean {
+  const { schema: resolved, isNullable } = resolve(schema, root);
+  if (value === null) return isNullable || resolved.type === "null";
+  const field = fieldOf(resolved);
+  switch (field.kind) {
+    case "object":
+      return isObject(value) && [...field.required].every((name) => value[name] !== undefined);
+    case "array":
+      return Array.isArray(value);
+    case "choice":
+      return field.options.some((option) => JSON.stringify(option) === JSON.stringify(value));
+    case "variants":
+      return field.variants.some((each) => fits(each, root, value));
+    case "text":
+      return typeof value === "string";
+    case "number":
+    case "boolean":
+      return typeof value === field.kind;
+    default:
+      return field.kind === "json";
+  }
+}
+
+export function parseObject(text: string): JsonObject | null {
+  try {
+    const value = JSON.parse(text) as Json;
+    return isObject(value) ? value : null;
+  } catch {
+    return null;
+  }
+}
+
 /** The value that a form starts with: the default, or what the type needs at least. Undefined: left out. */
 export function initialValue(schema: JsonObject, root: JsonObject, isRequired: boolean, depth = 0): Json | undefined {
   const { schema: resolved, isNullable } = resolve(schema, root);

@@ -1,9 +1,9 @@
 /** A form made from a JSON Schema. */
 
-import { useId, useState } from "react";
+import { useId, useState, type ReactNode } from "react";
 import type { Json, JsonObject } from "./api";
 import { t } from "./language";
-import { fieldOf, initialValue, resolve } from "./schema";
+import { fieldOf, fits, initialValue, parseObject, resolve } from "./schema";
 import { asText, visible } from "./text";
 import { Button } from "./ui";
 
@@ -16,19 +16,59 @@ interface FieldProps {
   onChange: (value: Json | undefined) => void;
 }
 
-interface SchemaFormProps {
+interface ArgumentsEditorProps {
   schema: JsonObject;
   /** The names of parameters that hold secrets. */
   secrets: string[];
-  value: JsonObject;
-  onChange: (value: JsonObject) => void;
+  initial: JsonObject;
+  /** Gets null while the JSON is not an object. */
+  onChange: (value: JsonObject | null) => void;
+  /** Other controls, beside the choice of form or JSON. */
+  children?: ReactNode;
 }
 
-export function SchemaForm({ schema, secrets, value, onChange }: SchemaFormProps) {
+/** The arguments of a call, as a form or as JSON. */
+export function ArgumentsEditor({ schema, secrets, initial, onChange, children }: ArgumentsEditorProps) {
+  const hasForm = fieldOf(resolve(schema, schema).schema).kind === "object" || Object.keys(initial).length === 0;
+  const [value, setValue] = useState(initial);
+  const [text, setText] = useState(hasForm ? null : JSON.stringify(initial, null, 2));
+  const change = (next: JsonObject | null) => {
+    if (next !== null) setValue(next);
+    onChange(next);
+  };
+  const switchForm = () => {
+    change(value); // what is not an object is lost
+    setText(text === null ? JSON.stringify(value, null, 2) : null);
+  };
+  const isValid = text === null || parseObject(text) !== null;
   return (
-    <div className="tool-form">
-      <Members secrets={secrets} schema={schema} root={schema} value={value} onChange={onChange} />
-    </div>
+    <>
+      <div className="row between wrap">
+        <h3>{t("arguments")}</h3>
+        <div className="row">
+          {children}
+          {hasForm && <Button onClick={switchForm}>{t(text === null ? "asJson" : "asForm")}</Button>}
+        </div>
+      </div>
+      {text === null ? (
+        <div className="tool-form">
+          <Members secrets={secrets} schema={schema} root={schema} value={value} onChange={change} />
+        </div>
+      ) : (
+        <textarea
+          aria-label={t("editArguments")}
+          rows={Math.min(18, Math.max(6, text.split("\n").length + 1))}
+          spellCheck={false}
+          value={text}
+          aria-invalid={!isValid}
+          onChange={(event) => {
+            setText(event.target.value);
+            change(parseObject(event.target.value));
+          }}
+        />
+      )}
+      {!isValid && <p className="problem">{t("invalidJson")}</p>}
+    </>
   );
 }
 
@@ -212,7 +252,7 @@ function ArrayInput({ items, root, value, onChange }: { items: JsonObject; root:
 }
 
 function VariantInput({ variants, root, value, onChange }: { variants: JsonObject[]; root: JsonObject; value: Json | undefined; onChange: (value: Json | undefined) => void }) {
-  const [index, setIndex] = useState(0);
+  const [index, setIndex] = useState(() => Math.max(0, variants.findIndex((each) => fits(each, root, value))));
   const id = useId();
   const nameOf = (schema: JsonObject, place: number) => String(schema.title ?? resolve(schema, root).schema.title ?? schema.type ?? resolve(schema, root).schema.type ?? place + 1);
   const chosen = variants[index] ?? {};

@@ -37,7 +37,8 @@ class Turn:
     question: str
     answer: str = ""
     state: str = "running"
-    """`running`, then `finished`, `waiting`, `stopped`, `failed` or `cancelled`."""
+    """`running`, then `finished`, `waiting`, `stopped`, `failed` or `cancelled`. One whose process was killed stays
+    `running`: its run says that it is interrupted."""
     is_question: bool = True
     """False for greetings and for questions about the conversation itself."""
     run_id: str = ""
@@ -137,9 +138,13 @@ class ConversationMemory:
         self._write(conversation_id, "answer", {"turn": turn, "text": text, "state": state, "run_id": run_id})
 
     def bind_run(self, run_id: str, snapshot: HistorySnapshot, turn: str, **facts: Any) -> None:
-        """Tie a run to the snapshot, also for processes that resume it later."""
+        """Tie a run to the snapshot and to its turn, also for processes that resume it later."""
         entry = {"conversation_id": snapshot.conversation_id, "before": snapshot.before, "turn": turn, **facts}
         self._store.write_entry(RUN_PREFIX + run_id, "begin", entry)
+        if (question := self._open_questions.get(turn)) is not None:
+            question["run_id"] = run_id
+            stream = CONVERSATION_PREFIX + snapshot.conversation_id
+            self._store.write_entry(stream, turn, {"kind": "question", **question})
 
     async def get_run_binding(self, run_id: str) -> Mapping[str, Any] | None:
         """What `bind_run` stored for a run; None for a run that was not bound."""
@@ -179,6 +184,7 @@ def _make_turn(question: Mapping[str, Any], answer: Mapping[str, Any] | None) ->
         question=question["text"],
         is_question=question["is_question"],
         principal=question.get("principal", ""),
+        run_id=question.get("run_id", ""),
         at=question["at"],
     )
     if answer is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
@@ -18,7 +19,7 @@ from ferrule.agent.answer import AgentState, CallEnded, CallStarted, TextPiece, 
 from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.core.permission import effect_tier
 from ferrule.errors import FerruleError, SetupError, ToolNotFound
-from ferrule.memory.conversation import CONVERSATION_PREFIX, ConversationMemory
+from ferrule.memory.conversation import CONVERSATION_PREFIX, ConversationMemory, Turn
 from ferrule.memory.failure_history import FailureHistory
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy_runner import StrategyChosen
@@ -294,11 +295,22 @@ async def list_conversations(services: ServicesOfApp, client: ReadingClient, lim
 async def show_conversation(conversation_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
     """The questions and answers of a conversation."""
     turns = await services.read_conversation(conversation_id, client)
-    described: dict[str, Any] = {"conversation_id": conversation_id, "turns": [asdict(turn) for turn in turns]}
+    described_turns = [await _describe_turn(turn, services) for turn in turns]
+    described: dict[str, Any] = {"conversation_id": conversation_id, "turns": described_turns}
     since = datetime.fromtimestamp(min((turn.at for turn in turns), default=0.0), UTC)
     keys = [client.add_tenant(conversation_id)]
     costs = await services.library.engine.store.query(summarize_costs, "conversation", since, keys=keys)
     return json_response({**described, "costs": costs.get(keys[0], CostSummary()).to_dict()})
+
+
+async def _describe_turn(turn: Turn, services: Services) -> dict[str, Any]:
+    """A turn; without an answer it has the state of its run, whose process may be gone."""
+    described = asdict(turn)
+    if turn.state == "running" and turn.run_id:
+        with suppress(SetupError):  # the run has not begun
+            run = await Run.load_and_detect_interruption(turn.run_id, services.library.engine.store)
+            described["state"] = run.state.value
+    return described
 
 
 @router.get("/failures", tags=["runs"])
@@ -417,6 +429,7 @@ def _describe_request(request: ApprovalRequest, services: Services) -> dict[str,
         "effect": effect_tier(tool.spec.effects_of(capability)),
         "source": tool.source,
         "changes": capability.changes,
+        "secrets": sorted(capability.secret_names),
         "is_same_version": tool.fingerprint == request.fingerprint,
     }
     return described

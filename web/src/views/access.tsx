@@ -7,9 +7,9 @@ import { get, post, remove, request, segment, type AccessToken, type AuditEntry,
 import type { ViewProps } from "../app";
 import { formatNumber, hasText, t, type TextKey } from "../language";
 import { queries } from "../live";
+import { parseObject } from "../schema";
 import { asText, callName, oneLine, visible } from "../text";
 import { Badge, Button, Confirm, EffectBadge, Empty, ErrorBadge, errorText, Failed, Icon, Loading, StateBadge, Tabs, Time, toast, VerdictBadge } from "../ui";
-import { parseObject } from "./approvals";
 
 const TABS = ["rules", "tester", "tokens_", "audit"] as const;
 type Tab = (typeof TABS)[number];

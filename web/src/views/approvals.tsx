@@ -1,13 +1,14 @@
 /** One inbox for every call that needs a person: over all runs, clients and servers. */
 
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { ApiError, get, post, segment, type Approval, type JsonObject } from "../api";
 import type { ViewProps } from "../app";
 import { useShortcuts } from "../keys";
 import { t } from "../language";
 import { queries, usePendingApprovals } from "../live";
+import { ArgumentsEditor } from "../schema_form";
 import { oneLine, visible } from "../text";
 import { Badge, Button, Diff, EffectBadge, Empty, errorText, Failed, Fields, Icon, Loading, LongText, StateBadge, Time, toast } from "../ui";
 
@@ -224,8 +225,12 @@ function Decision({ request, onDecided, hasShortcuts }: { request: Approval; onD
   const [mode, setMode] = useState<Mode>("choose");
   const [isBusy, setBusy] = useState(false);
   const [reason, setReason] = useState("");
-  const [text, setText] = useState(() => JSON.stringify(request.arguments, null, 2));
-  const edited = parseObject(text);
+  const [edited, setEdited] = useState<JsonObject | null>(request.arguments);
+  const editor = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (mode === "edit") editor.current?.querySelector<HTMLElement>("input, select, textarea")?.focus();
+    else setEdited(request.arguments);
+  }, [mode]);
 
   const decide = async (decision: { allowed: boolean; reason?: string; arguments?: JsonObject }) => {
     if (isBusy) return;
@@ -280,12 +285,8 @@ function Decision({ request, onDecided, hasShortcuts }: { request: Approval; onD
   }
   if (mode === "edit") {
     return (
-      <div className="decision" onKeyDown={onEscape}>
-        <label>
-          {t("editArguments")}
-          <textarea autoFocus spellCheck={false} rows={Math.min(18, text.split("\n").length + 1)} value={text} onChange={(event) => setText(event.target.value)} aria-invalid={edited === null} />
-        </label>
-        {edited === null && <p className="problem">{t("invalidJson")}</p>}
+      <div className="decision" onKeyDown={onEscape} ref={editor}>
+        <ArgumentsEditor schema={request.tool?.parameters ?? {}} secrets={request.tool?.secrets ?? []} initial={request.arguments} onChange={setEdited} />
         <div className="row">
           <Button kind="primary" disabled={isBusy || edited === null} onClick={() => edited !== null && void decide({ allowed: true, arguments: edited })}>
             {t("approveEdited")}
@@ -308,13 +309,4 @@ function Decision({ request, onDecided, hasShortcuts }: { request: Approval; onD
       </Button>
     </div>
   );
-}
-
-export function parseObject(text: string): JsonObject | null {
-  try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as JsonObject) : null;
-  } catch {
-    return null;
-  }
 }

@@ -8,10 +8,9 @@ import type { ViewProps } from "../app";
 import { useShortcuts } from "../keys";
 import { formatNumber, hasText, t } from "../language";
 import { initialValue } from "../schema";
-import { SchemaForm } from "../schema_form";
+import { ArgumentsEditor } from "../schema_form";
 import { asText, formatSeconds, oneLine, visible } from "../text";
 import { Badge, Button, EffectBadge, Empty, ErrorBadge, errorText, Failed, Icon, Loading, LongText, StateBadge, Time } from "../ui";
-import { parseObject } from "./approvals";
 import { ServerPanel, useServers } from "./mcp_server";
 
 export default function Tools({ may }: ViewProps) {
@@ -243,13 +242,12 @@ function readHistory(key: string): JsonObject[] {
 function ActionPanel({ tool, action, mayCall }: { tool: Tool; action: ToolAction; mayCall: boolean }) {
   const schema = action.parameters ?? {};
   const historyKey = `ferrule.inputs.${action.model_name}`;
-  const [value, setValue] = useState<JsonObject>(() => (initialValue(schema, schema, true) ?? {}) as JsonObject);
-  const [text, setText] = useState<string | null>(null);
+  const [initial, setInitial] = useState<JsonObject>(() => (initialValue(schema, schema, true) ?? {}) as JsonObject);
+  const [given, setGiven] = useState<JsonObject | null>(initial);
   const [history, setHistory] = useState(() => readHistory(historyKey));
   const [version, setVersion] = useState(0);
   const [state, setState] = useState<{ isRunning: boolean; progress: string; result: CallResult | null; problem: string }>({ isRunning: false, progress: "", result: null, problem: "" });
   const controller = useRef<AbortController | null>(null);
-  const given = text === null ? value : parseObject(text);
 
   const call = async () => {
     if (given === null) return;
@@ -285,45 +283,27 @@ function ActionPanel({ tool, action, mayCall }: { tool: Tool; action: ToolAction
             void call();
           }}
         >
-          <div className="row between wrap">
-            <h3>{t("arguments")}</h3>
-            <div className="row">
-              {history.length > 0 && (
-                <select
-                  aria-label={t("inputHistory")}
-                  value=""
-                  onChange={(event) => {
-                    setValue(history[Number(event.target.value)] ?? {});
-                    setText(null);
-                    setVersion(version + 1);
-                  }}
-                >
-                  <option value="">{t("inputHistory")}</option>
-                  {history.map((each, index) => (
-                    <option key={index} value={index}>
-                      {oneLine(JSON.stringify(each), 60)}
-                    </option>
-                  ))}
-                </select>
-              )}
-              <Button
-                onClick={() => {
-                  if (text === null) setText(JSON.stringify(value, null, 2));
-                  else {
-                    setValue(given ?? value);
-                    setText(null);
-                  }
+          <ArgumentsEditor key={version} schema={schema} secrets={action.secrets ?? []} initial={initial} onChange={setGiven}>
+            {history.length > 0 && (
+              <select
+                aria-label={t("inputHistory")}
+                value=""
+                onChange={(event) => {
+                  const chosen = history[Number(event.target.value)] ?? {};
+                  setInitial(chosen);
+                  setGiven(chosen);
+                  setVersion(version + 1);
                 }}
               >
-                {t(text === null ? "asJson" : "asForm")}
-              </Button>
-            </div>
-          </div>
-          {text === null ? (
-            <SchemaForm key={version} schema={schema} secrets={action.secrets ?? []} value={value} onChange={setValue} />
-          ) : (
-            <textarea aria-label={t("editArguments")} rows={12} spellCheck={false} value={text} aria-invalid={given === null} onChange={(event) => setText(event.target.value)} />
-          )}
+                <option value="">{t("inputHistory")}</option>
+                {history.map((each, index) => (
+                  <option key={index} value={index}>
+                    {oneLine(JSON.stringify(each), 60)}
+                  </option>
+                ))}
+              </select>
+            )}
+          </ArgumentsEditor>
           <div className="decision row">
             <Button kind={action.effect === "destructive" ? "danger" : "primary"} type="submit" disabled={state.isRunning || given === null}>
               {t("callTool")}
