@@ -159,3 +159,10 @@ async def test_a_few_tools_of_the_project_are_always_shown_beside_the_bundled_on
     schemas = await first_request(office_tools(), "what is 2+2?")
     assert {tool.id for tool in office_tools()} | {"calculator", "search_tools"} <= {*names(schemas)}
     assert count_tokens(schemas) < MAX_SCHEMA_TOKENS and "browser_navigator__click" not in names(schemas)
+
+
+async def test_a_question_that_words_can_answer_loads_no_encoder(monkeypatch):
+    monkeypatch.setattr(registry_index, "has_encoder", lambda: True)
+    monkeypatch.setattr(registry_index, "shared_encoder", lambda: pytest.fail("the encoder was loaded"))
+    schemas = await first_request(many_tools()[:60], "what is 2+2?")
+    assert "search_tools" in names(schemas)

@@ -17,6 +17,7 @@ interface FieldProps {
 }
 
 interface ArgumentsEditorProps {
+  title: string;
   schema: JsonObject;
   /** The names of parameters that hold secrets. */
   secrets: string[];
@@ -28,7 +29,7 @@ interface ArgumentsEditorProps {
 }
 
 /** The arguments of a call, as a form or as JSON. */
-export function ArgumentsEditor({ schema, secrets, initial, onChange, children }: ArgumentsEditorProps) {
+export function ArgumentsEditor({ title, schema, secrets, initial, onChange, children }: ArgumentsEditorProps) {
   const hasForm = fieldOf(resolve(schema, schema).schema).kind === "object" || Object.keys(initial).length === 0;
   const [value, setValue] = useState(initial);
   const [text, setText] = useState(hasForm ? null : JSON.stringify(initial, null, 2));
@@ -44,7 +45,7 @@ export function ArgumentsEditor({ schema, secrets, initial, onChange, children }
   return (
     <>
       <div className="row between wrap">
-        <h3>{t("arguments")}</h3>
+        <h3>{title}</h3>
         <div className="row">
           {children}
           {hasForm && <Button onClick={switchForm}>{t(text === null ? "asJson" : "asForm")}</Button>}

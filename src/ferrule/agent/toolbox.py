@@ -70,6 +70,8 @@ class UsableActions:
     names: Set[str]
     fits_in_request: bool
     """Whether the schemas of all of them fit into one request."""
+    are_many: bool
+    """Whether there are so many that the words of a task alone rarely find the best."""
 
 
 class Toolbox:
@@ -132,9 +134,14 @@ class Toolbox:
         return self._usable_actions().by_id.values()
 
     async def prepare(self, task: str) -> None:
-        """Let the tools be chosen by the meaning of the task too, not only by its words."""
+        """Let the tools be chosen by the meaning of the task too, not only by its words.
+
+        The encoder takes a second to load. Of a few tools, the words of an English task find the right ones without it,
+        and `search_tools` finds others.
+        """
         await self._library.engine.wait_for_accepted_instructions()  # they are in the prompt
-        if not self._usable_actions().fits_in_request:
+        usable = self._usable_actions()
+        if not usable.fits_in_request and (usable.are_many or not task.isascii()):
             await self._library.index.prepare(task)
 
     def offer(self, task: str, used: Sequence[str] = ()) -> ToolOffer:
@@ -173,10 +180,12 @@ class Toolbox:
             for action in self._actions_by_name(by_id.values())
             if self.permissions.may_call(by_id[action.spec.tool_id], action.capability)
         ]
-        tokens = accumulate(action.tokens for action in actions)
-        fit = all(total <= self._budget for total in tokens)
         return UsableActions(
-            by_id=by_id, actions=actions, names={action.name for action in actions}, fits_in_request=fit
+            by_id=by_id,
+            actions=actions,
+            names={action.name for action in actions},
+            fits_in_request=_have_at_most(self._budget, actions),
+            are_many=not _have_at_most(MAX_NAMED_SCHEMA_TOKENS, actions),
         )
 
     def _build_offer(self, usable: UsableActions, task: str, used: Sequence[str]) -> ToolOffer:
@@ -250,6 +259,11 @@ class Toolbox:
         return await self._library.engine.execute_candidate(
             own, action, params, context, timeout=timeout, on_progress=on_progress
         )
+
+
+def _have_at_most(tokens: int, actions: Sequence[NamedAction]) -> bool:
+    """Whether all schemas together have at most this many tokens; of thousands, only the first are counted."""
+    return all(total <= tokens for total in accumulate(action.tokens for action in actions))
 
 
 def _schema_within(action: NamedAction, tokens: int) -> Schema | None:

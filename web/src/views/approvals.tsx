@@ -286,7 +286,7 @@ function Decision({ request, onDecided, hasShortcuts }: { request: Approval; onD
   if (mode === "edit") {
     return (
       <div className="decision" onKeyDown={onEscape} ref={editor}>
-        <ArgumentsEditor schema={request.tool?.parameters ?? {}} secrets={request.tool?.secrets ?? []} initial={request.arguments} onChange={setEdited} />
+        <ArgumentsEditor title={t("edited")} schema={request.tool?.parameters ?? {}} secrets={request.tool?.secrets ?? []} initial={request.arguments} onChange={setEdited} />
         <div className="row">
           <Button kind="primary" disabled={isBusy || edited === null} onClick={() => edited !== null && void decide({ allowed: true, arguments: edited })}>
             {t("approveEdited")}

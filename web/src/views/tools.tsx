@@ -283,7 +283,7 @@ function ActionPanel({ tool, action, mayCall }: { tool: Tool; action: ToolAction
             void call();
           }}
         >
-          <ArgumentsEditor key={version} schema={schema} secrets={action.secrets ?? []} initial={initial} onChange={setGiven}>
+          <ArgumentsEditor key={version} title={t("arguments")} schema={schema} secrets={action.secrets ?? []} initial={initial} onChange={setGiven}>
             {history.length > 0 && (
               <select
                 aria-label={t("inputHistory")}
