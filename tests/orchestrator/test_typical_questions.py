@@ -146,6 +146,11 @@ ANSWERS = {
     "根号2保留三位小数": "根号2四舍五入到三位小数是 1.414。",
     "120元5个人平分，每人多少？": "120元平均分成5份，每份是 24元。",
     "find files with the word milk": "1 line found:\n- notes.txt, line 1: buy milk",
+    "27的立方根是多少？": "27的立方根是 3。",
+    "100平方米是多少平方英尺？": "100平方米约是 1076.391平方英尺。",
+    "4、19、7里最大的是哪个？": "4、19、7中最大的是 19。",
+    "I paid $45 for 3 pizzas, how much each?": "$45 split 3 ways is $15.",
+    "3个披萨45元，每个多少钱？": "45元平均分成3份，每份是 15元。",
     "查找包含milk的文件": "找到 1 行：\n- notes.txt, line 1: buy milk",
     "ok": "All right. Ask me anything else.",
     "cool, thanks": "You're welcome!",
@@ -193,6 +198,8 @@ async def test_files_are_written_and_that_is_said(orchestrator, tmp_path):
     assert done.is_finished and (tmp_path / "notes.txt").read_text() == "buy milk\ncall Ann\nbuy bread\n"
     done = await orchestrator.process_task("新建一个文件 memo.txt，内容是“买牛奶”")
     assert done.answer == "已写入 memo.txt（9 字节）。" and (tmp_path / "memo.txt").read_text() == "买牛奶"
+    done = await orchestrator.process_task("把memo.txt改名为memo2.txt")
+    assert done.answer == "已把 memo.txt 移动到 memo2.txt。" and (tmp_path / "memo2.txt").exists()
     done = await orchestrator.process_task("create an empty file called empty.txt")
     assert done.answer == "Wrote empty.txt (0 bytes)." and (tmp_path / "empty.txt").read_text() == ""
     await orchestrator.process_task("add see you to hi.txt")

@@ -30,6 +30,10 @@ def test_the_report_of_a_run_that_reached_a_limit_has_no_english_words(limits):
     ("message", "chinese"),
     [
         ("'a.txt' does not exist. Did you mean 'b.txt'?", "'a.txt' 不存在。您是不是想找 'b.txt'？"),
+        (
+            "'c' does not exist. Did you mean 'a' or 'b'? In the workspace there is 'a', 'b' and 3 more.",
+            "'c' 不存在。您是不是想找 'a' 或 'b'？工作目录中有：'a', 'b' 等（另有 3 个）。",
+        ),
         ("the host 'a.example' cannot be found. Check its name.", "找不到主机 'a.example'，请检查名称。"),
         (str(make_timeout_error("fetch", 3.0, is_abandoned=False)), "工具 'fetch' 在 3 秒内没有完成，已被停止。"),
         ("The user refused this call. Too expensive", "用户拒绝了这次调用。 Too expensive"),

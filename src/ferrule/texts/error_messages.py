@@ -26,11 +26,13 @@ _CHINESE: Final = (
     # Files
     (r"('[^'\n]+') does not exist any more: another process has removed it\.", r"\1 已不存在：它被另一个进程删除了。"),
     (r"('[^'\n]+') does not exist\.", r"\1 不存在。"),
+    (r"(?<=') or (?=')", " 或 "),
+    (r"(?<=') and (\d+) more(?=\.)", r" 等（另有 \1 个）"),
     (r" ?Did you mean ('[^?\n]+)\?", r"您是不是想找 \1？"),
     (r" ?In the workspace there is nothing\.", "工作目录是空的。"),
-    (r" ?In the workspace there is ('[^\n]+?)\.(?= |\Z)", r"工作目录中有：\1。"),
+    (r" ?In the workspace there is ('[^\n]+)\.\Z", r"工作目录中有：\1。"),
     (r" ?In the folder ('[^'\n]+') there is nothing\.", r"文件夹 \1 是空的。"),
-    (r" ?In the folder ('[^'\n]+') there is ('[^\n]+?)\.(?= |\Z)", r"文件夹 \1 中有：\2。"),
+    (r" ?In the folder ('[^'\n]+') there is ('[^\n]+)\.\Z", r"文件夹 \1 中有：\2。"),
     (
         r"('[^'\n]+') exists already\. Choose another name; call overwrite to replace its content, append to add to "
         r"it, or delete to remove it\.",

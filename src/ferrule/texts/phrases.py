@@ -44,6 +44,8 @@ ARITHMETIC_PHRASES: Final = (
     (rf"(?:the )?(?:minimum|min|smallest|lowest){_ITEMS} (?:of|among) {_LIST}", "min({0})", "the smallest of {0}"),
     (rf"{_LIST}的(?:总和|和)", "{sum}", "*"),
     (rf"{_LIST}的平均(?:数|值)?", "mean({0})", "*"),
+    (rf"{_LIST}(?:里面?|中|当中)?的?最[大高]的?", "max({0})", "{0}中最大的"),
+    (rf"{_LIST}(?:里面?|中|当中)?的?最[小低]的?", "min({0})", "{0}中最小的"),
     # Sums of ranges
     (
         r"(?:(?:sum|total)(?: of)?|add(?:ing)? up|add(?:ing)?(?= all| every| each| the| whole| numbers))"
@@ -185,8 +187,9 @@ ARITHMETIC_PHRASES: Final = (
     (rf"\b(?:the )?cube(?: of)? {_N}", "{0} ** 3", "*"),
     (rf"{_N}的?(?:平方根|开方)", "sqrt({0})", "*"),
     (rf"(?:根号|√){_N}", "sqrt({0})", "*"),
-    (rf"{_N}的?平方", "{0} ** 2", "*"),
-    (rf"{_N}的?立方", "{0} ** 3", "*"),
+    (rf"{_N}的?(?:立方根|开立方)", "round({0} ** (1/3), 9)", "*"),
+    (rf"{_N}的?平方(?![根米公英厘千])", "{0} ** 2", "*"),
+    (rf"{_N}的?立方(?![根米厘千])", "{0} ** 3", "*"),
     (rf"{_N}的{_N}次[方幂]", "{0} ** {1}", "*"),
     (rf"{_N}的?阶乘", "factorial({0})", "*"),
     (rf"{_N}(?:翻倍|的?两倍|的?二倍|加倍)", "{0} * 2", "*"),
@@ -243,6 +246,8 @@ WORD_PROBLEMS: Final = (
         "round({0} / {1}, 2)",
         "{0} split {1} ways",
     ),
+    (r"# for # [a-z]+\b[^#]*how much\b[^#]*\b(?:each|apiece)\b", "round({0} / {1}, 2)", "{0} split {1} ways"),
+    (r"#[个件份本张瓶][^#]*#[^#]*每[个件份本张瓶]", "round({1} / {0}, 2)", "{1}平均分成{0}份，每份"),
     (rf"#{_PEOPLE}[^#]*(?:split|shar|divid)[^#]*#", "round({1} / {0}, 2)", "{1} split {0} ways"),
     (
         r"# [a-z]+ (?:at|for|cost(?:ing)?) # (?:each|apiece|per)\b|each [a-z]+ (?:costs?|is|weighs) #.*#",
@@ -452,6 +457,9 @@ TOOL_PHRASES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "file_processor__append": (
         rf"(?:append|add) [\"'“]?(?P<line>.+?)[\"'”]? (?:to|at) (?:the end of )?(?:the )?(?:file )?{_PATH}",
+    ),
+    "file_processor__move": (
+        rf"[把将](?:文件)? ?{_PATH} ?(?:改名|重命名|更名)(?:为|成|到) ?{_PATH.replace('path', 'to')}",
     ),
     "data_analyzer__describe": (
         r"(?:describe|analy[sz]e|what columns (?:does|has|are in)|what is in|profile)(?: the)?(?: data| file)* "
