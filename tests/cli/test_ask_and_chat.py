@@ -71,6 +71,12 @@ def test_chinese_is_answered_in_chinese(tmp_path: Path):
     assert done.returncode == 0 and "144" in done.stdout
 
 
+def test_an_error_in_a_chinese_answer_is_chinese(tmp_path: Path):
+    done = ferrule("ask", "10除以0等于多少？", cwd=tmp_path)
+    assert done.returncode == 9 and done.stdout == "无法计算 10除以0：除数不能为零。\n"
+    assert done.stderr == "· calculator 10 / 0\n  ✗ 除数不能为零。\n"
+
+
 def test_a_question_may_begin_with_a_negative_number(tmp_path: Path):
     done = ferrule("ask", "-q", "-5 + 12", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "-5 + 12 = 7\n")

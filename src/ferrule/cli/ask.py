@@ -199,7 +199,7 @@ def run_question(
     if not question and resume is None:
         fail('No question given. Try: ferrule ask "what is 2 + 2?"', code=EXIT_USAGE)
     quiet = quiet or as_json
-    view, tree = RunView(quiet=quiet, stream=not as_json), PlanTree(quiet=quiet)
+    view, tree = RunView(question or "", quiet=quiet, stream=not as_json), PlanTree(quiet=quiet)
 
     run_ids = [resume] if resume else []
 

@@ -105,7 +105,7 @@ class ChatSession:
             callable_tools = list(filter(None, map(snapshot.get, snapshot.by_id)))
             echo(reply_to_small_talk(small_talk, callable_tools, turns_of(self._history), detect_language(line)))
             return
-        view = RunView()
+        view = RunView(line)
         view.shows_results = can_reason(self._model)
         agent = build_agent(
             self._section,

@@ -16,6 +16,8 @@ from ferrule.core.content import as_text
 from ferrule.errors import CallCancelled
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.texts.answers import main_text
+from ferrule.texts.error_messages import translate_error
+from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import shorten, single_line
 from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep
 from ferrule.workflow.results import PlanCreated, StepEnded, StepResult
@@ -30,8 +32,8 @@ ReadLine = Callable[[str], Awaitable[str]]
 class RunView:
     """Prints a run as it happens: its text to standard output, everything else to standard error."""
 
-    def __init__(self, *, quiet: bool = False, stream: bool = True) -> None:
-        self._quiet, self._stream = quiet, stream
+    def __init__(self, question: str = "", *, quiet: bool = False, stream: bool = True) -> None:
+        self._language, self._quiet, self._stream = detect_language(question), quiet, stream
         self.shows_results = True
         """Not for a model that only repeats them: its answer consists of the results."""
         self._output = ""
@@ -48,8 +50,9 @@ class RunView:
             self.end_line()
             print_error(f"· {event.call.name} {_describe_arguments(event.call.arguments)}".rstrip())
         elif isinstance(event, CallEnded) and not self._quiet and (self.shows_results or not event.step.is_success):
-            mark = "→" if event.step.is_success else "✗"
-            print_error(f"  {mark} {shorten(single_line(main_text(event.step.text)), MAX_ARGUMENT_LENGTH)}")
+            mark, text = "→" if event.step.is_success else "✗", main_text(event.step.text)
+            text = text if event.step.is_success else translate_error(text, self._language)
+            print_error(f"  {mark} {shorten(single_line(text), MAX_ARGUMENT_LENGTH)}")
         elif isinstance(event, TurnStarted):
             self.end_line()
             self._output = ""
