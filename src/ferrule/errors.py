@@ -11,6 +11,7 @@ FerruleError
 ├── ModelError                  a language model gave no reply
 │   ├── ModelUnavailable        the model may reply later: overloaded, rate limit, timeout, connection lost
 │   ├── BudgetSpent             a budget does not pay for the request
+│   ├── ReplyTimeout            no reply within the time of the run
 │   └── ModelRefused            the model will not reply: wrong key, unknown model, request not allowed
 │       └── RequestTooLong      the request exceeds the model's context window
 └── CallError                   one call cannot succeed; the engine turns it into a failed result
@@ -114,6 +115,10 @@ class BudgetSpent(ModelError):
         """The budget, with its scope and period."""
         self.must_ask = must_ask
         """Whether a person is asked for more."""
+
+
+class ReplyTimeout(ModelError):
+    """A model did not reply within the time of the run."""
 
 
 class ModelUnavailable(ModelError):

@@ -65,7 +65,7 @@ async def test_a_plan_tells_all_about_itself(workflow):
         assert (done.answer, done.state, done.strategy) == ("3", AgentState.FINISHED, "plan")
         assert done["plan"].steps[0].tool_type == "add" and done.steps[0].output == 3
         assert done["verification"].verified and done["verification"].confidence == 1.0
-        assert done.tool_usage_summary == BRIEF and done.usage.requests == 1 and done.cost is None
+        assert done.tool_usage_summary == BRIEF and done.usage.requests == 1 and done.cost == 0.0
         assert set(done.timings) == {"cache", "strategy", "planning", "execution", "synthesis", "total"}
         assert {type(event) for event in seen[1:]} == {PlanCreated, StepEnded}
         records = await library.engine.query_call_records(conversation_id=done.run_id)

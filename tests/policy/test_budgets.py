@@ -1,5 +1,6 @@
 """What costs money is priced, recorded, and held to budgets that all processes of a store share."""
 
+import asyncio
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,9 +14,9 @@ from ferrule import Agent, Principal, ToolEngine, ToolEngineConfig, ToolExecutio
 from ferrule.agent import AgentState, RunLimits
 from ferrule.config import FerruleConfig
 from ferrule.core.messages import ToolCall, Usage
-from ferrule.core.model import ModelReply
+from ferrule.core.model import ModelReply, ModelRequest, TextSink
 from ferrule.core.prices import ModelPrice, PriceList
-from ferrule.errors import SetupError
+from ferrule.errors import ModelRefused, SetupError
 from ferrule.policy.budgets import Budget
 from ferrule.policy.policy import Policy, Rule
 from ferrule.store.spending import summarize_costs
@@ -234,6 +235,59 @@ async def test_a_run_waits_for_a_person_when_its_budget_asks(store_url, is_allow
         assert (await engine.approvals.get(request.approval_id)).state == "used"
         # A run that waited once and was loaded again does not wait any more.
         assert (await make_agent(engine, []).resume("run3")).is_finished
+
+
+async def test_budgets_and_records_end_with_what_replies_really_used(store_url):
+    """Longer and shorter than estimated, from a prompt cache, failed, and cancelled while the model worked."""
+    prices = PriceList(models={"scripted": ModelPrice(input=1_000.0, cached=100.0, output=10_000.0)})
+    usages = [
+        Usage(requests=1, input_tokens=50_000, output_tokens=9_000),
+        Usage(requests=1, input_tokens=1, output_tokens=1),
+        Usage(requests=1, input_tokens=2_000, output_tokens=10, cached_tokens=1_500),
+    ]
+    real = [50.0 + 90.0, 0.001 + 0.01, 0.5 + 0.15 + 0.1]
+    async with make_engine(store_url, Budget(name="models", amount=1_000.0), prices=prices) as engine:
+        for usage, cost in zip(usages, real, strict=True):
+            answer = await make_agent(engine, [ModelReply(text="done", usage=usage)]).run("do it")
+            assert answer.model_cost == pytest.approx(cost)
+        failed = await make_agent(engine, [ModelRefused("no")]).run("do it")
+        assert failed.state is AgentState.STOPPED and not failed.cost
+        [state] = await engine.costs.list_spending()
+        assert state.spent == pytest.approx(sum(real))
+        [summary] = (await engine.store.query(summarize_costs, "model")).values()
+        assert summary.model_cost == pytest.approx(sum(real)) and summary.requests == 3
+
+
+async def test_a_reply_that_is_cancelled_costs_what_was_taken_for_it(store_url):
+    class EndlessModel:
+        name = "scripted"
+
+        def __init__(self) -> None:
+            self.has_started = asyncio.Event()
+
+        async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
+            self.has_started.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    class LateModel:
+        name = "scripted"
+
+        async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
+            raise TimeoutError
+
+    async with make_engine(store_url, Budget(name="models", amount=1_000.0), prices=PRICES) as engine:
+        model = EndlessModel()
+        run = asyncio.create_task(Agent(UnifiedToolLibrary(engine=engine), model).run("do it", run_id="run1"))
+        await model.has_started.wait()
+        [before] = await engine.costs.list_spending()
+        run.cancel()
+        await asyncio.wait({run})
+        [after] = await engine.costs.list_spending()
+        summaries = await engine.store.query(summarize_costs, "run")
+        late = await Agent(UnifiedToolLibrary(engine=engine), LateModel()).run("do it")
+    assert before.spent == after.spent == pytest.approx(summaries["run1"].model_cost) and before.spent > 0
+    assert late.state is AgentState.STOPPED and "did not reply" in late.reason and late.model_cost
 
 
 async def test_a_limit_on_the_cost_of_a_run_counts_its_tools():

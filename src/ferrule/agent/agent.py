@@ -165,6 +165,11 @@ class Agent:
         self._toolbox = self._make_toolbox(tool_names)
 
     @property
+    def principal(self) -> Principal:
+        """Who makes the agent's calls and pays for its model."""
+        return self._toolbox.principal
+
+    @property
     def active_resources(self) -> dict[str, Any]:
         """The objects of tools that are cleaned up when runs end, by the names of the tools."""
         permitted = self._toolbox.permissions.select_tools(self.library.engine.registry.snapshot())
@@ -318,8 +323,7 @@ class Agent:
         async with self, lock_run(self.library.engine.store, run_id):
             self.library.require_open()
             run = await Run.load(run_id, self.library.engine.store)
-            costs = sum(step.cost or 0.0 for step in run.steps)
-            budget = RunBudget(self.limits, usage=run.usage, seconds=run.seconds, tool_cost=costs)
+            budget = RunBudget(self.limits, usage=run.usage, seconds=run.seconds, run_costs=run.costs)
             active = await self._start_run(run, on_event, budget, output_type)
             return await self._run_loop(active, self._resolve_open_calls(active, answer, approvals))
 
@@ -357,6 +361,7 @@ class Agent:
     ) -> ActiveRun:
         engine, memory = self.library.engine, None
         events = budget.attach(engine, self._toolbox.principal, run.id)
+        run.costs = budget.run_costs
         if self.memory:
             memory = await self.library.create_run_memory(
                 run.context, max_retries=self.limits.max_retries, permissions=self._toolbox.permissions

@@ -71,6 +71,10 @@ class AgentAnswer(Generic[OutputT]):
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
     """What the model's replies and the calls cost; None if nothing of it has a price."""
+    model_cost: float | None = None
+    """The part of the replies, also of those that tools asked for."""
+    tool_cost: float | None = None
+    """The part of the calls, also of those that tools made."""
     messages: list[Message] = field(default_factory=list)
     """The whole history, in OpenAI's format."""
     questions: list[Question] = field(default_factory=list)
@@ -106,6 +110,9 @@ class AgentAnswer(Generic[OutputT]):
             "text": self.text,
             "steps": [asdict(step) for step in self.steps],
             "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
+            "cost": self.cost,
+            "model_cost": self.model_cost,
+            "tool_cost": self.tool_cost,
             "questions": [asdict(question) for question in self.questions],
             "approvals": [asdict(request) for request in self.approvals],
             "reason": self.reason,

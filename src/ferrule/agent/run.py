@@ -39,11 +39,11 @@ from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, Te
 from ferrule.core.names import model_name
 from ferrule.core.permission import LOCAL_USER, Principal
 from ferrule.engine import ToolEngine
-from ferrule.errors import FerruleError, LockHeld, ModelError, SetupError, error_text
+from ferrule.errors import FerruleError, LockHeld, ModelError, ReplyTimeout, SetupError, error_text
 from ferrule.memory import ExecutionContext
 from ferrule.models.reply_checks import check_reply
 from ferrule.policy.approvals import ApprovalRequest, Question
-from ferrule.policy.budgets import BUDGET_TOOL, CostControl, Payer
+from ferrule.policy.budgets import CostControl, Payer, RunCosts, estimate_usage, is_extension_request
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.store import StoreLock
 
@@ -65,8 +65,7 @@ class Run:
         self.messages: list[Message] = []
         self.steps: list[AgentStep] = []
         self.usage = Usage()
-        self.model_cost: float | None = None
-        """What the replies cost; None if the model has no price."""
+        self.costs = RunCosts()
         self.turns = 0
         self.context = ExecutionContext(task_description=task)
         self.open_calls: list[ToolCall] = []
@@ -97,12 +96,6 @@ class Run:
     @property
     def seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started
-
-    @property
-    def cost(self) -> float | None:
-        """What the replies of the model and the calls cost; None if nothing of it has a price."""
-        costs = [cost for cost in (self.model_cost, *(step.cost for step in self.steps)) if cost is not None]
-        return sum(costs) if costs else None
 
     @property
     def finished_plan_steps(self) -> int:
@@ -196,7 +189,6 @@ class Run:
             self.call_sources[calls[0].id] = source
             fields |= {"source": source} if redacted == message else {}
         if cost is not None:
-            self.model_cost = (self.model_cost or 0.0) + cost
             fields["cost"] = cost
         self._entries.write("message", **fields)
 
@@ -212,14 +204,15 @@ class Run:
             return
         questions = [asdict(question) for question in self.questions.values()]
         approvals = [asdict(request) for request in self.approvals.values()]
-        self._entries.write("wait", questions=questions, approvals=approvals)
+        self._entries.write("wait", questions=questions, approvals=approvals, costs=self.costs.to_dict())
 
     def set_running(self) -> None:
         self.state = AgentState.RUNNING
 
     def end(self, state: AgentState, text: str, reason: str = "") -> None:
         self.state, self.text, self.reason = state, text, reason
-        self._entries.write("end", state=state.value, text=text, reason=reason, seconds=self.seconds)
+        costs = self.costs.to_dict()
+        self._entries.write("end", state=state.value, text=text, reason=reason, seconds=self.seconds, costs=costs)
 
     def interrupt(self, error: BaseException) -> None:
         """Record why the run ended before it was done. It can be resumed."""
@@ -233,7 +226,9 @@ class Run:
             text=self.text,
             steps=list(self.steps),
             usage=self.usage,
-            cost=self.cost,
+            cost=self.costs.total,
+            model_cost=self.costs.models,
+            tool_cost=self.costs.tools,
             messages=list(self.messages),
             questions=list(self.questions.values()),
             approvals=list(self.approvals.values()),
@@ -281,6 +276,8 @@ class Run:
     def _replay(self, entry: Mapping[str, Any]) -> None:
         kind = entry.get("kind")
         self._seconds_before = float(entry.get("seconds", self._seconds_before))
+        if "costs" in entry:  # all of it; what messages and answers say is without the calls that tools made
+            self.costs = RunCosts(**entry["costs"])
         if kind == "begin":
             self.messages += entry.get("messages", ())
             self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
@@ -318,15 +315,15 @@ class Run:
             ]
             self.answers, self.finish_message = {}, None
             self.call_ids |= {call.id for call in self.open_calls}
-            if "cost" in entry:
-                self.model_cost = (self.model_cost or 0.0) + entry["cost"]
+            self.costs.add_reply(entry.get("cost"))
             # The model was asked again, so no budget is waited for any more.
-            self.approvals = {key: each for key, each in self.approvals.items() if each.tool_id != BUDGET_TOOL}
+            self.approvals = {key: each for key, each in self.approvals.items() if not is_extension_request(each)}
             if entry.get("source") and self.open_calls:
                 self.call_sources[self.open_calls[0].id] = entry["source"]
 
     def _replay_answer(self, step: AgentStep) -> None:
         self._apply_answer(step)
+        self.costs.add_call(step.cost)
         if step.tool_id == "finish_task" and step.is_success:
             self.finish_message = str(step.arguments.get("message", ""))
 
@@ -406,7 +403,7 @@ async def lock_run(store: ToolKnowledgeStore, run_id: str) -> AsyncIterator[Stor
 # The entries that a run writes into the store, without its secrets.
 
 RUN_PREFIX: Final = "run:"
-_NEVER_SECRET: Final = ("kind", "state", "used", "seconds", "cost")
+_NEVER_SECRET: Final = ("kind", "state", "used", "seconds", "cost", "costs")
 """Fields that are needed to continue the run; a number in them may equal a secret by chance."""
 
 
@@ -468,11 +465,11 @@ class RunBudget:
         usage: Usage | None = None,
         calls: int = 0,
         seconds: float = 0.0,
-        tool_cost: float = 0.0,
+        run_costs: RunCosts | None = None,
     ) -> None:
-        """`usage`, `calls`, `seconds` and `tool_cost` are what the run used before it was resumed."""
+        """`usage`, `calls`, `seconds` and `run_costs` are what the run used before it was resumed."""
         self.limits = limits or RunLimits()
-        self.usage, self.calls, self.tool_cost = usage or Usage(), calls, tool_cost
+        self.usage, self.calls, self.run_costs = usage or Usage(), calls, run_costs or RunCosts()
         self.reply_cost: float | None = None
         """What the last reply of the model cost; None if it has no price."""
         self.payer = Payer(principal=LOCAL_USER)
@@ -486,6 +483,7 @@ class RunBudget:
         """Report and pay what the models of a run do; returns where it is reported."""
         self.events = RunEvents(engine.events, principal, run_id)
         self.payer, self.costs = Payer(principal=principal, run_id=run_id), engine.costs
+        engine.costs.follow_run(run_id, self.run_costs)
         return self.events
 
     @property
@@ -519,7 +517,7 @@ class RunBudget:
         """A text that says which limit the run has reached; None if it may continue."""
         seconds = time.monotonic() - self._started
         return self.limits.find_reached_limit(
-            turns=turns, calls=calls, seconds=seconds, usage=self.usage, tool_cost=self.tool_cost
+            turns=turns, calls=calls, seconds=seconds, usage=self.usage, tool_cost=self.run_costs.tools or 0.0
         )
 
 
@@ -546,13 +544,20 @@ class BudgetedModel(ModelWrapper):
         budget, costs = self._budget, self._budget.costs
         if costs is None:
             return await self._generate_in_time(request, on_text)
-        payment = await costs.pay_for_request(budget.payer, self.name, request)
-        started, reply = time.monotonic(), None
+        payer, started = budget.payer, time.monotonic()
+        payment = await costs.pay_for_request(payer, self.name, request)
+        usage, is_estimated = Usage(), False
         try:
             reply = await self._generate_in_time(request, on_text)
+            usage = reply.usage
+        except (asyncio.CancelledError, ReplyTimeout):  # the model has worked on it, and did not say how much
+            usage, is_estimated = estimate_usage(request), True
+            raise
         finally:
             seconds = time.monotonic() - started
-            budget.reply_cost = await costs.record_reply(budget.payer, self.name, payment, reply, seconds)
+            budget.reply_cost = await costs.record_reply(
+                payer, self.name, payment, usage, seconds, is_estimated=is_estimated
+            )
         return reply
 
     async def _generate_in_time(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
@@ -561,7 +566,7 @@ class BudgetedModel(ModelWrapper):
                 reply = await self.model.generate(request, on_text)
         except TimeoutError:
             reason = "within the time limit of the run" if timer.expired() else "in time"
-            raise ModelError(f"the model {self.name!r} did not reply {reason}") from None
+            raise ReplyTimeout(f"the model {self.name!r} did not reply {reason}") from None
         reply = check_reply(reply, request, model=self.name)
         self._budget.usage += reply.usage
         return reply

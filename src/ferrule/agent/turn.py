@@ -51,7 +51,7 @@ from ferrule.memory import RunMemory
 from ferrule.memory.call_identity import identify_call
 from ferrule.memory.run_memory import VOLATILE_NAME
 from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, ask_for_answer, ask_for_approval
-from ferrule.policy.budgets import BUDGET_TOOL
+from ferrule.policy.budgets import is_extension_request
 from ferrule.policy.policy import Policy
 from ferrule.texts.language import detect_language
 from ferrule.texts.prompts import prompt_texts
@@ -150,7 +150,7 @@ class TurnExecutor:
         for call_id, request in list(self._run.approvals.items()):
             decision = approvals if isinstance(approvals, bool) or approvals is None else approvals.get(call_id)
             approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
-            if request.tool_id == BUDGET_TOOL and call_id not in waiting:
+            if is_extension_request(request):
                 await self._apply_budget_decision(request, approval)
                 self._run.approvals.pop(call_id, None)  # the budget may have been raised: the model is asked again
             else:
@@ -415,7 +415,6 @@ class TurnExecutor:
             cost=None if result is None else result.metadata.get("cost"),
             record_id="" if result is None else result.call_id,
         )
-        self._services.budget.tool_cost += step.cost or 0.0
         if step.error_type == KNOWN_FAILURE:
             self._run.refused_names.add(resolved.original.name)
             self._insistent_calls += 1

@@ -16,7 +16,7 @@ from ferrule.batch.waiting_model import BatchInterrupted, TaskTrace, WaitingMode
 from ferrule.core.permission import Principal
 from ferrule.errors import LockHeld, SetupError
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.policy.budgets import BUDGET_TOOL
+from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolKnowledgeStore
 
 logger = logging.getLogger("ferrule.batch")
@@ -160,7 +160,7 @@ def _interrupt_without_budget(answer: AgentAnswer[Any]) -> None:
     if answer.state is AgentState.INTERRUPTED:
         raise BatchInterrupted(answer.reason)
     for request in answer.approvals:
-        if request.tool_id == BUDGET_TOOL:
+        if is_extension_request(request):
             raise BatchInterrupted(
                 f"{request.reason} Approve more with: ferrule approvals approve {request.approval_id}"
             )

@@ -253,7 +253,8 @@ class Orchestrator:
         cached = await self._cache.get(key)
         lookup = time.perf_counter() - started
         if cached is not None:
-            return replace(cached, cached=True, usage=Usage(), timings={"cache": lookup})
+            nothing_spent = {"usage": Usage(), "model_cost": 0.0, "tool_cost": 0.0}
+            return replace(cached, cached=True, timings={"cache": lookup}, **nothing_spent)
         result = await self._run_shared(key, request, listener)
         return replace(result, timings={"cache": lookup, **result.timings})
 
@@ -297,10 +298,15 @@ class Orchestrator:
 
     def _finalize(self, result: OrchestratorResult, seconds: float) -> OrchestratorResult:
         price = self._limits.price if self._limits is not None else None
+        model_cost = result.model_cost
+        if price is not None and not model_cost:  # the project has no price for the model, but the caller has
+            model_cost = price(result.usage)
+        costs = [cost for cost in (model_cost, result.tool_cost) if cost is not None]
         result = replace(
             result,
             trace_id=uuid4().hex,
-            cost=None if price is None else price(result.usage),
+            model_cost=model_cost,
+            cost=sum(costs) if costs else None,
             timings={**result.timings, "total": seconds},
         )
         logger.info(

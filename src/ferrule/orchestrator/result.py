@@ -39,7 +39,11 @@ class OrchestratorResult:
     tool_usage_summary: dict[str, Any] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
-    """What the usage costs, if there is a price."""
+    """What models and tools cost together; None if nothing of it has a price, 0 if it comes from the cache."""
+    model_cost: float | None = None
+    """The part of the models' replies, also of those that tools asked for."""
+    tool_cost: float | None = None
+    """The part of the calls, also of those that tools made."""
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds that each stage took, and `total`."""
     cached: bool = False
@@ -85,6 +89,8 @@ class OrchestratorResult:
             "tool_usage_summary": self.tool_usage_summary,
             "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
             "cost": self.cost,
+            "model_cost": self.model_cost,
+            "tool_cost": self.tool_cost,
             "timings": self.timings,
             "cached": self.cached,
             "shared": self.shared,
@@ -126,6 +132,8 @@ def convert_workflow_result(done: WorkflowResult, summary: Mapping[str, Any]) ->
         verification=combine_verifications(done.results),
         tool_usage_summary=dict(summary),
         usage=done.usage,
+        model_cost=done.model_cost,
+        tool_cost=done.tool_cost,
         timings=dict(done.timings),
         approvals=done.approvals,
         questions=done.questions,
@@ -148,6 +156,8 @@ async def convert_agent_answer(
         verification=combine_verifications(steps),
         tool_usage_summary=dict(summary),
         usage=answer.usage,
+        model_cost=answer.model_cost,
+        tool_cost=answer.tool_cost,
         questions=tuple(answer.questions),
         approvals=tuple(answer.approvals),
         errors=(answer.reason,) if answer.state is AgentState.STOPPED and answer.reason else (),

@@ -22,16 +22,17 @@ from ferrule.core.messages import (
     text_of_message,
     user_message,
 )
-from ferrule.core.model import Model, ModelRequest, can_reason
+from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
-from ferrule.errors import ModelError, SetupError
+from ferrule.errors import BudgetSpent, ModelError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
 from ferrule.orchestrator.questions import refers_to_history
 from ferrule.orchestrator.request_cache import EventListener
 from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
 from ferrule.policy.approvals import ask_for_answer, ask_for_approval
+from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolCallSummary
 from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
@@ -166,10 +167,11 @@ class StrategyRunner:
     async def run(self, request: TaskRequest, listener: EventListener | None) -> OrchestratorResult:
         """Answer a question."""
         started = time.perf_counter()
-        budget = RunBudget(self._limits)
+        budget, run_id = RunBudget(self._limits), new_run_id()
+        budget.attach(self._library.engine, self._principal, run_id)
         choice = await choose_strategy(request.task, request.strategy, self._library, self._model, budget)
         choosing = time.perf_counter() - started
-        run_id = self._begin_run(choice, request, listener, budget)
+        self._begin_run(run_id, choice, request, listener)
         needs_turns = not request.messages and refers_to_history(request.task)
         turns = await request.snapshot.turns() if needs_turns else ()
         strategies = {"plan": self._run_plan, "loop": self._run_loop, "direct": self._run_direct}
@@ -179,16 +181,13 @@ class StrategyRunner:
         return replace(result, usage=result.usage + choice.usage, timings={"strategy": choosing, **stages})
 
     def _begin_run(
-        self, choice: StrategyChosen, request: TaskRequest, listener: EventListener | None, budget: RunBudget
-    ) -> str:
-        """The id of a new run, which is tied to the conversation."""
-        run_id = new_run_id()
-        budget.attach(self._library.engine, self._principal, run_id)
+        self, run_id: str, choice: StrategyChosen, request: TaskRequest, listener: EventListener | None
+    ) -> None:
+        """Tie a new run to the conversation."""
         if listener is not None:
             listener(replace(choice, run_id=run_id))
         facts = {"strategy": choice.strategy, "principal": self._principal.label, "model": self._model.name}
         self._memory.bind_run(run_id, request.snapshot, request.turn, **facts)
-        return run_id
 
     async def resume(
         self,
@@ -251,8 +250,8 @@ class StrategyRunner:
         budget: RunBudget,
     ) -> OrchestratorResult:
         """Answer in the agent's loop, as a run of its own, because the model wrote no plan."""
-        choice = StrategyChosen(strategy="loop", reason=str(problem))
-        run_id = self._begin_run(choice, request, listener, budget)
+        choice, run_id = StrategyChosen(strategy="loop", reason=str(problem)), new_run_id()
+        self._begin_run(run_id, choice, request, listener)
         result = await self._run_loop(request, run_id, turns, listener, budget)
         return replace(result, usage=result.usage + problem.usage)
 
@@ -277,9 +276,10 @@ class StrategyRunner:
         listener: EventListener | None,
         budget: RunBudget,
     ) -> OrchestratorResult:
+        budget.attach(self._library.engine, self._agent.principal, run_id)  # which continues the run if it waits
         async with lock_run(self._store, run_id) as lock:
-            lock.release_in_background = True
-            answer = await self._answer_directly(request, run_id, turns, listener, BudgetedModel(self._model, budget))
+            answer = await self._answer_directly(request, run_id, turns, listener, budget)
+            lock.release_in_background = answer.state is not AgentState.WAITING
         return await convert_agent_answer(request.task, answer, "direct", answer.summary)
 
     async def _answer_directly(
@@ -288,10 +288,11 @@ class StrategyRunner:
         run_id: str,
         turns: Sequence[Turn],
         listener: EventListener | None,
-        model: BudgetedModel,
+        budget: RunBudget,
     ) -> AgentAnswer:
         """Make one request without tools. It is stored like any other run, so it can be continued after a crash."""
         run, language = Run(request.task, self._store, run_id), detect_language(request.task)
+        run.costs = budget.run_costs
         prompt = "\n\n".join(
             filter(None, [DIRECT_ANSWER[language], self._instructions, _format_context(request.context)])
         )
@@ -300,7 +301,10 @@ class StrategyRunner:
         on_text = None if listener is None else lambda text: listener(TextPiece(text))
         error = ""
         try:
-            reply = await model.generate(ModelRequest(messages=run.messages), on_text)
+            reply = await self._generate_within_budgets(run, budget, on_text)
+        except LookupError:
+            run.wait()
+            return run.answer(ToolCallSummary(conversation_id=run_id).to_brief())
         except ModelError as problem:
             error, text = str(problem), ""
         except BaseException as interruption:
@@ -308,13 +312,33 @@ class StrategyRunner:
             raise
         else:
             message, text = assistant_message(reply.text), reply.text.strip()
-            run.add_reply(message, [], reply.usage, redacted=message)
+            run.add_reply(message, [], reply.usage, redacted=message, cost=budget.reply_cost)
             error = "" if text else f"the model {self._model.name!r} returned no text"
         if error:
             run.end(AgentState.STOPPED, explain_stop(run.context, error, language=language), error)
         else:
             run.end(AgentState.FINISHED, text)
         return run.answer(ToolCallSummary(conversation_id=run_id).to_brief())
+
+    async def _generate_within_budgets(self, run: Run, budget: RunBudget, on_text: TextSink | None) -> ModelReply:
+        """The model's reply. Raises LookupError if a person must first decide about a budget: the run has the request.
+
+        When it is resumed, the agent's loop answers.
+        """
+        costs = self._library.engine.costs
+        while True:
+            try:
+                return await BudgetedModel(self._model, budget).generate(ModelRequest(messages=run.messages), on_text)
+            except BudgetSpent as spent:
+                if not spent.must_ask:
+                    raise
+                extension = await costs.request_extension(budget.payer, spent)
+            run.approvals = {extension.call_id: extension}
+            approval = None if self._person is None else await ask_for_approval(self._person, extension)
+            refusal = await costs.apply_decision(budget.payer, extension, approval)
+            run.approvals = {}
+            if refusal is not None:
+                raise ModelError(refusal)
 
     # Details
 
@@ -330,9 +354,13 @@ class StrategyRunner:
         while result.state is AgentState.WAITING and self._person is not None:
             approvals: dict[str, Approval] = {}
             answers: dict[str, str] = {}
-            for request in (r for r in result.approvals if requests[r.call_id] < MAX_REQUESTS_PER_STEP):
+            for request in result.approvals:
+                # A budget may be exceeded often in a long run, and each time it is another request.
+                key = request.approval_id if is_extension_request(request) else request.call_id
+                if requests[key] >= MAX_REQUESTS_PER_STEP:
+                    continue
                 approval = await ask_for_approval(self._person, request)
-                requests[request.call_id] += 1 if approval is not None else MAX_REQUESTS_PER_STEP
+                requests[key] += 1 if approval is not None else MAX_REQUESTS_PER_STEP
                 approvals |= {} if approval is None else {request.call_id: approval}
             for question in (q for q in result.questions if requests[q.call_id] < MAX_REQUESTS_PER_STEP):
                 text = await ask_for_answer(self._person, question)

@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias, get_args
+from weakref import WeakValueDictionary
 
 from ferrule.core.messages import Usage
-from ferrule.core.model import ModelReply, ModelRequest
+from ferrule.core.model import ModelRequest
 from ferrule.core.permission import Principal
 from ferrule.core.prices import ModelPrice, PriceList
 from ferrule.core.spec import ToolCapability, ToolSpec
@@ -116,6 +117,32 @@ class Payer:
     run_id: str = ""
 
 
+@dataclass(slots=True, weakref_slot=True, kw_only=True)
+class RunCosts:
+    """What a run has cost so far. None means that nothing of the kind had a price."""
+
+    models: float | None = None
+    """All replies that the run asked for, also those that its tools asked for."""
+    tools: float | None = None
+    """All calls, also those that tools made, and those of candidates that did not answer."""
+
+    @property
+    def total(self) -> float | None:
+        costs = [cost for cost in (self.models, self.tools) if cost is not None]
+        return sum(costs) if costs else None
+
+    def add_reply(self, cost: float | None) -> None:
+        if cost is not None:
+            self.models = (self.models or 0.0) + cost
+
+    def add_call(self, cost: float | None) -> None:
+        if cost is not None:
+            self.tools = (self.tools or 0.0) + cost
+
+    def to_dict(self) -> dict[str, float | None]:
+        return {"models": self.models, "tools": self.tools}
+
+
 class CostControl:
     """Prices what is done, and holds it to the budgets."""
 
@@ -133,6 +160,11 @@ class CostControl:
         self.budgets = {budget.name: budget for budget in budgets}
         if len(self.budgets) != len(budgets):
             raise SetupError("Two budgets have the same name.")
+        self._costs_of_runs: WeakValueDictionary[str, RunCosts] = WeakValueDictionary()
+
+    def follow_run(self, run_id: str, costs: RunCosts) -> None:
+        """Add what the run costs from now on, as long as somebody else keeps `costs`."""
+        self._costs_of_runs[run_id] = costs
 
     # Tools
 
@@ -156,6 +188,11 @@ class CostControl:
             reason="budget",
             budget=budget.name,
         )
+
+    def record_call(self, payer: Payer, cost: float) -> None:
+        """Add the cost of a call to those of its run."""
+        if (costs := self._costs_of_runs.get(payer.run_id)) is not None:
+            costs.add_call(cost)
 
     async def correct(self, payment: Payment, cost: float) -> None:
         """Say what something really cost."""
@@ -190,12 +227,16 @@ class CostControl:
         )
 
     async def record_reply(
-        self, payer: Payer, model: str, payment: Payment, reply: ModelReply | None, seconds: float
+        self, payer: Payer, model: str, payment: Payment, usage: Usage, seconds: float, *, is_estimated: bool = False
     ) -> float | None:
-        """Record what a reply cost, and correct what was taken for it; None if the model has no price."""
+        """Record what a reply cost, and correct what was taken for it; None if the model has no price.
+
+        `is_estimated` says that the model did not get to say what it used.
+        """
         price = self.find_model_price(model)
-        usage = Usage() if reply is None else reply.usage
         cost = None if price is None else price.cost_of(usage)
+        if (costs := self._costs_of_runs.get(payer.run_id)) is not None:
+            costs.add_reply(cost)
         if usage.total_tokens or cost:
             now = self._clock()
             record = ModelReplyRecord(
@@ -208,6 +249,7 @@ class CostControl:
                 cached_tokens=usage.cached_tokens,
                 cost=cost,
                 seconds=round(seconds, 3),
+                is_estimated=is_estimated,
             )
             self._store.write_entry(usage_stream(now), self._store.new_record_id(), asdict(record))
         await self.correct(payment, cost or 0.0)
@@ -230,9 +272,10 @@ class CostControl:
 
         Raises LookupError while nobody has decided.
         """
-        if approval is not None:
-            await self._approvals.record_decision(request.approval_id, approval)
         current = await self._approvals.get(request.approval_id)
+        is_open = current.state == "pending" or (current.state == "approved" and approval and not approval.allowed)
+        if approval is not None and is_open:
+            current = await self._approvals.record_decision(request.approval_id, approval)
         if current.state == "pending":
             raise LookupError(request.approval_id)
         if current.state == "refused":
@@ -274,6 +317,11 @@ class CostControl:
         if failed is None:
             return Payment(charges=charges, amount=amount)
         return self.budgets[failed.budget], failed
+
+
+def is_extension_request(request: ApprovalRequest) -> bool:
+    """Whether a request is about a budget and not about a call: tools have fingerprints."""
+    return request.tool_id == BUDGET_TOOL and not request.fingerprint
 
 
 def extension_call_id(charge: Charge) -> str:

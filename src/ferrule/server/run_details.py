@@ -30,7 +30,7 @@ def describe_run(run: Run, written_at: float | None = None) -> dict[str, Any]:
         "text": run.text,
         "reason": run.reason,
         "usage": describe_usage(run.usage),
-        "cost": run.cost,
+        "cost": run.costs.total,
         "seconds": round(run.seconds, 3),
     }
     return described if written_at is None else {**described, "at": _format_time(written_at)}
@@ -82,7 +82,7 @@ async def describe_whole_run(run_id: str, store: ToolKnowledgeStore, tenant: str
     return {
         **describe_run(run, max(times.values())),
         "started_at": _format_time(min(times.values())),
-        "cost": cost.cost if cost.cost or run.cost is not None else None,
+        "cost": cost.cost if cost.cost or run.costs.total is not None else None,
         "costs": cost.to_dict(),
         "strategy": binding.get("strategy", "plan" if plans else "loop"),
         "model": binding.get("model"),

@@ -66,6 +66,8 @@ class ModelReplyRecord:
     cost: float | None
     """None if the model has no price."""
     seconds: float
+    is_estimated: bool = False
+    """There was no complete reply that could say what it used: it was cancelled, or took too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

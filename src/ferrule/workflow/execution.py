@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
@@ -48,25 +48,13 @@ from ferrule.workflow.plan import (
 )
 from ferrule.workflow.planning import find_json_values
 from ferrule.workflow.results import AttemptLevel, StepAttempt, StepContext, StepResult, format_result
+from ferrule.workflow.waiting import HumanReply, NeedsPerson
 
 UNKNOWN_OUTCOME: Final = "unknown_outcome"
 _MIN_VALUE_LENGTH: Final = 2
 """A shorter value may occur in an error by chance."""
 STOPPED: Final = "stopped"
 """The run reached one of its limits."""
-
-HumanRequest: TypeAlias = ApprovalRequest | Question
-"""The approval or answer that a step needs from a person."""
-HumanReply: TypeAlias = ApprovalRequest | str
-"""A request with the person's decision, or the person's answer."""
-
-
-class NeedsPerson(Exception):
-    """A step cannot continue until a person has replied."""
-
-    def __init__(self, request: HumanRequest) -> None:
-        super().__init__(request.call_id)
-        self.request = request
 
 
 class ExecutionAgent:
@@ -80,10 +68,16 @@ class ExecutionAgent:
         policy: CallPolicy | None = None,
         principal: Principal = PLANNER_PRINCIPAL,
         memory: CallMemory | None = None,
+        failing_model: Model | None = None,
         name: str = "execution",
     ) -> None:
-        """`policy` decides about the calls of steps instead of the library's. `principal` makes them."""
+        """`policy` decides about the calls of steps instead of the library's. `principal` makes them.
+
+        `model` may raise NeedsPerson where `failing_model` raises a ModelError; by default they are the same. Tools get
+        the latter. So do requests after a call: a step that waits is executed again, and would repeat the call.
+        """
         self._library, self._model, self._name = library, model, name
+        self._failing_model = failing_model or model
         self._policy, self._principal, self._memory = policy, principal, memory
         self.permissions = library.engine.permissions(principal, policy)
         self.usage = Usage()
@@ -267,7 +261,9 @@ class ExecutionAgent:
     ) -> dict[str, Any] | None:
         """Other valid arguments for a call that failed because of them; None if the model has none."""
         try:
-            filled = await self._fill_in_arguments(step, tool, capability, context, params, result.error or "")
+            filled = await self._fill_in_arguments(
+                step, tool, capability, context, params, result.error or "", is_after_call=True
+            )
         except InvalidArguments:
             return None
         is_valid = self._library.engine.check(tool, filled, capability.name).is_valid
@@ -281,6 +277,8 @@ class ExecutionAgent:
         context: StepContext,
         params: dict[str, Any],
         problems: str,
+        *,
+        is_after_call: bool = False,
     ) -> dict[str, Any]:
         language = detect_language(context.question)
         action = NamedAction(name=tool.spec.model_name(capability), spec=tool.spec, capability=capability)
@@ -291,8 +289,9 @@ class ExecutionAgent:
             tools=[action.openai_schema],
             tool_choice="required",
         )
+        model = self._failing_model if is_after_call else self._model
         try:
-            reply = await self._model.generate(request)
+            reply = await model.generate(request)
         except ModelError as error:
             raise InvalidArguments(
                 f"Step {step.id} lacks arguments that {step.tool_type!r} needs: {problems} "
@@ -334,7 +333,7 @@ class ExecutionAgent:
             principal=self._principal,
             memory=self._memory,
             policy=self._policy,
-            model=self._model,
+            model=self._failing_model,
         )
 
     # By reasoning
@@ -351,8 +350,9 @@ class ExecutionAgent:
         language = detect_language(context.question)
         prompt = STEP_REASONING[language] + (f" {STEP_TOOL_FAILED[language]}" if attempts else "")
         messages = [system_message(f"{prompt}\n\n{_summarize_context(context)}"), *_build_dialogue(step, context)]
+        model = self._failing_model if attempts else self._model
         try:
-            reply = await self._model.generate(ModelRequest(messages=messages))
+            reply = await model.generate(ModelRequest(messages=messages))
         except ModelError as error:
             return _failed_reasoning(step, str(error), attempts)
         self.usage += reply.usage

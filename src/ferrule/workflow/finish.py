@@ -11,12 +11,13 @@ from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.errors import ModelError
 from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.policy.budgets import RunCosts
 from ferrule.texts.answers import main_text
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import NO_ANSWER, SYNTHESIS
 from ferrule.texts.shorten import shorten, single_line
 from ferrule.workflow.history import RunHistory, RunLog
-from ferrule.workflow.plan import Plan
+from ferrule.workflow.plan import EMPTY_PLAN, Plan
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.results import StepResult, WorkflowResult
 
@@ -90,10 +91,10 @@ class StageTimer:
 
 
 def finish_run(
-    log: RunLog, question: str, runner: PlanRunner, answer: str, *, usage: Usage, timer: StageTimer
+    log: RunLog, question: str, runner: PlanRunner, answer: str, *, usage: Usage, costs: RunCosts, timer: StageTimer
 ) -> WorkflowResult:
     """Write the last entry, with the answer or the requests the run waits for, and return the result."""
-    results, requests = runner.results, runner.waiting.values()
+    results, requests = runner.results, runner.open_requests
     approvals = tuple(request for request in requests if isinstance(request, ApprovalRequest))
     questions = tuple(request for request in requests if isinstance(request, Question))
     state = AgentState.WAITING
@@ -109,18 +110,21 @@ def finish_run(
         questions=[asdict(request) for request in questions],
         seconds=sum(timer.seconds.values()),
         used=asdict(usage),
+        costs=costs.to_dict(),
     )
     return WorkflowResult(
         run_id=log.run_id,
         question=question,
         state=state,
         answer=answer,
-        plan=log.redact_plan(runner.plan),
+        plan=log.redact_plan(runner.plan) if runner.plan.steps else None,
         results=tuple(results),
         approvals=approvals,
         questions=questions,
         errors=_collect_errors(runner.plan, results, runner.stop_reason),
         usage=usage,
+        model_cost=costs.models,
+        tool_cost=costs.tools,
         timings=timer.seconds,
     )
 
@@ -137,7 +141,9 @@ def result_of_ended_run(run_id: str, history: RunHistory) -> WorkflowResult:
         answer=end["text"],
         plan=plan,
         results=tuple(results),
-        errors=() if plan is None else _collect_errors(plan, results, end.get("reason") or None),
+        errors=_collect_errors(plan or EMPTY_PLAN, results, end.get("reason") or None),
+        model_cost=history.costs.models,
+        tool_cost=history.costs.tools,
     )
 
 
@@ -149,4 +155,4 @@ def _collect_errors(plan: Plan, results: Sequence[StepResult], stop_reason: str 
         if result.verification is not None and not result.skipped
         for issue in result.verification.issues
     )
-    return (*plan.problems, *issues, *([f"The run was stopped: {stop_reason}."] if stop_reason else ()))
+    return (*plan.problems, *issues, *([f"The run was stopped: {stop_reason.rstrip('.')}."] if stop_reason else ()))

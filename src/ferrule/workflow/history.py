@@ -38,11 +38,13 @@ from ferrule.errors import (
 )
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Approval, ApprovalRequest, Approvals
+from ferrule.policy.budgets import CostControl, Payer, RunCosts, is_extension_request
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.store.redaction import map_texts, to_storable_text
-from ferrule.workflow.execution import UNKNOWN_OUTCOME, HumanReply, call_id_of, failure_result, success_result
+from ferrule.workflow.execution import UNKNOWN_OUTCOME, call_id_of, failure_result, success_result
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan, PlanStep, find_referenced_steps, find_referenced_values
 from ferrule.workflow.results import Answers, ApprovalDecisions, StepAttempt, StepResult
+from ferrule.workflow.waiting import HumanReply
 
 MAX_CALLS: Final = 10_000
 """How many call records of one run are read."""
@@ -203,6 +205,7 @@ class RunHistory:
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
     """The usage of the model so far."""
+    costs: RunCosts = field(default_factory=RunCosts)
 
     @classmethod
     def from_entries(cls, entries: Sequence[Mapping[str, Any]]) -> RunHistory:
@@ -216,6 +219,7 @@ class RunHistory:
             calls=sum(r.tool_type not in (NO_TOOL, ASK_USER) and not r.skipped for r in results.values()),
             seconds=sum(float(entry.get("seconds", 0)) for entry in ends),
             usage=sum((Usage(**entry.get("used", {})) for entry in ends), start=Usage()),
+            costs=RunCosts(**(ends[-1].get("costs", {}) if ends else {})),
         )
 
     @property
@@ -242,9 +246,10 @@ async def match_human_replies(
     replies: dict[str, HumanReply] = {}
     requests_by_id: dict[str, ApprovalRequest | None] = {}
     for waiting in requests.get("approvals", ()):
-        step_id = str(waiting["call_id"])
+        if is_extension_request(ApprovalRequest(**waiting)):
+            continue
+        step_id, approval_id = str(waiting["call_id"]), waiting["approval_id"]
         decision = decisions if isinstance(decisions, bool) or decisions is None else decisions.get(step_id)
-        approval_id = waiting["approval_id"]
         if approval_id not in requests_by_id:  # steps that make the same call have one request
             requests_by_id[approval_id] = await _decide(approval_id, decision, approvals)
         if (request := requests_by_id[approval_id]) is not None:
@@ -262,6 +267,24 @@ async def _decide(approval_id: str, decision: Approval | bool | None, approvals:
     if decision is not None and (request.state == "pending" or (request.state == "approved" and not is_plain)):
         return await approvals.record_decision(approval_id, decision)
     return request if request.state in ("approved", "refused") else None
+
+
+async def apply_budget_decisions(
+    requests: Mapping[str, Any] | None, decisions: ApprovalDecisions, payer: Payer, costs: CostControl
+) -> str | None:
+    """Extend the budgets that a person has decided about; returns why the run must stop, if the person refused."""
+    for request in [ApprovalRequest(**waiting) for waiting in (requests or {}).get("approvals", ())]:
+        if not is_extension_request(request):
+            continue
+        decision = decisions.get(request.call_id) if isinstance(decisions, Mapping) else decisions
+        approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
+        try:
+            refusal = await costs.apply_decision(payer, request, approval)
+        except LookupError:  # if the model is still needed, the run waits again
+            continue
+        if refusal is not None:
+            return refusal
+    return None
 
 
 class PausedRuns:

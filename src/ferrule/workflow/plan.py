@@ -336,6 +336,9 @@ class Plan:
         )
 
 
+EMPTY_PLAN: Final = Plan(steps=())
+
+
 def find_plan_errors(value: Any) -> list[str]:
     """The schema violations of a plan, as text for the model that wrote it; empty if there are none."""
     errors = islice(_plan_validator().iter_errors(value), _MAX_ERRORS)

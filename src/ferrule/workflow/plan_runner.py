@@ -22,9 +22,6 @@ from ferrule.workflow.execution import (
     STOPPED,
     UNKNOWN_OUTCOME,
     ExecutionAgent,
-    HumanReply,
-    HumanRequest,
-    NeedsPerson,
     can_repeat,
     failure_result,
     skipped_result,
@@ -34,6 +31,7 @@ from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan, PlanStep, StepId
 from ferrule.workflow.planning import PlanningAgent
 from ferrule.workflow.results import StepContext, StepResult, Verification
 from ferrule.workflow.verification import VerificationAgent
+from ferrule.workflow.waiting import HumanReply, HumanRequest, NeedsPerson
 
 MIN_SIMILARITY: Final = 0.4
 """The minimum score of another tool to be called instead."""
@@ -74,18 +72,26 @@ class PlanRunner:
         """The first results of those steps."""
         self.waiting: dict[str, HumanRequest] = {}
         """Open requests to a person, by step id."""
+        self.paused_for: HumanRequest | None = None
+        """What the plan as a whole waits for: nothing new starts."""
         self._replies: dict[str, HumanReply] = {}
         self.stop_reason: str | None = None
-        """Which limit the run has reached, if any."""
+        """Which limit the run has reached, or why a person stopped it, if so."""
 
     @property
     def is_done(self) -> bool:
-        return len(self.context.results) == len(self.plan.steps)
+        return len(self.context.results) == len(self.plan.steps) and self.paused_for is None
 
     @property
     def is_blocked(self) -> bool:
-        """Whether no step can continue until a person has replied."""
-        return not self._running and bool(self.waiting)
+        """Whether nothing can continue until a person has replied."""
+        return not self._running and (bool(self.waiting) or self.paused_for is not None)
+
+    @property
+    def open_requests(self) -> list[HumanRequest]:
+        """What people are asked; several steps may wait for the same."""
+        requests = [*self.waiting.values(), *([] if self.paused_for is None else [self.paused_for])]
+        return [request for number, request in enumerate(requests) if request not in requests[:number]]
 
     @property
     def results(self) -> list[StepResult]:
@@ -158,6 +164,8 @@ class PlanRunner:
         """Whether there is a new bad result, so that the following steps should be planned again."""
         if len(self.plan.revised_for) >= MAX_REVISIONS or not self._planning.can_revise:
             return False
+        if self.paused_for is not None or self.stop_reason is not None:
+            return False
         considered = set(map(str, self.plan.revised_for))
         has_new = any(str(step_id) not in considered for step_id in self._bad_steps)
         return has_new and self._budget.find_reached_limit(calls=self._budget.calls) is None
@@ -168,17 +176,20 @@ class PlanRunner:
         return [r.step_id for r in results if r.failed_or_implausible and r.error_type not in _NEVER_REVISED]
 
     async def revise(self) -> None:
-        """Plan the steps again that depend on bad results or have not started."""
+        """Plan the steps again that depend on bad results or have not started; or wait for a person first."""
         started, context = self._started_steps(), self.context
-        self.plan = await self._planning.revise(
-            context.question,
-            self.plan,
-            context.results,
-            started,
-            bad=self._bad_steps,
-            once=[step for step in started if self._must_not_repeat(step)],
-            history=context.history,
-        )
+        try:
+            self.plan = await self._planning.revise(
+                context.question,
+                self.plan,
+                context.results,
+                started,
+                bad=self._bad_steps,
+                once=[step for step in started if self._must_not_repeat(step)],
+                history=context.history,
+            )
+        except NeedsPerson as needs:
+            self.paused_for = needs.request
 
     async def stop(self) -> None:
         """Cancel the running steps and wait until they have ended."""
@@ -190,7 +201,9 @@ class PlanRunner:
 
     def _start_ready_steps(self) -> list[StepResult]:
         """Start the steps that are ready; returns results for those that are skipped."""
-        results = []
+        results: list[StepResult] = []
+        if self.paused_for is not None:
+            return results
         for step in self.plan.steps:
             step_id = str(step.id)
             if step_id in self.context.results or step_id in self._running:

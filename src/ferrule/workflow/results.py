@@ -198,6 +198,10 @@ class WorkflowResult:
     errors: tuple[str, ...] = ()
     """Problems with the plan or with results, and why the run stopped early."""
     usage: Usage = field(default_factory=Usage)
+    model_cost: float | None = None
+    """What the model's replies have cost, since the run began; None if none has a price."""
+    tool_cost: float | None = None
+    """What the calls have cost, those that tools made too; None if none has a price."""
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds that each stage took."""
 

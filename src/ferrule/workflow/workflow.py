@@ -18,10 +18,18 @@ from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import ExecutionContext
-from ferrule.workflow.execution import ExecutionAgent, HumanReply
+from ferrule.policy.budgets import Payer
+from ferrule.workflow.execution import ExecutionAgent
 from ferrule.workflow.finish import CoordinationAgent, StageTimer, finish_run, result_of_ended_run
-from ferrule.workflow.history import CallRecords, PausedRuns, RunHistory, RunLog, match_human_replies
-from ferrule.workflow.plan import Plan
+from ferrule.workflow.history import (
+    CallRecords,
+    PausedRuns,
+    RunHistory,
+    RunLog,
+    apply_budget_decisions,
+    match_human_replies,
+)
+from ferrule.workflow.plan import EMPTY_PLAN, Plan
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.planning import NoPlan, PlanningAgent, make_planning_toolbox
 from ferrule.workflow.results import (
@@ -37,6 +45,7 @@ from ferrule.workflow.results import (
     new_run_id,
 )
 from ferrule.workflow.verification import VerificationAgent
+from ferrule.workflow.waiting import ExtensionRequestingModel, HumanReply, NeedsPerson
 
 
 class WorkflowAgents:
@@ -72,10 +81,12 @@ class WorkflowRun:
         on_event: OnWorkflowEvent | None,
         events: RunEvents,
         requires_plan: bool = False,
+        stop_reason: str | None = None,
     ) -> None:
+        """With a `stop_reason`, nothing more is done than to write what there is."""
         self.log, self.history, self._agents, self._library, self._events = log, history, agents, library, events
         self._budget, self._replies, self._emit = budget, replies, on_event or _ignore_event
-        self._requires_plan = requires_plan
+        self._requires_plan, self._stop_reason = requires_plan, stop_reason
         self._timer = StageTimer()
         self._runner: PlanRunner | None = None
         self.answer = ""
@@ -90,29 +101,43 @@ class WorkflowRun:
         return self._runner
 
     async def plan(self) -> None:
-        """Create the plan, or continue with the one in the store. `revise` may change it later."""
-        history, plan = self.history, self.history.plan
-        if plan is None:
-            types = ToolEngineEventType.PLANNING_STARTED, ToolEngineEventType.PLANNING_ENDED
-            with (
-                self._events.emit_start_and_end(*types, task=history.task) as data,
-                self._events.emit_agent_start_and_end("planning", history.task),
-            ):
-                plan = await self._agents.planning.decompose_task(
-                    history.task, history=history.conversation, is_required=self._requires_plan
-                )
-                data["plan"] = self.log.redact_plan(plan)
-            self.log.write(
-                "plan", plan=plan.to_dict()
-            )  # before any step runs, so that its calls belong to a stored plan
+        """Create the plan, or continue with the one in the store. `revise` may change it later.
+
+        A run that waits for a person before it has a plan, or is stopped then, goes on with a plan without steps.
+        """
+        history, plan, needs = self.history, self.history.plan, None
+        if plan is None and self._stop_reason is None:
+            try:
+                plan = await self._create_plan()
+            except NeedsPerson as error:
+                needs = error
         self._timer.end_stage("planning")
-        self._emit(PlanCreated(self.log.redact_plan(plan), tuple(history.results.values())))
-        self._runner = self._make_runner(plan)
+        if plan is not None:
+            self._emit(PlanCreated(self.log.redact_plan(plan), tuple(history.results.values())))
+        self._runner = self._make_runner(plan or EMPTY_PLAN)
+        self._runner.stop_reason = self._stop_reason
+        self._runner.paused_for = None if needs is None else needs.request
         self._runner.apply_replies(self._replies)
+
+    async def _create_plan(self) -> Plan:
+        history = self.history
+        types = ToolEngineEventType.PLANNING_STARTED, ToolEngineEventType.PLANNING_ENDED
+        with (
+            self._events.emit_start_and_end(*types, task=history.task) as data,
+            self._events.emit_agent_start_and_end("planning", history.task),
+        ):
+            plan = await self._agents.planning.decompose_task(
+                history.task, history=history.conversation, is_required=self._requires_plan
+            )
+            data["plan"] = self.log.redact_plan(plan)
+        self.log.write("plan", plan=plan.to_dict())  # before any step runs, so that its calls belong to a stored plan
+        return plan
 
     async def revise(self) -> None:
         """Replace the steps after a bad result."""
         await self.runner.revise()
+        if self.runner.paused_for is not None:
+            return
         self.log.write("plan", plan=self.runner.plan.to_dict())
         self._emit(PlanCreated(self.log.redact_plan(self.runner.plan)))
 
@@ -134,16 +159,25 @@ class WorkflowRun:
         """Write the answer; if a limit was reached, without asking the model."""
         self._timer.end_stage("execution")
         with self._events.emit_agent_start_and_end("coordination", self.history.task):
-            self.answer = await self._agents.coordination.synthesize(
-                self.history.task, self.runner.plan, self.runner.results, may_reason=self.runner.may_ask_model
-            )
+            try:
+                self.answer = await self._agents.coordination.synthesize(
+                    self.history.task, self.runner.plan, self.runner.results, may_reason=self.runner.may_ask_model
+                )
+            except NeedsPerson as needs:
+                self.runner.paused_for = needs.request
         self._timer.end_stage("synthesis")
 
     def finish(self) -> WorkflowResult:
         if not self.runner.is_done:
             self._timer.end_stage("execution")
         return finish_run(
-            self.log, self.history.task, self.runner, self.answer, usage=self._agents.usage, timer=self._timer
+            self.log,
+            self.history.task,
+            self.runner,
+            self.answer,
+            usage=self._agents.usage,
+            costs=self._budget.run_costs,
+            timer=self._timer,
         )
 
     def interrupt(self, error: BaseException) -> None:
@@ -157,6 +191,7 @@ class WorkflowRun:
             reason=str(error) if is_without_plan else describe_interruption(error),
             seconds=sum(self._timer.seconds.values()),
             used=asdict(self._agents.usage),
+            costs=self._budget.run_costs.to_dict(),
         )
 
     async def stop(self) -> None:
@@ -248,9 +283,17 @@ class PlanWorkflow:
                 return result_of_ended_run(run_id, history)
             history.plan, history.results = self._paused.pop(log) or (history.plan, history.results)
             history.records = await CallRecords.of_run(self._library.engine.store, run_id)
-            budget = RunBudget(self._limits, usage=history.usage, calls=history.calls, seconds=history.seconds)
-            replies = await match_human_replies(history.end, answer, approvals, self._library.engine.approvals)
-            return await self._continue(log, history, budget, replies, on_event)
+            budget = RunBudget(
+                self._limits,
+                usage=history.usage,
+                calls=history.calls,
+                seconds=history.seconds,
+                run_costs=history.costs,
+            )
+            engine, payer = self._library.engine, Payer(principal=self._principal, run_id=run_id)
+            replies = await match_human_replies(history.end, answer, approvals, engine.approvals)
+            refusal = await apply_budget_decisions(history.end, approvals, payer, engine.costs)
+            return await self._continue(log, history, budget, replies, on_event, stop_reason=refusal)
 
     async def _continue(
         self,
@@ -261,9 +304,10 @@ class PlanWorkflow:
         on_event: OnWorkflowEvent | None,
         *,
         requires_plan: bool = False,
+        stop_reason: str | None = None,
     ) -> WorkflowResult:
         events = budget.attach(self._library.engine, self._principal, log.run_id)
-        agents = await self._make_agents(history.task, BudgetedModel(self._model, budget))
+        agents = await self._make_agents(history.task, budget)
         run = WorkflowRun(
             log,
             history,
@@ -274,6 +318,7 @@ class PlanWorkflow:
             on_event=on_event,
             events=events,
             requires_plan=requires_plan,
+            stop_reason=stop_reason,
         )
         try:
             await self._run_stages(run)
@@ -283,7 +328,7 @@ class PlanWorkflow:
         finally:
             await run.stop()
         result = run.finish()
-        if not run.runner.is_done:
+        if not run.runner.is_done and run.runner.plan.steps:
             self._paused.add(log, run.runner.plan, run.runner.context.results)
         return result
 
@@ -291,14 +336,22 @@ class PlanWorkflow:
         """Call the stages of a run until it has an answer or waits for a person."""
         raise NotImplementedError
 
-    async def _make_agents(self, question: str, model: Model) -> WorkflowAgents:
-        library = self._library
+    async def _make_agents(self, question: str, budget: RunBudget) -> WorkflowAgents:
+        library, failing_model = self._library, BudgetedModel(self._model, budget)
+        model = ExtensionRequestingModel(failing_model, budget)
         permitted = self._toolbox.permissions.select_tools(library.engine.registry.snapshot()).values()
         context = ExecutionContext(task_description=question, available_tools=[tool.spec for tool in permitted])
         memory = await library.create_run_memory(context, permissions=self._toolbox.permissions)
         return WorkflowAgents(
             PlanningAgent(library, model, toolbox=self._toolbox),
-            ExecutionAgent(library, model, policy=self._policy, principal=self._principal, memory=memory),
+            ExecutionAgent(
+                library,
+                model,
+                policy=self._policy,
+                principal=self._principal,
+                memory=memory,
+                failing_model=failing_model,
+            ),
             VerificationAgent(),
             CoordinationAgent(model),
         )
