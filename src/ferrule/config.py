@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.core.elicitation import OnElicit
@@ -160,6 +161,9 @@ class ServerSection(_Section):
     """Other sites whose pages may make requests, such as `https://chat.example.com`."""
     trusted_proxies: list[str] = []
     """Addresses of proxies whose forwarded headers are believed."""
+    internal_url: str | None = None
+    """Where the other servers of the store reach this one, such as `http://10.0.0.5:8321`; none: the address and port
+    that it listens on."""
     max_body_size: int = 16 * 1024 * 1024
     """Of a request, in bytes."""
     models: list[str] = []
@@ -167,6 +171,16 @@ class ServerSection(_Section):
     oauth: OAuthSection | None = None
     virtual_servers: dict[str, list[str] | VirtualServerSection] = {}
     """Selections of tools for MCP clients, by name: `/mcp/NAME` offers only these."""
+
+    @field_validator("internal_url")
+    @classmethod
+    def _check_internal_url(cls, url: str | None) -> str | None:
+        if not url:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise ValueError(f"must be scheme, host and port, such as http://10.0.0.5:8321, not {url!r}")
+        return url.rstrip("/")
 
     def virtual_server(self, name: str) -> VirtualServerSection:
         """The selection of this name; SetupError when there is none."""

@@ -149,7 +149,7 @@ class RunningServer:
             return False
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        headers = {**({} if token is None else {"Authorization": f"Bearer {token}"}), **options.pop("headers", {})}
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
 
 

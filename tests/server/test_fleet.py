@@ -1,6 +1,7 @@
 """Two servers on one Postgres store behind a balancer: any of them answers any request, whatever was killed."""
 
 import itertools
+import json
 import selectors
 import socket
 import threading
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from ferrule.store.channel import MAX_PAYLOAD, pack_messages
 from tests.server.serving import Project, RunningServer
@@ -184,6 +188,115 @@ def test_a_dead_servers_run_is_taken_over(project: Project) -> None:
             answer = client.post(f"/v1/runs/{run['run_id']}/resume", json={}).json()
         assert answer["state"] == "finished", answer
     assert (project.folder / "wiped.txt").read_text() == "/data\n"
+
+
+OLDER_HEADERS = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2025-11-25",
+    "connection": "close",  # so that the balancer chooses a server for each request
+}
+OPENING = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "test", "version": "1"},
+}
+
+
+def send(client: httpx.Client, method: str, params: dict[str, Any], session: str | None = None) -> httpx.Response:
+    headers = OLDER_HEADERS | ({} if session is None else {"mcp-session-id": session})
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+    if not method.startswith("notifications/"):
+        message["id"] = 1
+    return client.post("/mcp", json=message, headers=headers)
+
+
+def open_session(client: httpx.Client) -> str:
+    response = send(client, "initialize", OPENING)
+    assert response.status_code == 200, response.text
+    session = response.headers["mcp-session-id"]
+    assert send(client, "notifications/initialized", {}, session).status_code == 202
+    return str(session)
+
+
+def read_result(response: httpx.Response) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    (data,) = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
+    return dict(json.loads(data)["result"])
+
+
+def test_a_session_is_used_through_every_server(project: Project) -> None:
+    tokens = [project.create_token(name, "--role", "caller") for name in ("one", "two")]
+    with project.serve() as first, project.serve() as second, balance([first, second]) as url:
+        mine, others = (
+            httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {token}"}) for token in tokens
+        )
+        with mine, others:
+            session = open_session(mine)
+            for number in range(6):
+                call = {"name": "add", "arguments": {"a": number, "b": 1}}
+                result = read_result(send(mine, "tools/call", call, session))
+                assert result["structuredContent"] == {"result": number + 1}, result
+            statuses = {send(others, "tools/list", {}, session).status_code for _ in range(2)}
+            assert statuses == {404}, "a session belongs to the token that opened it"
+            stranger = httpx.post(f"{second.url}/mcp", json={}, headers={**OLDER_HEADERS, "mcp-session-id": session})
+            assert stranger.status_code == 401
+            assert mine.delete("/mcp", headers=OLDER_HEADERS | {"mcp-session-id": session}).status_code == 200
+            assert [send(mine, "tools/list", {}, session).status_code for _ in range(2)] == [404, 404]
+
+
+def test_the_stream_of_a_session_is_forwarded(project: Project) -> None:
+    """What a server sends of itself arrives, and the stream ends at both when its client leaves."""
+    with project.serve() as first, project.serve() as second, first.client() as one, second.client() as other:
+        session = open_session(one)
+        headers = OLDER_HEADERS | {"mcp-session-id": session}
+        lines: list[str] = []
+
+        def listen() -> None:
+            with suppress(httpx.TransportError), other.stream("GET", "/mcp", headers=headers) as response:
+                lines.append(str(response.status_code))
+                for line in response.iter_lines():
+                    lines.append(line)
+
+        threading.Thread(target=listen, daemon=True).start()
+        until_sync(lambda: lines)
+        assert lines == ["200"]
+        (project.folder / "tools" / "more.py").write_text(
+            'from ferrule import tool\n\n@tool\ndef more() -> str:\n    """More."""\n    return "more"\n'
+        )
+        until_sync(lambda: any("list_changed" in line for line in lines))
+
+
+def test_a_session_of_a_dead_server_is_not_found(project: Project) -> None:
+    with project.serve() as second, second.client() as other:
+        with project.serve() as first, first.client() as one:
+            session = open_session(one)
+            assert "tools" in read_result(send(other, "tools/list", {}, session))
+            first.process.kill()
+            first.process.wait()
+        assert send(other, "tools/list", {}, session).status_code == 404
+        again = open_session(other)
+        assert "tools" in read_result(send(other, "tools/list", {}, again))
+        assert send(other, "tools/list", {}, f"{session[:32]}-000000000000").status_code == 404
+        assert send(other, "tools/list", {}, "unknown").status_code == 404
+
+
+def test_a_request_is_forwarded_once(servers: list[RunningServer]) -> None:
+    first, second = servers
+    with first.client() as one, second.client(headers={"ferrule-forwarded-by": "another"}) as other:
+        session = open_session(one)
+        assert send(other, "tools/list", {}, session).status_code == 404
+        assert "tools" in read_result(send(one, "tools/list", {}, session))
+
+
+async def test_a_client_with_the_official_sdk_notices_nothing(project: Project) -> None:
+    with project.serve() as first, project.serve() as second, balance([first, second]) as url:
+        limits = httpx2.Limits(max_keepalive_connections=0)  # so that the balancer chooses a server for each request
+        async with (
+            httpx2.AsyncClient(limits=limits, timeout=60) as http,
+            Client(streamable_http_client(f"{url}/mcp", http_client=http), mode="legacy") as client,
+        ):
+            results = [await client.call_tool("add", {"a": number, "b": 1}) for number in range(6)]
+    assert [result.structured_content for result in results] == [{"result": number + 1} for number in range(6)]
 
 
 def test_messages_are_packed_into_notifications_that_postgres_accepts() -> None:

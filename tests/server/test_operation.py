@@ -230,3 +230,9 @@ async def process_id() -> int:
         until_sync(has_seen_both, seconds=120)
         assert project.ferrule("tokens", "revoke", "short-lived").returncode == 0
         until_sync(lambda: all(call(server).status_code == 401 for _ in range(20)))
+
+
+def test_a_wrong_internal_url_is_explained(tmp_path: Path) -> None:
+    project = Project(tmp_path, more='[server]\ninternal_url = "10.0.0.5:8321/mcp"\n')
+    done = project.ferrule("serve")
+    assert done.returncode != 0 and "host and port, such as http://10.0.0.5:8321" in done.stderr, done.stderr

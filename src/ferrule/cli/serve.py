@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import re
+import socket
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -71,6 +72,9 @@ def serve(
         accepted = session.accepted_servers
         options |= {"accepted_servers": None if accepted is None else sorted(accepted)}
         options |= {"log_format": log_format, "log_level": log_level}
+        workers = workers or section.workers
+        is_reachable = workers == 1 and tls_certificate is None
+        options |= {"listens_at": _find_own_url(host, port) if is_reachable else None, "workers": workers}
     except FerruleError as error:
         fail(str(error), code=EXIT_USAGE)
     settings: dict[str, Any] = {
@@ -90,7 +94,7 @@ def serve(
     if is_open:
         print_error("ferrule: there are no tokens: every program on this machine may use the server.")
     configure_logs(log_format, log_level)
-    _run_server(options, settings, workers or section.workers)
+    _run_server(options, settings, workers)
 
 
 def _run_server(options: dict[str, Any], settings: dict[str, Any], workers: int) -> None:
@@ -163,6 +167,7 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
         allowed_hosts=section.allowed_hosts,
         allowed_origins=section.allowed_origins,
         max_body_size=section.max_body_size,
+        internal_url=_find_internal_url(section.internal_url, options),
         virtual_servers={
             name: VirtualServer(**section.virtual_server(name).model_dump()) for name in section.virtual_servers
         },
@@ -191,6 +196,26 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _find_own_url(host: str, port: int) -> str | None:
+    """Where other machines reach a server that listens on this address; None where that cannot be known."""
+    if host in ("0.0.0.0", "::"):
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect(("192.0.2.1", 9))  # sends nothing; chooses the interface to other networks
+                host = str(probe.getsockname()[0])
+        except OSError:
+            return None
+    return f"http://{_host_in_url(host)}:{port}" if port else None
+
+
+def _find_internal_url(url: str | None, options: dict[str, Any]) -> str | None:
+    """Where other servers reach this process: not at all if it shares its port with others."""
+    if not url or options["workers"] > 1:
+        own_url: str | None = options["listens_at"]
+        return own_url
+    return url
 
 
 def _host_in_url(host: str) -> str:

@@ -70,6 +70,7 @@ def create_app(
     oauth: OAuthSection | None = None,
     policy: CallPolicy | None = None,
     models: Mapping[str, MakeOrchestrator] | None = None,
+    internal_url: str | None = None,
     page: Sequence[Route] = (),
 ) -> ASGIApp:
     """The application that serves a library, which is opened and closed with it.
@@ -79,16 +80,19 @@ def create_app(
     `oauth` names an issuer whose tokens are accepted too. `virtual_servers` are selections of tools, served to MCP
     clients at `/mcp/NAME`. `policy` decides about all calls of the clients instead of the library's; the
     orchestrators that `make_orchestrator` makes must have it too. `models` make what answers with another model, for
-    clients that choose it by its name. `page` are the routes of the web page, which are
-    public: what it shows, it reads with the visitor's token.
+    clients that choose it by its name. At `internal_url` the other servers of the store reach this one, for the MCP
+    sessions that it has opened. `page` are the routes of the web page, which are public: what it shows, it reads with
+    the visitor's token.
     """
     check_policy(policy)
     tokens = Tokens(library.engine.store)
     verifier = None if oauth is None else TokenVerifier(oauth)
     authenticator = Authenticator(tokens, is_open=is_open and verifier is None, verifier=verifier)
-    services = Services(library, tokens, make_orchestrator, policy, models)
+    services = Services(library, tokens, make_orchestrator, policy, models, internal_url)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
-    mcp_apps = {name: McpHttpApp(library, VirtualServer.of(each), policy) for name, each in selections.items()}
+    mcp_apps = {
+        name: McpHttpApp(library, VirtualServer.of(each), policy, services.fleet) for name, each in selections.items()
+    }
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -2,15 +2,21 @@
 tool that one of them cannot reach is not called by the others for a while.
 
 Servers tell each other what happens only while somebody watches: a server with an open stream of events says so every
-few seconds. With another store there is one server, and nothing to tell.
+few seconds. With another store there is one server, and nothing to tell. Each server also registers where the others
+reach it, for requests that only one of them can answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 from ferrule.agent import AgentAnswer
 from ferrule.agent.run import RUN_PREFIX
@@ -19,16 +25,24 @@ from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.core.permission import Principal
 from ferrule.engine import ToolEngine
-from ferrule.errors import SetupError
+from ferrule.errors import SetupError, StoreError
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.policy.approvals import ApprovalRequest
 from ferrule.store.channel import ChannelMessage
+from ferrule.store.servers import ServerAddress, list_servers, remove_server, renew_server
+
+logger = logging.getLogger("ferrule.server")
 
 WATCH_INTERVAL: Final = 5.0
 """Seconds between two messages of a server that somebody watches."""
 WATCH_LIFETIME: Final = 15.0
 CANCEL_TIMEOUT: Final = 20.0
 CHECK_INTERVAL: Final = 0.1
+SERVER_LIFETIME: Final = 30.0
+"""Seconds after which a server that says nothing more is dead."""
+LOOK_INTERVAL: Final = 0.5
+"""Seconds between two looks for a server that is not known, whatever ids clients make up."""
+LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 MAX_TEXT: Final = 1_000
 """Characters of an error that are told to other servers."""
 _TYPES_OF_ONE_SERVER: Final = frozenset(
@@ -51,20 +65,39 @@ Listener: TypeAlias = Callable[[ToolEngineEvent], None]
 class ServerFleet:
     """The other servers of this server's store."""
 
-    def __init__(self, engine: ToolEngine, *, cancel_run: Callable[[str], bool], on_news: Callable[[], None]) -> None:
-        """`cancel_run` stops a run of this server; `on_news` is called when another server has done something."""
+    def __init__(
+        self,
+        engine: ToolEngine,
+        *,
+        cancel_run: Callable[[str], bool],
+        on_news: Callable[[], None],
+        internal_url: str | None = None,
+    ) -> None:
+        """`cancel_run` stops a run of this server; `on_news` is called when another server has done something.
+
+        `internal_url` is where the others reach this server; None if they cannot.
+        """
         self._engine, self._cancel_run, self._on_news = engine, cancel_run, on_news
+        self.server_id = uuid4().hex[:12]
+        self._servers: dict[str, ServerAddress] = {}
+        """The others, as far as they are known."""
+        self._looked_at = float("-inf")
         self._channel = engine.store.open_channel(self._receive)
         self._open_circuit = engine.share_circuits(self._tell_open_circuit)
         self._listeners: set[Listener] = set()
         self._watched_until = 0.0
         self._unsubscribe: Callable[[], None] | None = None
+        self.address: ServerAddress | None = None
+        """Where the others reach this server; None if they cannot, or there are none."""
+        if internal_url is not None and self._channel.is_available:
+            self.address = ServerAddress(server_id=self.server_id, url=internal_url, machine=socket.gethostname())
 
     async def run(self) -> None:
         """Talk to the other servers until cancelled."""
         talking = asyncio.create_task(self._channel.run())
         try:
             while self._channel.is_available:
+                await self._register()
                 if self._listeners:
                     self._channel.send({"kind": "watch"})
                 if self._unsubscribe is not None and time.monotonic() > self._watched_until:
@@ -75,7 +108,34 @@ class ServerFleet:
             if self._unsubscribe is not None:
                 self._unsubscribe()
                 self._unsubscribe = None
+            if self.address is not None:
+                with suppress(StoreError):  # or else it is forgotten soon
+                    await self._engine.store.query_without_records(remove_server, self.server_id)
             await cancel_all([talking])
+
+    async def _register(self) -> None:
+        if self.address is None:
+            return
+        try:
+            await self._engine.store.query_without_records(renew_server, self.address, SERVER_LIFETIME)
+        except StoreError as error:
+            logger.warning("error=<%s> | other servers cannot be told where this one is", error)
+
+    async def find_url(self, server_id: str) -> str | None:
+        """Where another server can be reached; None for one that does not live, or that cannot be reached from here."""
+        now = time.monotonic()
+        if server_id not in self._servers and now - self._looked_at >= LOOK_INTERVAL:
+            self._looked_at = now
+            self._servers = await self._engine.store.query_without_records(list_servers)
+        address = self._servers.get(server_id)
+        if address is None or server_id == self.server_id:
+            return None
+        is_loopback = urlsplit(address.url).hostname in LOOPBACK_HOSTS
+        return None if is_loopback and address.machine != socket.gethostname() else address.url
+
+    def forget(self, server_id: str) -> None:
+        """A server does not listen any more."""
+        self._servers.pop(server_id, None)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with the events of other servers; returns a function that ends the subscription."""

@@ -55,15 +55,18 @@ class Services:
         make_orchestrator: MakeOrchestrator | None = None,
         policy: CallPolicy | None = None,
         models: Mapping[str, MakeOrchestrator] | None = None,
+        internal_url: str | None = None,
     ) -> None:
         """`policy` decides about the clients' calls instead of the library's. `models` are those that clients may
-        choose instead of the usual one, by name.
+        choose instead of the usual one, by name. At `internal_url` the other servers of the store reach this one.
         """
         self.library, self.tokens, self.policy = library, tokens, policy
         self.metrics = CallMetrics(library.engine)
         self.limit_samples = LimitSamples(library.engine, self.metrics)
         self.changes = StoreChanges(library.engine.store)
-        self.fleet = ServerFleet(library.engine, cancel_run=self.cancel_run, on_news=self.changes.look_now)
+        self.fleet = ServerFleet(
+            library.engine, cancel_run=self.cancel_run, on_news=self.changes.look_now, internal_url=internal_url
+        )
         self.audit = AuditLog(library.engine.store)
         self.run_summaries = RunSummaries(library.engine.store)
         self._makers: dict[str | None, MakeOrchestrator] = {}

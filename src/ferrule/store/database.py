@@ -31,6 +31,7 @@ from ferrule.store.entry_streams import (
 )
 from ferrule.store.leases import create_lease_tables
 from ferrule.store.location import StoreLocation, hide_password, make_file
+from ferrule.store.servers import create_servers_table
 from ferrule.store.spending import create_spending_table
 from ferrule.store.tokens import create_tokens_table
 from ferrule.store.tool_vectors import create_tool_vectors_table
@@ -146,6 +147,7 @@ MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
     ("create credentials", create_credentials_table),
     ("add cost to tool_calls", _add_cost_to_calls),
     ("create budget_spending", create_spending_table),
+    ("create servers", create_servers_table),
 )
 """Applied in order, once each. Add to the end, never change one that was released."""
 

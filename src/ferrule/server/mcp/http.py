@@ -13,7 +13,9 @@ from ferrule.core.permission import CallPolicy
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.server.access import Client
 from ferrule.server.endless_responses import mark_endless
+from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.calls_without_sdk import CallsWithoutSdk, read_body, replay_body
+from ferrule.server.mcp.forwarding import SessionForwarder
 from ferrule.server.mcp.server import McpServer
 from ferrule.server.problems import Problem
 
@@ -40,7 +42,11 @@ class McpHttpApp:
     """MCP for all clients, in the name of the token of each."""
 
     def __init__(
-        self, library: UnifiedToolLibrary, virtual_server: VirtualServer, policy: CallPolicy | None = None
+        self,
+        library: UnifiedToolLibrary,
+        virtual_server: VirtualServer,
+        policy: CallPolicy | None,
+        fleet: ServerFleet,
     ) -> None:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -54,6 +60,7 @@ class McpHttpApp:
         server = self._server.server()
         self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)
         self._calls_without_sdk = CallsWithoutSdk(self._server, server.server_info_stamp)
+        self._forwarder = SessionForwarder(fleet)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -62,6 +69,7 @@ class McpHttpApp:
             try:
                 yield
             finally:
+                await self._forwarder.aclose()
                 await self._server.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +78,13 @@ class McpHttpApp:
         scope["user"] = _mcp_user(client)  # a session can only be used by the client that opened it
         if scope["method"] == "GET":  # the stream of a session, on which the server sends what nobody asked for
             mark_endless(scope)
-        await self._manager.handle_request(scope, receive, send)
+        own = self._forwarder.open_own_session(scope, send)
+        if own is None:
+            rest = await self._forwarder.forward(scope, receive, send)
+            if rest is None:
+                return
+            receive, own = rest, (scope, send)  # the SDK says that there is no such session
+        await self._manager.handle_request(own[0], receive, own[1])
 
     async def answer_without_sdk(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Answer a plain call; None when that is done, else from where the request is to be read."""

@@ -1,0 +1,77 @@
+"""The servers that use a store, and where they reach each other. Each renews its row; one that stops doing so is dead.
+
+The time is that of the database's machine, so the clocks of the servers need not agree.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from ferrule.store.database import StoreDatabase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """Where a server can be reached by the others."""
+
+    server_id: str
+    url: str
+    machine: str
+    """The name of its machine: an address of the loopback interface is of use there alone."""
+
+
+@cache
+def servers_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "servers",
+        sa.MetaData(),
+        sa.Column("server_id", sa.Text, primary_key=True),
+        sa.Column("url", sa.Text, nullable=False),
+        sa.Column("machine", sa.Text, nullable=False),
+        sa.Column("expires_at", sa.Double, nullable=False),
+    )
+
+
+def create_servers_table(connection: Connection) -> None:
+    servers_table().metadata.create_all(connection)
+
+
+def renew_server(database: StoreDatabase, address: ServerAddress, seconds: float) -> None:
+    """Register a server for some seconds, and forget those that are dead."""
+    table = servers_table()
+    with database.write() as connection:
+        now = _now(connection)
+        values = {**asdict(address), "expires_at": now + seconds}
+        is_own = table.c.server_id == address.server_id
+        if connection.execute(table.update().where(is_own).values(values)).rowcount != 1:
+            connection.execute(table.insert().values(values))
+        connection.execute(table.delete().where(table.c.expires_at <= now))
+
+
+def remove_server(database: StoreDatabase, server_id: str) -> None:
+    table = servers_table()
+    with database.write() as connection:
+        connection.execute(table.delete().where(table.c.server_id == server_id))
+
+
+def list_servers(database: StoreDatabase) -> dict[str, ServerAddress]:
+    """The servers that live, by their ids."""
+    table = servers_table()
+    with database.read() as connection:
+        rows = connection.execute(table.select().where(table.c.expires_at > _now(connection))).all()
+    addresses = [ServerAddress(server_id=row.server_id, url=row.url, machine=row.machine) for row in rows]
+    return {address.server_id: address for address in addresses}
+
+
+def _now(connection: Connection) -> float:
+    if connection.dialect.name == "postgresql":
+        return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
+    return time.time()
