@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.core.elicitation import OnElicit
@@ -148,6 +148,15 @@ class OAuthSection(_Section):
     max_effect: EffectTier = "destructive"
 
 
+class TenantLimitSection(_Section):
+    """How many calls all tokens of a tenant together may make."""
+
+    rate: float | None = Field(default=None, gt=0)
+    """Calls a minute."""
+    concurrent: int | None = Field(default=None, gt=0)
+    """Calls at the same time."""
+
+
 class ServerSection(_Section):
     """What `ferrule serve` uses."""
 
@@ -168,6 +177,8 @@ class ServerSection(_Section):
     """Of a request, in bytes."""
     models: list[str] = []
     """Models that clients may choose for a question instead of the one of `[agent]`, which costs what they cost."""
+    tenant_limits: dict[str, TenantLimitSection] = {}
+    """For all tokens of a tenant together, by the tenant's name; `*` is for each tenant without an entry."""
     oauth: OAuthSection | None = None
     virtual_servers: dict[str, list[str] | VirtualServerSection] = {}
     """Selections of tools for MCP clients, by name: `/mcp/NAME` offers only these."""

@@ -190,6 +190,30 @@ def test_a_dead_servers_run_is_taken_over(project: Project) -> None:
     assert (project.folder / "wiped.txt").read_text() == "/data\n"
 
 
+def test_limits_of_tokens_and_tenants_hold_on_all_servers(tmp_path: Path, postgres_url: str) -> None:
+    more = "[limits]\nshared = true\n\n[server.tenant_limits.acme]\nconcurrent = 1\n"
+    project = Project(tmp_path, store=postgres_url, more=more)
+    project.environment["XDG_STATE_HOME"] = str(tmp_path / "state")
+    few = project.create_token("few", "--rate", "4")
+    colleagues = [project.create_token(name, "--tenant", "acme") for name in ("ada", "bob")]
+    waiting, body = tmp_path / "end", {"arguments": {"a": 1, "b": 2}}
+    with project.serve() as first, project.serve() as second:
+        with first.client(few) as one, second.client(few) as other:
+            responses = [client.post("/v1/tools/add/call", json=body) for client in [one, other] * 3]
+            assert [each.status_code for each in responses].count(200) == 4, [each.text for each in responses]
+            refused = next(each for each in responses if each.status_code == 429)
+            assert "This token may make 4 calls a minute" in refused.text and int(refused.headers["retry-after"]) > 0
+        with first.client(colleagues[0]) as one, second.client(colleagues[1]) as other:
+            path = {"arguments": {"path": str(waiting)}}
+            call = in_thread(lambda: one.post("/v1/tools/wait_for/call", json=path).json())
+            until_sync(lambda: Path(f"{waiting}.started").exists())
+            refused = other.post("/v1/tools/add/call", json=body)
+            assert refused.status_code == 429 and "The tenant 'acme' may have 1 calls running" in refused.text
+            waiting.touch()
+            assert call()["is_success"]
+            assert other.post("/v1/tools/add/call", json=body).json()["is_success"]
+
+
 OLDER_HEADERS = {
     "accept": "application/json, text/event-stream",
     "mcp-protocol-version": "2025-11-25",

@@ -140,6 +140,7 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
     from ferrule.library.library import UnifiedToolLibrary
     from ferrule.orchestrator import Orchestrator
     from ferrule.server.app import create_app
+    from ferrule.server.call_limits import EACH_TENANT, CallAllowance
     from ferrule.server.mcp.http import VirtualServer
     from ferrule.web import page_routes
 
@@ -167,6 +168,14 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
         allowed_hosts=section.allowed_hosts,
         allowed_origins=section.allowed_origins,
         max_body_size=section.max_body_size,
+        tenant_limits={
+            name: CallAllowance(
+                holder=f"The tenant {name!r}" if name != EACH_TENANT else "This tenant",
+                per_minute=each.rate,
+                max_concurrent=each.concurrent,
+            )
+            for name, each in section.tenant_limits.items()
+        },
         internal_url=_find_internal_url(section.internal_url, options),
         virtual_servers={
             name: VirtualServer(**section.virtual_server(name).model_dump()) for name in section.virtual_servers

@@ -31,7 +31,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from itertools import count
@@ -69,7 +69,8 @@ class ToolConcurrencyController:
     def __init__(self, config: ConcurrencyConfig | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = ConcurrencyConfig() if config is None else config
         self._clock = clock
-        self._rates: Mapping[str, CallRate | LeasedRate]
+        self._limits = dict(self.config.bucket_limits)
+        self._rates: dict[str, CallRate | LeasedRate] = {}
         self._adaptive = {
             bucket: AdaptiveLimit(
                 self.config.bucket_limits[bucket], minimum, self.config.adaptive_latency.get(bucket, math.inf)
@@ -79,10 +80,10 @@ class ToolConcurrencyController:
         self._fleet: FleetLimits | None = None
         if self.config.shared:
             rates = {bucket: LeasedRate(limit) for bucket, limit in self.config.rate_limits.items()}
-            self._rates = rates
-            self._fleet = FleetLimits(self.config, rates, lambda: self._scheduler, clock=clock)
+            self._rates.update(rates)
+            self._fleet = FleetLimits(self.config, self._limits, rates, lambda: self._scheduler, clock=clock)
         else:
-            self._rates = {bucket: CallRate(limit) for bucket, limit in self.config.rate_limits.items()}
+            self._rates.update({bucket: CallRate(limit) for bucket, limit in self.config.rate_limits.items()})
         self._scheduler = self._make_scheduler()
         # Not at module level as usual: the slots of two controllers must not be taken for nested ones of each other.
         self._current: ContextVar[Slot | None] = ContextVar("ferrule_slot", default=None)
@@ -95,6 +96,23 @@ class ToolConcurrencyController:
         self._total_timeout = 0
         self._total_ended = 0
         self._total_time = 0.0
+
+    def add_bucket(self, name: str, *, slots: int | None = None, calls_per_minute: int | None = None) -> None:
+        """Limit one more bucket, before it is used. One that exists stays as it is."""
+        if name in self._scheduler.buckets:
+            return
+        rate: CallRate | LeasedRate | None = None
+        if self._fleet is not None:
+            leased_rate = None if calls_per_minute is None else LeasedRate(calls_per_minute)
+            self._fleet.add_bucket(name, slots, leased_rate)
+            rate = leased_rate
+        elif calls_per_minute is not None:
+            rate = CallRate(calls_per_minute)
+        if slots is not None:
+            self._limits[name] = slots
+        if rate is not None:
+            self._rates[name] = rate
+        self._scheduler.add_limited_bucket(name, slots, rate, is_leased=self._fleet is not None)
 
     def yield_to_others(self) -> None:
         """Let the calls of other processes go first where limits are shared: for batches beside live traffic."""
@@ -128,6 +146,22 @@ class ToolConcurrencyController:
             return None
         self._total_acquired += 1
         self._current.set(slot)
+        return slot
+
+    async def acquire_separately(self, bucket: str) -> Slot:
+        """Wait for a slot that is not that of a call of this task: what the task acquires is not nested in it."""
+        slot = Slot(self._find_bucket(bucket), None)
+        if not slot.bucket.scheduler.try_start(slot):
+            await self._wait_for_slot(slot, 0, self.config.default_timeout)
+        self._total_acquired += 1
+        return slot
+
+    def try_acquire_separately(self, bucket: str) -> Slot | None:
+        """The same, if there is room and no call is ahead in a queue."""
+        slot = Slot(self._find_bucket(bucket), None)
+        if not slot.bucket.scheduler.try_start(slot):
+            return None
+        self._total_acquired += 1
         return slot
 
     def release(self, slot: Slot) -> None:
@@ -202,13 +236,17 @@ class ToolConcurrencyController:
         """
         metrics: dict[str, dict[str, int | None]] = {}
         for name, bucket in self._scheduler.buckets.copy().items():
-            limit = self.config.bucket_limits.get(name)
+            limit = self._limits.get(name)
             metrics[name] = {"current": bucket.current, "limit": limit, "queue": bucket.waiting}
             if bucket.adaptive is not None:
                 metrics[name]["adaptive_limit"] = bucket.adaptive.slots
             if self._fleet is not None and limit is not None:
                 metrics[name]["leased"] = self._fleet.get_leased(name)
         return metrics
+
+    def _find_bucket(self, name: str) -> Bucket:
+        scheduler = self._scheduler_of_running_loop()
+        return scheduler.buckets.get(name) or scheduler.add_bucket(name)
 
     def _new_slot(self, bucket: str) -> Slot:
         scheduler = self._scheduler
@@ -300,7 +338,7 @@ class ToolConcurrencyController:
         return Rejected(messages[reason], reason=reason, bucket=bucket)
 
     def _describe_limits(self, bucket: str) -> str:
-        own = self.config.bucket_limits.get(bucket)
+        own = self._limits.get(bucket)
         if own is None:
             return f"limit: {_format_call_count(self.config.max_concurrent)}"
         return f"limit: {_format_call_count(own)} in this bucket, {self.config.max_concurrent} in total"
@@ -321,8 +359,8 @@ class ToolConcurrencyController:
 
     def _make_scheduler(self) -> SlotScheduler:
         if self._fleet is None:
-            return SlotScheduler(self.config, self._rates, self._clock, adaptive=self._adaptive)
-        return SlotScheduler(self.config, self._rates, self._clock, self._fleet.wake, self._adaptive)
+            return SlotScheduler(self.config, self._limits, self._rates, self._clock, adaptive=self._adaptive)
+        return SlotScheduler(self.config, self._limits, self._rates, self._clock, self._fleet.wake, self._adaptive)
 
 
 class SlotContext:

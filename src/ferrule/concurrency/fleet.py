@@ -97,14 +97,17 @@ class FleetLimits:
     def __init__(
         self,
         config: ConcurrencyConfig,
+        limits: Mapping[str, int],
         rates: Mapping[str, LeasedRate],
         get_scheduler: Callable[[], SlotScheduler],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config, self._rates, self._get_scheduler, self._clock = config, rates, get_scheduler, clock
+        """`limits` and `rates` are those of buckets."""
+        self._config, self._rates, self._get_scheduler, self._clock = config, dict(rates), get_scheduler, clock
         self._owner = uuid4().hex
-        self._slots = {name: _LeasedSlots() for name in config.bucket_limits}
+        self._limits = dict(limits)
+        self._slots = {name: _LeasedSlots() for name in limits}
         self._requested: dict[str, int] = {}
         """Calls that are not in a queue and need a slot now, by bucket."""
         self._table: LeaseTable | None = None
@@ -115,6 +118,13 @@ class FleetLimits:
         """Renewals in a row that failed."""
         self.yields_to_others = False
         """Whether this process keeps only one slot of a bucket while calls of others wait for slots of it."""
+
+    def add_bucket(self, name: str, limit: int | None, rate: LeasedRate | None) -> None:
+        """Lease slots and starts of one more bucket."""
+        if limit is not None:
+            self._limits[name], self._slots[name] = limit, _LeasedSlots()
+        if rate is not None:
+            self._rates[name] = rate
 
     def get_leased(self, bucket: str) -> int | None:
         """How many slots of a bucket this process has leased now; None for a bucket without a shared limit."""
@@ -178,8 +188,9 @@ class FleetLimits:
         now, scheduler = self._clock(), self._get_scheduler()
         intervals: list[float] = []
         for name, lease in self._slots.items():
-            bucket = scheduler.buckets[name]
-            if lease.is_yielding or (self._demand(name) > bucket.current and bucket.current >= bucket.limit):
+            bucket, demand = scheduler.buckets[name], self._demand(name)
+            is_unused = lease.slots and lease.others_waiting and not demand
+            if lease.is_yielding or is_unused or (demand > bucket.current and bucket.current >= bucket.limit):
                 intervals.append(POLL_INTERVAL)
             elif lease.slots:
                 intervals.append(RENEW_INTERVAL)
@@ -233,7 +244,7 @@ class FleetLimits:
     def _request_slots(self, name: str, now: float) -> SlotRequest | None:
         """What to ask for a bucket. From here until the answer, the bucket uses only what is kept."""
         lease, bucket = self._slots[name], self._get_scheduler().buckets[name]
-        limit, demand = self._config.bucket_limits[name], self._demand(name)
+        limit, demand = self._limits[name], self._demand(name)
         if bucket.adaptive is not None:
             limit = bucket.adaptive.slots
         if demand:
@@ -242,7 +253,8 @@ class FleetLimits:
             lease.is_yielding = False
             return None
         share = min(limit, lease.limit) // lease.processes
-        waited = lease.others_waiting and now - lease.held_since >= TURN_SECONDS
+        # What is not used is given back at once.
+        waited = lease.others_waiting and (not demand or now - lease.held_since >= TURN_SECONDS)
         is_last = self.yields_to_others and lease.others_waiting > 0
         if is_last:
             share, waited = min(share, 1), True

@@ -133,12 +133,15 @@ class SlotScheduler:
     def __init__(
         self,
         config: ConcurrencyConfig,
+        limits: Mapping[str, int],
         rates: Mapping[str, CallRate | LeasedRate],
         clock: Callable[[], float],
         on_demand: Callable[[], None] = lambda: None,
         adaptive: Mapping[str, AdaptiveLimit] = MappingProxyType({}),
     ) -> None:
-        """`on_demand` is called when a call has to wait in a bucket whose limit is leased."""
+        """`limits` and `rates` are those of buckets. `on_demand` is called when a call has to wait in a bucket whose
+        limit is leased.
+        """
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock = clock
         self.on_demand = on_demand
@@ -151,19 +154,11 @@ class SlotScheduler:
         """The first is for all buckets without limits."""
         self.buckets: dict[str, Bucket] = {}
         self.rate_limited: list[Bucket] = []
-        for name in dict.fromkeys((*config.bucket_limits, *rates)):
-            bucket = Bucket(name, self, config.bucket_limits.get(name), rates.get(name), [])
+        for name in dict.fromkeys((*limits, *rates)):
+            bucket = self.add_limited_bucket(name, limits.get(name), rates.get(name), is_leased=config.shared)
             bucket.adaptive = adaptive.get(name)
-            if bucket.adaptive is not None:
+            if bucket.adaptive is not None and not config.shared:
                 bucket.limit = bucket.adaptive.slots
-            if config.shared:
-                bucket.is_leased = True
-                if name in config.bucket_limits:
-                    bucket.limit = 0
-            self.buckets[name] = bucket
-            self.queues.append(bucket.queue)
-            if bucket.rate is not None:
-                self.rate_limited.append(bucket)
 
     @property
     def is_idle(self) -> bool:
@@ -172,6 +167,19 @@ class SlotScheduler:
     def add_bucket(self, name: str) -> Bucket:
         """A bucket without configured limits, when it is first used."""
         bucket = self.buckets[name] = Bucket(name, self, None, None, self.queues[0])
+        return bucket
+
+    def add_limited_bucket(
+        self, name: str, limit: int | None, rate: CallRate | LeasedRate | None, *, is_leased: bool
+    ) -> Bucket:
+        """A bucket with limits of its own, and so with a queue of its own."""
+        bucket = self.buckets[name] = Bucket(name, self, limit, rate, [])
+        bucket.is_leased = is_leased
+        if is_leased and limit is not None:
+            bucket.limit = 0
+        self.queues.append(bucket.queue)
+        if rate is not None:
+            self.rate_limited.append(bucket)
         return bucket
 
     def try_start(self, slot: Slot) -> bool:

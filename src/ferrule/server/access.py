@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -21,7 +20,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule.core.permission import LOCAL_USER, Principal
-from ferrule.errors import Rejected
+from ferrule.server.call_limits import CallLimits, ClientCalls
 from ferrule.server.mcp.calls import CLIENT_HEADERS
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, problem_of_error
@@ -68,7 +67,7 @@ class Client:
     """Who makes requests: the holder of a token, or the user of this machine where there are no tokens."""
 
     token: AccessToken | None
-    calls: CallLimit
+    calls: ClientCalls
     checked_at: float = 0.0
 
     @property
@@ -106,64 +105,18 @@ class Client:
             raise Problem(403, f"The token {self.name!r} ({roles}) may not {permission}.", headers=headers)
 
 
-@dataclass(eq=False)
-class CallLimit:
-    """The rate and the number of concurrent calls of one client, on this server."""
-
-    per_minute: float | None = None
-    max_concurrent: int | None = None
-    running: int = 0
-    _credit: float = field(default=-1.0, repr=False)
-    _updated_at: float = 0.0
-
-    @contextmanager
-    def slot(self, calls: int = 1) -> Iterator[int]:
-        """For the time of some calls; yields how many may run concurrently. Rejected when there are too many."""
-        slots = calls if self.max_concurrent is None else min(calls, self.max_concurrent - self.running)
-        if slots < 1:
-            raise Rejected(
-                f"{self.running} calls of this token are running, which is its limit. Wait until one has ended.",
-                retry_after=1,
-            )
-        self._count_against_rate(calls)
-        self.running += slots
-        try:
-            yield slots
-        finally:
-            self.running -= slots
-
-    def _count_against_rate(self, calls: int) -> None:
-        if self.per_minute is None:
-            return
-        now, burst = time.monotonic(), max(1.0, self.per_minute)
-        credit = burst if self._credit < 0 else self._credit + (now - self._updated_at) * self.per_minute / 60
-        self._updated_at, self._credit = now, min(burst, credit)
-        if self._credit < calls:
-            seconds = int((calls - self._credit) * 60 / self.per_minute) + 1
-            advice = (
-                f"Try again in {seconds} s."
-                if calls <= burst
-                else f"Send fewer than these {calls} calls in one request."
-            )
-            raise Rejected(
-                f"This token may make {self.per_minute:g} calls a minute. {advice}",
-                retry_after=seconds,
-            )
-        self._credit -= calls
-
-
 class Authenticator:
     """Finds the client of a request by its token or session."""
 
-    def __init__(self, tokens: Tokens, *, is_open: bool, verifier: TokenVerifier | None = None) -> None:
+    def __init__(
+        self, tokens: Tokens, limits: CallLimits, *, is_open: bool, verifier: TokenVerifier | None = None
+    ) -> None:
         """`is_open`: requests need no token, until one is created. `verifier` accepts tokens of an issuer too."""
-        self._tokens, self._is_open, self._verifier = tokens, is_open, verifier
+        self._tokens, self._limits, self._is_open, self._verifier = tokens, limits, is_open, verifier
         self._clients: OrderedDict[str, Client | None] = OrderedDict()
         """By the hashes of their tokens; None for one that is not valid."""
         self._checked: dict[str, float] = {}
-        self._limits: dict[str, CallLimit] = {}
-        """By the ids of tokens: the sessions of a token share its limits."""
-        self._local = Client(token=None, calls=CallLimit())
+        self._local = Client(token=None, calls=ClientCalls())
         self._tokens_checked_at = float("-inf")
 
     async def find_client(self, text: str | None) -> Client | None:
@@ -182,8 +135,7 @@ class Authenticator:
         if token is None:
             client = None
         elif client is None or client.token != token:
-            limit = CallLimit(token.calls_per_minute, token.max_concurrent)
-            client = Client(token=token, calls=self._limits.setdefault(token.root_id, limit))
+            client = Client(token=token, calls=self._limits.find(token))
         self._cache_client(key, client, now)
         return client
 

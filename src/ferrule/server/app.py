@@ -34,6 +34,7 @@ from ferrule.server import (
 )
 from ferrule.server.access import SESSION_COOKIE, AccessControl, Authenticator, Client
 from ferrule.server.api_document import complete_document
+from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import describe_event
 from ferrule.server.mcp.http import McpHttpApp, PlainCallMiddleware, VirtualServer
@@ -70,6 +71,7 @@ def create_app(
     oauth: OAuthSection | None = None,
     policy: CallPolicy | None = None,
     models: Mapping[str, MakeOrchestrator] | None = None,
+    tenant_limits: Mapping[str, CallAllowance] | None = None,
     internal_url: str | None = None,
     page: Sequence[Route] = (),
 ) -> ASGIApp:
@@ -80,14 +82,17 @@ def create_app(
     `oauth` names an issuer whose tokens are accepted too. `virtual_servers` are selections of tools, served to MCP
     clients at `/mcp/NAME`. `policy` decides about all calls of the clients instead of the library's; the
     orchestrators that `make_orchestrator` makes must have it too. `models` make what answers with another model, for
-    clients that choose it by its name. At `internal_url` the other servers of the store reach this one, for the MCP
+    clients that choose it by its name. `tenant_limits` are for all tokens of a tenant together, `*` for each tenant
+    without an entry; where the library's limits are shared by all servers, so are those of tokens and tenants. At
+    `internal_url` the other servers of the store reach this one, for the MCP
     sessions that it has opened. `page` are the routes of the web page, which are public: what it shows, it reads with
     the visitor's token.
     """
     check_policy(policy)
     tokens = Tokens(library.engine.store)
     verifier = None if oauth is None else TokenVerifier(oauth)
-    authenticator = Authenticator(tokens, is_open=is_open and verifier is None, verifier=verifier)
+    limits = CallLimits(library.engine.store, library.engine.concurrency.config, tenant_limits)
+    authenticator = Authenticator(tokens, limits, is_open=is_open and verifier is None, verifier=verifier)
     services = Services(library, tokens, make_orchestrator, policy, models, internal_url)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {
@@ -101,6 +106,7 @@ def create_app(
             async with _run_all([each.run for each in mcp_apps.values()]):
                 yield
             await cancel_all(tasks)
+            await limits.aclose()
             await services.aclose()
 
     app = FastAPI(title="Ferrule", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -126,7 +132,7 @@ def create_app(
         app.add_exception_handler(error_type, handle_error)
     app.add_exception_handler(RequestValidationError, handle_invalid_request)
     complete_document(app)
-    limits = {} if max_body_size is None else {"max_body_size": max_body_size}
+    sizes = {} if max_body_size is None else {"max_body_size": max_body_size}
     return AccessControl(
         PlainCallMiddleware(app, {f"/mcp/{name}" if name else "/mcp": each for name, each in mcp_apps.items()}),
         authenticator=authenticator,
@@ -134,7 +140,7 @@ def create_app(
         allowed_hosts=allowed_hosts,
         allowed_origins=allowed_origins,
         public_routes=page,
-        **limits,
+        **sizes,
     )
 
 

@@ -229,7 +229,7 @@ async def _answer(
     conversation_id: str,
     listener: Callable[[Any], None] | None,
 ) -> OrchestratorResult:
-    with client.calls.slot():
+    async with client.calls.slot():
         return await services.orchestrator(client).process_task(
             question.text,
             {"instructions": question.instructions} if question.instructions else None,

@@ -125,7 +125,7 @@ async def answer_question(
         if listener is not None:
             listener(event)
 
-    with client.calls.slot():
+    async with client.calls.slot():
         return await orchestrator.process_task(
             ask.question,
             ask.context,
@@ -227,7 +227,7 @@ async def resume_run(
         task = asyncio.current_task()
         if task is not None:
             services.track_run(run_id, task)
-        with client.calls.slot():
+        async with client.calls.slot():
             orchestrator = await services.orchestrator_of_run(run_id, client)
             if resume.approve is not None:
                 await _decide_all(run_id, resume.approve, services, client)

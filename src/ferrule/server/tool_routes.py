@@ -290,7 +290,7 @@ async def call_tool(request: Request) -> Response:
         return event_stream(_stream_call(services, client, name, call), request)
 
     async def respond() -> Response:
-        with client.calls.slot():
+        async with client.calls.slot():
             return _make_response(await _execute(services, client, name, call))
 
     calls = [(name, call.action, call.arguments)]
@@ -310,7 +310,7 @@ async def call_batch(request: Request, batch: BatchRequest, services: ServicesOf
 
     async def respond() -> Response:
         nonlocal slots
-        with client.calls.slot(len(batch.calls)) as concurrent:
+        async with client.calls.slot(len(batch.calls)) as concurrent:
             slots = asyncio.Semaphore(concurrent)
             results = await asyncio.gather(*map(execute, batch.calls))
         return json_response({"results": [describe_result(result) for result in results]})
@@ -403,7 +403,7 @@ async def _stream_call(services: Services, client: Client, name: str, call: Call
             send(encode_event("progress", values))
 
         try:
-            with client.calls.slot():
+            async with client.calls.slot():
                 result = await _execute(services, client, name, call, report)
         except (Problem, FerruleError) as error:
             problem = problem_of_error(error)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -43,7 +43,7 @@ class IncomingRequest:
         principal: Principal,
         *,
         client_key: object = None,
-        limit: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        limit: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
         may_approve: bool = True,
     ) -> None:
         """`client_key` is that of the only client of a transport; `limit` counts a call of the client."""

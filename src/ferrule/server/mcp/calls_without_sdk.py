@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -50,7 +50,7 @@ class PlainRequest(IncomingRequest):
         principal: Principal,
         meta: Mapping[str, Any],
         scope: Scope,
-        limit: Callable[[], AbstractContextManager[Any]],
+        limit: Callable[[], AbstractAsyncContextManager[Any]],
         may_approve: bool,
     ) -> None:
         self.principal, self.limit, self.may_approve = principal, limit, may_approve

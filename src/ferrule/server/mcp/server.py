@@ -172,7 +172,7 @@ class McpServer:
         execute = partial(
             execute_named, self._library, name, arguments, action=action, on_progress=call.messages.add_progress
         )
-        with call.request.limit():
+        async with call.request.limit():
             result = await execute(context)
             approval_id = await self._approvals.ask(call, result, name if action is None else f"{name}__{action}")
             if approval_id is not None:
@@ -272,7 +272,7 @@ class McpServer:
             return await self.paused_calls.resume(request, identity, params)
 
         async def execute(call: ClientCall) -> Any:
-            with call.request.limit():
+            async with call.request.limit():
                 return await operation(call)
 
         return await self.paused_calls.run(request, identity, execute)

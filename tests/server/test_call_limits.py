@@ -1,0 +1,155 @@
+"""The limits of tokens and tenants hold on one server, or on all servers of a store together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule.concurrency import ConcurrencyConfig
+from ferrule.errors import Rejected
+from ferrule.server.call_limits import CallAllowance, CallLimits
+from ferrule.server.tokens import AccessToken, Tokens
+from ferrule.store import ToolKnowledgeStore
+from tests.store.conftest import postgres_cluster, postgres_url
+
+__all__ = ["postgres_cluster", "postgres_url"]
+
+SHARED = ConcurrencyConfig(shared=True, lease_seconds=5)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that several servers can use."""
+    return str(request.getfixturevalue("postgres_url")) if request.param == "postgres" else f"sqlite:///{tmp_path}/s.db"
+
+
+@asynccontextmanager
+async def open_servers(
+    url: str, tenants: dict[str, CallAllowance] | None = None, config: ConcurrencyConfig = SHARED
+) -> AsyncIterator[tuple[CallLimits, CallLimits, Callable[..., Awaitable[AccessToken]]]]:
+    """The limits of two servers, and a function that makes tokens."""
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(ToolKnowledgeStore(url)) for _ in range(2)]
+        first, second = (CallLimits(store, config, tenants) for store in stores)
+
+        async def create_token(name: str, **grants: Any) -> AccessToken:
+            return (await Tokens(stores[0]).create(name, roles=["caller"], **grants))[0]
+
+        try:
+            yield first, second, create_token
+        finally:
+            await first.aclose()
+            await second.aclose()
+
+
+async def count_allowed(*calls: Any) -> int:
+    """How many of some calls, one after the other, are not rejected."""
+    allowed = 0
+    for client in calls:
+        try:
+            async with client.slot():
+                allowed += 1
+        except Rejected:
+            pass
+    return allowed
+
+
+async def test_concurrent_calls_of_a_token_are_counted_on_all_servers(store_url):
+    async with open_servers(store_url) as (first, second, create_token):
+        token = await create_token("ci", max_concurrent=2)
+        one, other = first.find(token), second.find(token)
+        async with one.slot(), other.slot():
+            for client in (one, other):
+                with pytest.raises(Rejected, match="on all servers together") as error:
+                    async with client.slot():
+                        pass
+                assert error.value.details["retry_after"] == 1
+        assert await count_allowed(other, one) == 2
+
+
+async def test_calls_one_after_the_other_are_within_a_limit_of_one(store_url):
+    """A server gives back a slot that it does not use to one whose call waits for it."""
+    async with open_servers(store_url) as (first, second, create_token):
+        token = await create_token("ci", max_concurrent=1)
+        assert await count_allowed(*[first.find(token), second.find(token)] * 3) == 6
+
+
+async def test_calls_a_minute_are_counted_on_all_servers(store_url):
+    async with open_servers(store_url) as (first, second, create_token):
+        token = await create_token("ci", calls_per_minute=5.0)
+        one, other = first.find(token), second.find(token)
+        assert await count_allowed(*[one, other] * 4) == 5
+        with pytest.raises(Rejected, match=r"This token may make 5 calls a minute\. Try again in"):
+            async with one.slot():
+                pass
+
+
+async def test_each_call_of_a_batch_counts(store_url):
+    async with open_servers(store_url) as (first, second, create_token):
+        token = await create_token("ci", calls_per_minute=5.0, max_concurrent=2)
+        one, other = first.find(token), second.find(token)
+        with pytest.raises(Rejected, match="Send fewer than these 6 calls"):
+            async with one.slot(6):
+                pass
+        async with one.slot(4) as concurrent:
+            assert concurrent == 2
+            with pytest.raises(Rejected):
+                async with other.slot():
+                    pass
+        assert await count_allowed(other, other) == 1
+
+
+async def test_the_tokens_of_a_tenant_share_its_limit(store_url):
+    allowance = CallAllowance(holder="The tenant 'acme'", max_concurrent=1)
+    tenants = {"acme": allowance, "*": replace(allowance, holder="This tenant", max_concurrent=2)}
+    async with open_servers(store_url, tenants) as (first, second, create_token):
+        one, two = [await create_token(name, tenant="acme") for name in ("one", "two")]
+        elsewhere, nowhere = await create_token("three", tenant="other"), await create_token("four")
+        async with first.find(one).slot():
+            with pytest.raises(Rejected, match="The tenant 'acme' may have 1 calls running"):
+                async with second.find(two).slot():
+                    pass
+            async with second.find(elsewhere).slot(3) as concurrent, second.find(nowhere).slot(3) as unlimited:
+                assert (concurrent, unlimited) == (2, 3)
+
+
+async def test_what_a_server_holds_is_free_when_it_ends(store_url):
+    async with open_servers(store_url) as (first, second, create_token):
+        token = await create_token("ci", max_concurrent=1)
+        assert await count_allowed(first.find(token)) == 1
+        await first.aclose()
+        assert await count_allowed(second.find(token)) == 1
+
+
+async def test_a_cancelled_request_leaves_nothing_behind(store_url):
+    async with open_servers(store_url) as (first, second, create_token):
+        token = await create_token("ci", max_concurrent=1)
+        one, other = first.find(token), second.find(token)
+
+        async def call() -> None:
+            async with other.slot():
+                raise AssertionError
+
+        async with one.slot():
+            waiting = asyncio.create_task(call())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        assert await count_allowed(other, one) == 2
+
+
+async def test_without_shared_limits_each_server_counts_for_itself():
+    tenants = {"acme": CallAllowance(holder="The tenant 'acme'", per_minute=1.0)}
+    async with open_servers("sqlite://", tenants, ConcurrencyConfig()) as (first, second, create_token):
+        token = await create_token("ci", max_concurrent=1, tenant="acme")
+        async with first.find(token).slot(), second.find(token).slot():
+            with pytest.raises(Rejected, match="This token has 1 calls running"):
+                async with first.find(token).slot():
+                    pass
+        with pytest.raises(Rejected, match="The tenant 'acme' may make 1 calls a minute"):
+            async with first.find(token).slot():
+                pass
