@@ -130,8 +130,10 @@ class FleetCallLimit:
             return
         if calls > self._rate:
             raise _too_many_a_minute(self._allowance, 60, calls)
-        outcomes = await asyncio.gather(*(self._start_one() for _ in range(calls)), return_exceptions=True)
-        for outcome in outcomes:
+        while calls and (slot := self._controller.try_acquire_separately(self._rate_bucket)) is not None:
+            self._controller.release(slot)
+            calls -= 1
+        for outcome in await asyncio.gather(*(self._start_one() for _ in range(calls)), return_exceptions=True):
             if isinstance(outcome, Rejected):
                 seconds = int(outcome.details.get("retry_after", SLOT_TIMEOUT)) + 1
                 raise _too_many_a_minute(self._allowance, seconds, None) from None
