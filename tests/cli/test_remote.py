@@ -88,4 +88,6 @@ def test_mistakes_are_explained(tmp_path: Path, server: RunningServer, elsewhere
     assert without.returncode == 2 and "FERRULE_TOKEN" in without.stderr
     nobody = Elsewhere(tmp_path, f"http://127.0.0.1:{free_port()}", None).run("tools", "list")
     assert nobody.returncode == 10 and "cannot be reached" in nobody.stderr
+    incomplete = Elsewhere(tmp_path, "localhost:8321", None).run("tools", "list")
+    assert incomplete.returncode == 2 and "write it as http://localhost:8321" in incomplete.stderr
     assert "Traceback" not in without.stderr + nobody.stderr

@@ -4,10 +4,12 @@ import configparser
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +238,15 @@ def test_a_wrong_internal_url_is_explained(tmp_path: Path) -> None:
     project = Project(tmp_path, more='[server]\ninternal_url = "10.0.0.5:8321/mcp"\n')
     done = project.ferrule("serve")
     assert done.returncode != 0 and "host and port, such as http://10.0.0.5:8321" in done.stderr, done.stderr
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        busy = project.ferrule("serve", "--port", str(other.getsockname()[1]))
+    missing = project.ferrule("serve", "--tls-certificate", "missing.pem")
+    wrong = project.ferrule("serve", "--tls-certificate", "ferrule.toml")
+    assert busy.returncode == 2 and "Address already in use. Choose another" in busy.stderr
+    assert missing.returncode == 2 and "There is no file missing.pem" in missing.stderr
+    assert wrong.returncode == 2 and "cannot be used as certificate" in wrong.stderr
+    assert "serving on" not in busy.stderr + missing.stderr + wrong.stderr

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from ferrule.cli.trust import accept_server
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool
 from ferrule.errors import CallError, FerruleError, LoadError, SetupError
-from ferrule.kinds.mcp.config import McpServerConfig, read_server_config
+from ferrule.kinds.mcp.config import SERVING_VARIABLE, McpServerConfig, read_server_config
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.mcp_json import (
     ImportedServer,
@@ -77,6 +77,12 @@ def add_server(
         url = program[0]
     elif program:
         command, arg = program[0], program[1:]
+    if not (command or url):
+        fail(
+            f"What is the server {name!r}? Write its program: ferrule mcp add {name} -- PROGRAM ARGUMENTS; or its "
+            f"address: ferrule mcp add {name} https://…",
+            code=EXIT_USAGE,
+        )
     try:
         options: dict[str, Any] = {
             "type": kind,
@@ -88,6 +94,7 @@ def add_server(
             "headers": parse_pairs([re.sub(r"^([\w-]+):\s*", r"\1=", each) for each in header or ()], "--header"),
             "timeout": timeout,
         }
+        _check_headers(options["headers"])
         entry = {key: value for key, value in options.items() if value}
         config = read_server_config(entry, folder=file.absolute().parent)
         write_server(file, name, entry, replace=force)
@@ -98,6 +105,16 @@ def add_server(
         printing.print_json({"name": name, "file": str(file), "server": entry})
     else:
         echo(f"added {name} to {file}\nTry it with: ferrule mcp test {shlex.quote(name)}")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """SetupError for a header without its value, which a shell makes of a variable that is not set."""
+    for name, value in headers.items():
+        if value.strip() in ("", "Bearer", "Basic", "Token"):
+            raise SetupError(
+                f"The header {name} has no value. To have a variable filled in when the server is used, write it in "
+                f"single quotes: --header '{name}: Bearer ${{VARIABLE}}'"
+            )
 
 
 @mcp_app.command("remove")
@@ -189,6 +206,7 @@ def serve(
             os.chdir(folder)
         except OSError as error:
             fail(f"The folder {folder} cannot be used: {error.strerror}.", code=EXIT_USAGE)
+    _refuse_to_serve_itself(file)
 
     async def command() -> None:
         options: dict[str, Any] = {"tools": tools, "search": search, "plain_names": plain_names}
@@ -204,6 +222,19 @@ def serve(
             await server.serve_stdio()
 
     run(command())
+
+
+def _refuse_to_serve_itself(file: Path | None) -> None:
+    """End this process if it was started by one that serves the same: each would start the next one."""
+    served = os.environ.get(SERVING_VARIABLE, "").split(os.pathsep)
+    place = str(Path.cwd() if file is None else file.absolute())
+    if place in served:
+        fail(
+            f"{place} is served already by the Ferrule that has started this one. Remove the entry that starts "
+            "`ferrule mcp serve` from its mcp.json.",
+            code=EXIT_USAGE,
+        )
+    os.environ[SERVING_VARIABLE] = os.pathsep.join([*filter(None, served), place])
 
 
 @mcp_app.command("list")

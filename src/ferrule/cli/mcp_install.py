@@ -23,7 +23,7 @@ from ferrule.cli.session import EXIT_USAGE, Session, fail
 from ferrule.cli.terminal import echo
 from ferrule.core.names import did_you_mean
 from ferrule.errors import FerruleError, LoadError
-from ferrule.kinds.mcp.mcp_json import settings_folder, write_server
+from ferrule.kinds.mcp.mcp_json import read_servers_file, settings_folder, write_server
 from ferrule.store.location import atomic_write
 
 __all__ = ["mcp_app"]
@@ -111,7 +111,25 @@ def install(
         )
         return
     text = _format_toml(name, entry).strip() if target.is_toml else json.dumps({target.key: {name: entry}}, indent=2)
-    echo(f"{path}\n{text}" if dry_run else f"added {name} to {path}\nRestart {target.title} to use it.")
+    if dry_run:
+        echo(f"{path}\n{text}")
+        return
+    echo(f"added {name} to {path}")
+    if both := _find_servers_of_both(path, file, target):
+        echo(f"{', '.join(both)}: now behind Ferrule too; remove them from {path}")
+    echo(f"Restart {target.title} to use it.")
+
+
+def _find_servers_of_both(path: Path, file: Path | None, target: ClientFile) -> list[str]:
+    """The servers that the client would have twice: its own entry, and through Ferrule."""
+    own_file = DEFAULT_FILE if file is None else file
+    if target.is_toml or not own_file.is_file():
+        return []
+    try:
+        names, own_names = (read_servers_file(each).servers for each in (path, own_file))
+    except LoadError:
+        return []
+    return [name for name in names if name in own_names]
 
 
 def _make_entry(session: Session, file: Path | None, options: list[str]) -> dict[str, Any]:

@@ -92,7 +92,9 @@ class RemoteServer:
     def _explain_errors(self) -> Iterator[None]:
         try:
             yield
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+            fail(f"{self.url!r} is not the address of a server: write it as http://localhost:8321.", code=EXIT_USAGE)
+        except httpx.TransportError as error:
             fail(f"{self.url} cannot be reached: {error}. Is `ferrule serve` running there?", code=EXIT_UNREACHABLE)
 
     def _read(self, response: httpx.Response, accept: Sequence[int] = ()) -> Any:

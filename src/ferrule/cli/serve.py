@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import ssl
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -72,6 +73,8 @@ def serve(
         accepted = session.accepted_servers
         options |= {"accepted_servers": None if accepted is None else sorted(accepted)}
         options |= {"log_format": log_format, "log_level": log_level}
+        _check_certificate(tls_certificate, tls_key)
+        _check_port(host, port)
         workers = workers or section.workers
         is_reachable = workers == 1 and tls_certificate is None
         options |= {"listens_at": _find_own_url(host, port) if is_reachable else None, "workers": workers}
@@ -198,6 +201,36 @@ def require_server_extra() -> None:
     except ImportError as error:
         raise MissingExtra(str(error.name), "server") from None
     del fastapi, uvicorn
+
+
+def _check_certificate(certificate: Path | None, key: Path | None) -> None:
+    if certificate is None:
+        if key is not None:
+            raise SetupError("--tls-key needs --tls-certificate.")
+        return
+    for file in filter(None, (certificate, key)):
+        if not file.is_file():
+            raise SetupError(f"There is no file {file}.")
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        raise SetupError(
+            f"{certificate} cannot be used as certificate{' with this key' if key else ''}: {error}"
+        ) from None
+
+
+def _check_port(host: str, port: int) -> None:
+    """SetupError if the server could not listen there, before it says that it does."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise SetupError(
+            f"The server cannot listen on {_host_in_url(host)}:{port}: {error.strerror}. Choose another address with "
+            "--host and --port, or end the program that uses this one."
+        ) from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -350,7 +350,8 @@ def _read_call(body: bytes) -> CallRequest:
         return CallRequest.model_validate(values)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()[:5])
-        raise Problem(422, f"The request is not valid: {problems}.") from None
+        hint = "" if isinstance(values, dict) and "arguments" in values else ' Write {"arguments": {…}}.'
+        raise Problem(422, f"The request is not valid: {problems}.{hint}") from None
 
 
 async def _execute(

@@ -141,6 +141,30 @@ def test_a_server_is_added_as_in_claude_code():
     assert both.exit_code == 2 and "not both" in both.output
 
 
+def test_adding_says_what_is_missing():
+    missing = run("add", "time")
+    assert missing.exit_code == 2 and "ferrule mcp add time -- PROGRAM ARGUMENTS" in missing.output
+    empty = run("add", "web", "https://x/mcp", "--header", "Authorization: Bearer ")  # of a variable that is not set
+    assert empty.exit_code == 2 and "single quotes" in empty.output and not Path("mcp.json").exists()
+
+
+def test_ferrule_is_not_behind_itself(tmp_path: Path):
+    run("add", "time", "--", "uvx", "mcp-server-time")
+    cursor = tmp_path / ".cursor" / "mcp.json"
+    cursor.parent.mkdir()
+    cursor.write_text('{"mcpServers": {"time": {"command": "uvx"}, "other": {"command": "x"}}}')
+    assert "\ntime: now behind Ferrule too; remove them from" in run("install", "cursor").output
+    outcomes = {each["name"]: each["outcome"] for each in json.loads(run("import", "--json").stdout)["servers"]}
+    assert outcomes == {"time": "skipped", "other": "added", "ferrule": "skipped"}
+    assert servers().keys() == {"time", "other"}
+    program = [sys.executable, "-m", "ferrule", "mcp", "serve", "--file", "mcp.json"]
+    environment = {**os.environ, "FERRULE_SERVING": str(Path("mcp.json").absolute())}  # as it passes it on
+    served = subprocess.run(
+        program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert served.returncode == 2 and "is served already" in served.stderr
+
+
 def test_a_server_is_disabled_enabled_and_removed():
     Path("mcp.json").write_text('{"mcpServers": {"a": {"command": "x", "note": 1}, "b": {"command": "y"}}, "other": 1}')
     assert run("disable", "a").exit_code == 0 and servers()["a"] == {"command": "x", "note": 1, "disabled": True}

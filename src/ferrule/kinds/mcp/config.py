@@ -33,8 +33,10 @@ MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
 START_TIMEOUT: Final = 60.0
 """Seconds a server has to start: `npx` and `uvx` may have to download it first."""
 
+SERVING_VARIABLE: Final = "FERRULE_SERVING"
+"""The folders and files that a Ferrule and those that started it serve, so that none serves itself."""
 _INHERITED_VARIABLES: Final = frozenset(
-    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ", "TMPDIR"}
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ", "TMPDIR", SERVING_VARIABLE}
     # What programs that fetch something need on machines behind a proxy.
     | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"}

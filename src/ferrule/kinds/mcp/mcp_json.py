@@ -13,12 +13,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from ferrule.core.names import did_you_mean
 from ferrule.errors import LoadError, SpecError
-from ferrule.kinds.mcp.config import ENV_VARIABLE, find_literal_secrets, read_server_config
+from ferrule.kinds.mcp.config import ENV_VARIABLE, McpServerConfig, find_literal_secrets, read_server_config
 
 MAX_FILE_SIZE: Final = 64 * 1024 * 1024
 _STRING = r'("(?:\\.|[^"\\\n])*")'
@@ -217,6 +218,8 @@ def _import_server(
     inputs: list[str] = []
     try:
         config = read_server_config(entry)
+        if starts_ferrule(config):
+            return ImportedServer(name=name, path=source, outcome="skipped", note="it is Ferrule itself")
         write_server(target, name, _convert_variables(entry, project, inputs), replace=replace)
     except (SpecError, LoadError) as error:
         return ImportedServer(name=name, path=source, outcome="bad", note=str(error))
@@ -226,6 +229,12 @@ def _import_server(
         notes.append(f"{target.name} now holds the value of {names}: do not share it, or write ${{VAR}} instead")
     outcome: Literal["added", "replaced"] = "replaced" if exists else "added"
     return ImportedServer(name=name, path=source, outcome=outcome, note="; ".join(notes))
+
+
+def starts_ferrule(config: McpServerConfig) -> bool:
+    """Whether an entry starts `ferrule mcp serve`, as `ferrule mcp install` writes it: it would serve itself."""
+    words = [Path(config.command or "").stem, *config.args]
+    return "ferrule" in words and any(pair == ("mcp", "serve") for pair in pairwise(words))
 
 
 def _convert_variables(value: Any, project: Path, inputs: list[str]) -> Any:
