@@ -40,7 +40,7 @@ def make_library(store_url: str | None, *budgets: Budget, prices: PriceList = PR
     return library
 
 
-STAGES = {
+STAGES: dict[str, tuple[float, list[Any], list[Any]]] = {
     "planning": (0.1, [], [SUM, "It is 3."]),
     "filling in": (1.01, [INCOMPLETE], [FILLED, "THREE"]),
     "reasoning": (1.01, [THOUGHT], ["three", "It is three."]),

@@ -253,8 +253,8 @@ class Orchestrator:
         cached = await self._cache.get(key)
         lookup = time.perf_counter() - started
         if cached is not None:
-            nothing_spent = {"usage": Usage(), "model_cost": 0.0, "tool_cost": 0.0}
-            return replace(cached, cached=True, timings={"cache": lookup}, **nothing_spent)
+            timings = {"cache": lookup}
+            return replace(cached, cached=True, usage=Usage(), model_cost=0.0, tool_cost=0.0, timings=timings)
         result = await self._run_shared(key, request, listener)
         return replace(result, timings={"cache": lookup, **result.timings})
 
