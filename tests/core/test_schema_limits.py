@@ -86,7 +86,7 @@ def test_dependencies_of_both_drafts_count():
     levels = {
         str(level): {"dependencies": {name: {"$ref": f"#/$defs/{level + 1}"} for name in "abcd"}} for level in range(9)
     }
-    schema = {"$ref": "#/$defs/0", "$defs": {**levels, "9": {}}, "dependentSchemas": {"a": {}}}
+    schema: dict[str, Any] = {"$ref": "#/$defs/0", "$defs": {**levels, "9": {}}, "dependentSchemas": {"a": {}}}
     schema["$defs"] = {name: {**inner, "dependentSchemas": {"a": {}}} for name, inner in schema["$defs"].items()}
     with pytest.raises(SpecError, match="too costly"):
         estimate_cost(schema)

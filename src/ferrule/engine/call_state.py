@@ -457,11 +457,11 @@ class CallLog:
             return _recordable_params(call)
         if not isinstance(params, Mapping):
             return copy_json(params)
-        known = (*_secrets_of(call), *self._store.find_known_secrets(call.context.conversation_id, params))
-        if not (secret_names or known):
+        known_secrets = (*_secrets_of(call), *self._store.find_known_secrets(call.context.conversation_id, params))
+        if not (secret_names or known_secrets):
             return copy_json(params)
         redaction = self._store.redaction
-        secrets = merge_secrets(known, redaction.find_secrets(params, secret_names))
+        secrets = merge_secrets(known_secrets, redaction.find_secrets(params, secret_names))
         return redaction.redact_params(params, secret_names, secrets)
 
     def _emit(

@@ -210,8 +210,8 @@ class ToolKnowledgeStore:
 
     def _add_secrets_of_run(self, record: ToolCallRecord, *values: Any) -> None:
         """Let values that are known to be secret by earlier calls of the run be removed from the record too."""
-        if self._run_secrets and (known := self.find_known_secrets(record.conversation_id, *values)):
-            record.secrets = merge_secrets(record.secrets, known)
+        if self._run_secrets and (known_secrets := self.find_known_secrets(record.conversation_id, *values)):
+            record.secrets = merge_secrets(record.secrets, known_secrets)
 
     def find_known_secrets(self, run_id: str | None, *values: Any) -> tuple[str, ...]:
         """The secrets of a run that values contain."""

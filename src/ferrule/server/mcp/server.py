@@ -349,13 +349,15 @@ async def execute_named(
     """Call what a client names: a tool, or one of its actions by the name for models."""
     engine = library.engine
     permissions = engine.permissions(context.principal, context.policy)
-    found = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
-    if found is None:  # a server that is being discovered may list it
+    permitted_action = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
+    if permitted_action is None:  # a server that is being discovered may list it
         await engine.wait_for_discovery(name)
-        found = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
-    if found is None:  # the engine says so, with the same words for what is missing and for what the client may not see
+        permitted_action = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
+    if (
+        permitted_action is None
+    ):  # the engine says so, with the same words for what is missing and for what the client may not see
         return await engine.execute(name, arguments, context, action=action)
-    tool, capability = found
+    tool, capability = permitted_action
     # With its action: without one the hub would also try other tools' actions of that name, which are not offered.
     return await library.execute(tool.id, arguments, context, action=capability.name, on_progress=on_progress)
 
