@@ -9,7 +9,7 @@ from typing import Any
 import ferrule_tools
 from ferrule.core.spec import Effects, JsonSchema, Tool, ToolCapability, ToolParameter, parse_parameters
 from ferrule.engine import ToolEngine
-from ferrule.engine.plugins import ToolPlugins, ToolSetup
+from ferrule.engine.plugins import PluginContext, ToolPlugins
 from ferrule.kinds.loading import DirectorySource
 
 PAGE = Path(__file__).parents[1] / "docs/bundled-tools.md"
@@ -55,7 +55,7 @@ def page() -> str:
     if loaded.errors:
         sys.exit("\n".join(map(str, loaded.errors)))
     engine = ToolEngine()
-    engine.use_plugins(ToolPlugins(ToolSetup(engine=engine, environ={})))
+    engine.use_plugins(ToolPlugins(PluginContext(engine=engine, environ={})))
     tools = {tool.id: tool for tool in (*loaded.tools, *engine.registry)}
     listed = [name for _, names in SECTIONS.values() for name in names]
     if sorted(listed) != sorted(tools):

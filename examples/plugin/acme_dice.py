@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ferrule import Policy, Rule, tool
-from ferrule.engine.plugins import ToolSetup
+from ferrule.engine.plugins import PluginContext
 
 
 class DiceConfig(BaseModel):
@@ -18,9 +18,9 @@ class DiceConfig(BaseModel):
     sides: int = Field(default=6, ge=2)
 
 
-def build(setup: ToolSetup) -> list[Any]:
+def build(context: PluginContext) -> list[Any]:
     """Called when `roll_dice` is needed: returns the tools with the settings of this project."""
-    config = setup.config("roll_dice", DiceConfig)
+    config = context.config("roll_dice", DiceConfig)
 
     @tool(tags=["random"])
     async def roll_dice(count: int = 1) -> list[int]:

@@ -30,7 +30,7 @@ from ferrule.core.permission import CallPolicy, EffectTier, Verdict
 from ferrule.core.prices import ModelPrice, PriceList
 from ferrule.core.settings import SettingsOrigin, read_item, read_section
 from ferrule.engine import ToolEngine, ToolEngineConfig
-from ferrule.engine.plugins import ToolPlugins, ToolSetup, find_plugin_entries
+from ferrule.engine.plugins import PluginContext, ToolPlugins, find_plugin_entries
 from ferrule.errors import LoadError, SetupError
 from ferrule.http.guard import AddressGuard
 from ferrule.hub import HubConfig
@@ -361,12 +361,12 @@ class FerruleConfig:
         url = self.store.url
         return self.root / url.removeprefix("sqlite:///") if url is not None and url.startswith("sqlite:///") else None
 
-    def tool_setup(self, engine: ToolEngine) -> ToolSetup:
+    def tool_setup(self, engine: ToolEngine) -> PluginContext:
         """What plugins can use to set up their tools."""
         config = self.engine_config
         protected = [config.tools_directory, *config.skills_directories, *(entry.source for entry in config.openapi)]
         secret = [FILE_NAME, *([config.mcp_file] if config.mcp_file else ()), *engine.store.location.files]
-        return ToolSetup(
+        return PluginContext(
             engine=engine,
             root=self.root,
             workspace=self.tools.workspace,

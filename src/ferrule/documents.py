@@ -46,7 +46,7 @@ from ferrule.library.library import RegistrationResult, UnifiedToolLibrary
 from ferrule.memory.context import ExecutionContext
 from ferrule.models.choose import choose_model
 from ferrule.models.offline import OfflineModel
-from ferrule.texts.descriptions import description_texts
+from ferrule.texts.description_labels import description_texts
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import TOOL_REQUIREMENTS, TOOL_SELECTION
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, PlanStep, resolve_references

@@ -221,7 +221,7 @@ class HistoryReplay:
                 result.refused += 1
                 return
             result.approvals += 1
-        if self._rules.memory and call.conversation_id is not None and _is_agent(call):
+        if self._rules.memory and call.conversation_id is not None and _is_agent_call(call):
             key = hash((call.conversation_id, call.tool_name, call.action, call.params))
             if key in self._failures:
                 result.prevented += 1
@@ -277,7 +277,7 @@ class HistoryReplay:
         return decision.verdict
 
 
-def _is_agent(call: RecordedCall) -> bool:
+def _is_agent_call(call: RecordedCall) -> bool:
     return (call.principal or "").startswith("agent:")
 
 

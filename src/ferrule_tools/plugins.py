@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ferrule.core.spec import Tool
-from ferrule.engine.plugins import ToolSetup
+from ferrule.engine.plugins import PluginContext
 
 if TYPE_CHECKING:
     from ferrule_tools.files import Workspace
@@ -19,102 +19,103 @@ if TYPE_CHECKING:
 NO_WORKSPACE: Final = 'a folder to work in: set [tools] workspace = "." in ferrule.toml'
 
 
-def files(setup: ToolSetup) -> list[Tool]:
+def files(context: PluginContext) -> list[Tool]:
     """`file_processor`, `list_workspace_files` and `search_files`."""
     from ferrule_tools.files import workspace_tools
 
-    return _with_workspace(setup, workspace_tools(_make_workspace(setup)))
+    return _with_workspace(context, workspace_tools(_make_workspace(context)))
 
 
-def data_analyzer(setup: ToolSetup) -> list[Tool]:
+def data_analyzer(context: PluginContext) -> list[Tool]:
     from ferrule_tools.data import DataAnalyzerConfig, data_analyzer_tools
 
-    config = setup.config("data_analyzer", DataAnalyzerConfig)
-    return _with_workspace(setup, data_analyzer_tools(config, root=_make_workspace(setup)))
+    config = context.config("data_analyzer", DataAnalyzerConfig)
+    return _with_workspace(context, data_analyzer_tools(config, root=_make_workspace(context)))
 
 
-def database_query(setup: ToolSetup) -> list[Tool]:
+def database_query(context: PluginContext) -> list[Tool]:
     from ferrule_tools.database import DatabaseQueryConfig, database_query_tools
 
-    config = setup.config("database_query", DatabaseQueryConfig)
-    return database_query_tools(config, root=setup.root, environ=setup.environ)
+    config = context.config("database_query", DatabaseQueryConfig)
+    return database_query_tools(config, root=context.root, environ=context.environ)
 
 
-def search_web(setup: ToolSetup) -> list[Tool]:
+def search_web(context: PluginContext) -> list[Tool]:
     """`search_web` and `advanced_web_search`."""
     from ferrule_tools.web.search_results import SearchConfig
     from ferrule_tools.web.search_web import search_tools
 
-    config = setup.config("search_web", SearchConfig)
-    return search_tools(config, guard=setup.engine.address_guard, environ=setup.environ)
+    config = context.config("search_web", SearchConfig)
+    return search_tools(config, guard=context.engine.address_guard, environ=context.environ)
 
 
-def web_scraper(setup: ToolSetup) -> list[Tool]:
+def web_scraper(context: PluginContext) -> list[Tool]:
     from ferrule_tools.web.web_scraper import ScraperConfig, scraper_tools
 
-    return scraper_tools(setup.config("web_scraper", ScraperConfig), guard=setup.engine.address_guard)
+    return scraper_tools(context.config("web_scraper", ScraperConfig), guard=context.engine.address_guard)
 
 
-def api_caller(setup: ToolSetup) -> list[Tool]:
+def api_caller(context: PluginContext) -> list[Tool]:
     from ferrule_tools.web.api_caller import ApiCallerConfig, api_tools
 
-    config = setup.config("api_caller", ApiCallerConfig)
-    return api_tools(config, guard=setup.engine.address_guard, environ=setup.environ)
+    config = context.config("api_caller", ApiCallerConfig)
+    return api_tools(config, guard=context.engine.address_guard, environ=context.environ)
 
 
-def browser_navigator(setup: ToolSetup) -> list[Tool]:
+def browser_navigator(context: PluginContext) -> list[Tool]:
     from ferrule_tools.browser import BrowserConfig, browser_tools
 
-    config = setup.config("browser_navigator", BrowserConfig)
-    return browser_tools(config, guard=setup.engine.address_guard, environ=setup.environ)
+    config = context.config("browser_navigator", BrowserConfig)
+    return browser_tools(config, guard=context.engine.address_guard, environ=context.environ)
 
 
-def python_executor(setup: ToolSetup) -> list[Tool]:
+def python_executor(context: PluginContext) -> list[Tool]:
     from ferrule_tools.python import PythonExecutorConfig, python_executor_tools
 
-    setup.engine.load_plugins()  # its scripts may call any tool
-    return python_executor_tools(setup.config("python_executor", PythonExecutorConfig), engine=setup.engine)
+    context.engine.load_plugins()  # its scripts may call any tool
+    return python_executor_tools(context.config("python_executor", PythonExecutorConfig), engine=context.engine)
 
 
-def notify(setup: ToolSetup) -> list[Tool]:
+def notify(context: PluginContext) -> list[Tool]:
     from ferrule_tools.notify import NotifyConfig, notify_tools
 
-    config = setup.config("notify", NotifyConfig)
-    return notify_tools(config, root=setup.root, guard=setup.engine.address_guard, environ=setup.environ)
+    config = context.config("notify", NotifyConfig)
+    return notify_tools(config, root=context.root, guard=context.engine.address_guard, environ=context.environ)
 
 
-def models(setup: ToolSetup) -> list[Tool]:
+def models(context: PluginContext) -> list[Tool]:
     """`ask_model` and `summarize`."""
     from ferrule_tools.ai import AskModelConfig, SummarizeConfig, ai_tools
 
-    ask_model = setup.config("ask_model", AskModelConfig)
+    ask_model = context.config("ask_model", AskModelConfig)
     if ask_model.model is None:
-        ask_model = replace(ask_model, model=setup.default_model)
-    return ai_tools(ask_model, setup.config("summarize", SummarizeConfig), environ=setup.environ)
+        ask_model = replace(ask_model, model=context.default_model)
+    return ai_tools(ask_model, context.config("summarize", SummarizeConfig), environ=context.environ)
 
 
-def _workspace_of(setup: ToolSetup) -> Path:
-    return setup.root / (setup.workspace or "")
+def _workspace_of(context: PluginContext) -> Path:
+    return context.root / (context.workspace or "")
 
 
-def _with_workspace(setup: ToolSetup, tools: list[Tool]) -> list[Tool]:
-    if setup.workspace is None:
+def _with_workspace(context: PluginContext, tools: list[Tool]) -> list[Tool]:
+    if context.workspace is None:
         return [replace(tool, needs=NO_WORKSPACE) for tool in tools]
-    if not _workspace_of(setup).is_dir():
+    if not _workspace_of(context).is_dir():
         needs = (
-            f"the folder {setup.workspace!r}, which is the [tools] workspace of ferrule.toml and does not exist. "
+            f"the folder {context.workspace!r}, which is the [tools] workspace of ferrule.toml and does not exist. "
             "Make it"
         )
         return [replace(tool, needs=needs) for tool in tools]
     return tools
 
 
-def _make_workspace(setup: ToolSetup) -> Workspace:
+def _make_workspace(context: PluginContext) -> Workspace:
     """The workspace, from which the project's own files and its store are kept out."""
     from ferrule_tools.files import PROTECTED, SECRET, Workspace
 
-    protected = PROTECTED if setup.protected_paths is None else setup.protected_paths
-    secret = SECRET if setup.secret_paths is None else setup.secret_paths
-    return Workspace.at(_workspace_of(setup), protected, secret).with_paths(
-        secret=[setup.root / path for path in setup.secret], protected=[setup.root / path for path in setup.protected]
+    protected = PROTECTED if context.protected_paths is None else context.protected_paths
+    secret = SECRET if context.secret_paths is None else context.secret_paths
+    return Workspace.at(_workspace_of(context), protected, secret).with_paths(
+        secret=[context.root / path for path in context.secret],
+        protected=[context.root / path for path in context.protected],
     )

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ferrule.cli.elicitation import terminal_elicitation
+from ferrule.cli.folder_trust import trust_folder
 from ferrule.cli.project import read_project
 from ferrule.cli.terminal import show_control_characters
-from ferrule.cli.trust import trust_folder
 from ferrule.core.elicitation import Elicitation
 from tests.cli.test_cli import environment, ferrule
 

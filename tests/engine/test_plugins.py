@@ -14,7 +14,7 @@ from uv import find_uv_bin
 from ferrule import ToolEngine, ToolEngineConfig, UnifiedToolLibrary, tool
 from ferrule.config import FerruleConfig
 from ferrule.engine import plugins
-from ferrule.engine.plugins import ToolPlugins, ToolSetup
+from ferrule.engine.plugins import PluginContext, ToolPlugins
 from ferrule.errors import SetupError
 from ferrule.policy.policy import load_policy
 
@@ -64,7 +64,7 @@ def entries_of(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
 BUILT: list[str] = []
 
 
-def build_first(setup: ToolSetup) -> list[Any]:
+def build_first(context: PluginContext) -> list[Any]:
     BUILT.append("first")
 
     async def first() -> str:
@@ -74,7 +74,7 @@ def build_first(setup: ToolSetup) -> list[Any]:
     return [first]
 
 
-def build_pair(setup: ToolSetup) -> list[Any]:
+def build_pair(context: PluginContext) -> list[Any]:
     BUILT.append("pair")
 
     @tool(dependencies=["first"])
@@ -89,7 +89,7 @@ def build_pair(setup: ToolSetup) -> list[Any]:
     return [first_half, second_half]
 
 
-def build_broken(setup: ToolSetup) -> list[Any]:
+def build_broken(context: PluginContext) -> list[Any]:
     raise RuntimeError("no licence")
 
 
@@ -119,7 +119,7 @@ def test_what_a_tool_depends_on_is_loaded_with_it(monkeypatch: pytest.MonkeyPatc
 def test_a_plugin_that_fails_is_reported_and_the_others_work(monkeypatch: pytest.MonkeyPatch):
     entries_of(monkeypatch, broken=f"{HERE}:build_broken", first=f"{HERE}:build_first", missing="no_such_package:build")
     engine = ToolEngine(ToolEngineConfig(builtin_tools=False))
-    engine.use_plugins(ToolPlugins(ToolSetup(engine=engine)))
+    engine.use_plugins(ToolPlugins(PluginContext(engine=engine)))
     assert engine.registry.get("first") is not None
     broken, missing = map(str, engine.load_errors)
     assert "no licence" in broken and "no_such_package" in missing

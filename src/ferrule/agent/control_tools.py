@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from ferrule.core.call import ToolExecutionContext
 from ferrule.core.elicitation import Elicitation, OnElicit
 from ferrule.core.spec import Tool
-from ferrule.engine.plugins import ToolSetup
+from ferrule.engine.plugins import PluginContext
 from ferrule.errors import Refuse
 from ferrule.kinds.function.tools import tool_of
 from ferrule.memory.conversation import DEFAULT_CONVERSATION, ConversationMemory, Turn
@@ -89,9 +89,9 @@ def conversation_tools(store: ToolKnowledgeStore, ask: OnElicit | None) -> list[
     ]
 
 
-def plugin(setup: ToolSetup) -> list[Tool]:
+def plugin(context: PluginContext) -> list[Tool]:
     """The conversation tools, for the entry point group `ferrule.tools`."""
-    return conversation_tools(setup.engine.store, setup.engine.on_elicit)
+    return conversation_tools(context.engine.store, context.engine.on_elicit)
 
 
 def _make_control_tool(function: Callable[..., Any], examples: list[dict[str, Any]], description: str = "") -> Tool:

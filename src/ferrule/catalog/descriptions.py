@@ -15,7 +15,7 @@ from ferrule.core.content import as_text, copy_json
 from ferrule.core.json_schema import allowed_types, properties_of, read_list_keyword, required_names, resolve_schema
 from ferrule.core.names import model_name
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, ToolSpec
-from ferrule.texts.descriptions import DescriptionTexts, description_texts
+from ferrule.texts.description_labels import DescriptionTexts, description_texts
 from ferrule.texts.shorten import estimate_tokens, first_sentence, single_line
 
 SEPARATOR = "\n" + "=" * 80 + "\n"

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
+from ferrule.cli.folder_trust import accept_server
 from ferrule.cli.options import AsJson
 from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs, run
 from ferrule.cli.terminal import echo, print_error
-from ferrule.cli.trust import accept_server
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool
 from ferrule.errors import CallError, FerruleError, LoadError, SetupError
@@ -30,7 +30,7 @@ from ferrule.kinds.mcp.mcp_json import (
     import_servers,
     write_server,
 )
-from ferrule.kinds.mcp.servers import McpFile
+from ferrule.kinds.mcp.servers import McpFileSource
 from ferrule.store.redaction import Redaction
 
 mcp_app = typer.Typer(help="Use the tools of MCP servers.", no_args_is_help=True)
@@ -241,7 +241,7 @@ def _refuse_to_serve_itself(file: Path | None) -> None:
 def list_servers(context: typer.Context, file: File = None, as_json: AsJson = False) -> None:
     """List the servers, with what they offered when they were last connected. Starts none."""
     file = choose_file(context, file)
-    report = McpFile(file).load()
+    report = McpFileSource(file).load()
     if as_json:
         servers, errors = map(_describe_server, report.tools), map(printing.problem_to_dict, report.errors)
         printing.print_json({"servers": list(servers), "errors": list(errors)})
@@ -276,7 +276,7 @@ def test_server(
         executor = McpExecutor()
         try:
             started = time.perf_counter()
-            report = await McpFile(file).discover(executor, [tool], timeout)
+            report = await McpFileSource(file).discover(executor, [tool], timeout)
             for error in report.errors:
                 raise error
             connected = time.perf_counter() - started
@@ -346,14 +346,14 @@ def import_from_others(
 
 def _accept_imported(context: typer.Context, file: Path, names: list[str]) -> None:
     """Servers that the user has just taken over need no further question."""
-    tools = {tool.id: tool.target for tool in McpFile(file).load().tools} if names else {}
+    tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools} if names else {}
     for name in names:
         if isinstance(config := tools.get(name), McpServerConfig):
             accept_server(_project_folder(context, file), name, config)
 
 
 def find_server(file: Path, name: str) -> Tool:
-    report = McpFile(file).load()
+    report = McpFileSource(file).load()
     tools = {tool.id: tool for tool in report.tools}
     if name not in tools:
         for error in report.errors:

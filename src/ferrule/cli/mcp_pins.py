@@ -26,7 +26,7 @@ from ferrule.kinds.mcp.pins import (
     read_pins,
     write_pins,
 )
-from ferrule.kinds.mcp.servers import McpFile
+from ferrule.kinds.mcp.servers import McpFileSource
 from ferrule.store import ToolKnowledgeStore
 
 __all__ = ["mcp_app"]
@@ -127,7 +127,7 @@ def _compare(
 ) -> tuple[list[_Comparison], list[LoadError]]:
     """Connect to servers and compare them; with `accepts`, accept what has this name, or everything."""
     path = choose_file(context, file)
-    tools = [find_server(path, server)] if server is not None else list(McpFile(path).load().tools)
+    tools = [find_server(path, server)] if server is not None else list(McpFileSource(path).load().tools)
     for tool in tools if file is None else ():
         require_accepted(context, tool)
     session: Session = context.obj
@@ -136,7 +136,7 @@ def _compare(
         executor = McpExecutor()
         async with session.store() as store:
             try:
-                report = await McpFile(path).discover(executor, tools, timeout)
+                report = await McpFileSource(path).discover(executor, tools, timeout)
                 listed = [tool for tool in report.tools if executor.is_connected(tool.id)]
                 comparisons = [await _compare_server(store, tool) for tool in listed]
                 if accepts:

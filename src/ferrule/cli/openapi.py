@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
+from ferrule.cli.folder_trust import confirm
 from ferrule.cli.options import AsJson
 from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs
 from ferrule.cli.terminal import echo, print_error
-from ferrule.cli.trust import confirm
 from ferrule.core.spec import Tool
 from ferrule.errors import FerruleError, LoadError
 from ferrule.http.client import format_url

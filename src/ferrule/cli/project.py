@@ -13,16 +13,16 @@ from pathlib import Path
 
 from ferrule import __version__
 from ferrule.cli import printing
+from ferrule.cli.folder_trust import describe_contents, read_folder_trust, trust_folder
 from ferrule.cli.models import choose_for_project, explain_problem
 from ferrule.cli.session import Session, without_tool_sources
-from ferrule.cli.trust import describe_contents, read_folder_trust, trust_folder
 from ferrule.config import FILE_NAME, FerruleConfig, ServerSection
 from ferrule.core.spec import Limits, Tool, ToolCapability, ToolSpec
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import FerruleError, LoadError, SetupError
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.loading import DirectorySource, read_yaml_or_python_file
-from ferrule.kinds.mcp.servers import McpFile
+from ferrule.kinds.mcp.servers import McpFileSource
 from ferrule.kinds.openapi.source import OpenApiDocuments
 from ferrule.kinds.openapi.tool import read_openapi
 from ferrule.kinds.skill.directory import SkillsDirectory
@@ -193,7 +193,7 @@ def check_project(config: FerruleConfig) -> LoadReport:
         DirectorySource(settings.tools_directory).load(),
         OpenApiDocuments(settings.openapi, config.address_guard).load(),
         SkillsDirectory(*settings.skills_directories).load(),
-        *([McpFile(settings.mcp_file).load()] if settings.mcp_file is not None else ()),
+        *([McpFileSource(settings.mcp_file).load()] if settings.mcp_file is not None else ()),
     ]
     return LoadReport(
         tools=tuple(tool for report in reports for tool in report.tools),

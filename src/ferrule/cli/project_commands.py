@@ -9,11 +9,7 @@ from typing import Annotated
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.options import AsJson
-from ferrule.cli.project import make_project, read_project, run_checks
-from ferrule.cli.session import EXIT_USAGE, Session, fail, run
-from ferrule.cli.terminal import echo
-from ferrule.cli.trust import (
+from ferrule.cli.folder_trust import (
     delete_folder_trust,
     describe_contents,
     explain_untrusted,
@@ -21,6 +17,10 @@ from ferrule.cli.trust import (
     read_folder_trust,
     trust_folder,
 )
+from ferrule.cli.options import AsJson
+from ferrule.cli.project import make_project, read_project, run_checks
+from ferrule.cli.session import EXIT_USAGE, Session, fail, run
+from ferrule.cli.terminal import echo
 from ferrule.config import FerruleConfig
 from ferrule.errors import FerruleError, SetupError
 

@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TextIO, TypeVar
 
 import typer
 
+from ferrule.cli.folder_trust import FolderTrust, decide_trust, explain_untrusted
 from ferrule.cli.terminal import print_error
-from ferrule.cli.trust import FolderTrust, decide_trust, explain_untrusted
 from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.elicitation import OnElicit

@@ -111,7 +111,7 @@ class WorkChannel:
             future.set_result(reply)
 
 
-class WorkerService(Protocol):
+class WorkHandler(Protocol):
     """What a worker does; made on its node. Cancelling `run` ends the work before it returns."""
 
     async def run(self, payload: Any, channel: WorkChannel, /) -> Any: ...
@@ -119,7 +119,7 @@ class WorkerService(Protocol):
     async def aclose(self) -> None: ...
 
 
-ServiceFactory: TypeAlias = Callable[[], Awaitable[WorkerService]]
+ServiceFactory: TypeAlias = Callable[[], Awaitable[WorkHandler]]
 """Makes the service on the node: a function that the node can import, or one of `__main__`, which is copied."""
 
 
@@ -127,7 +127,7 @@ class WorkerActor:
     """The actor. Its methods are called by `RemoteWorker` only."""
 
     def __init__(self) -> None:
-        self._service: WorkerService | None = None
+        self._service: WorkHandler | None = None
         self._running: dict[int, tuple[asyncio.Task[None], WorkChannel]] = {}
         self._last_item = 0
         self._messages: deque[tuple[int, WorkerMessage]] = deque()

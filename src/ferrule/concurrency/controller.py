@@ -215,7 +215,7 @@ class ToolConcurrencyController:
 
     def reject_waiting(self) -> None:
         """Reject all calls that wait now, with the reason `closed`: for shutting down."""
-        for slot in self._scheduler.waiting_slots():
+        for slot in self._scheduler.list_waiting_slots():
             self._scheduler.reject(slot, CLOSED)
 
     def get_metrics(self) -> ConcurrencyMetrics:

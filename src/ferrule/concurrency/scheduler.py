@@ -281,12 +281,12 @@ class SlotScheduler:
                     best = head
         return best
 
-    def waiting_slots(self) -> list[Slot]:
+    def list_waiting_slots(self) -> list[Slot]:
         return [slot for queue in self.queues for slot in queue]
 
     def abandon(self) -> None:
         """The event loop is closed: no call here can be woken any more."""
-        for slot in (*self.waiting_slots(), *self.reclaiming):
+        for slot in (*self.list_waiting_slots(), *self.reclaiming):
             slot.state = RELEASED
         for queue in self.queues:
             queue.clear()

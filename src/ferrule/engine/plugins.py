@@ -5,7 +5,7 @@ An entry is named like the tool that it provides, so the tools are known without
     [project.entry-points."ferrule.tools"]
     weather = "acme_weather:build"
 
-Its value is a function that gets a `ToolSetup` and returns tools, or a tool itself: anything that `engine.register`
+Its value is a function that gets a `PluginContext` and returns tools, or a tool itself: anything that `engine.register`
 takes. A package is imported only when one of its tools is wanted.
 """
 
@@ -45,7 +45,7 @@ def _default_section(name: str, config_type: type[T]) -> T:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSetup:
+class PluginContext:
     """What a plugin can use to set up its tools."""
 
     engine: ToolEngine
@@ -74,9 +74,9 @@ class ToolSetup:
 class ToolPlugins:
     """The plugins of one engine, each of which is loaded at most once."""
 
-    def __init__(self, setup: ToolSetup, *, excluded: Collection[str] = ()) -> None:
+    def __init__(self, context: PluginContext, *, excluded: Collection[str] = ()) -> None:
         """`excluded` are names of tools that are not loaded."""
-        self._setup, self._excluded = setup, excluded
+        self._context, self._excluded = context, excluded
         self._loaded: set[str] = set()
         self.errors: list[LoadError] = []
 
@@ -104,9 +104,9 @@ class ToolPlugins:
     def _load_entry(self, entry: EntryPoint) -> list[Tool]:
         self._loaded.add(entry.value)
         try:
-            tools = _build_tools(entry.load(), self._setup)
+            tools = _build_tools(entry.load(), self._context)
             source = _source_of(entry) if any(tool.source == "tools" for tool in tools) else ""
-            return self._setup.engine.register(
+            return self._context.engine.register(
                 *(replace(tool, source=source) if tool.source == "tools" else tool for tool in tools)
             )
         except SetupError:  # a mistake in ferrule.toml, or two tools of one name
@@ -159,9 +159,9 @@ def find_plugin_entries() -> Sequence[EntryPoint]:
     return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
-def _build_tools(value: Any, setup: ToolSetup) -> list[Tool]:
+def _build_tools(value: Any, context: PluginContext) -> list[Tool]:
     if isinstance(value, FunctionType) and options_of(value) is None:  # not decorated with @tool
-        return collect_tools(list(value(setup)))
+        return collect_tools(list(value(context)))
     return collect_tools(value)
 
 

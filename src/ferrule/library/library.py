@@ -26,7 +26,7 @@ from ferrule.core.permission import LOCAL_USER, CallPolicy, Principal
 from ferrule.core.prices import PriceList
 from ferrule.core.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolCapability, ToolSpec, ToolType
 from ferrule.engine import ToolEngine, ToolEngineConfig
-from ferrule.engine.plugins import ToolPlugins, ToolSetup
+from ferrule.engine.plugins import PluginContext, ToolPlugins
 from ferrule.errors import CallError, SetupError
 from ferrule.hub import HubConfig, Synthesizer, ToolHub
 from ferrule.kinds.function.tools import make_tool_per_action, tool_of
@@ -135,7 +135,7 @@ class UnifiedToolLibrary:
         """Loaded by `initialize`; an engine that exists already brings its own."""
         self._bundled: set[str] = set()
         if engine is None and self.engine.config.builtin_tools:
-            self._plugins = ToolPlugins(ToolSetup(engine=self.engine), excluded=CONVERSATION_TOOLS)
+            self._plugins = ToolPlugins(PluginContext(engine=self.engine), excluded=CONVERSATION_TOOLS)
         self.hub = ToolHub(self.engine, model=model, config=hub)
         self.index = RegistryIndex(self.engine.registry, self.engine.store.vectors)
         self.descriptions = DescriptionEngine(self.engine.registry, self.index, language=language)

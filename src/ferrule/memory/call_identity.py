@@ -91,7 +91,7 @@ def identify_call(tool: Tool, capability: ToolCapability, params: Mapping[str, A
     )
 
 
-def normalize_text(text: str) -> str:
+def normalize_whitespace(text: str) -> str:
     """A text without differences in spaces and Unicode composition."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
@@ -113,7 +113,7 @@ def _normalize_value(value: Any, name: str) -> Any:
     if kind is str:
         if value.isascii() and (value.isidentifier() or is_space_significant(name)):
             return value
-        return unicodedata.normalize("NFC", value) if is_space_significant(name) else normalize_text(value)
+        return unicodedata.normalize("NFC", value) if is_space_significant(name) else normalize_whitespace(value)
     if kind is float:
         return int(value) if value.is_integer() else value
     if kind is dict:

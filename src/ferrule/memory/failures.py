@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ferrule.core.call import ToolExecutionResult
 from ferrule.errors import EXECUTOR_NOT_FOUND, PERMISSION_DENIED, REJECTED, TIMEOUT, TOOL_NOT_FOUND, VALIDATION_ERROR
-from ferrule.memory.call_identity import LOCATORS, CallIdentity, is_location, normalize_text
+from ferrule.memory.call_identity import LOCATORS, CallIdentity, is_location, normalize_whitespace
 
 # ---- classes of failures, and what may be done about each
 
@@ -334,7 +334,7 @@ def find_missing_value(params: Mapping[str, Any], error: str) -> tuple[str, str]
     if not mentioned:
         return None
     name, value = max(mentioned, key=lambda item: (item[0] in LOCATORS, len(item[1])))
-    return name, normalize_text(value)
+    return name, normalize_whitespace(value)
 
 
 def _location_parameters(params: Mapping[str, Any], missing: str) -> dict[str, Any]:

@@ -25,7 +25,14 @@ from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import Output, as_text
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, REJECTED, KnownFailure
-from ferrule.memory.call_identity import ADDRESSES, LOCATORS, CallIdentity, digest_output, identify_call, normalize_text
+from ferrule.memory.call_identity import (
+    ADDRESSES,
+    LOCATORS,
+    CallIdentity,
+    digest_output,
+    identify_call,
+    normalize_whitespace,
+)
 from ferrule.memory.failures import (
     MIN_MENTION_LENGTH,
     CallFailure,
@@ -239,7 +246,7 @@ class RunMemory:
         for name, value in params.items():
             if not isinstance(value, str):
                 continue
-            failure = self._missing.get((*identity.tool, name, normalize_text(value)))
+            failure = self._missing.get((*identity.tool, name, normalize_whitespace(value)))
             if failure is None or not self._still_fails(failure, identity):
                 continue
             # A locator cannot create what it points at; another parameter may be about to. An id may belong to another
@@ -345,7 +352,9 @@ class RunMemory:
     ) -> None:
         """A missing value may exist now: a call with it has succeeded, or a result contains it."""
         for name, value in params.items():
-            if isinstance(value, str) and (failure := self._missing.get((*identity.tool, name, normalize_text(value)))):
+            if isinstance(value, str) and (
+                failure := self._missing.get((*identity.tool, name, normalize_whitespace(value)))
+            ):
                 failure.may_retry = True
         output = ""
         for failure in self._missing.values():

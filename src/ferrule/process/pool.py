@@ -187,18 +187,18 @@ class WorkerPool:
     def _start_spare(self) -> None:
         with self._lock:
             if not self._idle and len(self._workers) < self._size:
-                self._make_idle(self._start_worker())
+                self._add_idle(self._start_worker())
 
     def _return_worker(self, worker: WorkerProcess) -> None:
         with self._lock:
             worker.calls += 1
             if worker.calls < self._calls_per_worker:
-                self._make_idle(worker)
+                self._add_idle(worker)
             else:
                 self._stop_worker(worker)
             self._schedule_cleanup()
 
-    def _make_idle(self, worker: WorkerProcess) -> None:
+    def _add_idle(self, worker: WorkerProcess) -> None:
         worker.idle_since = time.monotonic()
         self._idle.append(worker)
 

@@ -205,7 +205,7 @@ class Services:
         secrets = {
             text for names, arguments in arguments_of_calls for text in store.redaction.find_secrets(arguments, names)
         }
-        body = self._without_secrets(bytes(response.body).decode(), sorted(secrets, key=len, reverse=True))
+        body = self._redact_stored_response(bytes(response.body).decode(), sorted(secrets, key=len, reverse=True))
         await store.query(client_requests.complete_request, principal, key, response.status_code, body)
         return response
 
@@ -215,7 +215,7 @@ class Services:
         except ToolNotFound:
             return frozenset()
 
-    def _without_secrets(self, body: str, secrets: Sequence[str]) -> str:
+    def _redact_stored_response(self, body: str, secrets: Sequence[str]) -> str:
         """The body of a response without secrets, also those of the run that it is about."""
         store, content = self.library.engine.store, json.loads(body)
         cleaned = store.redaction.redact(content, tuple(secrets))

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ferrule.cli.app import app
+from ferrule.cli.folder_trust import delete_folder_trust, trust_folder
 from ferrule.cli.mcp_install import mcp_app
-from ferrule.cli.trust import delete_folder_trust, trust_folder
 from ferrule.config import FerruleConfig
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ferrule.core.spec import Effects, ToolCapability
 from ferrule.kinds.mcp.listing import ServerListing
-from ferrule.kinds.mcp.servers import McpFile
+from ferrule.kinds.mcp.servers import McpFileSource
 from tests.kinds.mcp.mcp_servers import RAW_SERVER, engine_for, executor_for, rough
 
 ROUGH = {"command": sys.executable, "args": [str(RAW_SERVER)]}
@@ -21,7 +21,7 @@ def test_a_file_is_loaded_without_starting_anything(tmp_path):
     path = write(
         tmp_path / "mcp.json", {"a": {"command": "no-such-program"}, "b": {"url": "http://b", "disabled": True}}
     )
-    report = McpFile(path, tmp_path / "cache").load()
+    report = McpFileSource(path, tmp_path / "cache").load()
     assert [(t.id, t.handler, t.source, t.spec.enabled) for t in report.tools] == [
         ("a", "mcp", "mcps", True),
         ("b", "mcp", "mcps", False),
@@ -32,7 +32,7 @@ def test_a_file_is_loaded_without_starting_anything(tmp_path):
 
 def test_one_bad_entry_does_not_spoil_the_file(tmp_path):
     path = write(tmp_path / "mcp.json", {"bad": {"comand": "x"}, "good": {"command": "x", "unknown": 1}})
-    report = McpFile(path, tmp_path / "cache").load()
+    report = McpFileSource(path, tmp_path / "cache").load()
     assert [tool.id for tool in report.tools] == ["good"]
     assert str(report.errors[0]).startswith(f"{path}:3: MCP server 'bad': a server needs either")
 
@@ -42,12 +42,12 @@ def test_the_file_of_vs_code_with_comments_is_understood(tmp_path):
     path.write_text(
         '{\n  // mine\n  "servers": {\n    "a": {"url": "http://x//y", /* why */ "type": "http",},\n  },\n}'
     )
-    report = McpFile(path, tmp_path / "cache").load()
+    report = McpFileSource(path, tmp_path / "cache").load()
     assert (report.tools[0].spec.endpoint, report.tools[0].origin) == ("http://x//y", f"{path}:4")  # type: ignore[attr-defined]
 
 
 def test_a_file_that_broke_keeps_its_last_servers(tmp_path):
-    source = McpFile(write(tmp_path / "mcp.json", {"a": {"command": "x"}}), tmp_path / "cache")
+    source = McpFileSource(write(tmp_path / "mcp.json", {"a": {"command": "x"}}), tmp_path / "cache")
     before = source.load()
     source.path.write_text('{\n  "mcpServers": {\n    "a": oops\n')
     broken = source.load()
@@ -61,7 +61,7 @@ def test_a_file_that_broke_keeps_its_last_servers(tmp_path):
 def test_a_name_that_stands_twice_is_reported(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}')
-    report = McpFile(path, tmp_path / "cache").load()
+    report = McpFileSource(path, tmp_path / "cache").load()
     assert "'a': is in the file twice" in str(report.errors[0]) and report.tools[0].target.command == "y"
 
 
@@ -74,9 +74,9 @@ def test_what_a_server_listed_is_there_after_a_restart_until_its_entry_changes(t
         output={"type": "object"},
         annotations={"readOnlyHint": True},
     )
-    source = McpFile(path, tmp_path / "cache")
+    source = McpFileSource(path, tmp_path / "cache")
     known = source.store_listing(source.load().tools[0], ServerListing(capabilities=(add,), instructions="Sums."))
-    again = McpFile(path, tmp_path / "cache").load().tools[0]
+    again = McpFileSource(path, tmp_path / "cache").load().tools[0]
     assert (
         again.spec == known.spec
         and again.spec.capabilities[0].effects == Effects(read_only=True, open_world=True)
@@ -84,15 +84,15 @@ def test_what_a_server_listed_is_there_after_a_restart_until_its_entry_changes(t
     )
     assert again.spec.fingerprint == known.spec.fingerprint
     write(path, {"a": {"command": "x"}})
-    [action] = McpFile(path, tmp_path / "cache").load().tools[0].spec.capabilities
+    [action] = McpFileSource(path, tmp_path / "cache").load().tools[0].spec.capabilities
     assert action.effects == Effects(destructive=True, open_world=True)
     write(path, {"a": {"command": "x", "args": ["other"]}})
-    assert McpFile(path, tmp_path / "cache").load().tools[0].spec.capabilities == []
+    assert McpFileSource(path, tmp_path / "cache").load().tools[0].spec.capabilities == []
 
 
 def test_a_spoilt_cache_counts_as_none(tmp_path):
     path = write(tmp_path / "mcp.json", {"a": {"command": "x"}})
-    source = McpFile(path, tmp_path / "cache")
+    source = McpFileSource(path, tmp_path / "cache")
     source.store_listing(source.load().tools[0], ServerListing(instructions="Sums."))
     next((tmp_path / "cache").iterdir()).write_text('{"format": 1, "capabilities": [{}]}')
     assert source.load().tools[0].spec.metadata["listed"] is False
@@ -101,7 +101,7 @@ def test_a_spoilt_cache_counts_as_none(tmp_path):
 async def test_dead_and_slow_servers_do_not_stop_the_others(tmp_path):
     slow = {"command": sys.executable, "args": [str(RAW_SERVER), "--silent"]}
     servers = {"dead": {"command": "no-such-program"}, "slow": slow, "good": ROUGH, "off": {**ROUGH, "disabled": True}}
-    source = McpFile(write(tmp_path / "mcp.json", servers), tmp_path / "cache")
+    source = McpFileSource(write(tmp_path / "mcp.json", servers), tmp_path / "cache")
     async with executor_for() as executor:
         report = await source.discover(executor, source.load().tools, timeout=5)
         assert not executor.is_connected("off")

@@ -18,7 +18,7 @@ from ferrule.errors import CallError
 from ferrule.kinds.mcp.config import McpServerConfig, read_server_config
 from ferrule.kinds.mcp.listing import ServerListing
 from ferrule.kinds.mcp.mcp_json import import_servers
-from ferrule.kinds.mcp.servers import McpFile
+from ferrule.kinds.mcp.servers import McpFileSource
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, rough, tool
 
 TOKEN = "tk-1234567890abcdef"
@@ -99,7 +99,7 @@ async def test_a_web_socket_that_redirects_elsewhere_is_not_followed():
 def test_what_servers_listed_is_kept_for_their_owner_only(tmp_path):
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     cache = tmp_path / "home" / "cache"
-    source = McpFile(tmp_path / "mcp.json", cache)
+    source = McpFileSource(tmp_path / "mcp.json", cache)
     source.store_listing(source.load().tools[0], ServerListing(instructions="Sums."))
     [kept] = cache.iterdir()
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700 and stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -132,7 +132,7 @@ def test_nothing_in_an_entry_is_read_by_a_shell(tmp_path):
 def test_a_name_with_a_way_out_of_the_cache_stays_in_it(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"../../escape": {"command": "x"}, "\\u0000/etc": {"command": "y"}}}))
-    source = McpFile(path, tmp_path / "deep" / "cache")
+    source = McpFileSource(path, tmp_path / "deep" / "cache")
     for each in source.load().tools:
         source.store_listing(each, ServerListing(instructions="Sums."))
     assert {file.parent for file in tmp_path.rglob("*-*.json")} == {tmp_path / "deep" / "cache"}
@@ -141,7 +141,7 @@ def test_a_name_with_a_way_out_of_the_cache_stays_in_it(tmp_path):
 def test_one_entry_with_half_a_character_does_not_spoil_the_file(tmp_path):
     path = Path(tmp_path / "mcp.json")
     path.write_text('{"mcpServers": {"bad": {"command": "x", "args": ["\\ud800"]}, "good": {"command": "y"}}}')
-    report = McpFile(path, tmp_path / "cache").load()
+    report = McpFileSource(path, tmp_path / "cache").load()
     assert "good" in [each.id for each in report.tools]
 
 

@@ -89,7 +89,7 @@ def _convert(conversion: re.Match[str]) -> int | float:
         raise Retry(f"{unit} cannot be converted to {to_unit}: {error}.") from None
 
 
-def is_expression(text: str) -> bool:
+def can_calculate(text: str) -> bool:
     """Whether `calculate` can read the text; it may still fail, for instance with a division by zero."""
     conversion = _match_conversion(text)
     try:

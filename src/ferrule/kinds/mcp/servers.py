@@ -33,7 +33,7 @@ from ferrule.kinds.source import LoadReport, WatchedFolder
 from ferrule.store import ToolKnowledgeStore
 
 CONNECT_TIMEOUT = 30.0
-"""Seconds `McpFile.discover` waits for a server; a slower one continues to start."""
+"""Seconds `McpFileSource.discover` waits for a server; a slower one continues to start."""
 DISCOVERY_TIMEOUT = 20.0
 """Seconds a server has to start and list its actions."""
 
@@ -44,7 +44,7 @@ _NOT_ACCEPTED = (
 )
 
 
-class McpFile:
+class McpFileSource:
     """The servers of one `mcp.json`, each as a tool. A file that does not exist has none.
 
     Loading starts nothing: the actions are what the servers listed last time. One bad entry is reported and does not
@@ -135,7 +135,7 @@ class McpServers:
         tag_table: TagTable | None = None,
     ) -> None:
         self._path, self._tag_table = path, tag_table
-        self._file = McpFile(path or "mcp.json", accepted=accepted)
+        self._file = McpFileSource(path or "mcp.json", accepted=accepted)
         self._executor, self._registry, self._on_error = executor, registry, on_error
         self._discoveries: dict[_ServerKey, asyncio.Task[None]] = {}
         """The servers that are being started and asked for their actions."""

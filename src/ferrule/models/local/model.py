@@ -21,7 +21,7 @@ from ferrule.core.spec import JsonSchema
 from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable
 from ferrule.models.local.llama_cpp import Completion, LlamaCpp, UnsupportedRequest, find_weights
 from ferrule.models.offline.argument_filling import fill_parameters
-from ferrule.models.offline.conversation import CompletedCall, OfflineConversation, read_conversation
+from ferrule.models.offline.conversation import CompletedCall, ParsedConversation, read_conversation
 from ferrule.models.offline.tool_choice import candidate_tools, choose_tool
 from ferrule.models.offline.tools import OfferedTool, OfferedTools, OfferedToolsCache
 from ferrule.texts.answers import answer_sentence
@@ -100,7 +100,7 @@ class LocalModel:
         return _make_reply(completion, usage + completion.usage)
 
     async def _choose_tool(
-        self, request: ModelRequest, conversation: OfflineConversation
+        self, request: ModelRequest, conversation: ParsedConversation
     ) -> tuple[OfferedTool | None, Usage]:
         offered = self._tools.get(request.tools)
         if self._is_small and not conversation.calls:
@@ -121,7 +121,7 @@ class LocalModel:
         return next((tool for tool in tools if tool.name == completion.text), None), completion.usage
 
     def _select_candidates(
-        self, offered: OfferedTools, conversation: OfflineConversation, *, is_required: bool
+        self, offered: OfferedTools, conversation: ParsedConversation, *, is_required: bool
     ) -> list[OfferedTool]:
         if not self._is_small or is_required:
             tools = offered.search(conversation.question, _MAX_TOOLS)
@@ -131,9 +131,7 @@ class LocalModel:
         tools = candidate_tools(offered, conversation.question, datetime.now())
         return [tool for tool in tools if tool.name not in answered]
 
-    async def _write_call(
-        self, tool: OfferedTool, conversation: OfflineConversation, usage: Usage
-    ) -> ModelReply | None:
+    async def _write_call(self, tool: OfferedTool, conversation: ParsedConversation, usage: Usage) -> ModelReply | None:
         schema = tool.schema
         if self._is_small:
             schema = _schema_for_small_models(
@@ -192,7 +190,7 @@ def _parse_tool_call(name: str, completion: Completion) -> ToolCall:
     return ToolCall(name=name, arguments=arguments if isinstance(arguments, dict) else {})
 
 
-def _reply_with_results(conversation: OfflineConversation, usage: Usage, on_text: TextSink | None) -> ModelReply:
+def _reply_with_results(conversation: ParsedConversation, usage: Usage, on_text: TextSink | None) -> ModelReply:
     """The results of the tools as sentences, without a change of their words."""
     language = detect_language(conversation.question)
     sentences = (

@@ -44,7 +44,7 @@ class CompletedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineConversation:
+class ParsedConversation:
     question: str
     """With what a reference or a follow-up leaves out."""
     original: str
@@ -55,7 +55,7 @@ class OfflineConversation:
     previous_answer: str
 
 
-def read_conversation(request: ModelRequest) -> OfflineConversation:
+def read_conversation(request: ModelRequest) -> ParsedConversation:
     """The question that is being worked on, and what happened since it was asked."""
     messages = request.messages
     answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant" and not m.get("tool_calls")]
@@ -81,7 +81,7 @@ def read_conversation(request: ModelRequest) -> OfflineConversation:
         question = insert_result(question, reference)  # `multiply it by 3`, after an answer
     else:
         question = _complete_follow_up(question, previous)
-    return OfflineConversation(
+    return ParsedConversation(
         question=question,
         original=original,
         calls=_read_completed_calls(messages[first + 1 :], request.failed_calls),

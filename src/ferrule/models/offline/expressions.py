@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ferrule.kinds.builtin.calculator import is_expression
+from ferrule.kinds.builtin.calculator import can_calculate
 from ferrule.texts.amounts import Amount, find_amounts
 from ferrule.texts.numbers import CHINESE_ARTICLE, CHINESE_INTEGER, DIGITS, NUMBER, ValueSpan, parse_number
 from ferrule.texts.phrases import ARITHMETIC_PHRASES, NO_WORD_PROBLEM, WORD_PROBLEMS
@@ -238,4 +238,4 @@ def _write_number(text: str) -> str:
 
 
 def _is_arithmetic(expression: str) -> bool:
-    return bool(_OPERATION.search(expression.lstrip("-+ "))) and is_expression(expression)
+    return bool(_OPERATION.search(expression.lstrip("-+ "))) and can_calculate(expression)

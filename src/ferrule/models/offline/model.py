@@ -16,7 +16,7 @@ from typing import Any
 from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
 from ferrule.models.offline.argument_filling import fill_parameters
-from ferrule.models.offline.conversation import CompletedCall, OfflineConversation, read_conversation
+from ferrule.models.offline.conversation import CompletedCall, ParsedConversation, read_conversation
 from ferrule.models.offline.planning import answer_by_schema
 from ferrule.models.offline.steps import asks_for_nothing, insert_result, refers_to_result, split_steps
 from ferrule.models.offline.tool_choice import MIN_CONFIDENCE, ChosenTool, choose_tool
@@ -80,7 +80,7 @@ class _OfflineTurn:
     """The calls to make now, and the text if there are none."""
 
     def __init__(
-        self, tools: OfferedTools, conversation: OfflineConversation, now: datetime, *, is_required: bool
+        self, tools: OfferedTools, conversation: ParsedConversation, now: datetime, *, is_required: bool
     ) -> None:
         self._tools = tools
         self._conversation = conversation

@@ -11,7 +11,7 @@ from mcp.server import NotificationOptions, Server
 from mcp.types import SetLevelRequestParams
 
 from ferrule.server.mcp.calls import connection_of
-from ferrule.server.mcp.changes import ChangeNotifications
+from ferrule.server.mcp.change_notifications import ChangeNotifications
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts
 
 if TYPE_CHECKING:

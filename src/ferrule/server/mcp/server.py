@@ -25,7 +25,7 @@ from ferrule.memory.failures import POLICIES, FailureClass, FailureClassifier, F
 from ferrule.server.endless_responses import mark_endless
 from ferrule.server.mcp.approval_questions import ApprovalQuestions
 from ferrule.server.mcp.calls import LOG_LEVEL_STATE, ClientCall, IncomingRequest, PausedCalls, connection_of
-from ferrule.server.mcp.changes import ChangeNotifications
+from ferrule.server.mcp.change_notifications import ChangeNotifications
 from ferrule.server.mcp.content import make_mcp_result
 from ferrule.server.mcp.names import ToolNames
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, wait_for_servers
@@ -353,9 +353,7 @@ async def execute_named(
     if permitted_action is None:  # a server that is being discovered may list it
         await engine.wait_for_discovery(name)
         permitted_action = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
-    if (
-        permitted_action is None
-    ):  # the engine says so, with the same words for what is missing and for what the client may not see
+    if permitted_action is None:  # the engine says the same of what is missing and of what the client may not see
         return await engine.execute(name, arguments, context, action=action)
     tool, capability = permitted_action
     # With its action: without one the hub would also try other tools' actions of that name, which are not offered.

@@ -26,7 +26,7 @@ from ferrule.config import FerruleConfig
 from ferrule.core.content import encode_json
 from ferrule.kinds.loading import DirectorySource
 from ferrule.kinds.mcp.config import McpServerConfig
-from ferrule.kinds.mcp.servers import McpFile
+from ferrule.kinds.mcp.servers import McpFileSource
 from ferrule.kinds.skill.directory import skill_files
 from ferrule.kinds.source import PYTHON_SUFFIXES, YAML_SUFFIXES, tool_files
 from ferrule.store.location import atomic_write, settings_directory
@@ -143,7 +143,7 @@ def read_servers(config: FerruleConfig) -> dict[str, McpServerConfig]:
     """The servers of a project's `mcp.json`, as they are written: no variable is filled in."""
     file = config.engine_config_with_paths.mcp_file
     # A file that is not trusted may name a device, which has no end.
-    tools = McpFile(file).load().tools if file is not None and Path(file).is_file() else ()
+    tools = McpFileSource(file).load().tools if file is not None and Path(file).is_file() else ()
     return {tool.id: tool.target for tool in tools if isinstance(tool.target, McpServerConfig)}
 
 
