@@ -211,7 +211,8 @@ def test_what_a_client_starts_needs_trust_in_the_folder(tmp_path: Path):
     assert refused.exit_code == 2 and "is not trusted" in refused.output
     trust_folder(FerruleConfig.read(Path("ferrule.toml")))
     shown = run("install", "claude", "--dry-run", "--json")
-    assert json.loads(shown.output)["server"]["args"][-3:] == ["serve", "--folder", str(Path.cwd())]
+    arguments = json.loads(shown.output)["server"]["args"]
+    assert arguments == ["-P", "-m", "ferrule", "mcp", "serve", "--folder", str(Path.cwd())]
     Path("mcp.json").write_text(json.dumps({"mcpServers": {"evil": {"command": "touch", "args": ["started"]}}}))
     program = [sys.executable, "-P", "-m", "ferrule", "mcp", "serve", "--folder", str(Path.cwd())]
     served = subprocess.run(
