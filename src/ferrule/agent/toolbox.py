@@ -37,7 +37,8 @@ MAX_SCHEMA_TOKENS: Final = 2_000
 MAX_NAMED_SCHEMA_TOKENS: Final = 20_000
 """The same, for tools that the caller named, and for models whose prompts do not contain the schemas."""
 MAX_PROJECT_SCHEMA_TOKENS: Final = 1_000
-"""Up to this many tokens of schemas, all tools that are not bundled are shown, whatever the task is."""
+"""Up to this many tokens of schemas, all tools of the project itself are shown, whatever the task is."""
+_PROJECT_SOURCES: Final = frozenset({"tools", "skills", "mcps"})
 MAX_RELEVANT_TOOLS: Final = 10
 """How many actions are shown besides the core tools, if not all fit."""
 MAX_SELECTED_TOKENS: Final = 1_900
@@ -215,7 +216,7 @@ class Toolbox:
 
         In the order of their names, so that the prompt cache of a model stays valid.
         """
-        project = [action for action in usable.actions if usable.by_id[action.spec.tool_id].source != "builtin"]
+        project = [action for action in usable.actions if usable.by_id[action.spec.tool_id].source in _PROJECT_SOURCES]
         if sum(action.tokens for action in project) > min(MAX_PROJECT_SCHEMA_TOKENS, self._budget):
             project = []
         first = {*self._core, *self._control, *(action.spec.tool_id for action in project)}
