@@ -92,6 +92,11 @@ class ServerFleet:
         if internal_url is not None and self._channel.is_available:
             self.address = ServerAddress(server_id=self.server_id, url=internal_url, machine=socket.gethostname())
 
+    @property
+    def is_available(self) -> bool:
+        """Whether there may be other servers."""
+        return self._channel.is_available
+
     async def run(self) -> None:
         """Talk to the other servers until cancelled."""
         talking = asyncio.create_task(self._channel.run())

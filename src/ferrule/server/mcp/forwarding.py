@@ -52,7 +52,7 @@ class SessionForwarder:
 
         None for a request of a session of another server.
         """
-        if self._fleet.address is None or not _uses_sessions(scope):
+        if not self._fleet.is_available or not _uses_sessions(scope):
             return scope, send
         suffix = b"-" + self._fleet.server_id.encode()
         session_id = _find_header(scope["headers"], SESSION_HEADER)
@@ -60,6 +60,8 @@ class SessionForwarder:
             scope = {**scope, "headers": _replace_header(scope["headers"], session_id.removesuffix(suffix))}
         elif session_id is not None and b"-" in session_id and not self._was_forwarded(scope):
             return None
+        if self._fleet.address is None:  # nobody could forward to this server
+            return scope, send
         return scope, _add_suffix_to_session_id(send, suffix)
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
