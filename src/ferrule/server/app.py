@@ -84,9 +84,8 @@ def create_app(
     orchestrators that `make_orchestrator` makes must have it too. `models` make what answers with another model, for
     clients that choose it by its name. `tenant_limits` are for all tokens of a tenant together, `*` for each tenant
     without an entry; where the library's limits are shared by all servers, so are those of tokens and tenants. At
-    `internal_url` the other servers of the store reach this one, for the MCP
-    sessions that it has opened. `page` are the routes of the web page, which are public: what it shows, it reads with
-    the visitor's token.
+    `internal_url` the other servers of the store reach this one, for the MCP sessions that it has opened. `page` are
+    the routes of the web page, which are public: what it shows, it reads with the visitor's token.
     """
     check_policy(policy)
     tokens = Tokens(library.engine.store)
@@ -96,7 +95,8 @@ def create_app(
     services = Services(library, tokens, make_orchestrator, policy, models, internal_url)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {
-        name: McpHttpApp(library, VirtualServer.of(each), policy, services.fleet) for name, each in selections.items()
+        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, services.fleet)
+        for name, each in selections.items()
     }
 
     @asynccontextmanager
@@ -111,6 +111,22 @@ def create_app(
 
     app = FastAPI(title="Ferrule", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.services, app.state.authenticator = services, authenticator
+    _add_routes(app, mcp_apps, verifier, page)
+    sizes = {} if max_body_size is None else {"max_body_size": max_body_size}
+    return AccessControl(
+        PlainCallMiddleware(app, mcp_apps),
+        authenticator=authenticator,
+        is_local=is_local,
+        allowed_hosts=allowed_hosts,
+        allowed_origins=allowed_origins,
+        public_routes=page,
+        **sizes,
+    )
+
+
+def _add_routes(
+    app: FastAPI, mcp_apps: Mapping[str, McpHttpApp], verifier: TokenVerifier | None, page: Sequence[Route]
+) -> None:
     app.router.routes.append(Route("/v1/tools/{name}/call", tool_routes.call_tool, methods=["POST"]))
     for routes in (
         tool_routes,
@@ -124,24 +140,14 @@ def create_app(
         app.include_router(routes.router)
     _add_own_routes(app)
     app.router.routes += [] if verifier is None else verifier.routes()
-    for name, mcp_app in mcp_apps.items():
+    for path, mcp_app in mcp_apps.items():
         # In front: the routes are tried in their order, and this one is used most.
-        app.router.routes.insert(0, Route(f"/mcp/{name}" if name else "/mcp", mcp_app, methods=None))
+        app.router.routes.insert(0, Route(path, mcp_app, methods=None))
     app.router.routes.extend(page)
     for error_type in (Problem, FerruleError, HTTPException, Exception):
         app.add_exception_handler(error_type, handle_error)
     app.add_exception_handler(RequestValidationError, handle_invalid_request)
     complete_document(app)
-    sizes = {} if max_body_size is None else {"max_body_size": max_body_size}
-    return AccessControl(
-        PlainCallMiddleware(app, {f"/mcp/{name}" if name else "/mcp": each for name, each in mcp_apps.items()}),
-        authenticator=authenticator,
-        is_local=is_local,
-        allowed_hosts=allowed_hosts,
-        allowed_origins=allowed_origins,
-        public_routes=page,
-        **sizes,
-    )
 
 
 def _version() -> str:
