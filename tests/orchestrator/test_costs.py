@@ -130,12 +130,13 @@ async def test_a_question_waits_for_a_budget_and_is_continued(tmp_path, strategy
     store, (replies, *_) = f"sqlite:///{tmp_path}/calls.db", SCRIPTS[strategy]
     budget = Budget(name="all", amount=5.0, period="total", then="ask")
     tight = Budget(name="all", amount=0.001, period="total", then="ask")
-    async with open_orchestrator(PaidModel([]), tight, store=store, strategy=strategy) as orchestrator:
+    options: dict[str, Any] = {"store": store, "strategy": strategy, "tools": ["search"]}
+    async with open_orchestrator(PaidModel([]), tight, **options) as orchestrator:
         waiting = await orchestrator.process_task("Find a and b")
         assert waiting.state is AgentState.WAITING
         [request] = waiting.approvals
         await orchestrator.library.engine.approvals.record_decision(request.approval_id, True)
-    async with open_orchestrator(PaidModel(replies), budget, store=store, strategy=strategy) as orchestrator:
+    async with open_orchestrator(PaidModel(replies), budget, **options) as orchestrator:
         result = await orchestrator.resume(waiting.run_id)
         assert result.is_finished and result.cost == pytest.approx(sum(SCRIPTS[strategy][1:]))
         assert (await orchestrator.library.engine.approvals.get(request.approval_id)).state == "used"

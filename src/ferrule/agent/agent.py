@@ -165,11 +165,6 @@ class Agent:
         self._toolbox = self._make_toolbox(tool_names)
 
     @property
-    def principal(self) -> Principal:
-        """Who makes the agent's calls and pays for its model."""
-        return self._toolbox.principal
-
-    @property
     def active_resources(self) -> dict[str, Any]:
         """The objects of tools that are cleaned up when runs end, by the names of the tools."""
         permitted = self._toolbox.permissions.select_tools(self.library.engine.registry.snapshot())

@@ -77,12 +77,6 @@ def add_server(
         url = program[0]
     elif program:
         command, arg = program[0], program[1:]
-    if not (command or url):
-        fail(
-            f"What is the server {name!r}? Write its program: ferrule mcp add {name} -- PROGRAM ARGUMENTS; or its "
-            f"address: ferrule mcp add {name} https://…",
-            code=EXIT_USAGE,
-        )
     try:
         options: dict[str, Any] = {
             "type": kind,
@@ -94,7 +88,7 @@ def add_server(
             "headers": parse_pairs([re.sub(r"^([\w-]+):\s*", r"\1=", each) for each in header or ()], "--header"),
             "timeout": timeout,
         }
-        _check_headers(options["headers"])
+        _check_options(name, options)
         entry = {key: value for key, value in options.items() if value}
         config = read_server_config(entry, folder=file.absolute().parent)
         write_server(file, name, entry, replace=force)
@@ -107,13 +101,18 @@ def add_server(
         echo(f"added {name} to {file}\nTry it with: ferrule mcp test {shlex.quote(name)}")
 
 
-def _check_headers(headers: Mapping[str, str]) -> None:
-    """SetupError for a header without its value, which a shell makes of a variable that is not set."""
-    for name, value in headers.items():
+def _check_options(name: str, options: Mapping[str, Any]) -> None:
+    """SetupError without program and address, or with a header without a value, as of a variable that is not set."""
+    if not (options["command"] or options["url"]):
+        raise SetupError(
+            f"What is the server {name!r}? Write its program: ferrule mcp add {name} -- PROGRAM ARGUMENTS; or its "
+            f"address: ferrule mcp add {name} https://…"
+        )
+    for header, value in options["headers"].items():
         if value.strip() in ("", "Bearer", "Basic", "Token"):
             raise SetupError(
-                f"The header {name} has no value. To have a variable filled in when the server is used, write it in "
-                f"single quotes: --header '{name}: Bearer ${{VARIABLE}}'"
+                f"The header {header} has no value. To have a variable filled in when the server is used, write it in "
+                f"single quotes: --header '{header}: Bearer ${{VARIABLE}}'"
             )
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, log_even
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from ferrule.config import ServerSection
+    from ferrule.server.call_limits import CallAllowance
     from ferrule.server.tokens import AccessToken
 
 tokens_app = typer.Typer(help="Create, list and revoke the tokens of `ferrule serve`.", no_args_is_help=True)
@@ -80,34 +82,36 @@ def serve(
         options |= {"listens_at": _find_own_url(host, port) if is_reachable else None, "workers": workers}
     except FerruleError as error:
         fail(str(error), code=EXIT_USAGE)
-    settings: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "log_config": None,
-        "access_log": False,
-        "server_header": False,
-        "timeout_graceful_shutdown": GRACE_SECONDS,
-        "forwarded_allow_ips": section.trusted_proxies or [],
-        "proxy_headers": bool(section.trusted_proxies),
-        "ssl_certfile": tls_certificate,
-        "ssl_keyfile": tls_key,
-    }
+    settings = {"host": host, "port": port, "ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
     scheme = "https" if tls_certificate is not None else "http"
     print_error(f"ferrule: serving on {scheme}://{_host_in_url(host)}:{port} (MCP at /mcp). Ctrl-C stops.")
     if is_open:
         print_error("ferrule: there are no tokens: every program on this machine may use the server.")
     configure_logs(log_format, log_level)
-    _run_server(options, settings, workers)
+    _run_server(options, settings, workers, section.trusted_proxies)
 
 
-def _run_server(options: dict[str, Any], settings: dict[str, Any], workers: int) -> None:
+def _run_server(
+    options: dict[str, Any], settings: dict[str, Any], workers: int, trusted_proxies: Sequence[str]
+) -> None:
     import uvicorn
 
     from ferrule.server.protocol import LimitedHttpProtocol
 
     os.environ[WORKER_VARIABLE] = json.dumps(options)
-    settings |= {"factory": True, "workers": workers if workers > 1 else None, "http": LimitedHttpProtocol}
-    uvicorn.run("ferrule.cli.serve:make_app", **settings)
+    uvicorn.run(
+        "ferrule.cli.serve:make_app",
+        factory=True,
+        workers=workers if workers > 1 else None,
+        http=LimitedHttpProtocol,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        forwarded_allow_ips=list(trusted_proxies),
+        proxy_headers=bool(trusted_proxies),
+        **settings,
+    )
 
 
 def make_app() -> ASGIApp:
@@ -143,7 +147,6 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
     from ferrule.library.library import UnifiedToolLibrary
     from ferrule.orchestrator import Orchestrator
     from ferrule.server.app import create_app
-    from ferrule.server.call_limits import EACH_TENANT, CallAllowance
     from ferrule.server.mcp.http import VirtualServer
     from ferrule.web import page_routes
 
@@ -171,14 +174,7 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
         allowed_hosts=section.allowed_hosts,
         allowed_origins=section.allowed_origins,
         max_body_size=section.max_body_size,
-        tenant_limits={
-            name: CallAllowance(
-                holder=f"The tenant {name!r}" if name != EACH_TENANT else "This tenant",
-                per_minute=each.rate,
-                max_concurrent=each.concurrent,
-            )
-            for name, each in section.tenant_limits.items()
-        },
+        tenant_limits=_read_tenant_limits(section),
         internal_url=_find_internal_url(section.internal_url, options),
         virtual_servers={
             name: VirtualServer(**section.virtual_server(name).model_dump()) for name in section.virtual_servers
@@ -191,6 +187,19 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
     from ferrule.telemetry.http import TracedApp
 
     return TracedApp(app, session.tracing)
+
+
+def _read_tenant_limits(section: ServerSection) -> dict[str, CallAllowance]:
+    from ferrule.server.call_limits import EACH_TENANT, CallAllowance
+
+    return {
+        name: CallAllowance(
+            holder="This tenant" if name == EACH_TENANT else f"The tenant {name!r}",
+            per_minute=each.rate,
+            max_concurrent=each.concurrent,
+        )
+        for name, each in section.tenant_limits.items()
+    }
 
 
 def require_server_extra() -> None:

@@ -317,10 +317,15 @@ class CallLog:
     """Records calls and emits their events. Without a subscriber no event is created."""
 
     def __init__(
-        self, store: ToolKnowledgeStore, events: EventBus, actions: ActionTable, on_store_failure: OnStoreFailure
+        self,
+        store: ToolKnowledgeStore,
+        events: EventBus,
+        actions: ActionTable,
+        on_store_failure: OnStoreFailure,
+        costs: CostControl,
     ) -> None:
         self._store, self._events, self._actions = store, events, actions
-        self._on_store_failure = on_store_failure
+        self._on_store_failure, self._costs = on_store_failure, costs
 
     def emit_before_call(self, call: RunningCall) -> None:
         if self._events.has_subscriber_for(ToolEngineEventType.BEFORE_TOOL_CALL):
@@ -387,6 +392,7 @@ class CallLog:
         record.execution_time = result.execution_time
         if call.started is not None and call.prepared is not None and call.prepared.price:
             record.cost = call.prepared.price
+            self._costs.record_call(call.payer, record.cost)
         record.attempts = call.attempts
         record.metadata = result.metadata
         if call.decision is not None and call.decision.rule:  # for audits; the caller need not know it

@@ -88,7 +88,7 @@ class CallPipeline:
         self._actions, self._executors, self._discovery = actions, executors, discovery
         self._concurrency, self._cache, self._store, self._events = concurrency, cache, store, events
         self._authorizer, self._costs = authorizer, costs
-        self._log = CallLog(store, events, actions, config.on_store_failure)
+        self._log = CallLog(store, events, actions, config.on_store_failure, costs)
         self._deadlines: Deadlines | None = None
         self.running = running
         """The calls whose tool runs at the moment, by their ids."""
@@ -145,7 +145,7 @@ class CallPipeline:
         if call.context.memory is not None:
             # Before the record: the memory may add to the metadata.
             self._update_memory(call, call.context.memory, result)
-        self._record_end(call, result)
+        self._log.record_end(call, result)
         if self._events.has_subscribers:
             self._log.emit_end(call, result)
             if self._events.has_async_subscribers:
@@ -491,13 +491,8 @@ class CallPipeline:
         except BaseException:
             logger.exception("tool=<%s>, call=<%s> | the memory failed", call.tool_name, call.call_id)
 
-    def _record_end(self, call: RunningCall, result: ToolExecutionResult) -> None:
-        self._log.record_end(call, result)
-        if call.record is not None and call.record.cost is not None:
-            self._costs.record_call(call.payer, call.record.cost)
-
     def _finish(self, call: RunningCall, result: ToolExecutionResult) -> None:
-        self._record_end(call, result)
+        self._log.record_end(call, result)
         self._log.emit_end(call, result)
 
     # Parts of running

@@ -276,7 +276,9 @@ class StrategyRunner:
         listener: EventListener | None,
         budget: RunBudget,
     ) -> OrchestratorResult:
-        budget.attach(self._library.engine, self._agent.principal, run_id)  # which continues the run if it waits
+        # As the agent, which continues the run if it waits.
+        principal = self._principal if self._tools is None else self._principal.restricted_to(self._tools)
+        budget.attach(self._library.engine, principal, run_id)
         async with lock_run(self._store, run_id) as lock:
             answer = await self._answer_directly(request, run_id, turns, listener, budget)
             lock.release_in_background = answer.state is not AgentState.WAITING
