@@ -150,9 +150,8 @@ class _ResponseChecker:
         self._state.error_status = status if status >= 400 else None
         if response.headers.get("content-encoding", "identity") != "identity":
             raise httpx2.DecodingError("the server compressed its response although it was asked not to")
-        _, body_class, events_class = _define_http_classes()
         is_event_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        stream_class = events_class if is_event_stream else body_class
+        stream_class = _define_event_stream() if is_event_stream else _define_http_classes()[1]
         response.stream = stream_class(response.stream, self._state.config.max_message_size)
         call = current_call.get()
         if call is not None and status >= 400 and _is_tool_call(response.request):
@@ -163,7 +162,7 @@ class _ResponseChecker:
 
 
 @cache
-def _define_http_classes() -> tuple[Any, Any, Any]:
+def _define_http_classes() -> tuple[Any, Any]:
     import httpx2
 
     class CallFailureClient(httpx2.AsyncClient):
@@ -197,6 +196,13 @@ def _define_http_classes() -> tuple[Any, Any, Any]:
         async def aclose(self) -> None:
             await self._stream.aclose()
 
+    return CallFailureClient, SizeLimitedStream
+
+
+@cache
+def _define_event_stream() -> Any:
+    import httpx2
+
     class EventStream(httpx2.AsyncByteStream):
         """A body of events, line by line; the SDK limits their size."""
 
@@ -218,7 +224,7 @@ def _define_http_classes() -> tuple[Any, Any, Any]:
         async def aclose(self) -> None:
             await self._stream.aclose()
 
-    return CallFailureClient, SizeLimitedStream, EventStream
+    return EventStream
 
 
 def _is_tool_call(request: httpx2.Request) -> bool:
