@@ -58,7 +58,7 @@ PAGES: dict[str, Page] = {
 
 @pytest.fixture(scope="module")
 def shop(runner):
-    with serve(runner, PAGES, BrowserNavigator(allow_private=True, element_timeout=1)) as opened:
+    with serve(runner, PAGES, BrowserNavigator(allow_private=True, element_timeout=3)) as opened:
         yield opened
 
 

@@ -60,7 +60,7 @@ PAGES = {
 @pytest.fixture(scope="module")
 def web(runner):
     guard = AddressGuard(allowed_hosts=["open.example"], resolver=resolver)
-    with serve(runner, PAGES, BrowserNavigator(guard=guard, element_timeout=1)) as opened:
+    with serve(runner, PAGES, BrowserNavigator(guard=guard, element_timeout=8)) as opened:
         opened.server.requests.clear()
         yield opened
 

@@ -44,7 +44,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def web(runner):
-    with serve(runner, PAGES, BrowserNavigator(allow_private=True, element_timeout=1)) as opened:
+    with serve(runner, PAGES, BrowserNavigator(allow_private=True, element_timeout=8)) as opened:
         yield opened
 
 

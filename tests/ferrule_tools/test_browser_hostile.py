@@ -44,7 +44,7 @@ PAGES: dict[str, Page] = {
 
 @pytest.fixture(scope="module")
 def web(runner):
-    with serve(runner, PAGES, BrowserNavigator(allow_private=True, element_timeout=1)) as opened:
+    with serve(runner, PAGES, BrowserNavigator(allow_private=True, element_timeout=8)) as opened:
         yield opened
 
 
@@ -85,7 +85,8 @@ async def test_windows_that_open_by_themselves_are_closed(runner, web):
 
 async def test_of_many_windows_that_a_click_opens_one_is_followed(runner, web):
     await web.open("/popup-trap", run="trap")
-    assert (await web.do("click", selector="button", run="trap")).output["title"] == "Fine"
+    result = await web.do("click", selector="button", run="trap")
+    assert result.output.get("title") == "Fine", result.error
     tabs = await web.browser._runs.tabs_of("trap")
     await tabs.wait_for_pages()
     assert len(tabs._context.pages) == 2

@@ -73,6 +73,11 @@ def is_selector_error(error: Exception) -> bool:
     )
 
 
+def is_page_replaced(error: Exception) -> bool:
+    """Whether another document was loaded while this one was being read."""
+    return "context was destroyed" in str(error)
+
+
 def is_navigation_interrupted(error: Exception) -> bool:
     """Whether a navigation was interrupted by another one."""
     return "interrupted by another navigation" in str(error) or "net::ERR_ABORTED" in str(error)

@@ -14,6 +14,7 @@ from ferrule.http.client import format_url
 from ferrule_tools.browser.failures import (
     explain_unusable_element,
     is_navigation_interrupted,
+    is_page_replaced,
     is_selector_error,
     navigation_error,
 )
@@ -363,11 +364,24 @@ async def finish_action(tabs: BrowserTabs) -> dict[str, Any]:
 
 async def describe_location(tabs: BrowserTabs) -> dict[str, Any]:
     """What every result contains: the current page, and that its content is untrusted."""
-    page = tabs.front.page
-    result: dict[str, Any] = {"url": page.url, "title": (await page.title())[:MAX_TITLE_LENGTH]}
+    title = await _read_title(tabs.front)
+    result: dict[str, Any] = {"url": tabs.front.page.url, "title": title[:MAX_TITLE_LENGTH]}
     if dialogs := tabs.take_dialogs():
         result["dialogs"] = dialogs
     return {**result, "untrusted": True}
+
+
+async def _read_title(tab: BrowserTab) -> str:
+    """The title; of the new document, if the page is just being replaced."""
+    from playwright.async_api import Error
+
+    try:
+        return await tab.page.title()
+    except Error as error:
+        if not is_page_replaced(error):
+            raise
+        await _wait_for_load(tab)
+        return await tab.page.title()
 
 
 async def _wait_for_load(tab: BrowserTab) -> None:
