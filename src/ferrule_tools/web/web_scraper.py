@@ -321,5 +321,6 @@ def _status_error(response: HttpResponse) -> CallError:
 
 def scraper_tools(config: ScraperConfig | None = None, *, guard: AddressGuard | None = None) -> list[Tool]:
     missing = [package for package in ("trafilatura", "protego") if find_spec(package) is None]
-    needs = f"the package {' and '.join(missing)}: pip install 'ferrule[scrape]'" if missing else ""
+    noun = "packages" if len(missing) > 1 else "package"
+    needs = f"the {noun} {' and '.join(missing)}: pip install 'ferrule[scrape]'" if missing else ""
     return [replace(tool, needs=needs) for tool in make_tool_per_action(WebScraper(config, guard=guard))]
