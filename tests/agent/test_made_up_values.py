@@ -6,7 +6,7 @@ import pytest
 
 from ferrule import tool
 from ferrule.agent import Agent
-from ferrule.agent.turn import find_made_up_value
+from ferrule.agent.made_up_values import find_made_up_value
 from ferrule.testing import ScriptedModel
 
 COPY = "Copy the content of a.txt to b.txt."
@@ -72,6 +72,50 @@ async def test_a_chinese_run_is_told_in_chinese():
     assert "未执行：content 的值既不在任务中，也不在结果中。" in model.requests[1].messages[-1]["content"]
 
 
+async def test_tools_that_do_not_say_what_they_change_look_something_up_if_their_names_say_so():
+    def get_order(order_id: int) -> dict[str, object]:
+        """Look up an order."""
+        return {"customer": "mara.v@example.com"}
+
+    def write_file(path: str, content: str) -> str:
+        """Write a text file."""
+        return f"wrote {content}"
+
+    made_up = call("write_file", path="contact.txt", content="John Doe <john.doe@example.com>")
+    model = ScriptedModel([made_up, '```json\n{"name": "get_order", "arguments": {"order_id": 8841}}\n```', "Done."])
+    answer = await Agent([get_order, write_file], model).run("Write who placed order 8841 to contact.txt.")
+    assert [step.is_success for step in answer.steps] == [False, True]
+    assert "First find it out (get_order)" in model.requests[1].messages[-1]["content"]
+
+
+async def test_a_model_that_copies_the_example_of_a_description_is_told_to_use_the_values_of_the_task():
+    def get_price(item: str) -> str:
+        """Look up the price of one unit of an item."""
+        return "38.45 EUR"
+
+    def calculate(expression: str) -> str:
+        """Compute an arithmetic expression.
+
+        Args:
+            expression: for example (2 + 3) * 4
+        """
+        return {"7 * 38.45": "269.15"}.get(expression, "20")
+
+    turns = [
+        call("get_price", item="copper valve"),
+        call("calculate", expression="(2 + 3) * 4"),
+        call("calculate", expression="7 * 38.45"),
+        "They cost 269.15 EUR.",
+    ]
+    model = ScriptedModel(turns)
+    answer = await Agent([get_price, calculate], model).run("How much do 7 units of the item copper valve cost?")
+    assert [step.text for step in answer.steps][1:] == [
+        "Not done: expression is the example of the description. Use the values of the task and of the results.",
+        "269.15",
+    ]
+    assert "(2 + 3) * 4" not in str(model.requests[2].messages)
+
+
 async def test_a_model_that_calls_through_its_api_is_not_asked():
     turns = [{"name": "write_file", "arguments": {"path": "total.txt", "content": "1234567890"}}, "Done."]
     folder = Folder()
@@ -86,6 +130,7 @@ async def test_a_model_that_calls_through_its_api_is_not_asked():
         ("Deadline: [Date]", True),
         ("<content of a.txt>", True),
         ("See a.txt", True),
+        ("John Doe <john.doe@example.com>", True),
         ("hello  WORLD", False),
         ("Dear Ann,\nthe meeting is on Friday.", False),
         ("list[key] <b>bold</b>", False),

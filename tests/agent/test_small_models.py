@@ -231,6 +231,51 @@ async def test_another_call_in_between_makes_the_call_a_new_one(library):
     assert len(library.executed) == 3
 
 
+async def test_two_calls_that_alternate_with_the_same_results_are_repetitions(library):
+    """As a model of 1.5 billion parameters did: price, calculation, the same price, the same calculation …"""
+    other = CALL.replace("91", "92")
+    answer, model = await run(library, CALL, other, CALL, other, "It is 1266962.")
+    assert answer.is_finished and len(library.executed) == 3
+    assert answer.steps[3].text.startswith("You already have this result") and not model.requests[4].tools
+
+
+NESTED = """```json
+{
+  "name": "write_file",
+  "arguments": {
+    "path": "total.txt",
+    "content": "The total amount is: " + (calculator("sum", {"expression": "sales.csv", "columns": ["amount"]}) || "0")
+  }
+}
+```"""
+
+
+async def test_a_call_inside_another_is_named_as_the_first_to_make_and_not_shown_again(library):
+    @tool
+    async def write_file(path: str, content: str) -> str:
+        """Write a text file."""
+        return "ok"
+
+    library.register(write_file)
+    model = ScriptedModel([NESTED, CALL, "Done."])
+    answer = await Agent(library, model, tools=["calculator", "write_file"]).run(QUESTION)
+    assert answer.is_finished and not answer.steps[0].is_success and len(library.executed) == 1
+    shown = contents(model, 1)
+    assert "|| " not in str(shown) and "First call calculator alone; then call write_file" in shown[-1][1]
+
+
+async def test_a_model_that_repeats_a_call_that_cannot_be_read_is_stopped(library):
+    @tool
+    async def write_file(path: str, content: str) -> str:
+        """Write a text file."""
+        return "ok"
+
+    library.register(write_file)
+    model = ScriptedModel([NESTED], loop=True)
+    answer = await Agent(library, model, tools=["calculator", "write_file"]).run(QUESTION)
+    assert not answer.is_finished and len(model.requests) == 4 and not model.requests[-1].tools
+
+
 async def test_calls_that_are_repeated_on_purpose_are_made():
     calls: list[str] = []
 

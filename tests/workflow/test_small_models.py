@@ -169,3 +169,111 @@ async def test_a_reference_that_nobody_can_resolve_is_an_error_of_its_step():
     model = ScriptedModel([sum_of_stars("${1.count}"), "I do not know.", NOTHING_ELSE, "Nobody knows."])
     done = await run(model, repository_info, add_up)
     assert not done.results[2].success and "${1.count}" in (done.results[2].error or "")
+
+
+async def test_an_object_in_place_of_a_text_stands_for_its_field_of_that_name():
+    @tool(read_only=True)
+    async def find_employee(name: str) -> dict[str, object]:
+        """Look up an employee."""
+        return {"name": name, "department": "Logistics", "extension": 5127}
+
+    @tool(read_only=True)
+    async def get_department(department: str) -> dict[str, str]:
+        """Look up a department."""
+        return {"manager": "Irene Okafor"} if department == "Logistics" else {}
+
+    steps = [
+        {"id": 1, "description": "Find", "tool_type": "find_employee", "parameters": {"name": "Dana Reyes"}},
+        {"id": 2, "description": "Look up", "tool_type": "get_department", "parameters": {"department": "${1}"}},
+    ]
+    model = ScriptedModel([plan(*steps), "It is Irene Okafor."])
+    done = await run(model, find_employee, get_department)
+    assert done.results[1].output == {"manager": "Irene Okafor"} and len(model.requests) == 2
+
+
+async def test_arguments_with_a_table_inside_are_filled_in_from_the_results_after_a_failure():
+    @tool
+    async def read_file(path: str) -> str:
+        """Read a text file."""
+        return "name,score\nann,91\nbob,78\n"
+
+    @tool
+    async def calculate(expression: str) -> float:
+        """Compute an arithmetic expression."""
+        if not re.fullmatch(r"[\d\s()+/]+", expression):
+            raise SyntaxError("invalid syntax. Perhaps you forgot a comma?")
+        return 84.5
+
+    steps = [
+        {"id": 1, "description": "Read", "tool_type": "read_file", "parameters": {"path": "scores.csv"}},
+        {
+            "id": 2,
+            "description": "Compute the average",
+            "tool_type": "calculate",
+            "parameters": {"expression": "sum(${1}) / count(${1})"},
+        },
+    ]
+    call = '```json\n{\n  "name": "calculate",\n  "arguments": {\n    "expression": "(91 + 78) / 2"\n  }\n}\n```'
+    model = ScriptedModel([plan(*steps), call, "The average is 84.5."])
+    done = await run(model, read_file, calculate)
+    assert done.results[1].output == 84.5 and [a.success for a in done.results[1].attempts] == [False, True]
+    assert model.requests[1].max_tokens is not None
+
+
+PRICES = "What do 3 copper valves and 2 steel pipes cost together?"
+
+
+def price_plan(*expressions: str) -> str:
+    """The plan of a model of 1.5 billion parameters, which has not looked up the prices."""
+    return plan(
+        *(
+            {"id": number, "description": "Calculate", "tool_type": "calculate", "parameters": {"expression": text}}
+            for number, text in enumerate(expressions, 1)
+        )
+    )
+
+
+async def test_a_plan_that_calculates_with_made_up_numbers_is_asked_for_once_more():
+    @tool(read_only=True)
+    async def get_price(item: str) -> float:
+        """Look up the price of one unit of an item."""
+        return 38.45 if item == "copper valve" else 12.5
+
+    @tool(read_only=True)
+    async def calculate(expression: str) -> float:
+        """Compute an arithmetic expression."""
+        return 140.35 if expression == "3 * 38.45 + 2 * 12.5" else 60
+
+    prices = [
+        {"id": number, "description": "Look up", "tool_type": "get_price", "parameters": {"item": item}}
+        for number, item in enumerate(["copper valve", "steel pipe"], 1)
+    ]
+    total = {
+        "id": 3,
+        "description": "Calculate",
+        "tool_type": "calculate",
+        "parameters": {"expression": "3 * ${1} + 2 * ${2}"},
+    }
+    model = ScriptedModel(
+        [price_plan("3 * 10", "2 * 15", "${1} + ${2}"), plan(*prices, total), "Together they cost 140.35."]
+    )
+    async with UnifiedToolLibrary() as library:
+        library.register(get_price, calculate)
+        done = await SimpleWorkflow(library, model).run(PRICES)
+    assert done.results[-1].output == 140.35 and len(model.requests) == 3
+    asked = model.requests[1].messages[-1]["content"]
+    assert "the number 10 in step 1 is made up" in asked and "get_price" in asked
+
+
+@pytest.mark.parametrize("expression", ["3 * 24", "80 * 15 / 100"])
+async def test_numbers_of_the_question_and_usual_constants_are_not_made_up(expression: str):
+    @tool(read_only=True)
+    async def calculate(expression: str) -> float:
+        """Compute an arithmetic expression."""
+        return 12
+
+    model = ScriptedModel([price_plan(expression), "It is 12."])
+    async with UnifiedToolLibrary() as library:
+        library.register(calculate, get_stars)
+        await SimpleWorkflow(library, model).run("What is 15% of 80, and how many hours are 3 days?")
+    assert "made up" not in str([request.messages for request in model.requests])

@@ -25,14 +25,15 @@ from ferrule.agent.answer import (
     OnEvent,
     RunEvent,
 )
-from ferrule.agent.control_tools import ASK_USER, CONTROL_TOOLS, FINISH_TASK
+from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
+from ferrule.agent.made_up_values import MadeUpValueCheck
 from ferrule.agent.prompts import explain_stop
 from ferrule.agent.run import Run, RunBudget
 from ferrule.agent.toolbox import CallResolver, ResolvedCall, ToolOffer
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.content import encode_json
-from ferrule.core.messages import ToolCall, text_of_message
+from ferrule.core.messages import ToolCall
 from ferrule.core.permission import CallPolicy, Decision, Principal, matches_any
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngine
@@ -104,12 +105,16 @@ class TurnExecutor:
         self._used_tools: set[Tool] = set()
         self._last_results: dict[Any, tuple[int, str]] = {}
         """By call: the turn and the text of its last result, as long as nothing was changed since."""
+        self._all_results: dict[Any, str] = {}
+        """By call: the text of its last result."""
         self.repetitions = 0
         """How many turns in a row have only repeated calls whose results the model has."""
         self._refused_turns = 0
         """How many turns in a row have only calls that are known to fail, or that were refused before."""
         self._denied_calls: set[Any] = set()
-        self._has_questioned_value = False
+        self._unreadable_calls: set[tuple[str, str]] = set()
+        """The tools whose calls could not be read, with the errors."""
+        self._made_up_values = MadeUpValueCheck(run)
         self._insistent_calls = 0
         """How many calls of this turn were refused, though the model knew that they would be."""
 
@@ -246,37 +251,28 @@ class TurnExecutor:
                     await services.engine.wait_for_discovery(name)
             resolved = services.resolver.resolve(resolved.original, offer)
         if resolved.call.error is not None:
-            self._record_answer(resolved, resolved.call.error, error_type=VALIDATION_ERROR)
+            self._reject_unreadable_call(resolved, resolved.call.error, offer)
         elif (text := self._find_last_result(resolved)) is not None:
             texts = prompt_texts(detect_language(self._run.task))
             self._record_answer(resolved, texts.repeated.format(text=text))
-        elif (text := self._question_made_up_value(resolved, offer)) is not None:
+        elif (text := self._made_up_values.question(resolved, offer)) is not None:
             self._record_answer(resolved, text, error_type=VALIDATION_ERROR)
         else:
             await self._execute(resolved, offer)
 
-    def _question_made_up_value(self, resolved: ResolvedCall, offer: ToolOffer) -> str | None:
-        """What to tell a model that wants to change something, has found out nothing yet, and makes a value up.
-
-        Once in a run, because the value may be right; and only a model that writes its calls as text, as small ones do.
-        """
-        run = self._run
-        if self._has_questioned_value or resolved.target is None or not run.call_sources:
-            return None
-        tool, capability = resolved.target
-        has_results = any(step.is_success for step in run.steps)
-        if has_results or tool.spec.effects_of(capability).read_only or tool.id in CONTROL_TOOLS:
-            return None
-        names = [name for name, (other, action) in offer.actions.items() if other.spec.effects_of(action).read_only]
-        name = find_made_up_value(resolved.call.arguments, "\n".join(map(text_of_message, run.messages[:-1])))
-        if name is None or not names:
-            return None
-        self._has_questioned_value = True
-        if resolved.call.id in run.call_sources:  # a model that sees its value again writes it again
-            value = encode_json(str(resolved.call.arguments[name])).decode()[1:-1]
-            run.call_sources[resolved.call.id] = run.call_sources[resolved.call.id].replace(value, "…")
+    def _reject_unreadable_call(self, resolved: ResolvedCall, error: str, offer: ToolOffer) -> None:
+        """Tell the model what is wrong with its call; if it has another call inside, that this one comes first."""
+        run, name = self._run, resolved.original.name
+        source = run.call_sources.get(resolved.call.id, "")
+        others = [other for other in offer.actions if other != name and re.search(rf"\b{re.escape(other)}\b", source)]
         texts = prompt_texts(detect_language(run.task))
-        return texts.made_up.format(name=name, tools=texts.comma.join(names[:_MAX_SHOWN_TOOLS]))
+        if others:
+            error = texts.nested_call.format(other=others[0], tool=name)
+        self._insistent_calls += (name, error) in self._unreadable_calls
+        self._unreadable_calls.add((name, error))
+        if source:  # a model that sees its text again writes it again
+            run.call_sources[resolved.call.id] = texts.unreadable_call.format(tool=name)
+        self._record_answer(resolved, error, error_type=VALIDATION_ERROR)
 
     def _find_last_result(self, resolved: ResolvedCall) -> str | None:
         """The result that the model already has from the same call in an earlier turn.
@@ -295,9 +291,12 @@ class TurnExecutor:
         if resolved.target is None or self._services.memory is None:
             return
         tool, capability = resolved.target
-        if not tool.spec.effects_of(capability).read_only:
+        key = _call_key(resolved)
+        # Two calls that alternate change nothing: each time they have the results they had before.
+        if not tool.spec.effects_of(capability).read_only and self._all_results.get(key) != text:
             self._last_results.clear()
-        self._last_results[_call_key(resolved)] = self._run.turns, text
+        self._last_results[key] = self._run.turns, text
+        self._all_results[key] = text
 
     async def _execute(
         self, resolved: ResolvedCall, offer: ToolOffer, *, approval: ApprovalRequest | None = None
@@ -497,29 +496,3 @@ def format_for_model(result: ToolExecutionResult) -> str:
     if instead and result.error_type != KNOWN_FAILURE:  # whose message already includes the advice
         lines.append("Try instead: " + "; ".join(instead) + ".")
     return "\n".join(lines)
-
-
-# Values that a model makes up
-
-_MAX_SHOWN_TOOLS: Final = 5
-_NUMBER = re.compile(r"\d{2,}")
-_FILE_NAME = re.compile(r"[\w-]+\.[A-Za-z]\w{0,4}\b")
-_BLANK_TO_FILL = re.compile(r"\[[A-Z][A-Za-z ]{2,40}\]|<[A-Za-z]+[ _][A-Za-z_ ]{1,40}>")
-
-
-def find_made_up_value(arguments: Mapping[str, Any], context: str) -> str | None:
-    """The argument whose value a model cannot know: a number, the name of a file in place of its content, or a blank.
-
-    `context` is all that the model was told. Other texts may be the model's own, as a letter is.
-    """
-    context = " ".join(context.casefold().split())
-    for name, value in arguments.items():
-        if not isinstance(value, (str, int, float)) or isinstance(value, bool):
-            continue
-        text = str(value)
-        if " ".join(text.casefold().split()) in context or _FILE_NAME.fullmatch(text):
-            continue
-        has_new_number = any(number not in context for number in _NUMBER.findall(text))
-        if has_new_number or _BLANK_TO_FILL.search(text) or (" " in text and _FILE_NAME.search(text)):
-            return name
-    return None

@@ -72,6 +72,10 @@ FINAL_STEPS: Final = {
     "en": " Do not try again what may have happened or is not allowed: {steps}.",
     "zh": "可能已经发生或不被允许的步骤不要再试：{steps}。",
 }
+MADE_UP_NUMBER: Final = (
+    "the number {number} in step {step} is made up: it is not in the question. First look it up in a step of its own "
+    "({tools}), and write its result as ${{1}} in the later step."
+)
 NOT_A_PLAN: Final = "That is not a plan: {problem} Write the JSON object with its steps again, and nothing else."
 
 STEP_REASONING: Final = {

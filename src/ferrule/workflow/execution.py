@@ -51,6 +51,8 @@ from ferrule.workflow.results import AttemptLevel, StepAttempt, StepContext, Ste
 from ferrule.workflow.waiting import HumanReply, NeedsPerson
 
 UNKNOWN_OUTCOME: Final = "unknown_outcome"
+MAX_ARGUMENTS_TOKENS: Final = 1000
+"""Of a reply with the arguments of one step; some small models find no end."""
 _MIN_VALUE_LENGTH: Final = 2
 """A shorter value may occur in an error by chance."""
 STOPPED: Final = "stopped"
@@ -150,11 +152,7 @@ class ExecutionAgent:
             return success_result(step, result, tool, attempts)
         if result.metadata.get("arguments_edited"):  # another tool would get those that the person has changed
             return failure_result(step, result.error or "", result.error_type, attempts)
-        if (
-            (_concerns_arguments(result, params) or _inserts_objects(step, params, context))
-            and _are_repeatable(candidates)
-            and approval is None
-        ):
+        if approval is None and (_concerns_arguments(result, params) or _inserts_results(step, params, context)):
             other_params = await self._choose_other_arguments(step, tool, capability, context, params, result)
             if other_params is not None:
                 params = other_params
@@ -225,6 +223,9 @@ class ExecutionAgent:
             )
         engine = self._library.engine
         checked = engine.check(tool, params, capability.name)
+        if not checked.is_valid:
+            params = _take_fields_of_objects(step, params)
+            checked = engine.check(tool, params, capability.name)
         if checked.is_valid:
             if params or not properties_of(resolve_schema(capability.schema, capability.schema)):
                 return params
@@ -288,6 +289,7 @@ class ExecutionAgent:
             messages=[system_message(prompt), *_build_dialogue(step, context)],
             tools=[action.openai_schema],
             tool_choice="required",
+            max_tokens=MAX_ARGUMENTS_TOKENS,
         )
         model = self._failing_model if is_after_call else self._model
         try:
@@ -376,10 +378,23 @@ def _concerns_arguments(result: ToolExecutionResult, params: Mapping[str, Any]) 
     return any(len(text) >= _MIN_VALUE_LENGTH and text in error for text in texts)
 
 
-def _inserts_objects(step: PlanStep, params: Mapping[str, Any], context: StepContext) -> bool:
-    """Whether a text of the arguments contains whole objects, as `${1} + ${2}` does if both results are objects."""
+def _take_fields_of_objects(step: PlanStep, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, with `${1}` meaning `${1.city}` where it is the value of `city` and an object that has one."""
+    return {
+        name: value[name]
+        if isinstance(value, dict) and name in value and find_referenced_steps(step.parameters.get(name))
+        else value
+        for name, value in params.items()
+    }
+
+
+def _inserts_results(step: PlanStep, params: Mapping[str, Any], context: StepContext) -> bool:
+    """Whether a text of the arguments contains whole results, as `${1} + ${2}` does if both are objects or tables."""
     texts = [step.parameters.get(name) for name, value in params.items() if isinstance(value, str)]
-    return any(isinstance(value, (dict, list)) for value in find_referenced_values(texts, context.outputs()))
+    values = find_referenced_values(texts, context.outputs())
+    return any(
+        isinstance(value, (dict, list)) or (isinstance(value, str) and "\n" in value.strip()) for value in values
+    )
 
 
 def _failed_reasoning(step: PlanStep, error: str, attempts: Sequence[StepAttempt]) -> StepResult:

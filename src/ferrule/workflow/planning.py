@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -19,6 +20,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import (
     FINAL_STEPS,
+    MADE_UP_NUMBER,
     MORE_TOOLS,
     NOT_A_PLAN,
     PLAN_RULES,
@@ -122,6 +124,8 @@ class PlanningAgent:
                 problem, is_model_down = str(error), True
                 break
             plan, problem = _parse_plan_text(text, offer)
+            if plan is not None and not problem:
+                problem = _find_made_up_numbers(plan, f"{question}\n{history}", offer)
             if plan is not None and not problem:
                 return plan
             repaired = plan or repaired
@@ -252,6 +256,28 @@ def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:
         if plan is not None:
             return plan, problem
     return None, problem
+
+
+_CONSTANTS: Final = frozenset({"12", "24", "52", "60", "100", "360", "365", "1000", "3600"})
+_ARITHMETIC = re.compile(r"[\d\s.,()+\-*/^%×÷]+")
+
+
+def _find_made_up_numbers(plan: Plan, context: str, offer: ToolOffer) -> str:
+    """What is wrong with a plan that calculates with numbers nobody has mentioned, though a tool may know them."""
+    chosen_tools = {step.tool_type for step in plan.steps}
+    other_tools = [
+        name for name in offer.actions if name not in chosen_tools and offer.actions[name][0].id not in CORE_TOOLS
+    ]
+    for step in plan.steps if other_tools else ():
+        for value in step.parameters.values():
+            text = str(value) if isinstance(value, (str, int, float)) else ""
+            numbers = re.findall(r"\d{2,}", text) if _ARITHMETIC.fullmatch(text) else []
+            for number in numbers:
+                if number not in context and number not in _CONSTANTS:
+                    return MADE_UP_NUMBER.format(
+                        step=step.id, number=number, tools=", ".join(other_tools[:MAX_OTHER_TOOLS])
+                    )
+    return ""
 
 
 def find_json_values(text: str) -> Iterator[Any]:
