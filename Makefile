@@ -50,9 +50,11 @@ types: setup ## check types
 screenshots: setup web ## photograph every view of the web page, light and dark, into screenshots/
 	@$(BIN)/python -m tests.web.screenshots
 
-docs: setup ## write the pages that are generated from the code
+docs: setup ## write the pages that are generated from the code, and build the manual as a site into site/
 	@$(BIN)/python scripts/cli_page.py
 	@$(BIN)/python scripts/tools_page.py
+	@$(BIN)/python scripts/reference_pages.py
+	@$(BIN)/python scripts/site.py
 
 bench: setup ## measure Ferrule, and other libraries for comparison (each in an environment of its own)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
@@ -66,4 +68,4 @@ requirements: setup ## pin the newest versions of all dependencies
 		--no-header --all-extras --group dev pyproject.toml -o requirements.txt
 
 clean: ## remove everything that can be created again
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist bench-venvs bench-results .servers web/node_modules src/ferrule/web/static screenshots
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist bench-venvs bench-results .servers web/node_modules src/ferrule/web/static screenshots site .cache

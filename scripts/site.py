@@ -60,7 +60,8 @@ def rewrite_links(text: str, *, is_readme: bool) -> str:
         return label if address.startswith("../") else f"{image}[{label}]({address}{anchor})"
 
     return "".join(
-        part if is_code else LINK.sub(rewrite, part).replace('src="docs/', 'src="') for part, is_code in split_code(text)
+        part if is_code else LINK.sub(rewrite, part).replace('src="docs/', 'src="')
+        for part, is_code in split_code(text)
     )
 
 

@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,13 +33,27 @@ def test_every_configuration_in_the_manual_is_read(page, tmp_path):
         assert FerruleConfig.read(tmp_path / "ferrule.toml", environ={}).path is not None
 
 
-def test_the_page_of_the_command_line_is_true():
-    subprocess.run([sys.executable, "scripts/cli_page.py", "--check"], cwd=ROOT, check=True)
+@pytest.mark.parametrize("script", ["cli_page", "reference_pages"])
+def test_generated_pages_are_up_to_date(script):
+    subprocess.run([sys.executable, f"scripts/{script}.py", "--check"], cwd=ROOT, check=True)
 
 
-def test_the_readme_links_every_page_of_the_manual():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [p.name for p in PAGES[1:] if f"docs/{p.name}" not in readme] == []
+def test_the_navigation_of_the_site_has_every_page_of_the_manual_once():
+    navigation = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    assert sorted(pages_of(navigation)) == sorted(["index.md", *(p.name for p in PAGES[1:])])
+
+
+def pages_of(navigation: list[dict[str, Any]]) -> list[str]:
+    entries = [value for item in navigation for value in item.values()]
+    return [page for each in entries for page in (pages_of(each) if isinstance(each, list) else [each])]
+
+
+def test_the_site_is_built_without_broken_links_and_loads_nothing_from_other_hosts():
+    pytest.importorskip("zensical")
+    subprocess.run([sys.executable, "scripts/site.py"], cwd=ROOT, check=True)
+    for page in ("index.html", "zh/index.html"):
+        text = (ROOT / "site" / page).read_text(encoding="utf-8")
+        assert re.findall(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https?:[^"'> ]+)""", text) == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

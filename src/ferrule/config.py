@@ -240,6 +240,22 @@ class ClusterSection(_Section):
         return env
 
 
+SECTIONS: Mapping[str, type] = {
+    "engine": ToolEngineConfig,
+    "limits": ConcurrencyConfig,
+    "store": StoreSection,
+    "http": HttpSection,
+    "agent": AgentSection,
+    "policy": PolicySection,
+    "hub": HubConfig,
+    "server": ServerSection,
+    "prices": PriceList,
+    "telemetry": TelemetrySection,
+    "cluster": ClusterSection,
+}
+"""The sections with fixed keys; `[tools]`, `[[openapi]]` and `[[budgets]]` are read on their own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsSection:
     workspace: str | None = None
@@ -412,26 +428,13 @@ class FerruleConfig:
     def _from_document(
         cls, document: dict[str, Any], environ: Mapping[str, str], root: Path, origin: SettingsOrigin
     ) -> FerruleConfig:
-        sections: dict[str, type] = {
-            "engine": ToolEngineConfig,
-            "limits": ConcurrencyConfig,
-            "store": StoreSection,
-            "http": HttpSection,
-            "agent": AgentSection,
-            "policy": PolicySection,
-            "hub": HubConfig,
-            "server": ServerSection,
-            "prices": PriceList,
-            "telemetry": TelemetrySection,
-            "cluster": ClusterSection,
-        }
-        names = (*sections, "tools", "openapi", "budgets")
+        names = (*SECTIONS, "tools", "openapi", "budgets")
         for name in document:
             if name not in names:
                 raise SetupError(f"{origin.at(name)}: there is no section [{name}].{did_you_mean(name, names)}")
         values: dict[str, Any] = {
             name: read_section(config_type, name, document.get(name, {}), origin, environ)
-            for name, config_type in sections.items()
+            for name, config_type in SECTIONS.items()
         }
         engine_config = values.pop("engine")
         documents = _read_openapi_entries(document.get("openapi", []), origin)

@@ -40,15 +40,58 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 VALIDATION_ERROR: Final = "validation_error"
+"""The arguments are invalid; `validation_errors` lists every problem.
+
+Correct the arguments that the message names and call again.
+"""
 TOOL_NOT_FOUND: Final = "tool_not_found"
+"""No enabled tool has this name; the message suggests similar names.
+
+Use a suggested name. `ferrule tools list` shows every tool, and why one is not ready.
+"""
 EXECUTOR_NOT_FOUND: Final = "executor_not_found"
+"""The tool names an executor that is not registered.
+
+Correct `executor` in the YAML file, or install the package that provides the executor.
+"""
 EXECUTION_ERROR: Final = "execution_error"
+"""The tool ran and failed.
+
+Read the message: it is the tool's own. If `metadata["transient"]` is true, the same call may succeed later.
+"""
 TIMEOUT: Final = "timeout"
+"""The tool exceeded its timeout and was ended; none of its effects appears later. With
+`metadata["outcome"] == "unknown"` it did not stop when it was cancelled, or cannot tell what it did.
+
+Ask for less, or raise the `timeout` of the tool or of the call. If the outcome is unknown, check what the call did
+before you repeat it.
+"""
 REJECTED: Final = "rejected"
+"""The call was not admitted; `metadata["reason"]` is `concurrency_limit`, `queue_full`, `queue_timeout`, `rate_limit`,
+`circuit_open`, `nesting`, `abandoned_calls` or `closed`.
+
+Call again later, after `metadata["retry_after"]` seconds where it is given, or raise the limits in `[limits]`.
+"""
 CANCELLED: Final = "cancelled"
+"""The caller was cancelled (then only records and events show it), or the engine was closed.
+
+Call again if the result is still needed.
+"""
 PERMISSION_DENIED: Final = "permission_denied"
+"""The tool itself or a rule of the policy does not allow the call.
+
+`ferrule policy explain` says which rule decides about a call; change the rule if the call should be allowed.
+"""
 APPROVAL_REQUIRED: Final = "approval_required"
+"""A person must approve the call first; `metadata["approval_id"]` names the request.
+
+Decide with `ferrule approvals approve ID` or in the web page, then repeat the call.
+"""
 KNOWN_FAILURE: Final = "known_failure"
+"""The same call has failed in this run and nothing has changed since; it was not made again.
+
+Change the arguments or use another tool: the message says what has worked.
+"""
 
 
 class FerruleError(Exception):
