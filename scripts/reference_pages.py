@@ -2,7 +2,8 @@
 
 docs/settings.md comes from the classes that read `ferrule.toml`, docs/http-api.md from the server's OpenAPI document
 and docs/metrics.md from its metrics. The tables of docs/events.md and docs/errors.md come from the descriptions of the
-event types and error types; the rest of these two pages is written by hand.
+event types and error types; the rest of these two pages is written by hand. The pages of the examples show the files of
+examples/ between `<!-- file: … -->` and `<!-- end -->`.
 """
 
 import ast
@@ -23,7 +24,9 @@ from ferrule.core import events
 from ferrule.server.app import create_app
 from ferrule.server.metrics import CallMetrics
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+FILE = re.compile(r"(<!-- file: (\S+) -->\n\n).*?(\n\n<!-- end -->)", re.S)
 TABLE = re.compile(r"(<!-- generated: (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.S)
 
 HTTP_INTRODUCTION = """\
@@ -113,6 +116,16 @@ def fill_tables(page: Path) -> str:
     return TABLE.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}{match[3]}", page.read_text(encoding="utf-8"))
 
 
+def show_files(page: Path) -> str:
+    """The page with the files that it names. `py` instead of `python`: the tests run the files themselves."""
+
+    def show(match: re.Match[str]) -> str:
+        code = (ROOT / match[2]).read_text(encoding="utf-8")
+        return f"{match[1]}```{'toml' if match[2].endswith('toml') else 'py'}\n{code}```{match[3]}"
+
+    return FILE.sub(show, page.read_text(encoding="utf-8"))
+
+
 def metrics_page() -> str:
     rows = []
     for metric in CallMetrics(UnifiedToolLibrary().engine).collect():
@@ -188,9 +201,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "events.md": lambda: fill_tables(DOCS / "events.md"),
     "errors.md": lambda: fill_tables(DOCS / "errors.md"),
 }
+EXAMPLE_PAGES = [DOCS / "examples.md", *sorted(DOCS.glob("cookbook-*.md"))]
 
 if __name__ == "__main__":
-    texts = {name: make() for name, make in PAGES.items()}
+    texts = {name: make() for name, make in PAGES.items()} | {page.name: show_files(page) for page in EXAMPLE_PAGES}
     outdated = [name for name, text in texts.items() if (DOCS / name).read_text(encoding="utf-8") != text]
     if "--check" in sys.argv:
         sys.exit(f"Out of date in docs: {', '.join(outdated)}. Run: make docs" if outdated else 0)

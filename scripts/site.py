@@ -57,6 +57,8 @@ def rewrite_links(text: str, *, is_readme: bool) -> str:
             if not address.startswith("docs/"):
                 return label
             address = address.removeprefix("docs/")
+            if address.startswith("zh/"):  # a page of the other site
+                return f'<a href="{address.removesuffix(".md")}.html">{label}</a>'
         return label if address.startswith("../") else f"{image}[{label}]({address}{anchor})"
 
     return "".join(

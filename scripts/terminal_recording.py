@@ -49,7 +49,13 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 def record(command: str, answer: str, folder: Path) -> str:
     """What a command prints to a terminal; `answer` is typed when it stops printing and waits."""
-    environment = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm-256color", "LANG": "C.UTF-8", "HOME": str(folder)}
+    environment = {
+        **os.environ,
+        "COLUMNS": str(COLUMNS),
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        "HOME": str(folder),
+    }
     environment["PATH"] = f"{FERRULE.parent}{os.pathsep}{environment.get('PATH', '')}"
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "FERRULE_MODEL"):
         environment.pop(name, None)
