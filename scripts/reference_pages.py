@@ -121,7 +121,7 @@ def show_files(page: Path) -> str:
 
     def show(match: re.Match[str]) -> str:
         code = (ROOT / match[2]).read_text(encoding="utf-8")
-        return f"{match[1]}```{'toml' if match[2].endswith('toml') else 'py'}\n{code}```{match[3]}"
+        return f"{match[1]}```{'ini' if match[2].endswith('toml') else 'py'}\n{code}```{match[3]}"
 
     return FILE.sub(show, page.read_text(encoding="utf-8"))
 

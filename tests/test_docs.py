@@ -14,14 +14,16 @@ from tests.code_blocks import python_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CHINESE = sorted((ROOT / "docs/zh").glob("*.md"))
 CONFIGURED = [page for page in PAGES if "```toml" in page.read_text(encoding="utf-8")]
-BLOCKS = [(page.name, index) for page in PAGES for index in range(len(python_blocks(page)))]
+BLOCKS = [
+    (str(page.relative_to(ROOT)), index) for page in (*PAGES, *CHINESE) for index in range(len(python_blocks(page)))
+]
 
 
 @pytest.mark.parametrize(("page", "index"), BLOCKS)
 def test_a_block_that_is_pasted_into_a_file_runs(page, index, tmp_path):
-    path = next(p for p in PAGES if p.name == page)
-    (tmp_path / "block.py").write_text(python_blocks(path)[index], encoding="utf-8")
+    (tmp_path / "block.py").write_text(python_blocks(ROOT / page)[index], encoding="utf-8")
     done = subprocess.run([sys.executable, "block.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
