@@ -3,7 +3,12 @@
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# No test depends on the speed of the machine.
+hypothesis.settings.register_profile("ferrule", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("ferrule")
 
 
 @pytest.fixture(scope="session")

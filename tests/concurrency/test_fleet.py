@@ -95,7 +95,7 @@ def make_process(table: LeasesInMemory, **options: object) -> ToolConcurrencyCon
     return controller
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     limit=st.integers(1, 5),
     calls=st.lists(st.tuples(st.integers(0, 2), st.floats(0, 5), st.floats(0, 3)), min_size=1, max_size=30),
@@ -229,7 +229,7 @@ def test_slots_of_a_dead_process_are_free_after_its_lease() -> None:
     run_in_virtual_time(main)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(limit=st.integers(1, 6), calls=st.lists(st.tuples(st.integers(0, 2), st.floats(0, 90)), max_size=40))
 def test_a_shared_rate_is_never_exceeded(limit: int, calls: list[tuple[int, float]]) -> None:
     async def main() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ferrule.concurrency.semaphore import ThreadsafeSemaphore
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     limit=st.integers(1, 4),
     calls=st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 8)), max_size=20),

@@ -375,7 +375,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     name=st.one_of(st.sampled_from(["show", "walk", "sync"]), VALUES),
     params=st.one_of(VALUES, st.fixed_dictionaries({"value": VALUES})),

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import ToolEngine, UnifiedToolLibrary
@@ -186,7 +186,6 @@ def test_a_format_cannot_ask_for_a_gigabyte(format):
         answer("UTC", None, None, format)
 
 
-@settings(deadline=None)
 @given(
     place=st.none() | st.text(max_size=30),
     when=st.none() | st.text(max_size=30) | st.text("0123456789年月日周后前天 +-:./dayswekmonthnext下上", max_size=40),

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.hub import HubConfig, ToolHub
@@ -11,7 +11,6 @@ from ferrule.hub.race import ExtraCallBudget
 from tests.hub.recording_tools import BEST, FOREVER, CallRecorder, engine_with, make_tool
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["race", "extra"])), st.integers(0, 5))
 def test_extra_calls_never_exceed_their_share_and_the_stock(events: list[str], burst: int):
     extra = ExtraCallBudget(share=0.2, burst=burst)

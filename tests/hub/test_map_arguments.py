@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Tool, ToolCapability, ToolParameterValidator, ToolSpec
@@ -74,7 +74,6 @@ def test_a_schema_that_forbids_other_parameters_does_not_get_them(given_name: st
     assert map_to(capability, {given_name: "tea", "limit": 5}, strict=strict) == {"q": "tea"}
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["q", "query", "limit", "lang"]), st.one_of(st.integers(), st.text())))
 def test_fitted_arguments_are_always_valid_and_made_of_what_was_given(params: dict[str, Any]):
     capability = action(q=REQUIRED, limit={"type": "integer"})

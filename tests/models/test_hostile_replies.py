@@ -150,7 +150,7 @@ def assert_sound(answer: AgentAnswer) -> None:
     json.dumps(answer.to_dict()).encode()
 
 
-FUZZ = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=30, suppress_health_check=list(HealthCheck))
 
 
 @FUZZ

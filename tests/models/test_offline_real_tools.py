@@ -94,14 +94,14 @@ def test_a_list_of_tools_is_read_once():
     assert cache.get(TOOLS[:3]) is not first
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(question=st.text(max_size=60))
 def test_any_text_makes_valid_calls_or_none(question):
     choice = choose_tool(_OFFERED, question, NOW)
     assert choice is None or not choice.is_ready or all(map(choice.tool.accepts, choice.filled.calls))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(words=st.lists(st.sampled_from(WORDS), max_size=14))
 def test_no_mixture_of_words_makes_a_call_that_breaks_its_schema(words):
     choice = choose_tool(_OFFERED, " ".join(words), NOW)

@@ -74,7 +74,7 @@ def read_in_pieces(text, cuts):
     return reader.close(), "".join(visible)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(texts, st.lists(st.integers(min_value=0), max_size=12))
 def test_the_split_of_a_stream_does_not_change_the_result(text, cuts):
     parsed, visible = read_in_pieces(text, cuts)
@@ -83,7 +83,7 @@ def test_the_split_of_a_stream_does_not_change_the_result(text, cuts):
     assert whole.text.startswith(visible)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(texts)
 def test_a_stream_of_single_characters_does_not_change_the_result(text):
     parsed, visible = read_in_pieces(text, range(len(text)))

@@ -373,9 +373,7 @@ def run_machine(processes: tuple[Process, Process], urls: Iterator[str]) -> int:
             opened += 1
             yield url
 
-    limits = settings(
-        max_examples=10, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
+    limits = settings(max_examples=10, stateful_step_count=60, suppress_health_check=list(HealthCheck), database=None)
     run_state_machine_as_test(make_machine(processes, count_urls()), settings=limits)
     return opened
 

@@ -137,7 +137,6 @@ def test_any_result_is_passed_on_unchanged(transport: str, mode: str, tmp_path: 
 
         @settings(
             max_examples=EXAMPLES,
-            deadline=None,
             derandomize=True,
             database=None,
             suppress_health_check=list(HealthCheck),

@@ -287,7 +287,7 @@ async def test_secrets_are_not_in_what_is_read_back(store_url):
         )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(params=st.dictionaries(st.text(), JSON, max_size=4), result=st.dictionaries(st.text(), JSON, max_size=4))
 def test_everything_that_is_not_secret_comes_back(params, result):
     async def main() -> None:

@@ -68,7 +68,7 @@ async def test_a_secret_is_not_written(store_url):
         assert "abcdefghijklmnop" not in text and "hunter22" not in text
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(JSON, max_size=4))
 def test_any_json_value_is_stored(values):
     async def store_all() -> dict[str, object]:

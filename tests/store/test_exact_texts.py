@@ -30,8 +30,8 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=8,
 )
-MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-SOME = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=100, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=15, suppress_health_check=list(HealthCheck))
 
 
 def assume_no_secret(store: ToolKnowledgeStore, *values: Any) -> None:

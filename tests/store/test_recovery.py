@@ -390,3 +390,20 @@ async def test_after_many_deferred_segments_the_next_process_imports_them_all(tm
     assert (tmp_path / "calls.db").exists()
     async with ToolKnowledgeStore(url, defer_import=True) as store:
         assert len(await store.query_call_records(limit=1000)) == MAX_DEFERRED_SEGMENTS + 1
+
+
+async def test_a_record_is_in_the_database_only_together_with_the_turn_that_made_the_call(tmp_path):
+    """A run that continues on another machine, without the journal, must see what the call belongs to."""
+    path = tmp_path / "calls.db"
+    async with ToolKnowledgeStore(str(path)) as store:
+        await everything(store)
+        run_sql(path, "ALTER TABLE entries RENAME TO hidden")
+        store.write_entry("run-1", "0001", {"role": "assistant"})
+        record = start_record(store)
+        with pytest.raises(StoreError):
+            await everything(store)
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute("SELECT count(*) FROM tool_calls").fetchone() == (0,)
+        run_sql(path, "ALTER TABLE hidden RENAME TO entries")
+        assert [each.record_id for each in await everything(store)] == [record.record_id]
+        assert await store.read_entries("run-1") == {"0001": {"role": "assistant"}}

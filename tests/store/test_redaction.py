@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.store.redaction import Redaction, to_storable_text
@@ -285,7 +285,6 @@ def test_no_text_takes_for_ever(piece):
     redaction.redact([text, {text: 1}])
 
 
-@settings(deadline=None)
 @given(VALUES)
 def test_the_screen_sees_everything_the_walk_would_change(value):
     encoded = json.dumps(value, ensure_ascii=False)
@@ -293,14 +292,12 @@ def test_the_screen_sees_everything_the_walk_would_change(value):
         assert redaction.may_contain_secret(to_storable_text(encoded)) or not _plain(value)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
 def test_json_text_becomes_the_text_of_what_the_json_becomes(value):
     text = json.dumps(value, ensure_ascii=False)
     assert json.loads(redaction.redact_text(text)) == redaction.redact(value)
 
 
-@settings(deadline=None)
 @given(
     secret=st.text(min_size=4, max_size=20).map(lambda text: f"S3{text}"),
     before=TEXTS,

@@ -13,7 +13,7 @@ from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 SECRETS = st.text(min_size=2, max_size=12).map(lambda text: f"S3cret{text}")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(SECRETS, min_size=1, max_size=4))
 @example(['S3cret"\\\n', "S3cret\0é", "S3cret\ud800", "S3cret 漢字/?&="])
 def test_no_file_contains_a_secret_at_any_time(secrets):

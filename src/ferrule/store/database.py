@@ -272,15 +272,28 @@ class StoreDatabase:
         return _raise_as_store_error(self._location)
 
     def insert_journal_lines(self, lines: Sequence[bytes], owner: str, *, is_abandoned: bool = False) -> int:
-        """Insert lines into the tables; returns how many the database rejected because of their content."""
+        """Insert lines into the tables; returns how many the database rejected because of their content.
+
+        They are inserted in one transaction: where the record of a call is, the turn of the run that made it is too. A
+        run that continues on another machine would make the call again otherwise.
+        """
         entries, calls = split_entries_from_calls(lines)
-        rejected = 0
-        if calls:
-            rejected += self._insert_lines(last_line_per_record(calls), self._insert_calls, {"owner": owner})
+        replaced_after = time.time() if is_abandoned else 0.0
+        inserts: list[tuple[list[bytes], str, Mapping[str, Any]]] = []
         if entries:
-            values = {"replaced_after": time.time() if is_abandoned else 0.0}
-            rejected += self._insert_lines(last_line_per_entry(entries), self._insert_entries, values)
-        return rejected
+            values = {"replaced_after": replaced_after}
+            inserts.append((last_line_per_entry(entries), self._insert_entries, values))
+        if calls:
+            inserts.append((last_line_per_record(calls), self._insert_calls, {"owner": owner}))
+        try:
+            with self.write() as connection:
+                for rows, statement, values in inserts:
+                    _execute_with_lines(connection, statement, rows, values)
+            return 0
+        except StoreError as error:
+            if not _is_content_error(error.__cause__):
+                raise
+        return sum(self._insert_lines(*insert) for insert in inserts)
 
     def insert_start(self, connection: Connection, start: CallStart) -> None:
         """Record the start of a call in the transaction of a connection; a call that has ended stays as it is."""

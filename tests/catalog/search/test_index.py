@@ -185,7 +185,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CHANGES, WORDS)
 def test_a_changed_index_finds_the_same_as_a_new_one(changes, query):
     remaining: dict[tuple[str, str], Tool] = {}

@@ -1,7 +1,7 @@
 """Sentences, parts of texts, and summaries made of sentences."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule_tools.ai.extractive_summary import MAX_SENTENCE, extract_sentences, split_sentences, split_text
@@ -32,21 +32,18 @@ def test_sentences_are_split_at_their_ends(text, sentences):
     assert len(actual) == (2 if sentences is None else len(sentences))
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_no_text_is_lost_between_sentences(text):
     assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
     assert all(len(sentence) <= MAX_SENTENCE for sentence in split_sentences(text))
 
 
-@settings(deadline=None)
 @given(TEXTS, st.integers(min_value=2, max_value=50))
 def test_joined_parts_are_the_text(text, max_length):
     parts = split_text(text, max_length)
     assert "".join(parts) == text and all(len(part) <= max_length for part in parts)
 
 
-@settings(deadline=None)
 @given(TEXTS, st.integers(min_value=1, max_value=5))
 def test_a_summary_consists_of_sentences_of_the_text(text, count):
     summary = extract_sentences(text, count)

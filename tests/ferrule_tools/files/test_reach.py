@@ -156,7 +156,7 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(steps, min_size=1, max_size=12))
 def test_no_sequence_of_calls_reads_or_changes_what_is_out_of_reach(calls: list[tuple[str, str, str, bool]]):
     with tempfile.TemporaryDirectory() as name:

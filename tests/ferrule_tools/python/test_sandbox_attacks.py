@@ -200,7 +200,7 @@ async def test_cancelling_at_any_time_leaves_no_process():
         until_sync(lambda: not children("monty"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),

@@ -243,7 +243,7 @@ _alphabet = st.sampled_from([*"0123456789.eE+-*/%^()[], <>=!_", "**", "//", "sqr
 _soup = st.lists(_alphabet, max_size=60).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.one_of(_soup, st.text(max_size=60)))
 def test_any_text_gets_a_number_or_an_explanation(text):
     started = time.process_time()
@@ -268,7 +268,7 @@ def _integer_expressions() -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_integer_expressions())
 def test_it_agrees_with_python_on_whole_numbers_and_fractions(expression):
     numbers = re.sub(r"(\d+)", r"Fraction(\1)", expression)
@@ -282,7 +282,7 @@ def test_it_agrees_with_python_on_whole_numbers_and_fractions(expression):
         assert calculate(expression) == (expected if expected.denominator == 1 else float(expected))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.decimals(-(10**6), 10**6, places=4), st.decimals(-(10**6), 10**6, places=4))
 def test_decimals_add_and_multiply_exactly(a, b):
     assert calculate(f"({a}) + ({b})") == float(a + b)

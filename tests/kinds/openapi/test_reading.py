@@ -231,7 +231,7 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places_in(value[key])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from([WHOLE, WHOLE_2]), st.data())
 def test_whatever_a_document_holds_it_is_read_or_refused(whole: dict[str, Any], data: st.DataObject):
     spoilt = copy.deepcopy(whole)

@@ -206,7 +206,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(WORDS, JSON, max_size=5), st.dictionaries(WORDS, JSON, max_size=5))
 def test_whatever_a_document_says_its_schema_compiles(said, component):
     source = json.dumps(json.loads(document(post(said), components={"schemas": {"A": component}})))

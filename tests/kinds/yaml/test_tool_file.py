@@ -620,7 +620,7 @@ def test_aliases_that_multiply_are_refused(tmp_path: Path):
 
 
 @given(text=st.text() | st.binary())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_content_whatsoever_makes_loading_raise(tmp_path: Path, text: str | bytes):
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     report = load(tmp_path, content)
@@ -636,7 +636,7 @@ _VALUES = st.recursive(
 
 
 @given(values=st.fixed_dictionaries({}, optional={key: _VALUES for key in ["name", "parameters", "entry", "output"]}))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_shape_of_a_tool_makes_loading_raise(tmp_path: Path, values: dict[str, Any]):
     import yaml
 
