@@ -232,6 +232,26 @@ FAMILIES = {
         '{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>',
         [PARIS],
     ),
+    "kimi without the tags of its calls": (
+        '<|tool_calls_section_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}'
+        "<|tool_calls_section_end|>",
+        [PARIS],
+    ),
+    "deepseek without the tags of its calls": (
+        '<｜tool▁calls▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris"}\n```<｜tool▁calls▁end｜>',
+        [PARIS],
+    ),
+    "tags that differ a little": (f"<TOOL_CALL>{JSON}</TOOL_CALL><tool-call>get_time()</tool-call>", [PARIS, NOW]),
+    "lm studio": (f"[TOOL_REQUEST]{JSON}[END_TOOL_REQUEST]", [PARIS]),
+    "gemini": ('<tool_code>\nprint(default_api.get_weather(city="Paris"))\n</tool_code>', [PARIS]),
+    "internlm without its plugin": (f"<|action_start|>{JSON}<|action_end|>", [PARIS]),
+    "minimax m3 with repeated elements": (
+        ']<]minimax[>[<invoke name="write_file">]<]minimax[>[<path>a]<]minimax[>[</path>]<]minimax[>[<tags>'
+        "]<]minimax[>[<tag>x]<]minimax[>[</tag>]<]minimax[>[<tag>y]<]minimax[>[</tag>]<]minimax[>[</tags>]<]minimax[>[<meta>"
+        "]<]minimax[>[<tag>x]<]minimax[>[</tag>]<]minimax[>[<tag>y]<]minimax[>[</tag>]<]minimax[>[</meta>"
+        "]<]minimax[>[</invoke>",
+        [("write_file", {"path": "a", "tags": ["x", "y"], "meta": {"tag": ["x", "y"]}})],
+    ),
     "kimi with a number for the name": (
         '<|tool_call_begin|>0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>',
         [PARIS],
@@ -346,6 +366,15 @@ def test_channels_for_thoughts_and_answers_contain_no_calls():
     assert parse_model_text(called, KNOWN).text == "One moment."
     kimi = f"<|open|>think<|sep|>{invoke}<|close|>think<|sep|><|open|>response<|sep|>Hello.<|close|>response<|sep|>"
     assert (parse_model_text(kimi, KNOWN).calls, parse_model_text(kimi, KNOWN).text) == ((), "Hello.")
+
+
+def test_the_tokens_of_an_answer_are_not_part_of_it():
+    for text in (
+        '<|channel|>final <|constrain|>json<|message|>{"answer": 1}',
+        'to=user<|message|>{"answer": 1}<|eot|>',
+        '{"answer": 1}<|im_end|>',
+    ):
+        assert parse_model_text(text, KNOWN).text == '{"answer": 1}'
 
 
 def test_a_header_may_begin_in_the_prompt():

@@ -122,6 +122,26 @@ def test_arguments_that_cannot_be_read_are_an_error_and_never_empty(text, reason
         "<|content_invoke_tool_text|>search the web<|end_message|>",
         "<|python_tag|>import math",
         "Let me see: <tool_call>{'city'",
+        "<|tool_calls_section_begin|>look up the weather<|tool_calls_section_end|>",
+        "Yes.<｜tool▁calls▁begin｜>weather of Paris<｜tool▁calls▁end｜>",
+        "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke>Paris</steptml:invoke>",
+        "<｜DSML｜function_calls>weather in Paris</｜DSML｜function_calls>",
+        '<｜DSML｜function_calls>\n<｜DSML｜parameter name="city">Paris</｜DSML｜parameter>\n</｜DSML｜function_calls>',
+        "]<]minimax[>[<tool_call>]<]minimax[>[<city>Paris]<]minimax[>[</city>]<]minimax[>[</tool_call>",
+        "<|open|>tools<|sep|>weather<|close|>tools<|sep|>",
+        '<|open|>call index="1"<|sep|><|open|>argument key="city"<|sep|>Paris<|close|>argument<|sep|>',
+        "<atem:function_calls><atem:invoke>Paris</atem:invoke></atem:function_calls>",
+        "<tool_use>the weather of Paris</tool_use>",
+        "[TOOL_REQUEST]look[END_TOOL_REQUEST]",
+        "<invoke><parameter name='city'>Paris</parameter></invoke>",
+        "<function><parameter=city>Paris</parameter></function>",
+        "<parameter=city>Paris</parameter>\n</function>\n</tool_call>",
+        "get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>",
+        'functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|>',
+        '<|channel|>commentary<|constrain|>json<|message|>{"city":"Paris"}<|call|>',
+        "<tool></tool><tool_input>Paris</tool_input>",
+        "```tool_call\nlook up the weather\n```",
+        '```tool_calls\n{"city": "Paris"}\n```',
     ],
 )
 def test_a_tagged_call_that_cannot_be_read_is_an_error(text):
@@ -137,9 +157,27 @@ def test_an_unreadable_call_does_not_hide_the_next_one():
     assert parsed.text == "Now."
 
 
-@pytest.mark.parametrize("text", ["The tag <tool_call> starts a call.", "<tool_calls>[]</tool_calls>"])
-def test_a_tag_without_a_call_is_no_error(text):
-    assert parse_model_text(text, KNOWN).calls == ()
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The tag <tool_call> starts a call.",
+        "The tag <function_calls> wraps them and </function_calls> ends them.",
+        "The token <|tool_calls_section_begin|> begins the calls of Kimi.",
+        '<parameter name="x"> is the tag of a parameter.',
+        "A value is inside <arg_value> and </arg_value>, a name inside <arg_key> and </arg_key>.",
+        "For example:\n```tool_call\nthe name of a tool\n```",
+        "Action: wait for the answer",
+    ],
+)
+def test_a_tag_that_is_only_mentioned_is_no_error(text):
+    parsed = parse_model_text(text, KNOWN)
+    assert (parsed.calls, parsed.text) == ((), text)
+
+
+@pytest.mark.parametrize("text", ["<tool_calls>[]</tool_calls>", "<|tool_call_start|>[ ]<|tool_call_end|>"])
+def test_an_empty_list_of_calls_is_no_error_and_no_text(text):
+    parsed = parse_model_text(f"Nothing to do. {text}", KNOWN)
+    assert (parsed.calls, parsed.text) == ((), "Nothing to do.")
 
 
 def test_one_broken_call_does_not_lose_the_others():
@@ -150,6 +188,14 @@ def test_one_broken_call_does_not_lose_the_others():
         ("get_weather", False),
         ("search_web", True),
     ]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "<|im_end|>"])
+def test_an_action_without_its_input_is_refused_unless_the_tool_takes_none(end):
+    assert "no line 'Action Input:'" in (refusal(f"Thought: Look.\nAction: get_weather{end}").error or "")
+    assert "<tool_input> is missing" in (refusal("<tool>get_weather</tool>").error or "")
+    [call] = parse_tool_calls(f"Action: get_time{end}", KNOWN)
+    assert call.arguments == {}
 
 
 def test_an_action_together_with_a_final_answer_is_refused():

@@ -25,6 +25,7 @@ _CALL_LANGUAGES = frozenset(
     {"", "json", "jsonc", "json5", "python", "py", "python3", "text", "txt", "plaintext", "action", "xml"}
 )
 _TOOL_LANGUAGE = re.compile(r"(?:tools?|functions?)(?:[_-]?(?:calls?|code|uses?))?")
+_CALL_LANGUAGE = re.compile(r"(?:tools?|functions?)[_-]?(?:calls?|code|uses?)")
 _NAME_BEFORE = (
     r"(?:^[ \t*#`]*+(?:(?:Tool|Function)(?:[ \t]Name)?[ \t*]*:[ \t*`]*)?|(?<=[.:!?。：])[ \t]*`?)"
     rf"(?P<name>{python_calls.NAME})[ \t*`:]*"
@@ -74,7 +75,12 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
                 return MarkedSegment(at, end, tuple(result[0]), is_tagged=is_certain or read is _read_tagged)
         if broken := _read_malformed_call(text, opened.end(), tools):
             return MarkedSegment(at, _end_of_block(text, broken.end, marks) or broken.end, broken.calls)
-    return MarkedSegment(at, text.find(_CLOSING[marks[0]], opened.end())[1], kind="code")
+    closing, end = text.find(_CLOSING[marks[0]], opened.end())
+    body = text.excerpt(opened.end(), closing)
+    if _CALL_LANGUAGE.fullmatch(language) and body.strip() and not _is_introduced_as_example(text, at):
+        reason = f"the block {language!r} contains no call of a tool that exists, or more than calls"
+        return MarkedSegment(at, end, (tagged_calls.unreadable_markup(reason, body),), is_tagged=True)
+    return MarkedSegment(at, end, kind="code")
 
 
 def _read_fenced_arguments(text: SourceText, at: int, body: int, marks: str, tools: KnownTools) -> MarkedSegment | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ferrule.core.messages import Schema, ToolCall
-from ferrule.parsing import plain_calls, tagged_calls
+from ferrule.parsing import plain_calls, react_calls, tagged_calls
 from ferrule.parsing.known_tools import KnownTools
 from ferrule.parsing.python_calls import NAME
 from ferrule.parsing.text import MarkedSegment, ProseBuilder, SourceText
@@ -18,9 +18,11 @@ from ferrule.texts.language import begins_with_cjk
 
 _ANALYSIS = r"(?:(?:<\|start\|>assistant)?<\|channel\|>analysis|(?:\A\s*|<\|start\|>assistant[ ])to=self)<\|message\|>"
 _END_OF_ANALYSIS = re.compile(r"<\|end\|>|<\|eom\|>|(?=<\|start\|>|<\|channel\|>)")
-_END_OF_ANSWER = re.compile(r"<\|eom\|>|<\|end\|>")
+_END_OF_ANSWER = re.compile(r"<\|eo[mt]\|>|<\|end\|>")
 _ANSWER = r"(?:\A\s*|<\|start\|>assistant[ ])to=user<\|message\|>"
-_HEADER = r"<\|start\|>assistant[ ]to=[^<\n]{1,200}<\|message\|>(?=\s*<)|<\|(?:open|close)\|>\w{1,20}<\|sep\|>"
+_HEADER = (
+    r"<\|start\|>assistant[ ]to=[^<\n]{1,200}<\|message\|>(?=\s*<)|<\|(?:open\|>(?!tools<)|close\|>)\w{1,20}<\|sep\|>"
+)
 _THINKING_OPEN = (
     r"<(?:seed:|mm:)?(?:think|thinking|thought|reasoning)>|<\|START_THINKING\|>|\[THINK\]|◁think▷"
     r"|<\|open\|>think<\|sep\|>"
@@ -37,7 +39,7 @@ _WRAPPER = (
     r"|</?(?:steptml:)?(?:invoke|function)>"
 )
 _TOKEN = (
-    r"(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)[ \t]*<\|message\|>"
+    r"(?:<\|start\|>assistant)?<\|channel\|>(?:final[ \t]*(?:<\|constrain\|>\w+)?|commentary[ \t]*)<\|message\|>"
     r"|<｜tool_call_begin｜>function<｜tool_sep｜>|<\|[A-Za-z_]{1,40}\|>|<｜[^｜<>{\n]{1,40}｜>|</?s>|</?co(?::[^<>\n]{0,80})?>"
 )
 
@@ -50,18 +52,19 @@ _POSSIBLE_MARKER = re.compile(
     rf"<(?=[A-Za-z/|｜])|\]<\]|\A\s*to=(?=[\w.:-]{{1,100}}[ ]?<)"
     rf"|\[(?=\s*+[\w{{/\"'`(\[])|\{{(?=\s*+[\"'“\w}}])|[`~◁]|\bfunctools\["
     rf"|(?<![\w./\\-]){NAME}[ \t]?\("
-    rf"|^[ \t>*#]*(?:Action|Final[ \t]Answer)|{tagged_calls.NEXT_TURN}",
+    rf"|^[ \t>*#]*(?:Action|Final[ \t]Answer)|{react_calls.NEXT_TURN}",
     re.MULTILINE,
 )
 _MARKER = re.compile(
     rf"(?P<analysis>{_ANALYSIS})|(?P<answer>{_ANSWER})|(?P<thinking>{_THINKING_OPEN})|(?P<thought>{_THINKING_CLOSE})"
     rf"|(?P<header>{_HEADER})|(?P<xml>{tagged_calls.XML_OPENING})|(?P<tagged>{tagged_calls.TAG_OPENING})|(?P<tags><tool>)"
+    rf"|(?P<part>{tagged_calls.CALL_PART})"
     rf"|(?P<wrapper>{_WRAPPER})|(?P<token>{_TOKEN})"
-    rf"|(?P<final>{tagged_calls.FINAL_ANSWER})|(?P<action>{tagged_calls.ACTION_OPENING})"
+    rf"|(?P<final>{react_calls.FINAL_ANSWER})|(?P<action>{react_calls.ACTION_OPENING})"
     rf"|(?P<fence>```|~~~)|(?P<code>`)"
     rf"|(?P<list>\[(?=\s*+[\"'`]?{NAME}[ \t]*\())"
     rf"|(?P<json>\{{|\[(?=\s*+(?:[\[(]\s*+)?(?:\{{|{_QUOTED_NAME}\s*+,\s*+\{{)))"
-    rf"|(?P<line>{NAME}[ \t]?\()|(?P<turn>{tagged_calls.NEXT_TURN})",
+    rf"|(?P<line>{NAME}[ \t]?\()|(?P<turn>{react_calls.NEXT_TURN})",
     re.MULTILINE,
 )
 
@@ -96,8 +99,9 @@ def match_marker(text: str, at: int) -> Marker | None:
 _READERS: dict[str, Callable[[SourceText, int, KnownTools], MarkedSegment | None]] = {
     "tagged": tagged_calls.read_tagged_calls,
     "xml": tagged_calls.read_xml_call,
-    "tags": tagged_calls.read_tool_tags,
-    "action": tagged_calls.read_react_action,
+    "tags": react_calls.read_tool_tags,
+    "part": tagged_calls.read_call_part,
+    "action": react_calls.read_react_action,
     "fence": plain_calls.read_fenced_block,
     "list": plain_calls.read_list,
     "json": plain_calls.read_json,
@@ -109,7 +113,7 @@ def read_marker(text: SourceText, marker: Marker, tools: KnownTools) -> MarkedSe
     """The segment that begins at a marker, if it is not prose."""
     if reader := _READERS.get(marker.kind):
         segment = reader(text, marker.start, tools)
-        if segment is None and marker.kind in ("tagged", "action"):
+        if segment is None and marker.kind in ("tagged", "part", "action"):
             return MarkedSegment(marker.start, marker.end, kind="wrapper")
         return segment
     if marker.kind == "thinking":
@@ -238,20 +242,25 @@ def _select_segments_to_remove(text: str, segments: list[MarkedSegment]) -> list
 def _drop_repetitions(text: str, segments: list[MarkedSegment], tagged: set[Hashable]) -> list[MarkedSegment]:
     """Without the calls that a model only shows again, in another notation or later in the text.
 
-    Equal calls in one list, or one after the other in one notation, are several calls.
+    Equal calls in one list, or one after the other in exactly the same form, are several calls.
     """
     results: list[MarkedSegment] = []
     earlier: set[Hashable] = set()
-    current: set[Hashable] = set()
+    current: dict[Hashable, str] = {}
     previous: MarkedSegment | None = None
     for segment in segments:
         if segment.calls:
             if previous is None or not _continues(text, previous, segment):
-                earlier |= current
-                current = set()
+                earlier |= current.keys()
+                current = {}
             identities = tagged if tagged and not segment.is_tagged else earlier
-            calls = tuple(call for call in segment.calls if _identity(call) not in identities)
-            current.update(map(_identity, calls))
+            form = _form_of(text, segment)
+            calls = tuple(
+                call
+                for call in segment.calls
+                if _identity(call) not in identities and current.get(_identity(call), form) == form
+            )
+            current.update(dict.fromkeys(map(_identity, calls), form))
             previous, segment = segment, replace(segment, calls=calls)
         results.append(segment)
     return results
@@ -265,17 +274,30 @@ def _continues(text: str, previous: MarkedSegment, segment: MarkedSegment) -> bo
     return in_sequence and previous.notation == segment.notation and not between
 
 
+_NUMBERS_AND_IDS = re.compile(r"""\d+|["'](?:id|call_id|tool_call_id)["']\s*:\s*["'][^"']*["']\s*,?|\[CALL_ID\]\w+""")
+
+
+def _form_of(text: str, segment: MarkedSegment) -> str:
+    """How a call is written, without what differs between equal calls that are all meant."""
+    introduced = text[max(0, segment.start - 20) : segment.start].rstrip(" \t*`")[-1:] in (":", "：")
+    form = _NUMBERS_AND_IDS.sub("", text[segment.start : segment.end])
+    return f"{introduced}{''.join(form.split()) if segment.is_tagged else form.strip()}"
+
+
 def _identity(call: ToolCall) -> Hashable:
     return call.name, call.error, _hashable(call.arguments)
 
 
 def _hashable(value: Any) -> Hashable:
-    """Equal for values that are equal in JSON, whatever notation they had."""
+    """Equal for values that a tool would not tell apart, whatever notation they had: 2 and "2", nothing and null."""
     if isinstance(value, dict):
-        return frozenset((key, _hashable(item)) for key, item in value.items())
+        return frozenset((key, _hashable(item)) for key, item in value.items() if item is not None)
     if isinstance(value, list):
         return tuple(map(_hashable, value))
-    return (bool, value) if isinstance(value, bool) else value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value).strip()
+    return text.lower() if text in ("True", "False") else text
 
 
 def _join_source(text: str, segments: list[MarkedSegment]) -> str:

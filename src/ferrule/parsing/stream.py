@@ -40,7 +40,7 @@ _LIST_SO_FAR = re.compile(
 _VALUE_SO_FAR = re.compile(r"[\w.$+\\-]*+[ \t]*+:?\Z")
 _LINE_SO_FAR = re.compile(r"[ \t>*#]*+(?:Action|Final[ \t]Answer)[ \t\d*]*\Z")
 _JSON_SO_FAR = re.compile(r"\{\s*+(?:[\"'“\w}]|\Z)|\[")
-_OPENS_CALLS = ("analysis", "answer", "tagged", "xml", "tags", "wrapper", "action", "list")
+_OPENS_CALLS = ("analysis", "answer", "tagged", "xml", "tags", "part", "wrapper", "action", "list")
 _BEGINS_CALLS = (
     *("<|message_sep|>", "<|action_start|>", "<|channel|>", "<|start|>", "<｜tool_call_begin｜>", "<|message_model|>"),
     *("<|open|>", "]<]minimax[>["),

@@ -1,4 +1,4 @@
-"""Formats that are used for calls only: the tags and tokens of model families, XML, and ReAct lines.
+"""Formats that are used for calls only: the tags and tokens of model families, and XML.
 
 The content after a tag differs less than the tags do: JSON, Python, or a name with its arguments. One table has the
 tags and their ends; one function parses any content.
@@ -7,6 +7,7 @@ tags and their ends; one function parses any content.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ferrule.core.messages import ToolCall
@@ -19,21 +20,25 @@ from ferrule.parsing.known_tools import (
     unreadable_call,
     unwrap_arguments,
 )
-from ferrule.parsing.literals import MAX_DEPTH, LiteralError, LiteralReader, parse_literal
-from ferrule.parsing.text import END_OF_TURN, MarkedSegment, SourceText
+from ferrule.parsing.literals import MAX_DEPTH, LiteralError, LiteralReader
+from ferrule.parsing.text import MarkedSegment, SourceText
 
 _TAGS: tuple[tuple[str, str], ...] = (
     (r"<tool_calls?>", r"</tool_calls?>"),  # Hermes, Qwen, Hunyuan, Jamba, GLM
     (r"<(?:longcat|seed:|dots_|minimax:)_?tool_call>", r"</(?:longcat|seed:|dots_|minimax:)_?tool_call>"),
     (r"<(?:dots_)?function_calls?>", r"</(?:dots_)?function_calls?>"),  # Granite 20B, Olmo
-    (r"<TOOLCALL>", r"</TOOLCALL>"),  # Nemotron
+    (
+        r"<(?:TOOL_?CALL|tool-?call|tool_(?:code|request|use))>",
+        r"</(?:TOOL_?CALL|tool-?call|tool_(?:code|request|use))>",
+    ),
+    (r"\[TOOL_REQUEST\]", r"\[END_TOOL_REQUEST\]"),  # LM Studio
     (r"<\|tool_call\|>", r"<\|/?tool_call\|>|<\|end"),  # Granite, Phi
     (r"<\|tool_call>", r"<tool_call\|>"),  # Gemma 4
     (r"<start_function_call>", r"<end_function_call>"),  # FunctionGemma
     (r"<\|tool_call_start\|>", r"<\|tool_call_end\|>"),  # LFM 2
     (r"<\|tools_prefix\|>", r"<\|tools_suffix\|>"),  # Apertus
     (r"<\|START_ACTION\|>", r"<\|END_ACTION\|>"),  # Command R
-    (r"<\|action_start\|>\s*<\|plugin\|>", r"<\|action_end\|>"),  # InternLM
+    (r"<\|action_start\|>(?:\s*<\|plugin\|>)?", r"<\|action_end\|>"),  # InternLM
     (r"<\|python_(?:tag|start)\|>", r"<\|python_end\|>|<\|eo[tm]_id\|>"),  # Llama
     (r"<\|function_call\|>|<\|message_sep\|>\s*function call<\|role_sep\|>", r"</s>"),  # GigaChat
     (r"(?:<\|message_model\|>[^<\n]{0,80})?<\|content_invoke_tool_(?:json|text)\|>", r"<\|end_message\|>"),  # Inkling
@@ -44,6 +49,13 @@ _TAGS: tuple[tuple[str, str], ...] = (
         r"|<\|start\|>assistant(?=[ ]to=)(?![ ]to=(?:self|user)<)|\A\s*(?=to=[\w.:-]{1,100}[ ]?<\|channel\|>)",
         r"<\|call\|>|<\|end\|>|<\|start\|>",
     ),  # gpt-oss
+    # Around the calls of DeepSeek, Step, Kimi, MiniMax M3, Muse
+    (r"<｜tool[▁_]calls[▁_]begin｜>", r"<｜tool[▁_]calls[▁_]end｜>"),
+    (r"<｜DSML｜(?:function|tool)_calls?>", r"</｜DSML｜(?:function|tool)_calls?>"),
+    (r"<\|tool_calls_section_begin\|>", r"<\|tool_calls_section_end\|>"),
+    (r"<\|open\|>tools<\|sep\|>", r"<\|close\|>tools<\|sep\|>"),
+    (r"\]<\]minimax\[>\[\s*<tool_call>", r"\]<\]minimax\[>\[\s*</tool_call>"),
+    (r"<[A-Za-z]+:(?:function|tool)_calls?>", r"</[A-Za-z]+:(?:function|tool)_calls?>"),
     (r"\[TOOL_CALLS\]", r"\[TOOL_CALLS\]|</s>"),  # Mistral
     (r"\bfunctools(?=\[)", r"(?!)"),  # Phi 4 mini, Firefunction
 )
@@ -62,6 +74,8 @@ _ARGUMENT_KEY = re.compile(rf"{_LINE_BREAKS}<arg_key>(?P<name>[^<\n]*)</arg_key>
 _TOOL_CALL_END = re.compile(r"</tool_call>|<tool_call>")
 _NAME_ONLY = re.compile(r"(?P<name>[^\W\d][\w./\\-]*+)\s*(?:<tool_sep>)?\s*")
 _LEFTOVERS = re.compile(r"[\s}\]`]*+")
+_EMPTY_LIST = re.compile(r"\[\s*\]")
+_MARKUP = re.compile(r"\]<\]minimax\[>\[|<[^<>\n]{1,80}>|\bfunction(?=<)")
 
 
 def read_tagged_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
@@ -70,6 +84,9 @@ def read_tagged_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     if mark is None:
         return None
     closing = _CLOSING[int((mark.lastgroup or "m0")[1:])]
+    if nothing := _EMPTY_LIST.match(text.whole, text.skip_blank(mark.end())):
+        behind = closing.match(text.whole, text.skip_blank(nothing.end()))
+        return MarkedSegment(at, behind.end() if behind else nothing.end(), kind="token")
     read = _read_body(text, mark.end(), closing, tools) or _report_unreadable(text, mark, closing, tools)
     if read is None:
         text.record_failure(at, mark.end())
@@ -89,19 +106,13 @@ def _report_unreadable(
 
     Some models write the opening tag again to close their calls.
     """
-    at, stop = mark.end(), text.find(closing, mark.end())[0]
+    at, (stop, closed) = mark.end(), text.find(closing, mark.end())
     inner = text.find(_ANY_OPENING, at)[0]
     end = min(stop, inner)
     body = text.excerpt(at, end).strip()
-    if body == "[]" or (not body and inner < stop):
+    if not _MARKUP.sub("", body).strip() and inner < stop:
         return None
-    is_after_calls = text.calls_end > 0 and text.is_blank(text.calls_end, mark.start())
-    is_mention = (
-        stop == text.end
-        and body[:1] not in ("{", "[")
-        and (is_after_calls or text.line_before(mark.start())[0].strip())
-    )
-    if is_mention or (stop == text.end and mark.group() == "functools"):
+    if _is_mention(text, mark, body, stop, closed) or (stop == text.end and mark.group() == "functools"):
         return None
     named = _NAME_ONLY.match(body)
     tool = tools.find(named.group("name")) if named else None
@@ -109,8 +120,22 @@ def _report_unreadable(
     if tool:
         return [unreadable_call(tool, "they must be JSON", raw)], end
     reason = "contains neither JSON nor a name with arguments" if body else "is empty"
-    error = f"The tool call cannot be read: {mark.group()} {reason}. Write the call again with its name and arguments."
-    return [ToolCall(name="tool_call", error=error, raw=raw)], end
+    return [unreadable_markup(f"{mark.group()} {reason}", raw)], end
+
+
+def unreadable_markup(reason: str, raw: str) -> ToolCall:
+    """What is written as a call but names no tool."""
+    error = f"The tool call cannot be read: {reason}. Write the call again with its name and arguments."
+    return ToolCall(name="tool_call", error=error, raw=raw)
+
+
+def _is_mention(text: SourceText, mark: re.Match[str], body: str, stop: int, closed: int) -> bool:
+    """Whether a tag without a call is part of a sentence: nothing closes it, or the sentence goes on behind that."""
+    line = text.line_before(mark.start())[0].strip()
+    if stop < text.end:
+        return bool(line) and "\n" not in body and text.is_prose_until_line_end(closed)
+    is_after_calls = text.calls_end > 0 and text.is_blank(text.calls_end, mark.start())
+    return body[:1] not in ("{", "[") and bool(is_after_calls or line)
 
 
 def _read_body(
@@ -296,6 +321,7 @@ def _read_elements(text: SourceText, at: int, tool: CallableTool, depth: int = 0
     MiniMax M3 writes its mark before each tag; without the mark only the names of parameters are elements.
     """
     values: dict[str, Any] = {}
+    repeated: set[str] = set()
     while opened := _ELEMENT.match(text.whole, at):
         name, is_marked = unescape_name(opened.group("name")), opened.group("mark") is not None
         schema = tool.properties.get(name, {})
@@ -307,7 +333,7 @@ def _read_elements(text: SourceText, at: int, tool: CallableTool, depth: int = 0
             inner = CallableTool(name=name, parameters={**schema, "properties": schema.get("properties", items)})
             value, ending = _read_elements(text, opened.end(), inner, depth + 1)
         if value:
-            value = value["item"] if set(value) == {"item"} and "item" not in schema.get("properties", {}) else value
+            value = _unwrap_items(value, schema)
         else:
             ending = text.find(_ELEMENT_END if is_marked else f"</{opened.group('name')}>", opened.end())[0]
             value = _parse_xml_value(text.whole[opened.end() : ending], tool, name)
@@ -315,13 +341,25 @@ def _read_elements(text: SourceText, at: int, tool: CallableTool, depth: int = 0
         if closed is None or closed.group("name") != opened.group("name"):
             raise LiteralError(f"{name!r} is not closed", ending)
         at = closed.end()
-        if name == "item":
-            values.setdefault(name, []).append(value)
-        elif name in values:
+        if name == "item" and name not in values:
+            values[name], repeated = [value], {*repeated, name}
+        elif name not in values:
+            values[name] = value
+        elif depth == 0:
             raise LiteralError(f"{name!r} is given twice", at)
         else:
-            values[name] = value
+            values[name] = [*(values[name] if name in repeated else [values[name]]), value]
+            repeated = {*repeated, name}
     return values, at
+
+
+def _unwrap_items(values: dict[str, Any], schema: Mapping[str, Any]) -> Any:
+    """The items of a list: the elements `item`, or those with the only name that there is, if a list is expected."""
+    [name, *others] = values
+    is_list = name == "item" and name not in schema.get("properties", {})
+    if others or not (is_list or schema.get("type") == "array"):
+        return values
+    return values[name] if isinstance(values[name], list) else [values[name]]
 
 
 def _read_xml_parameters(text: SourceText, at: int, tool: CallableTool) -> tuple[dict[str, Any], int]:
@@ -350,92 +388,30 @@ def _parse_xml_value(raw_value: str, tool: CallableTool, name: str, rest: str = 
     return parse_argument(raw_value, tool, name, is_text='string="true"' in rest or 'type="string"' in rest)
 
 
-# ReAct: `Action:` and `Action Input:` lines, and the `<tool>` tags of LangChain's XML agents.
+# Parts of calls whose beginning is missing.
 
-_LINE = r"^[ \t>*#]*+"
-_COLON = r"(?:[ \t]*+\d++)?[ \t]*+\**+[ \t]*+[:：]\**+"
-ACTION_OPENING = rf"{_LINE}Action{_COLON}"
-FINAL_ANSWER = rf"{_LINE}Final[ \t]Answer{_COLON}"
-NEXT_TURN = r"^[ \t]*\#{2,4}[ \t]*(?:Instructions?|Question|User|Human)[ \t]*:"
-_ACTION = re.compile(rf"{ACTION_OPENING}\s*+(?P<name>[^\n]++)\n\s*+[>*#]*+Action[ \t]Input{_COLON}", re.MULTILINE)
-_NEXT_LABEL = re.compile(rf"{_LINE}(?:Observation|Thought|Action|Final[ \t]Answer){_COLON}", re.MULTILINE)
-_OBSERVATION = re.compile(rf"{_LINE}Observation{_COLON}", re.MULTILINE)
-_FINAL_ANSWER = re.compile(FINAL_ANSWER, re.MULTILINE)
-_BEFORE_OBJECT = re.compile(r"(?:```[a-z]*\s*)?(?=\{)")
-_AFTER_OBJECT = re.compile(r"\s*(?:```)?[ \t]*(?:\n|\Z)")
-_TRAILING_TOKENS = re.compile(rf"(?:\s*(?:{END_OF_TURN}))+\s*\Z")
-_TOOL_TAG = re.compile(r"<tool>\s*+(?P<name>[^<\n]*+)</tool>\s*+<tool_input>")
+CALL_PART = (
+    r"<arg_key>|<｜tool[▁_]sep｜>|<\|tool_call_argument_begin\|>"
+    r"|<\|channel\|>commentary[ ]*<\|constrain\|>\w+<\|message\|>"
+    rf"|{_OPEN}(?:parameter{_GAP}{_IS}|invoke>)|<function>(?=\s*<)|<\|open\|>call(?=[ ]|<\|sep\|>)"
+)
+_CALL_PART = re.compile(CALL_PART)
+_PART_CLOSING = re.compile(rf"</arg_key>|{_CLOSE}(?:parameter|invoke|function){_END}")
+_NAME_OF_CALL = re.compile(r"[\w./\\-]*[._:][\w.:/\\-]*")
 
 
-def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """The action whose line starts at `at`, and its input.
-
-    An observation that the model wrote itself is invented: nothing after it is parsed or shown.
-    """
-    action = _ACTION.match(text.whole, at)
-    if action is None:
+def read_call_part(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """The error for tags inside a call whose own tag is missing; None if a sentence mentions them."""
+    part = _CALL_PART.match(text.whole, at)
+    if part is None:
         return None
-    name = action.group("name").strip()
-    end = text.find(_NEXT_LABEL, action.end())[0]
-    input_text, raw = _TRAILING_TOKENS.sub("", text.whole[action.end() : end]).strip(), text.excerpt(at, end)
-    if text.find(_OBSERVATION, end)[0] == end:
-        end = text.end
-    tool = tools.find(name)
-    if tool is None:
-        return MarkedSegment(at, end, (tools.unknown_tool_call(name, raw),)) if _looks_like_a_name(name) else None
-    if text.find(_FINAL_ANSWER, action.end())[0] < text.end:
-        reason = "the text has an action and a final answer. Write one of them"
-        return MarkedSegment(at, text.end, (unreadable_call(tool, reason, raw),))
-    return MarkedSegment(at, end, (_make_action_call(tool, input_text, raw),))
-
-
-def read_tool_tags(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """`<tool>search</tool><tool_input>weather in SF</tool_input>`."""
-    tags = _TOOL_TAG.match(text.whole, at)
-    if tags is None:
-        return None
-    begin, end = text.find("</tool_input>", tags.end())
-    input_text, raw = text.whole[tags.end() : begin].strip(), text.excerpt(at, end)
-    tool = tools.find(tags.group("name"))
-    call = _make_action_call(tool, input_text, raw) if tool else tools.unknown_tool_call(tags.group("name"), raw)
-    return MarkedSegment(at, end, (call,), is_tagged=True)
-
-
-def _looks_like_a_name(input_text: str) -> bool:
-    return bool(re.fullmatch(r"[\w./\\`*-]{1,64}", input_text))
-
-
-def _make_action_call(tool: CallableTool, input_text: str, raw: str) -> ToolCall:
-    arguments = _parse_arguments_object(input_text)
-    if arguments is not None and (
-        not tool.properties or set(arguments) <= set(tool.properties) or tool.only_parameter is None
+    word = _MARKUP.sub("", text.line_before(at)[0]).strip()
+    is_tag = not part.group().startswith(("<|", "<｜"))
+    if (word and not (tools.find(word) or _NAME_OF_CALL.fullmatch(word))) or (
+        is_tag and text.find(_PART_CLOSING, part.end())[0] == text.end
     ):
-        return ToolCall(name=tool.name, arguments=arguments)
-    only = tool.only_parameter
-    if only is not None:
-        return ToolCall(name=tool.name, arguments={only: parse_argument(_remove_quotes(input_text), tool, only)})
-    if not tool.properties or not input_text:
-        return ToolCall(name=tool.name)
-    return unreadable_call(tool, f"it takes several, so its input must be JSON: {', '.join(tool.properties)}", raw)
-
-
-def _parse_arguments_object(input_text: str) -> dict[str, Any] | None:
-    """The object that the input begins with; what a model writes below it is not part of it."""
-    begin = _BEFORE_OBJECT.match(input_text)
-    if begin is None:
         return None
-    literals = LiteralReader(SourceText(input_text))
-    try:
-        value, end = literals.read_value(begin.end())
-    except LiteralError:
-        return None
-    is_complete = not literals.unclosed and _AFTER_OBJECT.match(input_text, end)
-    return value if isinstance(value, dict) and is_complete else None
-
-
-def _remove_quotes(input_text: str) -> str:
-    try:
-        value = parse_literal(input_text) if input_text[:1] in ("'", '"') else input_text
-    except LiteralError:
-        return input_text
-    return value if isinstance(value, str) else input_text
+    end = max(text.find("\n\n", part.end())[0], part.end())
+    return MarkedSegment(
+        at, end, (unreadable_markup(f"{part.group()} is outside of a call", text.excerpt(at, end)),), is_tagged=True
+    )

@@ -17,7 +17,8 @@ _MAX_HEAD = 200
 _MAX_EFFORT = 50_000
 """The limit for failed attempts. No real text reaches it; the rest of a text that does counts as prose."""
 _NON_SPACE = re.compile(r"\S")
-END_OF_TURN = r"<\|(?:im_end|eot_id|eom_id|end|end_?of_?text|return)\|>|<｜end▁of▁sentence｜>|</s>"
+_WORD_ON_LINE = re.compile(r"[ \t,;:]*+[^\W\d_]")
+END_OF_TURN = r"<\|(?:im_end|eot_id|eom_id|eo[mt]|end|end_?of_?text|return)\|>|<｜end▁of▁sentence｜>|</s>"
 """The tokens that end a reply, which some servers leave in the text."""
 
 
@@ -79,6 +80,15 @@ class SourceText:
 
     def is_blank(self, start: int, end: int) -> bool:
         return _NON_SPACE.search(self.whole, start, end) is None
+
+    def skip_blank(self, at: int) -> int:
+        """Where the next character that is not a space stands."""
+        match = _NON_SPACE.search(self.whole, at)
+        return match.start() if match else self.end
+
+    def is_prose_until_line_end(self, at: int) -> bool:
+        """Whether words follow on the same line."""
+        return _WORD_ON_LINE.match(self.whole, at) is not None
 
     def line_start(self, at: int) -> int:
         searched_from, start = self._line

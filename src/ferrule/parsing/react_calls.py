@@ -1,0 +1,121 @@
+"""ReAct: `Action:` and `Action Input:` lines, and the `<tool>` tags of LangChain's XML agents."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ferrule.core.messages import ToolCall
+from ferrule.parsing.known_tools import CallableTool, KnownTools, parse_argument, unreadable_call
+from ferrule.parsing.literals import LiteralError, LiteralReader, parse_literal
+from ferrule.parsing.tagged_calls import unreadable_markup
+from ferrule.parsing.text import END_OF_TURN, MarkedSegment, SourceText
+
+_LINE = r"^[ \t>*#]*+"
+_COLON = r"(?:[ \t]*+\d++)?[ \t]*+\**+[ \t]*+[:：]\**+"
+ACTION_OPENING = rf"{_LINE}Action{_COLON}"
+FINAL_ANSWER = rf"{_LINE}Final[ \t]Answer{_COLON}"
+NEXT_TURN = r"^[ \t]*\#{2,4}[ \t]*(?:Instructions?|Question|User|Human)[ \t]*:"
+_ACTION = re.compile(rf"{ACTION_OPENING}\s*+(?P<name>[^\n]++)\n\s*+[>*#]*+Action[ \t]Input{_COLON}", re.MULTILINE)
+_NEXT_LABEL = re.compile(rf"{_LINE}(?:Observation|Thought|Action|Final[ \t]Answer){_COLON}", re.MULTILINE)
+_OBSERVATION = re.compile(rf"{_LINE}Observation{_COLON}", re.MULTILINE)
+_FINAL_ANSWER = re.compile(FINAL_ANSWER, re.MULTILINE)
+_BEFORE_OBJECT = re.compile(r"(?:```[a-z]*\s*)?(?=\{)")
+_AFTER_OBJECT = re.compile(r"\s*(?:```)?[ \t]*(?:\n|\Z)")
+_TRAILING_TOKENS = re.compile(rf"(?:\s*(?:{END_OF_TURN}))+\s*\Z")
+_TOOL_TAG = re.compile(r"<tool>\s*+(?P<name>[^<\n]*+)</tool>(?P<input>\s*+<tool_input>)?")
+_ACTION_ALONE = re.compile(rf"{ACTION_OPENING}[ \t]*+(?P<name>[^\n]++)\s*+\Z", re.MULTILINE)
+
+
+def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """The action whose line starts at `at`, and its input.
+
+    An observation that the model wrote itself is invented: nothing after it is parsed or shown.
+    """
+    action = _ACTION.match(text.whole, at)
+    if action is None:
+        return _read_action_without_input(text, at, tools)
+    name = action.group("name").strip()
+    end = text.find(_NEXT_LABEL, action.end())[0]
+    input_text, raw = _TRAILING_TOKENS.sub("", text.whole[action.end() : end]).strip(), text.excerpt(at, end)
+    if text.find(_OBSERVATION, end)[0] == end:
+        end = text.end
+    tool = tools.find(name)
+    if tool is None:
+        return MarkedSegment(at, end, (tools.unknown_tool_call(name, raw),)) if _looks_like_a_name(name) else None
+    if text.find(_FINAL_ANSWER, action.end())[0] < text.end:
+        reason = "the text has an action and a final answer. Write one of them"
+        return MarkedSegment(at, text.end, (unreadable_call(tool, reason, raw),))
+    return MarkedSegment(at, end, (_make_action_call(tool, input_text, raw),))
+
+
+def _read_action_without_input(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """The text ends with the name of a tool."""
+    action = _ACTION_ALONE.match(text.whole, at)
+    tool = tools.find(_TRAILING_TOKENS.sub("", action.group("name"))) if action else None
+    if tool is None:
+        return None
+    call = ToolCall(name=tool.name)
+    if tool.properties:
+        call = unreadable_call(tool, "there is no line 'Action Input:'", text.excerpt(at, text.end))
+    return MarkedSegment(at, text.end, (call,))
+
+
+def read_tool_tags(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """`<tool>search</tool><tool_input>weather in SF</tool_input>`."""
+    tags = _TOOL_TAG.match(text.whole, at)
+    if tags is None:
+        return None
+    tool = tools.find(tags.group("name"))
+    if tags.group("input") is None:
+        error = unreadable_call(tool, "<tool_input> is missing", tags.group()) if tool else None
+        return MarkedSegment(at, tags.end(), (error,), is_tagged=True) if error else None
+    begin, end = text.find("</tool_input>", tags.end())
+    input_text, raw = text.whole[tags.end() : begin].strip(), text.excerpt(at, end)
+    if tool:
+        call = _make_action_call(tool, input_text, raw)
+    elif tags.group("name"):
+        call = tools.unknown_tool_call(tags.group("name"), raw)
+    else:
+        call = unreadable_markup("<tool> is empty", raw)
+    return MarkedSegment(at, end, (call,), is_tagged=True)
+
+
+def _looks_like_a_name(input_text: str) -> bool:
+    return bool(re.fullmatch(r"[\w./\\`*-]{1,64}", input_text))
+
+
+def _make_action_call(tool: CallableTool, input_text: str, raw: str) -> ToolCall:
+    arguments = _parse_arguments_object(input_text)
+    if arguments is not None and (
+        not tool.properties or set(arguments) <= set(tool.properties) or tool.only_parameter is None
+    ):
+        return ToolCall(name=tool.name, arguments=arguments)
+    only = tool.only_parameter
+    if only is not None:
+        return ToolCall(name=tool.name, arguments={only: parse_argument(_remove_quotes(input_text), tool, only)})
+    if not tool.properties or not input_text:
+        return ToolCall(name=tool.name)
+    return unreadable_call(tool, f"it takes several, so its input must be JSON: {', '.join(tool.properties)}", raw)
+
+
+def _parse_arguments_object(input_text: str) -> dict[str, Any] | None:
+    """The object that the input begins with; what a model writes below it is not part of it."""
+    begin = _BEFORE_OBJECT.match(input_text)
+    if begin is None:
+        return None
+    literals = LiteralReader(SourceText(input_text))
+    try:
+        value, end = literals.read_value(begin.end())
+    except LiteralError:
+        return None
+    is_complete = not literals.unclosed and _AFTER_OBJECT.match(input_text, end)
+    return value if isinstance(value, dict) and is_complete else None
+
+
+def _remove_quotes(input_text: str) -> str:
+    try:
+        value = parse_literal(input_text) if input_text[:1] in ("'", '"') else input_text
+    except LiteralError:
+        return input_text
+    return value if isinstance(value, str) else input_text
