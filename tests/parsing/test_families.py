@@ -24,6 +24,7 @@ FAMILIES = {
     "python lists": ('[get_weather(city="Paris")], [get_time()]', [PARIS, NOW]),
     "python lines": ('get_weather(city="Paris")\n\nget_time()', [PARIS, NOW]),
     "python on one line": ('get_weather(city="Paris"); get_time()', [PARIS, NOW]),
+    "python lines that are continued": ('get_weather(city="Paris"), \\\nget_time()', [PARIS, NOW]),
     "python numbered": ('1. get_weather(city="Paris")\n2. get_time()', [PARIS, NOW]),
     "python twice": ("get_time()\nget_time()", [NOW, NOW]),
     "python fenced": ('```python\nget_weather(city="Paris")\n# and then\nget_time()\n```', [PARIS, NOW]),

@@ -41,7 +41,7 @@ _LINE_HEAD = re.compile(
 _MARKDOWN_LINK = re.compile(r"\[|\(|:[ \t]*\S")
 """What follows the text of a link: `[…](address)`, `[…][name]`, or `[…]: address` where the name is defined."""
 _AFTER_COLON = re.compile(r"[:：][*`]*+[ \t]*+`?\Z")
-_LINE_END = re.compile(rf"[ \t]*`?\**[ \t]*[;,.。]?[ \t]*(?:\#[^\n]*)?(?=\n|\Z|{END_OF_TURN})")
+_LINE_END = re.compile(rf"[ \t]*`?\**[ \t]*[;,.。]?[ \t]*(?:\\(?=\n)|\#[^\n]*)?(?=\n|\Z|{END_OF_TURN})")
 _END_OF_TURN = re.compile(END_OF_TURN)
 _EXAMPLE = re.compile(
     r"\b(?:for example|for instance|e\.g\.|examples?(?!\.\w)|usage|such as"

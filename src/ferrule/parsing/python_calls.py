@@ -17,7 +17,7 @@ _HEAD = re.compile(
     rf"(?P<printed>print[ \t]*\([ \t]*(?={NAME}\())?(?:await[ \t]+)?"
 )
 _KEYWORD = re.compile(r"(?P<quote>[\"']?)(?P<name>(?:[^\W\d]|\\_)\w*+(?:\\_\w*+)*)(?P=quote)[ \t]*[=:](?!=)")
-_BETWEEN = re.compile(r"[\s;,|&]*+(?:(?:\#[^\n]*+|\band\b|^print\([^\W\d]\w*+\))[\s;,|&]*+)*", re.MULTILINE)
+_BETWEEN = re.compile(r"[\s;,|&]*+(?:(?:\\(?=\n)|\#[^\n]*+|\band\b|^print\([^\W\d]\w*+\))[\s;,|&]*+)*", re.MULTILINE)
 _BRACKET = re.compile(r"\"[^\"\\\n]*+(?:\\.[^\"\\\n]*+)*\"|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*'|[()\[\]{}]")
 
 _LIST_END = re.compile(r"\\?\]|\Z")
