@@ -80,7 +80,7 @@ async def run_worker(folder: Path, number: int) -> None:
 def measure(folder: Path, number: int, kills: int) -> dict[str, Any]:
     """Run the batch to its end, killing the process at random moments; returns what was measured."""
     lines = folder / "out" / "trajectories.jsonl"
-    line_size = 3_000  # for the moments of the kills only
+    line_size = 2_000  # for the moments of the kills only
     moments = sorted(random.randint(1, number * line_size) for _ in range(kills))
     samples: list[tuple[float, int, int]] = []
     """Seconds, bytes of trajectories, resident bytes."""

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from ferrule import UnifiedToolLibrary, tool
-from ferrule.batch import Batch, BatchDirectory, BatchTask, LocalBackend, WaitingModel, read_tasks
+from ferrule.batch import Batch, BatchDirectory, BatchTask, LocalBackend, WaitingModel, local, read_tasks
 from ferrule.batch.directory import INDEX, TRAJECTORIES, summarize
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.engine import ToolEngineConfig
 from ferrule.errors import ModelUnavailable, SetupError, StoreError
 from ferrule.policy.budgets import Budget
+from ferrule.store import ToolKnowledgeStore
 from tests.batch.scripted_batch import AddingModel, make_add, make_tasks, read_lines, run_batch
 from tests.waiting import until, until_sync
 
@@ -208,6 +209,22 @@ async def test_calls_of_a_batch_wait_behind_those_of_people(tmp_path):
             release.set()
             assert (await person).is_success and (await running).summary["tasks"] == 3
     assert order[1] == "100"
+
+
+async def test_a_task_waits_while_its_store_does_not_answer_and_repeats_no_call(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "STORE_DELAYS", (0.0,) * 5)
+    find, failures = ToolKnowledgeStore.query_call_records, iter([StoreError("the server was shut down")] * 5)
+
+    async def find_later(self, **conditions):
+        if (error := next(failures, None)) is not None:
+            raise error
+        return await find(self, **conditions)
+
+    monkeypatch.setattr(ToolKnowledgeStore, "query_call_records", find_later)
+    log = tmp_path / "log"
+    result = await run_batch(tmp_path / "out", make_tasks(1), store=f"sqlite:///{tmp_path}/calls.db", add=make_add(log))
+    assert result.summary["states"] == {"finished": 1}
+    assert log.read_text().split() == ["0"]
 
 
 async def test_a_tool_that_does_not_exist_fails_only_its_task(tmp_path):

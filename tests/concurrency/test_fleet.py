@@ -3,12 +3,13 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ferrule import ConcurrencyConfig, ToolEngine, tool
@@ -16,6 +17,7 @@ from ferrule.concurrency import ToolConcurrencyController
 from ferrule.concurrency.adaptive import AdaptiveLimit
 from ferrule.errors import Rejected, SetupError, StoreError, Transient
 from ferrule.store import ToolKnowledgeStore
+from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import (
     RATE_PERIOD,
     LeaseGrants,
@@ -24,6 +26,7 @@ from ferrule.store.leases import (
     SlotRequest,
     StartLease,
     StartRequest,
+    _lock_leases,
     grant_slots,
     grant_starts,
     list_slot_leases,
@@ -68,6 +71,28 @@ class LeasesInMemory:
             leases.pop(owner, None)
 
 
+class CutOffLeases:
+    """The leases as a process sees them whose network is cut at times: a request waits until it is whole again.
+
+    Then it arrives late, or fails, as a connection does that was silent for too long.
+    """
+
+    def __init__(self, table: LeasesInMemory, cuts: list[tuple[float, float]], *, arrives_late: bool) -> None:
+        """`cuts` have a beginning and a length, in seconds."""
+        self._table, self._cuts, self._arrives_late = table, cuts, arrives_late
+
+    async def renew(self, request: LeaseRequest) -> LeaseGrants:
+        for begins_at, seconds in self._cuts:
+            if begins_at <= loop_time() < begins_at + seconds:
+                await asyncio.sleep(begins_at + seconds - loop_time())
+                if not self._arrives_late:
+                    raise StoreError("the database cannot be reached")
+        return await self._table.renew(request)
+
+    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None:
+        await self._table.release(owner, used_starts)
+
+
 class RunningCalls:
     """Counts what runs in all processes together."""
 
@@ -88,7 +113,7 @@ class RunningCalls:
             self.of_process[process] += 1
 
 
-def make_process(table: LeasesInMemory, **options: object) -> ToolConcurrencyController:
+def make_process(table: LeasesInMemory | CutOffLeases, **options: object) -> ToolConcurrencyController:
     config = ConcurrencyConfig(shared=True, default_timeout=10_000, queue_size=1000, **options)  # type: ignore[arg-type]
     controller = ToolConcurrencyController(config, clock=loop_time)
     controller.join_fleet(table)
@@ -210,6 +235,36 @@ def test_without_the_database_no_slot_is_handed_out_after_the_lease_and_calls_go
         await late
         await first.leave_fleet()
         await second.leave_fleet()
+
+    run_in_virtual_time(main)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    limit=st.integers(1, 3),
+    cuts=st.lists(st.tuples(st.floats(0, 20), st.floats(0, 30)), min_size=1, max_size=2),
+    arrives_late=st.booleans(),
+)
+@example(limit=1, cuts=[(1.0, 30.0)], arrives_late=False)
+def test_a_limit_holds_while_requests_of_a_process_hang_and_calls_go_on_afterwards(
+    limit: int, cuts: list[tuple[float, float]], arrives_late: bool
+) -> None:
+    async def main() -> None:
+        table, running = LeasesInMemory(), RunningCalls()
+        tables = (CutOffLeases(table, cuts, arrives_late=arrives_late), table)
+        processes = [make_process(each, bucket_limits={"pay": limit}) for each in tables]
+
+        async def call_until(end: float, process: int) -> None:
+            while loop_time() < end:
+                await running.run(processes[process], process, 1.0)
+
+        await asyncio.gather(*(call_until(60.0, process) for process in (0, 1) for _ in range(2)))
+        assert running.most <= limit
+        before = Counter(running.of_process)
+        await asyncio.gather(*(call_until(70.0, process) for process in (0, 1)))
+        assert all(running.of_process[process] > before[process] for process in (0, 1))
+        for controller in processes:
+            await controller.leave_fleet()
 
     run_in_virtual_time(main)
 
@@ -373,6 +428,35 @@ async def test_the_database_grants_no_more_starts_than_the_rate(shared_store_url
         assert await ask("b", demand=8) == 1  # half of what is free, so that "a" can get more
         assert await ask("a", used=2, demand=0) == 0
         assert await ask("b", used=1, demand=20) == 3
+
+
+async def test_a_process_that_stops_in_the_middle_of_a_renewal_delays_others_only_for_a_moment(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection lives, as after SIGSTOP or when its network is cut, and it has the lock of all leases."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    async with ToolKnowledgeStore(postgres_url) as stopped, ToolKnowledgeStore(postgres_url) as other:
+
+        def stop(database: StoreDatabase) -> None:
+            with database.write() as connection:
+                _lock_leases(connection)
+                has_lock.set()
+                is_over.wait(60)
+                connection.exec_driver_sql("SELECT 1")
+
+        has_lock, is_over = threading.Event(), threading.Event()
+        stopping = asyncio.create_task(stopped.query_without_records(stop))
+        await asyncio.to_thread(has_lock.wait, 60)
+        request = LeaseRequest(owner="b", seconds=60, slots={"pay": SlotRequest(limit=1, slots=0, demand=1)})
+        grants = await asyncio.wait_for(other.query_without_records(renew_leases, request), 60)
+        is_over.set()
+        assert grants.slots["pay"].slots == 1
+        with pytest.raises(StoreError):
+            await stopping
+        grants = await stopped.query_without_records(
+            renew_leases, LeaseRequest(owner="a", seconds=60, slots=request.slots)
+        )
+        assert grants.slots["pay"].slots == 0
 
 
 async def test_engines_with_one_store_share_a_limit(shared_store_url: str, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from ferrule import Orchestrator, Policy, Rule, Secret, Tool, UnifiedToolLibrary, tool
 from ferrule.core.content import encode_json
+from ferrule.errors import StoreError
 from ferrule.kinds.function.tools import tool_of
+from ferrule.store import client_requests
 from ferrule.testing import ScriptedModel
 from tests.server.application import Site, serve
 from tests.server.serving import MCP_HEADERS, MCP_META
@@ -190,6 +192,36 @@ async def test_a_client_does_not_read_the_conversation_of_the_local_user():
                 script = {"code": "get_conversation_history()"}
                 nested = await http.post("/v1/tools/python_executor/call", json={"arguments": script})
             assert not [r.text for r in (one, batch, nested) if "secret number" in r.text]
+
+
+async def test_a_call_is_answered_and_not_repeated_when_the_database_restarts_during_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    payments: list[int] = []
+
+    @tool
+    async def pay(order: int) -> str:
+        """Pay for an order."""
+        payments.append(order)
+        return "paid"
+
+    complete, failures = client_requests.complete_request, iter([StoreError("the server was shut down")] * 2)
+
+    def complete_later(*arguments: Any) -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+        complete(*arguments)
+
+    monkeypatch.setattr(client_requests, "complete_request", complete_later)
+    async with serve(pay, store=f"sqlite:///{tmp_path}/calls.db") as site, site.client("worker") as http:
+        responses = [
+            await http.post(
+                "/v1/tools/pay/call", json={"arguments": {"order": 1}}, headers={"Idempotency-Key": "order 1"}
+            )
+            for _ in range(2)
+        ]
+    assert [response.json()["is_success"] for response in responses] == [True, True]
+    assert "idempotency-replayed" in responses[1].headers and payments == [1]
 
 
 async def test_a_response_that_is_stored_for_its_repetition_has_no_secrets(tmp_path: Path):

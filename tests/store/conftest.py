@@ -35,8 +35,8 @@ def postgres_cluster() -> Iterator[str]:
 
 
 @contextmanager
-def run_postgres() -> Iterator[PostgresServer]:
-    """A server of its own, for tests that restart it."""
+def run_postgres(addresses: str = "") -> Iterator[PostgresServer]:
+    """A server of its own, for tests that restart it. `addresses` are those that it listens on beside its socket."""
     if not (programs := _postgres_programs()):
         pytest.skip(HOW_TO_GET_POSTGRES)
     home = Path(tempfile.mkdtemp(prefix="ferrule-pg-"))  # a short path: it has to fit into a socket's name
@@ -45,10 +45,13 @@ def run_postgres() -> Iterator[PostgresServer]:
         shutil.chown(home, "postgres", "postgres")
         as_postgres = ["runuser", "-u", "postgres", "--"]
     data = home / "data"
-    options = f"-c listen_addresses='' -c unix_socket_directories='{home}' -c fsync=off"
+    options = f"-c listen_addresses='{addresses}' -c unix_socket_directories='{home}' -c fsync=off"
     control = [*as_postgres, f"{programs}/pg_ctl", "-D", str(data), "-w", "-s"]
     try:
         _run([*as_postgres, f"{programs}/initdb", "-D", str(data), "-U", "ferrule", "-A", "trust", "-E", "UTF8", "-N"])
+        if addresses:
+            with (data / "pg_hba.conf").open("a") as permissions:
+                permissions.write("host all all samenet trust\n")
         start = [*control, "-o", options, "-l", str(home / "log"), "start"]
 
         def restart() -> None:

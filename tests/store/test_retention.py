@@ -123,3 +123,20 @@ async def test_an_agent_does_not_lose_a_run_that_it_resumes_while_old_data_is_de
         agent = Agent(library, ScriptedModel([call("clean"), "done"]))
         answer = await agent.run("Clean", run_id="r")
         assert answer.steps[0].text.startswith("0 runs deleted") and await agent.history("r")
+
+
+async def test_a_server_whose_clock_is_ahead_keeps_the_keys_of_requests(
+    postgres_url: str, tmp_path: Any, monkeypatch: Any
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    real_time = time.time
+    async with ToolKnowledgeStore(postgres_url) as store:
+
+        async def claim(key: str) -> Any:
+            return await store.query(claim_request, "/ada", key, "digest", lifetime=86_400.0)
+
+        assert await claim("mine") is None
+        monkeypatch.setattr(time, "time", lambda: real_time() + 2 * 86_400)  # another server, two days ahead
+        assert await claim("another") is None
+        monkeypatch.setattr(time, "time", real_time)
+        assert (await claim("mine"))["status"] is None

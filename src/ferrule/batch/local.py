@@ -14,7 +14,7 @@ from ferrule.batch.tasks import BatchTask
 from ferrule.batch.trajectory import TrajectoryParts, build_failure, build_trajectory, remove_secrets
 from ferrule.batch.waiting_model import BatchInterrupted, TaskTrace, WaitingModel
 from ferrule.core.permission import Principal
-from ferrule.errors import LockHeld, SetupError
+from ferrule.errors import LockHeld, SetupError, StoreError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolKnowledgeStore
@@ -25,6 +25,8 @@ MAX_AGENTS: Final = 64
 """Agents for different selections of tools that are kept; they are cheap to make again."""
 MAX_ATTEMPTS: Final = 3
 """Of a task that an unexpected error ended: a full disk, a defect of a tool that the engine cannot contain."""
+STORE_DELAYS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Seconds between the attempts of a task whose store does not answer, as while Postgres restarts."""
 MAX_RECORDS: Final = 10_000
 LOCK_TIMEOUT: Final = 60.0
 """Seconds that a task waits for the end of a worker that worked on it before."""
@@ -73,19 +75,25 @@ class LocalBackend:
         return self._model.retries
 
     async def run_task(self, task: BatchTask, run_id: str, *, may_exist: bool) -> dict[str, Any]:
-        started_at = time.time()
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        started_at, attempts, store_delays = time.time(), 0, iter(STORE_DELAYS)
+        while True:
             try:
-                return await self._run_once(task, run_id, may_exist=may_exist or attempt > 1)
+                return await self._run_once(task, run_id, may_exist=may_exist)
             except (asyncio.CancelledError, BatchInterrupted):
                 raise
             except SetupError as error:  # of this task: it names a tool that does not exist
                 return build_failure(task, error, model=self._model.name, started_at=started_at)
-            except Exception as error:
-                logger.exception("task=<%s>, attempt=<%d> | failed", task.id, attempt)
-                if attempt == MAX_ATTEMPTS:
+            except StoreError as error:  # the database restarts
+                if (delay := next(store_delays, None)) is None:
                     return build_failure(task, error, model=self._model.name, started_at=started_at)
-        raise AssertionError("not reached")
+                logger.warning("task=<%s>, error=<%s> | trying again in %g s", task.id, error, delay)
+                await asyncio.sleep(delay)
+            except Exception as error:
+                attempts += 1
+                logger.exception("task=<%s>, attempt=<%d> | failed", task.id, attempts)
+                if attempts == MAX_ATTEMPTS:
+                    return build_failure(task, error, model=self._model.name, started_at=started_at)
+            may_exist = True
 
     async def aclose(self) -> None:
         await self._model.aclose()

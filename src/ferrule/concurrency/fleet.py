@@ -6,9 +6,10 @@ costs what it costs without a fleet.
 
 The limit holds because of two rules. While a request is on its way, this process uses no more than the request says it
 keeps. And it hands out slots only until `USABLE_PART` of its lease is over, counted from *before* the request was sent:
-whatever delays the answer, other processes get the slots later than this one has stopped. What is not covered: a call
-that was running when the database became unreachable, or when the process was stopped (SIGSTOP), and that still runs
-after the lease has ended. It is counted again with the next renewal.
+whatever delays the answer, other processes get the slots later than this one has stopped. Each start of a call compares
+the time itself, so it holds as well while a request hangs, and after the process was stopped (SIGSTOP). What is not
+covered: a call that was running when the database became unreachable, or when the process was stopped, and that still
+runs after the lease has ended. It is counted again with the next renewal.
 """
 
 from __future__ import annotations
@@ -79,7 +80,6 @@ class _LeasedSlots:
     """What this process has of the slots of one bucket."""
 
     slots: int = 0
-    usable_until: float = 0.0
     held_since: float = 0.0
     used_at: float = 0.0
     others_waiting: int = 0
@@ -146,8 +146,9 @@ class FleetLimits:
             with suppress(StoreError):
                 await self._renewal
         for lease in self._slots.values():
-            lease.slots, lease.usable_until = 0, 0.0
-        self._stop_expired()
+            lease.slots = 0
+        for name in self._slots:
+            self._get_scheduler().buckets[name].limit = 0
         if self._table is not None:
             used = {name: rate.used for name, rate in self._rates.items() if rate.expires_at}
             with suppress(StoreError):  # then the leases end by themselves
@@ -286,7 +287,7 @@ class FleetLimits:
             lease.held_since = self._clock()
         lease.slots, lease.others_waiting, lease.processes = grant.slots, grant.others_waiting, grant.processes
         lease.limit, lease.is_over_limit = grant.limit, grant.is_over_limit
-        lease.usable_until = sent_at + self._config.lease_seconds * USABLE_PART
+        bucket.usable_until = sent_at + self._config.lease_seconds * USABLE_PART
         bucket.limit = min(bucket.limit, grant.slots) if lease.is_yielding else grant.slots
 
     def _request_starts(self, name: str, now: float) -> StartRequest | None:
@@ -306,8 +307,8 @@ class FleetLimits:
         rate.next_at = self._clock() + grant.next_in
 
     def _stop_expired(self) -> None:
-        """Hand out no slots of leases that could not be renewed in time."""
+        """Forget leases that could not be renewed in time. Their buckets have handed out nothing since then."""
         now, scheduler = self._clock(), self._get_scheduler()
         for name, lease in self._slots.items():
-            if now >= lease.usable_until:
+            if now >= scheduler.buckets[name].usable_until:
                 lease.slots = scheduler.buckets[name].limit = 0

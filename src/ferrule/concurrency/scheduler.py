@@ -18,6 +18,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from operator import attrgetter
 from sys import maxsize
 from types import MappingProxyType
@@ -90,7 +91,19 @@ _RANK = attrgetter("rank")
 class Bucket:
     """Calls that share a limit."""
 
-    __slots__ = ("adaptive", "current", "is_leased", "limit", "name", "queue", "rate", "scheduler", "timer", "waiting")
+    __slots__ = (
+        "adaptive",
+        "current",
+        "is_leased",
+        "limit",
+        "name",
+        "queue",
+        "rate",
+        "scheduler",
+        "timer",
+        "usable_until",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -105,10 +118,15 @@ class Bucket:
         self.adaptive: AdaptiveLimit | None = None
         self.is_leased = False
         """Whether the limit holds for several processes; then `limit` is the part that this one has leased."""
+        self.usable_until = inf
+        """When the lease ends for this process: from then on no call starts, even if nobody could lower the limit."""
         self.current = 0
         self.waiting = 0
         self.timer: asyncio.TimerHandle | None = None
         """Runs while the head of the queue waits for the rate limit."""
+
+    def has_room(self) -> bool:
+        return self.current < self.limit and (not self.is_leased or self.scheduler.clock() < self.usable_until)
 
     def rate_allows(self) -> bool:
         return self.rate is None or self.rate.allows(self.scheduler.clock())
@@ -176,7 +194,7 @@ class SlotScheduler:
         bucket = self.buckets[name] = Bucket(name, self, limit, rate, [])
         bucket.is_leased = is_leased
         if is_leased and limit is not None:
-            bucket.limit = 0
+            bucket.limit, bucket.usable_until = 0, 0.0
         self.queues.append(bucket.queue)
         if rate is not None:
             self.rate_limited.append(bucket)
@@ -270,14 +288,14 @@ class SlotScheduler:
         if self.running >= self.limit:
             return None
         for slot in self.reclaiming:
-            if slot.bucket.current < slot.bucket.limit:
+            if slot.bucket.has_room():
                 return slot
         best: Slot | None = None
         for queue in self.queues:
             if queue:
                 head = queue[0]
                 bucket = head.bucket
-                if (best is None or head.rank < best.rank) and bucket.current < bucket.limit and bucket.rate_allows():
+                if (best is None or head.rank < best.rank) and bucket.has_room() and bucket.rate_allows():
                     best = head
         return best
 
@@ -301,6 +319,8 @@ class SlotScheduler:
         if (self.waiting or self.reclaiming) and self.next() is not None:
             return False
         slot.acquired_at = now = self.clock()
+        if now >= bucket.usable_until:
+            return False
         if bucket.rate is not None:
             if not bucket.rate.allows(now):
                 return False

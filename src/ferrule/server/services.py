@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from ferrule.core.content import encode_json
 from ferrule.core.permission import CallPolicy, Principal
-from ferrule.errors import ToolNotFound
+from ferrule.errors import StoreError, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, Turn
 from ferrule.orchestrator import Orchestrator
@@ -35,11 +36,15 @@ from ferrule.store import client_requests
 
 T = TypeVar("T")
 
+logger = logging.getLogger("ferrule.server")
+
 MakeOrchestrator = Callable[[Principal | None], Orchestrator]
 KEEPALIVE_INTERVAL: Final = 15.0
 """Seconds after which a comment is sent on a quiet stream, so that proxies do not close it."""
 MAX_KEY_LENGTH: Final = 200
 KEY_LIFETIME: Final = 86_400.0
+STORE_DELAYS: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between attempts to store the response of a call that was made."""
 MAX_VISIBILITIES: Final = 1_000
 SLOW_DIGEST: Final = "scrypt:"
 """The prefix of such digests."""
@@ -206,8 +211,24 @@ class Services:
             text for names, arguments in arguments_of_calls for text in store.redaction.find_secrets(arguments, names)
         }
         body = self._redact_stored_response(bytes(response.body).decode(), sorted(secrets, key=len, reverse=True))
-        await store.query(client_requests.complete_request, principal, key, response.status_code, body)
+        await self._keep_response(principal, key, response.status_code, body)
         return response
+
+    async def _keep_response(self, principal: str, key: str, status: int, body: str) -> None:
+        """Store a response for repetitions of its request. The call was made: while the database restarts, this waits.
+
+        If it is away for longer, the client gets its answer all the same, and a repetition is refused.
+        """
+        store = self.library.engine.store
+        for delay in (*STORE_DELAYS, None):
+            try:
+                await store.query(client_requests.complete_request, principal, key, status, body)
+                return
+            except StoreError as error:
+                if delay is None:
+                    logger.error("key=<%s>, error=<%s> | the response of a request is not stored", key, error)
+                    return
+                await asyncio.sleep(delay)
 
     def _find_secret_names(self, name: str, action: str | None) -> frozenset[str]:
         try:

@@ -1,13 +1,15 @@
 """The table of requests with an idempotency key: each is executed once, and its response is given to every repetition.
 
-`claim_request` is one statement, so that of two servers with the same request only one executes it.
+`claim_request` is one statement, so that of two servers with the same request only one executes it. Keys have the time
+of the database's machine: a server whose clock is wrong must not forget the keys of the others.
 """
 
 from __future__ import annotations
 
-import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from ferrule.store.servers import read_database_clock
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
@@ -50,10 +52,11 @@ def claim_request(
     """
     import sqlalchemy as sa
 
-    table, now = requests_table(), time.time()
-    values = {"principal": principal, "key": key, "digest": digest, "created_at": now}
+    table = requests_table()
     is_same = (table.c.principal == principal) & (table.c.key == key)
     with database.write() as connection:
+        now = read_database_clock(connection)
+        values = {"principal": principal, "key": key, "digest": digest, "created_at": now}
         delete_requests(connection, now - lifetime)
         is_first = connection.execute(
             sa.text(

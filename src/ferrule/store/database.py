@@ -47,6 +47,24 @@ INTERRUPTED = "The process that ran this call ended before the call did."
 JSON_COLUMNS = frozenset({"params", "result", "metadata"})
 IS_FAILURE = "status NOT IN ('success', 'running')"
 """Must be the same text in the index and in the queries that use it, or the database does not use the index."""
+_POSTGRES_OPTIONS: Final = {
+    "connect_timeout": 10,
+    # A server whose network is cut answers nothing at all. Without these a query would wait for a quarter of an hour.
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""Of each connection, unless the address of the store says otherwise; seconds, `tcp_user_timeout` milliseconds."""
+_POSTGRES_SETTINGS: Final = {
+    # A process that is cut off or stopped in the middle of a transaction must not keep its locks: others wait for them.
+    "idle_in_transaction_session_timeout": "10s",
+    # So the server gives up a silent machine, and the locks of its runs, after a minute, and not after hours.
+    "tcp_keepalives_idle": "30s",
+    "tcp_keepalives_interval": "10s",
+    "tcp_keepalives_count": "3",
+}
+"""What the server is told for each connection."""
 _MIGRATION_LOCK = 0x666572  # any number; only ferrule's migrations use it
 
 
@@ -339,7 +357,11 @@ def _create_engine(location: StoreLocation) -> Engine:
     import sqlalchemy as sa
 
     if location.kind == "postgresql":
-        return sa.create_engine(location.database, pool_pre_ping=True, connect_args={"connect_timeout": 10})
+        stated = sa.make_url(location.database).query
+        arguments = {name: value for name, value in _POSTGRES_OPTIONS.items() if name not in stated}
+        engine = sa.create_engine(location.database, pool_pre_ping=True, connect_args=arguments)
+        sa.event.listen(engine, "connect", _prepare_postgres)
+        return engine
     if location.kind == "sqlite":
         try:
             make_file(Path(location.database))
@@ -353,6 +375,12 @@ def _create_engine(location: StoreLocation) -> Engine:
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _prepare_postgres(connection: Any, _record: Any) -> None:
+    connection.autocommit = True  # or else a transaction that fails would take the settings back
+    connection.execute("; ".join(f"SET {name} = '{value}'" for name, value in _POSTGRES_SETTINGS.items()))
+    connection.autocommit = False
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

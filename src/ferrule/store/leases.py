@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 RATE_PERIOD: Final = 60.0
 START_LEASE_SECONDS: Final = 2.0
 """How long a block of starts can be used. Longer blocks would make a rate limit lose more of its starts."""
+MAX_LOCK_SECONDS: Final = 2
+"""How long a process that says nothing more, in the middle of a renewal, can keep all others from renewing."""
 MAX_LEASE_SECONDS: Final = 3600.0
 """A lease that ends later is from before a restart of the machine: SQLite's leases use the time since then."""
 
@@ -302,7 +304,10 @@ def list_slot_leases(database: StoreDatabase) -> dict[str, Sequence[SlotLease]]:
 def _lock_leases(connection: Connection) -> float:
     """Wait for other processes that renew their leases; returns the time by which leases end."""
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("LOCK TABLE slot_leases IN SHARE ROW EXCLUSIVE MODE")
+        connection.exec_driver_sql(
+            f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_LOCK_SECONDS}s'; "
+            "LOCK TABLE slot_leases IN SHARE ROW EXCLUSIVE MODE"
+        )
         return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
     # The processes of a SQLite file run on one machine, whose monotonic clock nobody can set.
     return time.monotonic()

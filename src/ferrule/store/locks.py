@@ -287,8 +287,6 @@ class _AdvisoryLocks:
     def _connect(self) -> Any:
         if self._connection is None:
             connection = self._database.connect_outside_pool()
-            # Without this the server notices only after hours that a machine has lost its power.
-            connection.execute("SET tcp_keepalives_idle = 30")
             self._schema = connection.execute("SELECT current_schema()").fetchone()[0]
             self._connection = connection
         return self._connection

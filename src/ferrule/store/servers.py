@@ -48,7 +48,7 @@ def renew_server(database: StoreDatabase, address: ServerAddress, seconds: float
     """Register a server for some seconds, and forget those that are dead."""
     table = servers_table()
     with database.write() as connection:
-        now = _now(connection)
+        now = read_database_clock(connection)
         values = {**asdict(address), "expires_at": now + seconds}
         is_own = table.c.server_id == address.server_id
         if connection.execute(table.update().where(is_own).values(values)).rowcount != 1:
@@ -66,12 +66,13 @@ def list_servers(database: StoreDatabase) -> dict[str, ServerAddress]:
     """The servers that live, by their ids."""
     table = servers_table()
     with database.read() as connection:
-        rows = connection.execute(table.select().where(table.c.expires_at > _now(connection))).all()
+        rows = connection.execute(table.select().where(table.c.expires_at > read_database_clock(connection))).all()
     addresses = [ServerAddress(server_id=row.server_id, url=row.url, machine=row.machine) for row in rows]
     return {address.server_id: address for address in addresses}
 
 
-def _now(connection: Connection) -> float:
+def read_database_clock(connection: Connection) -> float:
+    """The time for what several servers must agree on, whatever their own clocks say."""
     if connection.dialect.name == "postgresql":
         return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
     return time.time()
