@@ -56,6 +56,13 @@ if [ "${1:-}" = "--with-services" ] && [ "$(uname)" = Linux ] && ! command -v bw
     install_packages bubblewrap || echo "bubblewrap could not be installed: its tests will be skipped." >&2
 fi
 
+# The chaos scenarios cut networks and set clocks.
+if [ "${1:-}" = "--with-services" ] && [ "$(uname)" = Linux ] && can_install &&
+    ! { command -v ip && command -v faketime; } >/dev/null 2>&1; then
+    echo "Installing iproute2 and faketime for the tests …"
+    install_packages iproute2 faketime || echo "They could not be installed: two scenarios will be skipped." >&2
+fi
+
 # The tests of MCP talk to public servers too.
 if [ "${1:-}" = "--with-services" ]; then
     scripts/public_servers.sh || echo "The public MCP servers could not be installed: their tests will be skipped." >&2

@@ -1,12 +1,9 @@
 """Two servers on one Postgres store behind a balancer: any of them answers any request, whatever was killed."""
 
-import itertools
 import json
-import selectors
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,52 +14,12 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from ferrule.store.channel import MAX_PAYLOAD, pack_messages
+from tests.server.balancing import balance
 from tests.server.serving import Project, RunningServer
 from tests.store.conftest import postgres_cluster, postgres_url
 from tests.waiting import until_sync
 
 __all__ = ["postgres_cluster", "postgres_url"]
-
-
-@contextmanager
-def balance(servers: list[RunningServer]) -> Iterator[str]:
-    """A balancer of TCP connections: the servers take turns, and one that does not answer is left out."""
-    ports = itertools.cycle([int(server.url.rsplit(":", 1)[1]) for server in servers])
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        threading.Thread(target=_accept, args=(listener, ports, len(servers)), daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def _accept(listener: socket.socket, ports: Iterator[int], servers: int) -> None:
-    while True:
-        try:
-            client, _ = listener.accept()
-        except OSError:  # the test has ended
-            return
-        for port in itertools.islice(ports, servers):
-            try:
-                server = socket.create_connection(("127.0.0.1", port))
-            except ConnectionRefusedError:
-                continue
-            threading.Thread(target=_pipe, args=(client, server), daemon=True).start()
-            break
-        else:
-            client.close()
-
-
-def _pipe(first: socket.socket, second: socket.socket) -> None:
-    with first, second, selectors.DefaultSelector() as selector:
-        selector.register(first, selectors.EVENT_READ, second)
-        selector.register(second, selectors.EVENT_READ, first)
-        while True:
-            for key, _ in selector.select():
-                try:
-                    data = key.fileobj.recv(65536)  # type: ignore[union-attr]
-                    key.data.sendall(data)
-                except OSError:
-                    return
-                if not data:
-                    return
 
 
 @pytest.fixture
@@ -145,7 +102,7 @@ def test_a_server_shows_what_happens_on_another_and_stops_it(servers: list[Runni
 
 
 def test_clients_of_a_balancer_notice_no_killed_server(project: Project) -> None:
-    with project.serve() as first, project.serve() as second, balance([first, second]) as url:
+    with project.serve() as first, project.serve() as second, balance([first.url, second.url]) as url:
         transport = httpx.HTTPTransport(retries=3)
         with httpx.Client(base_url=url, timeout=60, transport=transport) as client:
             for number in range(10):
@@ -250,7 +207,7 @@ def read_result(response: httpx.Response) -> dict[str, Any]:
 
 def test_a_session_is_used_through_every_server(project: Project) -> None:
     tokens = [project.create_token(name, "--role", "caller") for name in ("one", "two")]
-    with project.serve() as first, project.serve() as second, balance([first, second]) as url:
+    with project.serve() as first, project.serve() as second, balance([first.url, second.url]) as url:
         mine, others = (
             httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {token}"}) for token in tokens
         )
@@ -313,7 +270,7 @@ def test_a_request_is_forwarded_once(servers: list[RunningServer]) -> None:
 
 
 async def test_a_client_with_the_official_sdk_notices_nothing(project: Project) -> None:
-    with project.serve() as first, project.serve() as second, balance([first, second]) as url:
+    with project.serve() as first, project.serve() as second, balance([first.url, second.url]) as url:
         limits = httpx2.Limits(max_keepalive_connections=0)  # so that the balancer chooses a server for each request
         async with (
             httpx2.AsyncClient(limits=limits, timeout=60) as http,
