@@ -25,9 +25,9 @@ _ASSET_HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
 _NOT_BUILT: Final = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Ferrule</title>
 <h1>Ferrule is running, without its web page</h1>
-<p>The page is part of every release. In a source checkout, build it with <code>make web</code> or, without the packages for
-development, with <code>scripts/web.sh</code>. If you installed Ferrule from the checkout, install it again. Then restart the
-server.</p>
+<p>The page is part of every release. In a source checkout, build it with <code>make web</code> or, without the packages
+for development, with <code>scripts/web.sh</code>. If you installed Ferrule from the checkout, install it again. Then
+restart the server.</p>
 <p>The API works without it: see <a href="/openapi.json">/openapi.json</a>.</p>
 """
 
