@@ -98,7 +98,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers import them, `_
     from ferrule.store import ToolCallSummary as ToolCallSummary
     from ferrule.store import ToolKnowledgeStore as ToolKnowledgeStore
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def _modules() -> dict[str, str]:

@@ -49,7 +49,8 @@ PROJECT_DEFAULTS: Mapping[str, Any] = {"skills_directories": ["skills"], "mcp_fi
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Built when it is first read: a file has few of the sections, and starting a command would build all of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class StoreSection(_Section):

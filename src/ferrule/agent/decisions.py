@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ModelError
 from ferrule.parsing.literals import LiteralReader, parse_literal
 from ferrule.parsing.text import SourceText
@@ -36,14 +37,14 @@ _STANDARD_KEYS: Final = {
     **dict.fromkeys(("parameters", "params", "arguments", "args", "参数"), "parameters"),
     **dict.fromkeys(("reasoning", "reason", "thought", "理由", "原因", "决策理由"), "reasoning"),
 }
-_FIELD_LINE = re.compile(
+_FIELD_LINE = lazy_pattern(
     r"^[ \t>*#-]{0,8}`?\**(?P<key>ACTION[_ ]?TYPE|SELECTED[_ ]?TOOL|TOOL[_ ]?ID|TOOL|ACTION|PARAMETERS|PARAMS|ARGUMENTS"
     r"|REASONING|REASON|动作类型|行动类型|操作类型|选择的工具|工具ID|工具|动作|操作|参数|决策理由|理由|原因)"
     r"\**`?[ \t]*[:：]\**",
     re.I | re.M,
 )
-_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.M)
-_PAIR = re.compile(
+_FENCE = lazy_pattern(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.M)
+_PAIR = lazy_pattern(
     r"\s*(?P<name>[^\W\d][\w.-]*)\s*[=:：]\s*(?P<value>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^,，;；\n\"']+)\s*(?:[,，;；\n]|\Z)"
 )
 _EMPTY_VALUES: Final = frozenset({"", "none", "null", "n/a", "na", "nil", "-", "无", "没有", "空"})

@@ -16,6 +16,7 @@ from ferrule.core.content import as_text, encode_json
 from ferrule.core.messages import Message, ToolCall, assistant_message, user_message
 from ferrule.core.model import EndReply, Model, ModelReply, ModelRequest, can_end_reply
 from ferrule.core.names import model_name
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ModelError
 from ferrule.memory.context import ExecutionContext
 from ferrule.parsing import KnownTools, ParsedText, ToolCallReader, parse_model_text, remove_empty_markup
@@ -40,7 +41,7 @@ MAX_FOUND_LENGTH: Final = 2000
 """Characters of a result in an answer, or in the request for one."""
 MAX_REMINDER_LENGTH: Final = 300
 """Characters of the task, when a model is reminded of it."""
-_OMISSION = re.compile(r"\[(\d{1,9}) earlier turns of this task are left out here\.\]")
+_OMISSION = lazy_pattern(r"\[(\d{1,9}) earlier turns of this task are left out here\.\]")
 
 
 class HistoryCompaction:
@@ -310,18 +311,18 @@ def _text_without_calls(reply: ModelReply, reading: ParsedText) -> str:
 # Replies that are no answers
 
 _OWN_RESULT = "<tool_response>"
-_NAMED_CALL = re.compile(
+_NAMED_CALL = lazy_pattern(
     r"^[`\s]*(?:json\s*)?[\[\s]*\{\s*\"(?:name|tool|function)\"\s*:\s*\"([^\"]{1,100})\"\s*,"
     r"\s*\"(?:arguments|parameters)\"\s*:"
 )
-_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|(?<=[。！？：])|\n+")
-_ANNOUNCEMENT = re.compile(
+_SENTENCE_END = lazy_pattern(r"(?<=[.!?:])\s+|(?<=[。！？：])|\n+")
+_ANNOUNCEMENT = lazy_pattern(
     r"(?:(?:first|next|now|then|okay|sure|to [^,]{1,80}),?\s+)*(?:i will|i'll|i'm going to|i am going to|i need to|"
     r"let me|let's|we will|we need to|we can|i can|i should|you can)\b"
     r"|(?:首先|接下来|现在|好的|为了[^，]{1,40})?[，,]?\s*(?:我将|我会|我需要|我要|让我|我们需要|我们可以|我可以)",
     re.IGNORECASE,
 )
-_TOOL_WORD = re.compile(r"\b(?:tool|function)s?\b|工具|函数", re.IGNORECASE)
+_TOOL_WORD = lazy_pattern(r"\b(?:tool|function)s?\b|工具|函数", re.IGNORECASE)
 
 
 def _check_answer(text: str, run: Run, offer: ToolOffer) -> ParsedReply:

@@ -15,16 +15,17 @@ from ferrule.agent.toolbox import ResolvedCall, ToolOffer
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import properties_of
 from ferrule.core.messages import text_of_message
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.texts.language import detect_language
 from ferrule.texts.prompts import prompt_texts
 
 _MAX_SHOWN_TOOLS: Final = 5
-_NUMBER = re.compile(r"\d{2,}")
-_FILE_NAME = re.compile(r"[\w-]+\.[A-Za-z]\w{0,4}\b")
-_EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+")
-_BLANK_TO_FILL = re.compile(r"\[[A-Z][A-Za-z ]{2,40}\]|<[A-Za-z]+[ _][A-Za-z_ ]{1,40}>")
-_READING_NAME = re.compile(
+_NUMBER = lazy_pattern(r"\d{2,}")
+_FILE_NAME = lazy_pattern(r"[\w-]+\.[A-Za-z]\w{0,4}\b")
+_EMAIL = lazy_pattern(r"[\w.+-]+@[\w-]+\.[\w.]+")
+_BLANK_TO_FILL = lazy_pattern(r"\[[A-Z][A-Za-z ]{2,40}\]|<[A-Za-z]+[ _][A-Za-z_ ]{1,40}>")
+_READING_NAME = lazy_pattern(
     r"(?:calc|calculate|calculator|check|compute|convert|count|fetch|find|get|list|look|lookup|query|read|search|show)"
     r"(?:[_\W]|$)",
     re.IGNORECASE,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from ferrule.catalog.search.terms import extract_terms
 from ferrule.core.content import as_text, encode_json
 from ferrule.core.json_schema import resolve_schema
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool, ToolCapability, ToolSpec, parse_parameters
 from ferrule.memory.context import ExecutionContext
 from ferrule.models.offline.vocabulary import significant_terms
@@ -36,7 +37,7 @@ _ARGUMENTS_LENGTH: Final = 160
 _MAX_VALUES: Final = 10
 _TOOL_SWITCHES: Final = "tool_switches"
 
-_CLOSING_TAG = re.compile(r"<\s*/\s*(observation)", re.IGNORECASE)
+_CLOSING_TAG = lazy_pattern(r"<\s*/\s*(observation)", re.IGNORECASE)
 
 
 # For models that decide by prompt
@@ -333,11 +334,11 @@ def explain_stop(context: ExecutionContext, reason: str, *, language: str = "en"
     return "\n".join(lines)
 
 
-_SETTING = re.compile(
+_SETTING = lazy_pattern(
     r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|\[tools(?:\.[\w.<>]+)?\](?: \w+ = \"[^\"]*\")?|pip install '[^']+'"
 )
 """Environment variables, settings of ferrule.toml and packages, in the text that says what a tool needs."""
-_FACT_QUESTION = re.compile(
+_FACT_QUESTION = lazy_pattern(
     r"(?:who|when|where|which|why|what|whats|how|is|are|was|did|does|latest|news|weather)\b|.*(?:谁|什么|哪|几|多少|吗|怎么|天气|新闻)",
     re.IGNORECASE,
 )

@@ -34,6 +34,7 @@ from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.content import encode_json
 from ferrule.core.messages import ToolCall
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import CallPolicy, Decision, Principal, matches_any
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngine
@@ -63,7 +64,7 @@ T = TypeVar("T")
 
 REFUSED_BY_USER: Final = "The user refused this call."
 TIME_IS_UP: Final = "This call was cancelled: the time limit of the run was reached. Its outcome is unknown."
-_REPEATED_ON_PURPOSE = re.compile(
+_REPEATED_ON_PURPOSE = lazy_pattern(
     rf"{VOLATILE_NAME.pattern}|(^|[_\W])(again|append|click|draw|flip|increment|insert|move|press|refresh|repeat|roll"
     r"|scroll|shuffle|step|tap|toggle|undo|redo)([_\W]|$)",
     re.IGNORECASE,

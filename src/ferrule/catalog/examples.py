@@ -8,10 +8,10 @@ that cannot be guessed), there is no example rather than a wrong one.
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 from ferrule.core.json_schema import allowed_types, properties_of, resolve_schema
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.schema_limits import compile_schema, estimate_cost
 from ferrule.core.spec import JsonSchema
 from ferrule.errors import SpecError
@@ -40,12 +40,12 @@ _BY_FORMAT = {
     "byte": "aGVsbG8=",
 }
 _BY_NAME = (
-    (re.compile(r"(^|_)(url|uri|link|href)$"), "https://example.com"),
-    (re.compile(r"e?mail"), "name@example.com"),
-    (re.compile(r"(^|_)(file|path|filename|file_?path)$"), "example.txt"),
-    (re.compile(r"(^|_)date$"), "2025-01-31"),
-    (re.compile(r"timezone|time_zone"), "Europe/Paris"),
-    (re.compile(r"(^|_)(expression|formula)$"), "1 + 1"),
+    (lazy_pattern(r"(^|_)(url|uri|link|href)$"), "https://example.com"),
+    (lazy_pattern(r"e?mail"), "name@example.com"),
+    (lazy_pattern(r"(^|_)(file|path|filename|file_?path)$"), "example.txt"),
+    (lazy_pattern(r"(^|_)date$"), "2025-01-31"),
+    (lazy_pattern(r"timezone|time_zone"), "Europe/Paris"),
+    (lazy_pattern(r"(^|_)(expression|formula)$"), "1 + 1"),
 )
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _GUESSES = (

@@ -1,5 +1,24 @@
 """`ferrule`: tools from a terminal."""
 
-from ferrule.cli.app import main
+import sys
 
-__all__ = ["main"]
+from ferrule import __version__
+
+
+def main() -> None:
+    """The command `ferrule`. Its version is printed without loading the commands: scripts ask for it often."""
+    if sys.argv[1:] == ["--version"]:
+        _print_version()
+        return
+    from ferrule.cli.app import main as run_command
+
+    run_command()
+
+
+def _print_version() -> None:
+    try:
+        print(f"ferrule {__version__}", flush=True)
+    except OSError as error:  # standard output was closed, or its disk is full
+        from ferrule.cli.terminal import exit_without_output
+
+        exit_without_output(error)

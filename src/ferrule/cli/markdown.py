@@ -8,9 +8,10 @@ import shutil
 from typing import Final
 
 from ferrule.cli.terminal import show_control_characters
+from ferrule.core.patterns import lazy_pattern
 
-_FENCE: Final = re.compile(r"\s*(?:```|~~~)")
-_MARKUP: Final = re.compile(
+_FENCE: Final = lazy_pattern(r"\s*(?:```|~~~)")
+_MARKUP: Final = lazy_pattern(
     r"^\s{0,3}(?:#{1,6} |[-*+] |\d+[.)] |> |```|~~~|\|.*\|\s*$)|\*\*\S|(?<!\w)__\S|`[^`\n]+`|\]\(\S+\)", re.MULTILINE
 )
 """What is worth rendering: other text is printed as it is, so that its line ends stay."""

@@ -17,6 +17,7 @@ from ferrule.cli.folder_trust import describe_contents, read_folder_trust, trust
 from ferrule.cli.models import choose_for_project, explain_problem
 from ferrule.cli.session import Session, without_tool_sources
 from ferrule.config import FILE_NAME, FerruleConfig, ServerSection
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Limits, Tool, ToolCapability, ToolSpec
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import FerruleError, LoadError, SetupError
@@ -176,7 +177,7 @@ def read_project(directory: Path) -> FerruleConfig:
 
 # ---- ferrule tools validate: one file, a folder, or everything a project has
 
-_OPENAPI_KEY = re.compile(rb"""^["']?(openapi|swagger)["']?[ ]*:""", re.M)
+_OPENAPI_KEY = lazy_pattern(rb"""^["']?(openapi|swagger)["']?[ ]*:""", re.M)
 
 
 def check_path(path: Path) -> LoadReport:

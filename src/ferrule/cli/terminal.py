@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallCancelled
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 # A terminal obeys control characters, so text from tools and models is printed without them.
 
-_ESCAPE_SEQUENCE = re.compile(
+_ESCAPE_SEQUENCE = lazy_pattern(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]"
 )
 """Escape sequences that set colours, titles and positions, as servers write them into their logs."""
@@ -61,8 +62,8 @@ class PlainFormatter(logging.Formatter):
         return remove_escape_sequences(super().format(record))
 
 
-_LOG_FIELDS = re.compile(r"(?P<fields>\w+=<.*>) \| (?P<message>.*)", re.DOTALL)
-_LOG_FIELD = re.compile(r"(\w+)=<(.*?)>(?=, \w+=<|\Z)", re.DOTALL)
+_LOG_FIELDS = lazy_pattern(r"(?P<fields>\w+=<.*>) \| (?P<message>.*)", re.DOTALL)
+_LOG_FIELD = lazy_pattern(r"(\w+)=<(.*?)>(?=, \w+=<|\Z)", re.DOTALL)
 
 
 class WarningFormatter(PlainFormatter):

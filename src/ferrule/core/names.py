@@ -15,12 +15,14 @@ from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha256
 
+from ferrule.core.patterns import lazy_pattern
+
 MAX_NAME_LENGTH = 64
 ACTION_SEPARATOR = "__"
 
-_ALLOWED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_CHARACTERS_TO_ENCODE = re.compile(r"[^A-Za-z0-9_]+")
-_CODE_RUN = re.compile(r"-((?:[0-9a-f]{1,6}_)*[0-9a-f]{1,6})-")
+_ALLOWED_NAME = lazy_pattern(r"[A-Za-z0-9_-]{1,64}\Z")
+_CHARACTERS_TO_ENCODE = lazy_pattern(r"[^A-Za-z0-9_]+")
+_CODE_RUN = lazy_pattern(r"-((?:[0-9a-f]{1,6}_)*[0-9a-f]{1,6})-")
 
 
 @lru_cache(maxsize=10_000)

@@ -11,18 +11,19 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import SetupError
 
 T = TypeVar("T")
 
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\Z")
-_KEY = re.compile(r"\s*([\w.\"'-]+?)\s*=")
+_HEADER = lazy_pattern(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\Z")
+_KEY = lazy_pattern(r"\s*([\w.\"'-]+?)\s*=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,20 @@ def read_section(
     for key, text in _read_environment_variables(hints, name, environ or {}).items():
         read[key] = _read_value(hints[key], f"{name}.{key}", text, SettingsOrigin(f"FERRULE_{name}_{key}".upper()))
     try:
+        if not read and _has_only_defaults(config_type):  # no need to build a validator, which takes pydantic long
+            return config_type.model_construct() if issubclass(config_type, BaseModel) else config_type()
         return TypeAdapter(config_type).validate_python(read)
     except ValidationError as error:
         raise SetupError(f"{origin.at(_first_path(error, name))}: {_describe_first_problem(error, name)}") from None
     except SetupError as error:  # of a __post_init__
         raise SetupError(f"{origin.at(name)}: [{name}]: {error}") from None
+
+
+def _has_only_defaults(config_type: Any) -> bool:
+    if issubclass(config_type, BaseModel):
+        return not any(each.is_required() for each in config_type.model_fields.values())
+    missing = dataclasses.MISSING
+    return all(each.default is not missing or each.default_factory is not missing for each in fields(config_type))
 
 
 def _read_value(hint: Any, name: str, value: Any, origin: SettingsOrigin) -> Any:
@@ -157,7 +167,7 @@ def _get_field_types(config_type: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(config_type)
     if issubclass(config_type, BaseModel):
         return {key: hints[key] for key in config_type.model_fields}
-    return {each.name: hints[each.name] for each in dataclasses.fields(config_type)}
+    return {each.name: hints[each.name] for each in fields(config_type)}
 
 
 def _read_environment_variables(hints: Mapping[str, Any], section: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ferrule.core.content import REDACTED, Resource, Text, as_text
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, SetupError
 
 _VARIABLE = r"\$\{(?P<variable>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}"
@@ -24,8 +25,8 @@ _PLACEHOLDER = r"\{(?P<parameter>[\w.-]+)\}"
 
 _COMMON_VARIABLES = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
 
-_VARIABLES = re.compile(_VARIABLE)
-_TEMPLATE = re.compile(f"{_VARIABLE}|{_LITERAL}|{_PLACEHOLDER}")
+_VARIABLES = lazy_pattern(_VARIABLE)
+_TEMPLATE = lazy_pattern(f"{_VARIABLE}|{_LITERAL}|{_PLACEHOLDER}")
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:
@@ -106,7 +107,7 @@ def _argument_to_text(value: Any) -> str:
 
 MIN_SECRET_LENGTH: Final = 8
 
-_PLAIN_ADDRESS = re.compile(r"https?://[^\s@?#]*")
+_PLAIN_ADDRESS = lazy_pattern(r"https?://[^\s@?#]*")
 
 
 class Secrets:

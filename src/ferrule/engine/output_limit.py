@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from ferrule.core.content import as_text, encode_json
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import StoreError
 from ferrule.store import ToolKnowledgeStore
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("ferrule.engine")
 MAX_ERROR_CHARACTERS = 10_000
 
 # A run of marks matches only from its first one: tried from each of them, a long run would take quadratic time.
-_SENTENCE_END = re.compile(r"[。！？；…]+[”’」』）]*|(?<![.!?])[.!?]+[\"')\]]*(?=\s|\Z)|\n")
+_SENTENCE_END = lazy_pattern(r"[。！？；…]+[”’」』）]*|(?<![.!?])[.!?]+[\"')\]]*(?=\s|\Z)|\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ferrule.core.content import Audio, Content, Image, Resource, encode_json
+from ferrule.core.patterns import lazy_pattern
 from ferrule.http.client import HttpResponse
 
 _FORM = "application/x-www-form-urlencoded"
-_TEXT_TYPES = re.compile(r"text/|application/(?:.*\+)?(?:json|xml|javascript|x-www-form-urlencoded|yaml|x-ndjson)\b")
-_CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.I)
-_CHARSET_IN_TEXT = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([A-Za-z0-9_-]+)""")
+_TEXT_TYPES = lazy_pattern(r"text/|application/(?:.*\+)?(?:json|xml|javascript|x-www-form-urlencoded|yaml|x-ndjson)\b")
+_CHARSET = lazy_pattern(r"""charset\s*=\s*["']?([^\s"';]+)""", re.I)
+_CHARSET_IN_TEXT = lazy_pattern(rb"""(?:charset|encoding)\s*=\s*["']?([A-Za-z0-9_-]+)""")
 # Codecs of Python that are no character sets; some take quadratic time.
 _NO_CHARSETS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7"})
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 from weakref import WeakKeyDictionary
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, Retry, TimedOut, TransportFault
 from ferrule.http.guard import AddressGuard, open_transport
 
@@ -69,8 +70,8 @@ _BEFORE_SENDING = frozenset(
 _DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "ferrule"}
 trace_headers: ContextVar[Mapping[str, str]] = ContextVar("ferrule_trace_headers", default={})  # noqa: B039
 """Sent with each request: `traceparent` of the running call, where traces are configured."""
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_HEADER_NAME = lazy_pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = lazy_pattern(r"[\t\x20-\x7e]*")
 _CLIENT_HEADERS = frozenset({"connection", "content-length", "host", "transfer-encoding"})
 FORWARDED_HEADERS = frozenset({"accept", "accept-encoding", "accept-language", "content-type", "user-agent"})
 """Headers that are sent on after a redirect to another host. Any other could be a secret for the first host."""

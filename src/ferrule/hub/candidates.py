@@ -5,7 +5,6 @@ Candidates may have other names for the same arguments; `map_arguments` gives ea
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
@@ -14,6 +13,7 @@ from ferrule.catalog.registry import RegistrySnapshot, find_action
 from ferrule.core.call import ValidationResult
 from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Effects, JsonSchema, Tool, ToolCapability
 from ferrule.errors import InvalidArguments, SpecError, ToolNotFound
 from ferrule.kinds.function.tools import tool_of
@@ -21,7 +21,7 @@ from ferrule.policy.policy import Permissions
 
 CandidateKey: TypeAlias = tuple[str, str, str]
 
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_A-Za-z]+")
+_WORD = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)

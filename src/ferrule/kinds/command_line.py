@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ferrule.core.content import encode_json
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.variables import (
     Secrets,
     expand_variables,
@@ -155,27 +156,29 @@ class _OptionSyntax(NamedTuple):
 
     script: re.Pattern[str]
     """Options whose value is a script: the rest of the same argument, or the next one."""
-    valued: re.Pattern[str] = re.compile("(?!)")
+    valued: re.Pattern[str] = lazy_pattern("(?!)")
     """Options whose value is the next argument."""
-    last: re.Pattern[str] = re.compile("--")
+    last: re.Pattern[str] = lazy_pattern("--")
     """The option after which no other option is read."""
 
 
 _PYTHON_OPTIONS = _OptionSyntax(
-    script=re.compile("-[A-Za-z]*?c(.*)", re.S),
-    valued=re.compile("-[A-Za-z]*[WX]|--check-hash-based-pycs"),
-    last=re.compile("--|-[A-Za-z]*m.*"),
+    script=lazy_pattern("-[A-Za-z]*?c(.*)", re.S),
+    valued=lazy_pattern("-[A-Za-z]*[WX]|--check-hash-based-pycs"),
+    last=lazy_pattern("--|-[A-Za-z]*m.*"),
 )
-_PERL_OPTIONS = _OptionSyntax(script=re.compile("-(?![MmI])[A-Za-z0-9.]*?[eE](.*)", re.S), valued=re.compile("-I"))
-_RUBY_OPTIONS = _OptionSyntax(script=re.compile("-(?![rICE])[A-Za-z0-9]*?e(.*)", re.S), valued=re.compile("-[rICE]"))
+_PERL_OPTIONS = _OptionSyntax(script=lazy_pattern("-(?![MmI])[A-Za-z0-9.]*?[eE](.*)", re.S), valued=lazy_pattern("-I"))
+_RUBY_OPTIONS = _OptionSyntax(
+    script=lazy_pattern("-(?![rICE])[A-Za-z0-9]*?e(.*)", re.S), valued=lazy_pattern("-[rICE]")
+)
 _NODE_OPTIONS = _OptionSyntax(
-    script=re.compile("-[pe]+()|--(?:eval|print)(?:=(.*))?", re.S), valued=re.compile("-[rC]|--require|--import")
+    script=lazy_pattern("-[pe]+()|--(?:eval|print)(?:=(.*))?", re.S), valued=lazy_pattern("-[rC]|--require|--import")
 )
-_PHP_OPTIONS = _OptionSyntax(script=re.compile("-[A-Za-z]*?[rBRE](.*)", re.S), valued=re.compile("-[cdz]"))
-_OTHER_LANGUAGE_OPTIONS = _OptionSyntax(script=re.compile("-e(.*)", re.S), valued=re.compile("-l"))
+_PHP_OPTIONS = _OptionSyntax(script=lazy_pattern("-[A-Za-z]*?[rBRE](.*)", re.S), valued=lazy_pattern("-[cdz]"))
+_OTHER_LANGUAGE_OPTIONS = _OptionSyntax(script=lazy_pattern("-e(.*)", re.S), valued=lazy_pattern("-l"))
 _ENV_OPTIONS = _OptionSyntax(
-    script=re.compile("-[A-Za-z0-9]*?S(.*)|--split-string(?:=(.*))?", re.S),
-    valued=re.compile("-[uCPa]|--unset|--chdir"),
+    script=lazy_pattern("-[A-Za-z0-9]*?S(.*)|--split-string(?:=(.*))?", re.S),
+    valued=lazy_pattern("-[uCPa]|--unset|--chdir"),
 )
 _OPTIONS_BY_LANGUAGE = {
     **dict.fromkeys(("python", "pypy"), _PYTHON_OPTIONS),
@@ -188,8 +191,8 @@ _OPTIONS_BY_LANGUAGE = {
 _SHELLS = frozenset(
     {"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "mksh", "pdksh", "yash", "csh", "tcsh", "fish"}
 )
-_SHELL_OPTIONS_WITH_VALUE = re.compile("[-+][A-Za-z]*[oO][A-Za-z]*|--rcfile|--init-file")
-_VERSION_SUFFIX = re.compile(r"[-.\d]*$")
+_SHELL_OPTIONS_WITH_VALUE = lazy_pattern("[-+][A-Za-z]*[oO][A-Za-z]*|--rcfile|--init-file")
+_VERSION_SUFFIX = lazy_pattern(r"[-.\d]*$")
 
 
 def find_unsafe_script(parts: Sequence[CommandArgument]) -> str | None:

@@ -7,7 +7,6 @@ only for calls that timed out.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ferrule.core.content import encode_json
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool, ToolCapability
 
 # What parameters are for is guessed from their names; schemas rarely say it.
@@ -39,7 +39,7 @@ _LOCATIONS: Final = frozenset(
 )
 _SEARCHES: Final = frozenset({"keyword", "keywords", "q", "query", "search", "term", "terms"})
 _SPACE_INSIGNIFICANT: Final = ADDRESSES | _SEARCHES | {*LOCATORS, "domain", "host"}
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_WORD = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from ferrule.core.call import ToolExecutionResult
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import EXECUTOR_NOT_FOUND, PERMISSION_DENIED, REJECTED, TIMEOUT, TOOL_NOT_FOUND, VALIDATION_ERROR
 from ferrule.memory.call_identity import LOCATORS, CallIdentity, is_location, normalize_whitespace
 
@@ -245,7 +246,7 @@ MIN_SECRET_LENGTH: Final = 4
 MIN_MENTION_LENGTH: Final = 3
 """A shorter text occurs in other texts by chance."""
 
-_TIMEOUT_ERROR = re.compile(r"time[ -]?d?[ -]?out|exceeded|超时", re.IGNORECASE)
+_TIMEOUT_ERROR = lazy_pattern(r"time[ -]?d?[ -]?out|exceeded|超时", re.IGNORECASE)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import Output, as_text
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, REJECTED, KnownFailure
 from ferrule.memory.call_identity import (
@@ -56,7 +57,7 @@ MAX_QUOTE_LENGTH: Final = 300
 _NAVIGATION_PARAMETERS = frozenset({"url", "uri", "page", "tab", "site"})
 """A call with one of these may lead to another page, where a missing element may exist."""
 # Names of read-only tools whose result changes by itself, in case their specs do not declare `polling`.
-VOLATILE_NAME = re.compile(
+VOLATILE_NAME = lazy_pattern(
     r"(^|[_\W])(poll|status|state|progress|wait|watch|tail|ping|health|now|time|date|random|uuid|next|sleep|check)"
     r"([_\W]|$)|状态|进度|时间|随机",
     re.IGNORECASE,

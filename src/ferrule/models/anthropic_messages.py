@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from ferrule.core.content import as_text
 from ferrule.core.messages import Message, Schema, arguments_to_send, text_of_message
+from ferrule.core.patterns import lazy_pattern
 
 Block: TypeAlias = dict[str, Any]
 Turn: TypeAlias = dict[str, Any]
@@ -19,8 +20,8 @@ Turn: TypeAlias = dict[str, Any]
 _SYSTEM_ROLES = ("system", "developer")
 _CONTINUE_BLOCK = {"type": "text", "text": "Continue."}
 """The content of a user's turn that Anthropic requires and the conversation does not have."""
-_INVALID_ID_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
-_DATA_URL = re.compile(r"data:([\w/+.-]+);base64,(.+)", re.DOTALL)
+_INVALID_ID_CHARS = lazy_pattern(r"[^a-zA-Z0-9_-]")
+_DATA_URL = lazy_pattern(r"data:([\w/+.-]+);base64,(.+)", re.DOTALL)
 
 
 def to_anthropic_conversation(messages: Sequence[Message]) -> tuple[str, list[Turn]]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from urllib.parse import quote
 
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import SetupError, error_text
 from ferrule.store.location import make_directory, user_cache_directory
 
@@ -32,8 +33,8 @@ _DEFAULT_QUANTIZATIONS: Final = ("q4_k_m", "q4_k_s", "q4_0", "q8_0", "f16")
 _MAGIC: Final = b"GGUF"
 _TIMEOUT: Final = 60.0
 """Seconds without any data."""
-_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:/([\w./-]+\.gguf)|:([\w.-]+))?")
-_PART_OF_SEVERAL = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+_NAME = lazy_pattern(r"([\w.-]+/[\w.-]+)(?:/([\w./-]+\.gguf)|:([\w.-]+))?")
+_PART_OF_SEVERAL = lazy_pattern(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 
 OnBytes = Callable[[int, int], None]
 """Receives how many bytes there are, and how many there will be."""

@@ -5,15 +5,16 @@ A false match only means that an answer is not cached; a missed match would give
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from typing import Final
+
+from ferrule.core.patterns import lazy_pattern
 
 MAX_SMALL_TALK_LENGTH: Final = 120
 """Longer texts are never small talk."""
 
 _APOSTROPHES = str.maketrans("", "", "'’`´")
-_SCRIPT_BORDER = re.compile(r"(?<=[a-z0-9])(?=[\u4e00-\u9fff])|(?<=[\u4e00-\u9fff])(?=[a-z0-9])")
+_SCRIPT_BORDER = lazy_pattern(r"(?<=[a-z0-9])(?=[\u4e00-\u9fff])|(?<=[\u4e00-\u9fff])(?=[a-z0-9])")
 
 
 def normalize_words(text: str) -> str:
@@ -47,7 +48,7 @@ _TIME_CHINESE = any_pattern(
 )
 _CHANCE = "random|randomly|roll|dice|coin|shuffle|surprise|another"
 _CHANCE_CHINESE = "随机|掷|抽签|换一个|另"
-_TIME_DEPENDENT = re.compile(rf"\b{any_pattern(_TIME, _CHANCE)}\b|{_TIME_CHINESE}|{_CHANCE_CHINESE}")
+_TIME_DEPENDENT = lazy_pattern(rf"\b{any_pattern(_TIME, _CHANCE)}\b|{_TIME_CHINESE}|{_CHANCE_CHINESE}")
 
 _EARLIER = any_pattern(
     "just now|earlier|before|previous|previously|again|above|same|so far|remember|go on|continue",
@@ -60,19 +61,19 @@ _EARLIER_CHINESE = any_pattern(
     "刚刚|刚才|之前|先前|前面|方才|以前|上一个|上一次|上次|上面|前一个|再次|继续|接着说|同样|一样的",
     "你说|你刚|我问|我说|我刚|我们聊|我们谈|对话|聊天记录|记得",
 )
-_REFERS_TO_EARLIER = re.compile(rf"\b{_EARLIER}\b|{_EARLIER_CHINESE}")
-_CONTINUES = re.compile(
+_REFERS_TO_EARLIER = lazy_pattern(rf"\b{_EARLIER}\b|{_EARLIER_CHINESE}")
+_CONTINUES = lazy_pattern(
     r"(?:and|but|or|also|then|so|what about|how about|what if|why(?! (?:is|are|do|does|did|was|were)\b)|really)\b"
     r"|(?:plus|minus|times|divided by|multiplied by) \S+$|.{1,20}呢$|那|还有|再|换成|为什么$|怎么会"
 )
-_POINTS_BACK = re.compile(
+_POINTS_BACK = lazy_pattern(
     r"\b(?:it|its|them|they|their|those|these|he|him|his|she|her)\b"
     r"|\b(?:that|this)\b(?=$| (?:is|was|to|by|in|into|one|result|answer|number|right|true|correct|wrong)\b)"
     r"|它|他|她|这个|那个|这些|那些|结果"
 )
 _MAX_EXAMINED: Final = 2_000
 """How many characters at the start and at the end of a very long question are examined."""
-_FIRST_PART = re.compile(r"(?:(?! and | then |然后|接着|再)[^,;.，；。\n?？])+")
+_FIRST_PART = lazy_pattern(r"(?:(?! and | then |然后|接着|再)[^,;.，；。\n?？])+")
 
 
 def depends_on_time(question: str) -> bool:
@@ -100,8 +101,8 @@ def _cut_middle(question: str) -> str:
 # Questions that differ only in white space outside of quoted text get the same form. Nothing else is changed: "1 Mb" is
 # not "1 MB", and `Report.txt` is not `report.txt`.
 
-_QUOTED = re.compile(r"(\"[^\"\n]*\"|“[^”\n]*”|‘[^’\n]*’|「[^」\n]*」|『[^』\n]*』|`[^`\n]*`|(?<!\w)'[^'\n]*'(?!\w))")
-_WHITE_SPACE = re.compile(r"\s+")
+_QUOTED = lazy_pattern(r"(\"[^\"\n]*\"|“[^”\n]*”|‘[^’\n]*’|「[^」\n]*」|『[^』\n]*』|`[^`\n]*`|(?<!\w)'[^'\n]*'(?!\w))")
+_WHITE_SPACE = lazy_pattern(r"\s+")
 
 
 def normalize_question(question: str) -> str:

@@ -5,12 +5,12 @@ Only the whole text counts as small talk: `hi` does, `hi, what is 2+2?` and `thi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
 from ferrule.agent.control_tools import HISTORY_TOOL
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool, ToolSpec
 from ferrule.memory.conversation import Turn
 from ferrule.orchestrator.questions import MAX_SMALL_TALK_LENGTH, any_pattern, normalize_words
@@ -46,7 +46,7 @@ _ADDRESSEE = any_pattern(
     "there|everyone|everybody|all|again|folks|friend|my friend|mate|buddy|pal|man|dude|guys|you|ferrule|today|and",
     "朋友|大家|各位|你们|[啊呀]",
 )
-_GREETING = re.compile(f"{_HELLO}(?: {any_pattern(_HELLO, _ADDRESSEE)})*")
+_GREETING = lazy_pattern(f"{_HELLO}(?: {any_pattern(_HELLO, _ADDRESSEE)})*")
 
 _THANKS = any_pattern(
     "thanks|thx|ty|cheers|thank you|much appreciated|great|perfect|awesome|nice|good job|well done",
@@ -67,9 +67,9 @@ _ACKNOWLEDGEMENT = any_pattern(
     "好|好的|好吧|嗯+|哦+|知道了|明白了?|了解|没事|没关系|算了|对不起|抱歉|不好意思|哈+|行|可以",
 )
 _CLOSINGS: Final = {
-    "acknowledgement": re.compile(f"{_ACKNOWLEDGEMENT}(?: {_ACKNOWLEDGEMENT})*"),
-    "thanks": re.compile(f"(?:{_ACKNOWLEDGEMENT} ?)*{_THANKS}(?: ?{any_pattern(_THANKS, _AFTER_THANKS)})*"),
-    "goodbye": re.compile(f"(?:ok |okay |{_THANKS} )*{_GOODBYE}(?: {_ADDRESSEE})*"),
+    "acknowledgement": lazy_pattern(f"{_ACKNOWLEDGEMENT}(?: {_ACKNOWLEDGEMENT})*"),
+    "thanks": lazy_pattern(f"(?:{_ACKNOWLEDGEMENT} ?)*{_THANKS}(?: ?{any_pattern(_THANKS, _AFTER_THANKS)})*"),
+    "goodbye": lazy_pattern(f"(?:ok |okay |{_THANKS} )*{_GOODBYE}(?: {_ADDRESSEE})*"),
 }
 
 _BEFORE = (
@@ -136,7 +136,7 @@ _LAST_ANSWER = any_pattern(
     "你?的?(?:上一?个|上次的?|刚才的?|刚刚的?|之前的?)(?:回答|答案|回复)是?(?:什么|啥)?",
 )
 _KINDS: Final = {
-    kind: re.compile(f"(?:{_BEFORE})*(?:{_BEFORE_CHINESE})*{pattern}(?:{_AFTER})*(?:{_AFTER_CHINESE})*")
+    kind: lazy_pattern(f"(?:{_BEFORE})*(?:{_BEFORE_CHINESE})*{pattern}(?:{_AFTER})*(?:{_AFTER_CHINESE})*")
     for kind, pattern in (
         (SmallTalk.CAPABILITIES, _CAPABILITIES),
         (SmallTalk.IDENTITY, _IDENTITY),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ferrule.core.messages import ToolCall
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing.known_tools import CallableTool, KnownTools, parse_argument, unreadable_call, unwrap_arguments
 from ferrule.parsing.literals import LiteralError, LiteralReader, parse_literal
 from ferrule.parsing.text import MarkedSegment, SourceText
@@ -18,11 +18,11 @@ _ARGUMENTS_KEYS = (
 )
 _PLAIN_INPUT_KEYS = frozenset({"input", "action_input", "tool_input"})
 _CALL_LIST_KEYS = ("tool_calls", "function_calls", "tool_uses", "calls", "function_call", "tool_call")
-_SEPARATORS = re.compile(r"[\s;,|]*+")
-_TOOL_NAME = re.compile(
+_SEPARATORS = lazy_pattern(r"[\s;,|]*+")
+_TOOL_NAME = lazy_pattern(
     r"""["'](?:name|tool_name|tool|function_name|function|action)["']\s*:\s*["']([^"'\n]{1,200})["']"""
 )
-_HAS_ARGUMENTS = re.compile(rf"""["'](?:{"|".join(_ARGUMENTS_KEYS)})["']\s*:""")
+_HAS_ARGUMENTS = lazy_pattern(rf"""["'](?:{"|".join(_ARGUMENTS_KEYS)})["']\s*:""")
 NO_NAMES: frozenset[str] = frozenset()
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ferrule.core.messages import Schema, ToolCall
 from ferrule.core.names import decode_model_name, encode_model_name, similar_names
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing.literals import LiteralError, parse_literal
 
-_NAMESPACE = re.compile(r"(?:functions?|default_api|tools?|api)[.:/]")
+_NAMESPACE = lazy_pattern(r"(?:functions?|default_api|tools?|api)[.:/]")
 _SURROUNDING_CHARACTERS = " \t\r\n`\"'*"
 
 

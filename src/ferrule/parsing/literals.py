@@ -11,35 +11,36 @@ import math
 import re
 from typing import Any
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing.text import SourceText
 
 MAX_DEPTH = 64
 
 # No group is repeated possessively: Python before 3.11.5 does that wrong.
-SPACE = re.compile(r"\s*+(?:(?:\#|//)[^\n]*+\s*+)*")
-_WORD = re.compile(r"[^\W\d][\w.]*+")
-_KEY = re.compile(r"[^\W\d](?:[\w.$-]|\\_)*")
-_SIMPLE_KEY = re.compile(r'"([^"\\]*+)"\s*+:')
-_NUMBER = re.compile(
+SPACE = lazy_pattern(r"\s*+(?:(?:\#|//)[^\n]*+\s*+)*")
+_WORD = lazy_pattern(r"[^\W\d][\w.]*+")
+_KEY = lazy_pattern(r"[^\W\d](?:[\w.$-]|\\_)*")
+_SIMPLE_KEY = lazy_pattern(r'"([^"\\]*+)"\s*+:')
+_NUMBER = lazy_pattern(
     r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])",
 )
 _WORD_VALUES = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 _CLOSING = {"“": "”", "‘": "’", '<|"|>': '<|"|>', "<escape>": "<escape>"}
-_QUOTE = re.compile(r"""(?P<raw>[rR])?(?P<quote>\"{3}|'{3}|["'])|[uU](?=["'])|(?P<paired>[“‘]|<\|"\|>|<escape>)""")
+_QUOTE = lazy_pattern(r"""(?P<raw>[rR])?(?P<quote>\"{3}|'{3}|["'])|[uU](?=["'])|(?P<paired>[“‘]|<\|"\|>|<escape>)""")
 _UNTIL_CLOSING = {
-    '"': re.compile(r'[^"\\]*+'),
-    "'": re.compile(r"[^'\\]*+"),
-    '"""': re.compile(r'[^"\\]*+(?:"(?!"")[^"\\]*+)*'),
-    "'''": re.compile(r"[^'\\]*+(?:'(?!'')[^'\\]*+)*"),
-    "”": re.compile(r"[^”\\]*+"),
-    "’": re.compile(r"[^’\\]*+"),
+    '"': lazy_pattern(r'[^"\\]*+'),
+    "'": lazy_pattern(r"[^'\\]*+"),
+    '"""': lazy_pattern(r'[^"\\]*+(?:"(?!"")[^"\\]*+)*'),
+    "'''": lazy_pattern(r"[^'\\]*+(?:'(?!'')[^'\\]*+)*"),
+    "”": lazy_pattern(r"[^”\\]*+"),
+    "’": lazy_pattern(r"[^’\\]*+"),
 }
 _ESCAPES = {
     **dict(zip("ntrbfav", "\n\t\r\b\f\a\v", strict=True)),
     **{c: c for c in "\"'\\/_“”‘’"},
     "\n": "",
 }
-_CODE_ESCAPE = re.compile(r"u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(0010[0-9a-fA-F]{4}|000[0-9a-fA-F]{5})|(0)(?![0-9])")
+_CODE_ESCAPE = lazy_pattern(r"u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(0010[0-9a-fA-F]{4}|000[0-9a-fA-F]{5})|(0)(?![0-9])")
 
 
 class LiteralError(ValueError):

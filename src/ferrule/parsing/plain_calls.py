@@ -9,47 +9,48 @@ from __future__ import annotations
 import re
 
 from ferrule.core.messages import ToolCall
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing import json_calls, python_calls, tagged_calls
 from ferrule.parsing.known_tools import CallableTool, KnownTools, unreadable_call
 from ferrule.parsing.literals import LiteralError, LiteralReader
 from ferrule.parsing.text import END_OF_TURN, MarkedSegment, SourceText
 
-_FENCE = re.compile(r"[ \t]*(?P<marks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
+_FENCE = lazy_pattern(r"[ \t]*(?P<marks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
 _CLOSING = {
-    "`": re.compile(r"^[ \t]*```+[ \t]*$|(?<=[^\s`])```+[ \t]*$", re.MULTILINE),
-    "~": re.compile(r"^[ \t]*~~~+[ \t]*$", re.MULTILINE),
+    "`": lazy_pattern(r"^[ \t]*```+[ \t]*$|(?<=[^\s`])```+[ \t]*$", re.MULTILINE),
+    "~": lazy_pattern(r"^[ \t]*~~~+[ \t]*$", re.MULTILINE),
 }
-_SPACE = re.compile(r"[\s;,]*+")
-_WRAPPER = re.compile(r"\s*+(?:</?[\w:]++>\s*+)*")
+_SPACE = lazy_pattern(r"[\s;,]*+")
+_WRAPPER = lazy_pattern(r"\s*+(?:</?[\w:]++>\s*+)*")
 _CALL_LANGUAGES = frozenset(
     {"", "json", "jsonc", "json5", "python", "py", "python3", "text", "txt", "plaintext", "action", "xml"}
 )
-_TOOL_LANGUAGE = re.compile(r"(?:tools?|functions?)(?:[_-]?(?:calls?|code|uses?))?")
-_CALL_LANGUAGE = re.compile(r"(?:tools?|functions?)[_-]?(?:calls?|code|uses?)")
+_TOOL_LANGUAGE = lazy_pattern(r"(?:tools?|functions?)(?:[_-]?(?:calls?|code|uses?))?")
+_CALL_LANGUAGE = lazy_pattern(r"(?:tools?|functions?)[_-]?(?:calls?|code|uses?)")
 _NAME_BEFORE = (
     r"(?:^[ \t*#`]*+(?:(?:Tool|Function)(?:[ \t]Name)?[ \t*]*:[ \t*`]*)?|(?<=[.:!?。：])[ \t]*`?)"
     rf"(?P<name>{python_calls.NAME})[ \t*`:]*"
 )
 _ARGUMENTS_LABEL = r"\**(?:(?:Tool|Function)[ \t])?(?:Arguments|Parameters|Input|Args)[ \t*]*:[ \t*]*"
-_NAME_LINE = re.compile(rf"{_NAME_BEFORE}(?:\n\s*)?(?:{_ARGUMENTS_LABEL}\s*)?\Z", re.MULTILINE)
-_NAME_LINE_SO_FAR = re.compile(rf"{_NAME_BEFORE}(?:\n\s*[\w \t*:]{{0,30}}\s*)?\Z", re.MULTILINE)
+_NAME_LINE = lazy_pattern(rf"{_NAME_BEFORE}(?:\n\s*)?(?:{_ARGUMENTS_LABEL}\s*)?\Z", re.MULTILINE)
+_NAME_LINE_SO_FAR = lazy_pattern(rf"{_NAME_BEFORE}(?:\n\s*[\w \t*:]{{0,30}}\s*)?\Z", re.MULTILINE)
 _MAX_NAME_LINE = 200
-_LINE_HEAD = re.compile(
+_LINE_HEAD = lazy_pattern(
     r"(?P<bullet>[ \t]*(?:(?:[-*•>→]|->|=>|>>>)[ \t]+|\d{1,3}[.)][ \t]+)?\**`?)"
     r"(?:[^\W\d]\w*(?:,[ \t]*[^\W\d]\w*){0,8}[ \t]*=[ \t]*)?(?:await[ \t]+)?(?:print[ \t]*\([ \t]*)?\Z"
 )
-_MARKDOWN_LINK = re.compile(r"\[|\(|:[ \t]*\S")
+_MARKDOWN_LINK = lazy_pattern(r"\[|\(|:[ \t]*\S")
 """What follows the text of a link: `[…](address)`, `[…][name]`, or `[…]: address` where the name is defined."""
-_AFTER_COLON = re.compile(r"[:：][*`]*+[ \t]*+`?\Z")
-_LINE_END = re.compile(rf"[ \t]*`?\**[ \t]*[;,.。]?[ \t]*(?:\\(?=\n)|\#[^\n]*)?(?=\n|\Z|{END_OF_TURN})")
-_END_OF_TURN = re.compile(END_OF_TURN)
-_EXAMPLE = re.compile(
+_AFTER_COLON = lazy_pattern(r"[:：][*`]*+[ \t]*+`?\Z")
+_LINE_END = lazy_pattern(rf"[ \t]*`?\**[ \t]*[;,.。]?[ \t]*(?:\\(?=\n)|\#[^\n]*)?(?=\n|\Z|{END_OF_TURN})")
+_END_OF_TURN = lazy_pattern(END_OF_TURN)
+_EXAMPLE = lazy_pattern(
     r"\b(?:for example|for instance|e\.g\.|examples?(?!\.\w)|usage|such as"
     r"|you (?:can|could|may|might) (?:also )?(?:call|use|write|run|invoke|try))\b|例如|比如|示例|例子|用法|举例",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z])|[。！？]")
-_COMPOUND_STATEMENT = re.compile(
+_SENTENCE_END = lazy_pattern(r"[.!?]\s+(?=[A-Z])|[。！？]")
+_COMPOUND_STATEMENT = lazy_pattern(
     r"^[ \t]*(?:async[ \t]+)?(?:for|while|if|elif|else|def|with|try|except|finally|class)\b"
     r"[^\n]*:[ \t]*\n(?:[ \t][^\n]*\n|\n)*\Z",
     re.MULTILINE,

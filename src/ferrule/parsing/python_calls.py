@@ -6,21 +6,22 @@ import re
 from typing import Any
 
 from ferrule.core.messages import ToolCall
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing.known_tools import CallableTool, KnownTools, unreadable_call, unwrap_arguments
 from ferrule.parsing.literals import LiteralError, LiteralReader
 from ferrule.parsing.text import SourceText
 
 NAME = r"(?:[^\W\d]|\\_)[\w./\\-]*+"
-_CALLEE = re.compile(rf"(?P<name>{NAME})[ \t]*\(")
-_HEAD = re.compile(
+_CALLEE = lazy_pattern(rf"(?P<name>{NAME})[ \t]*\(")
+_HEAD = lazy_pattern(
     rf"(?:[^\W\d]\w*+(?:,[ \t]*[^\W\d]\w*+)*[ \t]*=(?!=)[ \t]*|return[ \t]+)?(?:await[ \t]+)?"
     rf"(?P<printed>print[ \t]*\([ \t]*(?={NAME}\())?(?:await[ \t]+)?"
 )
-_KEYWORD = re.compile(r"(?P<quote>[\"']?)(?P<name>(?:[^\W\d]|\\_)\w*+(?:\\_\w*+)*)(?P=quote)[ \t]*[=:](?!=)")
-_BETWEEN = re.compile(r"[\s;,|&]*+(?:(?:\\(?=\n)|\#[^\n]*+|\band\b|^print\([^\W\d]\w*+\))[\s;,|&]*+)*", re.MULTILINE)
-_BRACKET = re.compile(r"\"[^\"\\\n]*+(?:\\.[^\"\\\n]*+)*\"|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*'|[()\[\]{}]")
+_KEYWORD = lazy_pattern(r"(?P<quote>[\"']?)(?P<name>(?:[^\W\d]|\\_)\w*+(?:\\_\w*+)*)(?P=quote)[ \t]*[=:](?!=)")
+_BETWEEN = lazy_pattern(r"[\s;,|&]*+(?:(?:\\(?=\n)|\#[^\n]*+|\band\b|^print\([^\W\d]\w*+\))[\s;,|&]*+)*", re.MULTILINE)
+_BRACKET = lazy_pattern(r"\"[^\"\\\n]*+(?:\\.[^\"\\\n]*+)*\"|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*'|[()\[\]{}]")
 
-_LIST_END = re.compile(r"\\?\]|\Z")
+_LIST_END = lazy_pattern(r"\\?\]|\Z")
 _ITEM_QUOTES = frozenset("'\"`")
 
 _MAX_BROKEN_CALL = 20_000

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from ferrule.core.messages import ToolCall
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing.known_tools import CallableTool, KnownTools, parse_argument, unreadable_call
 from ferrule.parsing.literals import LiteralError, LiteralReader, parse_literal
 from ferrule.parsing.tagged_calls import unreadable_markup
@@ -16,15 +17,15 @@ _COLON = r"(?:[ \t]*+\d++)?[ \t]*+\**+[ \t]*+[:：]\**+"
 ACTION_OPENING = rf"{_LINE}Action{_COLON}"
 FINAL_ANSWER = rf"{_LINE}Final[ \t]Answer{_COLON}"
 NEXT_TURN = r"^[ \t]*\#{2,4}[ \t]*(?:Instructions?|Question|User|Human)[ \t]*:"
-_ACTION = re.compile(rf"{ACTION_OPENING}\s*+(?P<name>[^\n]++)\n\s*+[>*#]*+Action[ \t]Input{_COLON}", re.MULTILINE)
-_NEXT_LABEL = re.compile(rf"{_LINE}(?:Observation|Thought|Action|Final[ \t]Answer){_COLON}", re.MULTILINE)
-_OBSERVATION = re.compile(rf"{_LINE}Observation{_COLON}", re.MULTILINE)
-_FINAL_ANSWER = re.compile(FINAL_ANSWER, re.MULTILINE)
-_BEFORE_OBJECT = re.compile(r"(?:```[a-z]*\s*)?(?=\{)")
-_AFTER_OBJECT = re.compile(r"\s*(?:```)?[ \t]*(?:\n|\Z)")
-_TRAILING_TOKENS = re.compile(rf"(?:\s*(?:{END_OF_TURN}))+\s*\Z")
-_TOOL_TAG = re.compile(r"<tool>\s*+(?P<name>[^<\n]*+)</tool>(?P<input>\s*+<tool_input>)?")
-_ACTION_ALONE = re.compile(rf"{ACTION_OPENING}[ \t]*+(?P<name>[^\n]++)\s*+\Z", re.MULTILINE)
+_ACTION = lazy_pattern(rf"{ACTION_OPENING}\s*+(?P<name>[^\n]++)\n\s*+[>*#]*+Action[ \t]Input{_COLON}", re.MULTILINE)
+_NEXT_LABEL = lazy_pattern(rf"{_LINE}(?:Observation|Thought|Action|Final[ \t]Answer){_COLON}", re.MULTILINE)
+_OBSERVATION = lazy_pattern(rf"{_LINE}Observation{_COLON}", re.MULTILINE)
+_FINAL_ANSWER = lazy_pattern(FINAL_ANSWER, re.MULTILINE)
+_BEFORE_OBJECT = lazy_pattern(r"(?:```[a-z]*\s*)?(?=\{)")
+_AFTER_OBJECT = lazy_pattern(r"\s*(?:```)?[ \t]*(?:\n|\Z)")
+_TRAILING_TOKENS = lazy_pattern(rf"(?:\s*(?:{END_OF_TURN}))+\s*\Z")
+_TOOL_TAG = lazy_pattern(r"<tool>\s*+(?P<name>[^<\n]*+)</tool>(?P<input>\s*+<tool_input>)?")
+_ACTION_ALONE = lazy_pattern(rf"{ACTION_OPENING}[ \t]*+(?P<name>[^\n]++)\s*+\Z", re.MULTILINE)
 
 
 def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:

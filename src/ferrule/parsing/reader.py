@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ferrule.core.messages import Schema, ToolCall
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing import plain_calls, react_calls, tagged_calls
 from ferrule.parsing.known_tools import KnownTools
 from ferrule.parsing.python_calls import NAME
@@ -17,8 +18,8 @@ from ferrule.texts.language import begins_with_cjk
 # Markers: the positions where something other than prose may begin, and the parser for each.
 
 _ANALYSIS = r"(?:(?:<\|start\|>assistant)?<\|channel\|>analysis|(?:\A\s*|<\|start\|>assistant[ ])to=self)<\|message\|>"
-_END_OF_ANALYSIS = re.compile(r"<\|end\|>|<\|eom\|>|(?=<\|start\|>|<\|channel\|>)")
-_END_OF_ANSWER = re.compile(r"<\|eo[mt]\|>|<\|end\|>")
+_END_OF_ANALYSIS = lazy_pattern(r"<\|end\|>|<\|eom\|>|(?=<\|start\|>|<\|channel\|>)")
+_END_OF_ANSWER = lazy_pattern(r"<\|eo[mt]\|>|<\|end\|>")
 _ANSWER = r"(?:\A\s*|<\|start\|>assistant[ ])to=user<\|message\|>"
 _HEADER = (
     r"<\|start\|>assistant[ ]to=[^<\n]{1,200}<\|message\|>(?=\s*<)|<\|(?:open\|>(?!tools<)|close\|>)\w{1,20}<\|sep\|>"
@@ -31,9 +32,9 @@ _THINKING_CLOSE = (
     r"</(?:seed:|mm:)?(?:think|thinking|thought|reasoning)>|<\|END_THINKING\|>|\[/THINK\]|◁/think▷"
     r"|<\|close\|>think<\|sep\|>"
 )
-END_OF_THINKING = re.compile(_THINKING_CLOSE)
+END_OF_THINKING = lazy_pattern(_THINKING_CLOSE)
 _MAX_ENDING = 1_000
-_CALLS_AFTER_THINKING = re.compile(rf"<[|｜]tool[^<>\n]*>|^(?:{tagged_calls.TAG_OPENING})", re.MULTILINE)
+_CALLS_AFTER_THINKING = lazy_pattern(rf"<[|｜]tool[^<>\n]*>|^(?:{tagged_calls.TAG_OPENING})", re.MULTILINE)
 _WRAPPER = (
     r"(?:\]<\]minimax\[>\[\s*)?</?(?:(?:dots_|longcat_|[A-Za-z]+:)?(?:tool|function)_calls?|TOOLCALL|｜DSML｜\w+)>"
     r"|</?(?:steptml:)?(?:invoke|function)>"
@@ -43,19 +44,19 @@ _TOKEN = (
     r"|<｜tool_call_begin｜>function<｜tool_sep｜>|<\|[A-Za-z_]{1,40}\|>|<｜[^｜<>{\n]{1,40}｜>|</?s>|</?co(?::[^<>\n]{0,80})?>"
 )
 
-_NOT_PROSE = re.compile(rf"{_WRAPPER}|{_TOKEN}")
+_NOT_PROSE = lazy_pattern(rf"{_WRAPPER}|{_TOKEN}")
 
 _QUOTED_NAME = rf"[\"']{NAME}[\"']"
 
 # A fast search: a character that can begin something, or the start of a ReAct line.
-_POSSIBLE_MARKER = re.compile(
+_POSSIBLE_MARKER = lazy_pattern(
     rf"<(?=[A-Za-z/|｜])|\]<\]|\A\s*to=(?=[\w.:-]{{1,100}}[ ]?<)"
     rf"|\[(?=\s*+[\w{{/\"'`(\[])|\{{(?=\s*+[\"'“\w}}])|[`~◁]|\bfunctools\["
     rf"|(?<![\w./\\-]){NAME}[ \t]?\("
     rf"|^[ \t>*#]*(?:Action|Final[ \t]Answer)|{react_calls.NEXT_TURN}",
     re.MULTILINE,
 )
-_MARKER = re.compile(
+_MARKER = lazy_pattern(
     rf"(?P<analysis>{_ANALYSIS})|(?P<answer>{_ANSWER})|(?P<thinking>{_THINKING_OPEN})|(?P<thought>{_THINKING_CLOSE})"
     rf"|(?P<header>{_HEADER})|(?P<xml>{tagged_calls.XML_OPENING})|(?P<tagged>{tagged_calls.TAG_OPENING})|(?P<tags><tool>)"
     rf"|(?P<part>{tagged_calls.CALL_PART})"
@@ -174,7 +175,7 @@ def parse_model_text(text: str, schemas: Iterable[Schema] | KnownTools, *, until
     return ParsedText(calls=calls, text=_join_prose(text, segments), source=_join_source(text, segments), rest=rest)
 
 
-_WORD = re.compile(r"[^\W\d_]{2,}")
+_WORD = lazy_pattern(r"[^\W\d_]{2,}")
 _MIN_WORDS: Final = 4
 _MIN_CJK_CHARACTERS: Final = 6
 
@@ -274,7 +275,7 @@ def _continues(text: str, previous: MarkedSegment, segment: MarkedSegment) -> bo
     return in_sequence and previous.notation == segment.notation and not between
 
 
-_NUMBERS_AND_IDS = re.compile(r"""\d+|["'](?:id|call_id|tool_call_id)["']\s*:\s*["'][^"']*["']\s*,?|\[CALL_ID\]\w+""")
+_NUMBERS_AND_IDS = lazy_pattern(r"""\d+|["'](?:id|call_id|tool_call_id)["']\s*:\s*["'][^"']*["']\s*,?|\[CALL_ID\]\w+""")
 
 
 def _form_of(text: str, segment: MarkedSegment) -> str:
@@ -313,7 +314,7 @@ def _join_source(text: str, segments: list[MarkedSegment]) -> str:
     return "\n".join(filter(None, parts[:count]))
 
 
-_RESIDUE = re.compile(r"(?:```\w*|~~~\w*|</?\w{1,20}>|[{}\[\]()`\s,;])+")
+_RESIDUE = lazy_pattern(r"(?:```\w*|~~~\w*|</?\w{1,20}>|[{}\[\]()`\s,;])+")
 
 
 def remove_empty_markup(text: str) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 
 from ferrule.core.messages import Schema
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing import json_calls, plain_calls
 from ferrule.parsing.known_tools import KnownTools
 from ferrule.parsing.literals import LiteralError, LiteralReader
@@ -18,35 +19,35 @@ from ferrule.parsing.reader import END_OF_THINKING, Marker, ParsedText, match_ma
 from ferrule.parsing.text import ProseBuilder, SourceText
 
 _LOOK_BACK = 1_000
-_TRIGGER = re.compile(
+_TRIGGER = lazy_pattern(
     rf"[<\[\]{{`~◁]|\A\s*to=[\w.:-]{{1,100}}[ ]?<|\bfunctools\[|(?<![\w./\\-]){NAME}[ \t]?\("
     r"|^[ \t>*#]*+(?:Action|Final[ \t]Answer)",
     re.MULTILINE,
 )
-_HEAD_SO_FAR = re.compile(
+_HEAD_SO_FAR = lazy_pattern(
     r"[ \t>*#•→=-]*+(?:\d{1,3}[.)]?[ \t]*)?`?(?:(?:Tool|Function)(?:[ \t]Name)?[ \t*]*+:[ \t*`]*+)?"
     r"(?:[^\W\d][\w./\\-]*+(?:,[ \t]*\w*+){0,8}[ \t]*(?:=[ \t]*)?)?"
     r"(?:await[ \t]*)?(?:print[ \t]*\(?[ \t]*)?(?:[\w./\\-]*+[ \t]?)?"
 )
-_NAME_SO_FAR = re.compile(r"[:：*`]*[ \t]*`?(?<![\w./\\-])[\w./\\-]*+[ \t*`:]*\Z")
-_TAG_SO_FAR = re.compile(
+_NAME_SO_FAR = lazy_pattern(r"[:：*`]*[ \t]*`?(?<![\w./\\-])[\w./\\-]*+[ \t*`:]*\Z")
+_TAG_SO_FAR = lazy_pattern(
     r"(?:\s*to=[\w.:-]+[ ]?)?<[^<>\n{]{0,99}\Z|<(?:tool_use|call)>\s*(?:<\w{0,20})?\Z"
     r"|◁[^▷\n]{0,9}\Z|\](?:<(?:\][^<\n]{0,40})?)?\Z"
 )
-_MARKS_SO_FAR = re.compile(r"`{1,2}\Z|~{1,2}\Z|<\|close\|>\w{0,20}(?:<\|?s?e?p?\|?)?\Z")
-_LIST_SO_FAR = re.compile(
+_MARKS_SO_FAR = lazy_pattern(r"`{1,2}\Z|~{1,2}\Z|<\|close\|>\w{0,20}(?:<\|?s?e?p?\|?)?\Z")
+_LIST_SO_FAR = lazy_pattern(
     rf"\[\s*+[(\[]?\s*+(?:[\"'`]?{NAME}[ \t]*[\"']?\s*+,?\s*+|[\"'`])?\Z|\[(?:T(?:O(?:OL_?[A-Z_]*)?)?|/?T?H?I?N?K?)\Z"
 )
-_VALUE_SO_FAR = re.compile(r"[\w.$+\\-]*+[ \t]*+:?\Z")
-_LINE_SO_FAR = re.compile(r"[ \t>*#]*+(?:Action|Final[ \t]Answer)[ \t\d*]*\Z")
-_JSON_SO_FAR = re.compile(r"\{\s*+(?:[\"'“\w}]|\Z)|\[")
+_VALUE_SO_FAR = lazy_pattern(r"[\w.$+\\-]*+[ \t]*+:?\Z")
+_LINE_SO_FAR = lazy_pattern(r"[ \t>*#]*+(?:Action|Final[ \t]Answer)[ \t\d*]*\Z")
+_JSON_SO_FAR = lazy_pattern(r"\{\s*+(?:[\"'“\w}]|\Z)|\[")
 _OPENS_CALLS = ("analysis", "answer", "tagged", "xml", "tags", "part", "wrapper", "action", "list")
 _BEGINS_CALLS = (
     *("<|message_sep|>", "<|action_start|>", "<|channel|>", "<|start|>", "<｜tool_call_begin｜>", "<|message_model|>"),
     *("<|open|>", "]<]minimax[>["),
 )
 _MAX_HEAD = 200
-_NON_SPACE = re.compile(r"\S")
+_NON_SPACE = lazy_pattern(r"\S")
 
 
 class ToolCallReader:

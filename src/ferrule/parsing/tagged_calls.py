@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferrule.core.messages import ToolCall
+from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing import json_calls, python_calls
 from ferrule.parsing.known_tools import (
     CallableTool,
@@ -60,22 +61,24 @@ _TAGS: tuple[tuple[str, str], ...] = (
     (r"\bfunctools(?=\[)", r"(?!)"),  # Phi 4 mini, Firefunction
 )
 TAG_OPENING = "|".join(opening for opening, _ in _TAGS)
-_OPENING = re.compile("|".join(f"(?P<m{index}>{opening})" for index, (opening, _) in enumerate(_TAGS)))
-_CLOSING = tuple(re.compile(closing) for _, closing in _TAGS)
-_FENCE = re.compile(r"\s*```[a-z]*\s*")
-_BEFORE_JSON = re.compile(
+_OPENING = lazy_pattern("|".join(f"(?P<m{index}>{opening})" for index, (opening, _) in enumerate(_TAGS)))
+_CLOSING = tuple(lazy_pattern(closing) for _, closing in _TAGS)
+_FENCE = lazy_pattern(r"\s*```[a-z]*\s*")
+_BEFORE_JSON = lazy_pattern(
     r"(?:to=|call:|function<｜tool▁sep｜>)?"
     r"(?P<name>[^\W\d][\w./\\-]*+|\d{1,4}(?=<\|tool_call_argument_begin\|>))(?::\d+)?\s*+"
     r"(?:<｜tool▁sep｜>|(?:\[CALL_ID\]\w+)?\[ARGS\]|<\|tool_call_argument_begin\|>"
     r"|(?:<\|(?:channel|constrain)\|>[^<\n]*+|code|json|[ \t])*<\|message\|>)?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
 _LINE_BREAKS = r"(?:\s|\\n)*"
-_ARGUMENT_KEY = re.compile(rf"{_LINE_BREAKS}<arg_key>(?P<name>[^<\n]*)</arg_key>(?P<value>{_LINE_BREAKS}<arg_value>)?")
-_TOOL_CALL_END = re.compile(r"</tool_call>|<tool_call>")
-_NAME_ONLY = re.compile(r"(?P<name>[^\W\d][\w./\\-]*+)\s*(?:<tool_sep>)?\s*")
-_LEFTOVERS = re.compile(r"[\s}\]`]*+")
-_EMPTY_LIST = re.compile(r"\[\s*\]")
-_MARKUP = re.compile(r"\]<\]minimax\[>\[|<[^<>\n]{1,80}>|\bfunction(?=<)")
+_ARGUMENT_KEY = lazy_pattern(
+    rf"{_LINE_BREAKS}<arg_key>(?P<name>[^<\n]*)</arg_key>(?P<value>{_LINE_BREAKS}<arg_value>)?"
+)
+_TOOL_CALL_END = lazy_pattern(r"</tool_call>|<tool_call>")
+_NAME_ONLY = lazy_pattern(r"(?P<name>[^\W\d][\w./\\-]*+)\s*(?:<tool_sep>)?\s*")
+_LEFTOVERS = lazy_pattern(r"[\s}\]`]*+")
+_EMPTY_LIST = lazy_pattern(r"\[\s*\]")
+_MARKUP = lazy_pattern(r"\]<\]minimax\[>\[|<[^<>\n]{1,80}>|\bfunction(?=<)")
 
 
 def read_tagged_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
@@ -257,25 +260,25 @@ _IS = r"(?:=|(?:name|tool|key)\s*=)"
 _NAME_ELEMENT = r"<(?:tool_|function_)?name>"
 _NAMED = rf"""{_GAP}{_IS}\s*["']?(?P<name>[^"'<>{{\n]+)["']?(?P<rest>[^<>{{\n]*){_END}?"""
 XML_OPENING = rf"{_OPEN}{_CALL_TAG}(?:(?=[\sĠ=]|name\s*=){_GAP}{_IS}|>\s*(?={_NAME_ELEMENT}))"
-_ANY_OPENING = re.compile(rf"{XML_OPENING}|{TAG_OPENING}|<tool>")
+_ANY_OPENING = lazy_pattern(rf"{XML_OPENING}|{TAG_OPENING}|<tool>")
 _ARGUMENTS_TAG = r"(?:arguments|parameters|args|params|input)"
-_XML_CALL = re.compile(rf"{_OPEN}{_CALL_TAG}{_NAMED}")
-_XML_CALL_WITH_ELEMENTS = re.compile(
+_XML_CALL = lazy_pattern(rf"{_OPEN}{_CALL_TAG}{_NAMED}")
+_XML_CALL_WITH_ELEMENTS = lazy_pattern(
     rf"{_OPEN}{_CALL_TAG}>\s*{_NAME_ELEMENT}(?P<name>[^<\n]+)</\w+>(?P<rest>\s*)(?:<{_ARGUMENTS_TAG}>)?"
 )
-_XML_PARAMETER = re.compile(rf"\s*{_OPEN}(?P<tag>{_PARAMETER_TAG}){_NAMED}")
+_XML_PARAMETER = lazy_pattern(rf"\s*{_OPEN}(?P<tag>{_PARAMETER_TAG}){_NAMED}")
 _XML_PARAMETER_ENDINGS = {
-    tag: re.compile(rf"{_CLOSE}{tag}{_END}|{_OPEN}{_PARAMETER_TAG}{_GAP}{_IS}|{_CLOSE}(?:function|invoke|call){_END}")
+    tag: lazy_pattern(rf"{_CLOSE}{tag}{_END}|{_OPEN}{_PARAMETER_TAG}{_GAP}{_IS}|{_CLOSE}(?:function|invoke|call){_END}")
     for tag in ("parameter", "param", "argument", "arg")
 }
-_XML_CLOSING = re.compile(rf"{_CLOSE}{_CALL_TAG}{_END}")
-_XML_CLOSING_AFTER_SPACE = re.compile(rf"\s*(?:</{_ARGUMENTS_TAG}>\s*)?{_CLOSE}{_CALL_TAG}{_END}")
-_ATTRIBUTE_END = re.compile(r"[\"'][^<>\n]*>")
-_CDATA_OPENING = re.compile(r"\s*<!\[CDATA\[")
-_CDATA = re.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*\Z", re.DOTALL)
-_ELEMENT = re.compile(r"\s*(?P<mark>\]<\]minimax\[>\[\s*)?<(?P<name>[\w.\\-]+)>")
-_ELEMENT_CLOSING = re.compile(rf"\s*{_MARK}</(?P<name>[\w.\\-]+)>")
-_ELEMENT_END = re.compile(r"\]<\]minimax\[>\[\s*(?=</?[\w.\\-]+>)")
+_XML_CLOSING = lazy_pattern(rf"{_CLOSE}{_CALL_TAG}{_END}")
+_XML_CLOSING_AFTER_SPACE = lazy_pattern(rf"\s*(?:</{_ARGUMENTS_TAG}>\s*)?{_CLOSE}{_CALL_TAG}{_END}")
+_ATTRIBUTE_END = lazy_pattern(r"[\"'][^<>\n]*>")
+_CDATA_OPENING = lazy_pattern(r"\s*<!\[CDATA\[")
+_CDATA = lazy_pattern(r"\s*<!\[CDATA\[(.*)\]\]>\s*\Z", re.DOTALL)
+_ELEMENT = lazy_pattern(r"\s*(?P<mark>\]<\]minimax\[>\[\s*)?<(?P<name>[\w.\\-]+)>")
+_ELEMENT_CLOSING = lazy_pattern(rf"\s*{_MARK}</(?P<name>[\w.\\-]+)>")
+_ELEMENT_END = lazy_pattern(r"\]<\]minimax\[>\[\s*(?=</?[\w.\\-]+>)")
 
 
 def read_xml_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
@@ -395,9 +398,9 @@ CALL_PART = (
     r"|<\|channel\|>commentary[ ]*<\|constrain\|>\w+<\|message\|>"
     rf"|{_OPEN}(?:parameter{_GAP}{_IS}|invoke>)|<function>(?=\s*<)|<\|open\|>call(?=[ ]|<\|sep\|>)"
 )
-_CALL_PART = re.compile(CALL_PART)
-_PART_CLOSING = re.compile(rf"</arg_key>|{_CLOSE}(?:parameter|invoke|function){_END}")
-_NAME_OF_CALL = re.compile(r"[\w./\\-]*[._:][\w.:/\\-]*")
+_CALL_PART = lazy_pattern(CALL_PART)
+_PART_CLOSING = lazy_pattern(rf"</arg_key>|{_CLOSE}(?:parameter|invoke|function){_END}")
+_NAME_OF_CALL = lazy_pattern(r"[\w./\\-]*[._:][\w.:/\\-]*")
 
 
 def read_call_part(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:

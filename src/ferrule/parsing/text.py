@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ferrule.core.messages import ToolCall
+from ferrule.core.patterns import lazy_pattern
 
 _MAX_EXCERPT = 4_000
 _MAX_HEAD = 200
 _MAX_EFFORT = 50_000
 """The limit for failed attempts. No real text reaches it; the rest of a text that does counts as prose."""
-_NON_SPACE = re.compile(r"\S")
-_WORD_ON_LINE = re.compile(r"[ \t,;:]*+[^\W\d_]")
+_NON_SPACE = lazy_pattern(r"\S")
+_WORD_ON_LINE = lazy_pattern(r"[ \t,;:]*+[^\W\d_]")
 END_OF_TURN = r"<\|(?:im_end|eot_id|eom_id|eo[mt]|end|end_?of_?text|return)\|>|<｜end▁of▁sentence｜>|</s>"
 """The tokens that end a reply, which some servers leave in the text."""
 

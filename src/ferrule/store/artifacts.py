@@ -6,7 +6,6 @@ They are stored unchanged, in files only their owner may read; the caller of `ad
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import StoreError
 from ferrule.store.location import atomic_write
 
@@ -22,7 +22,7 @@ MAX_MEMORY_BYTES = 64_000_000
 MIN_AGE_TO_DELETE = 3600.0
 """Seconds: a newer artifact is not deleted, because the record that refers to it may not be in the database yet."""
 
-_ID = re.compile(r"[0-9a-f]{64}\Z")
+_ID = lazy_pattern(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, SetupError
 from ferrule.store.location import make_directory, settings_directory
 
@@ -38,7 +39,7 @@ NONCE_SIZE: Final = 12
 MAX_SECRET_LENGTH: Final = 65_536
 LOCAL_ACCOUNT: Final = ""
 """The account of whoever runs this process, which also lists the actions of servers."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_NAME: Final = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _KEY_ADVICE: Final = "Make one with: openssl rand -base64 32"
 
 

@@ -299,7 +299,7 @@ class StoreDatabase:
         replaced_after = time.time() if is_abandoned else 0.0
         inserts: list[tuple[list[bytes], str, Mapping[str, Any]]] = []
         if entries:
-            values = {"replaced_after": replaced_after}
+            values: Mapping[str, Any] = {"replaced_after": replaced_after}
             inserts.append((last_line_per_entry(entries), self._insert_entries, values))
         if calls:
             inserts.append((last_line_per_record(calls), self._insert_calls, {"owner": owner}))

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, StoreError
 
-_PASSWORD = re.compile(r"(?<=://)([^\s:/?#@]*):\S*@")
-_PASSWORD_OPTION = re.compile(r"\b((?:ssl)?password=)(?:'[^']*'|[^\s&#'\"]*)", re.IGNORECASE)
+_PASSWORD = lazy_pattern(r"(?<=://)([^\s:/?#@]*):\S*@")
+_PASSWORD_OPTION = lazy_pattern(r"\b((?:ssl)?password=)(?:'[^']*'|[^\s&#'\"]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from ferrule.core.content import plain_json, safe_str
+from ferrule.core.patterns import lazy_pattern
 from ferrule.store.secret_patterns import LOOKS_SECRET, SECRET_NAMES, PlainTextRedaction, SecretNames
 
 MAX_DEPTH = 200
@@ -249,8 +249,8 @@ def merge_secrets(*groups: Iterable[str]) -> tuple[str, ...]:
 # and arguments come back exactly as they were: a mark, which Unicode reserves for such purposes, and four digits.
 
 ESCAPE_MARK = "\ufdd0"
-_REJECTED = re.compile(f"[\0{ESCAPE_MARK}\ud800-\udfff]")
-_ESCAPE = re.compile(f"{ESCAPE_MARK}([0-9a-f]{{4}})")
+_REJECTED = lazy_pattern(f"[\0{ESCAPE_MARK}\ud800-\udfff]")
+_ESCAPE = lazy_pattern(f"{ESCAPE_MARK}([0-9a-f]{{4}})")
 
 
 def escape_text(text: str) -> str:

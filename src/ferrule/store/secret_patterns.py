@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
+from ferrule.core.patterns import lazy_pattern
+
 SECRET_NAMES = (
     "token",
     "pass_word",
@@ -55,7 +57,7 @@ The parts of a name match joined and separated: `pass_word` stands for `password
 MAX_NAME_LENGTH = 200
 """Of a longer name only the beginning is split into words."""
 
-_COUNT_NAME = re.compile(
+_COUNT_NAME = lazy_pattern(
     r"(?<![a-z])(?:max|min|total|num|n|prompt|completion)_?(?:(?:prompt|completion|input|output|cached?|reasoning"
     r"|thinking|generated|new|used|context|remaining|estimated|text|audio|image)_?)*tokens"
     r"|(?<![a-z])(?:max|min|total|num)_?token"
@@ -64,8 +66,8 @@ _COUNT_NAME = re.compile(
 )
 """Names in which `token` is something to count, whatever the value is: `max_tokens`, `token_count`."""
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
-_LABEL = re.compile(r"\w[\w.:-]{0,199}\Z")
+_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
+_LABEL = lazy_pattern(r"\w[\w.:-]{0,199}\Z")
 _LABEL_KEYS = frozenset({"name", "key", "header", "field"})
 _SEPARATORS = "[-_. ]*"
 
@@ -169,10 +171,10 @@ _PLACEHOLDERS = frozenset(
 )
 """Values that are no secrets where they are not quoted: null, booleans and names of types."""
 
-_SCHEME = re.compile(r"\b(bearer|basic)(\s{1,8})([^\s\"'<>,;]{1,8192})", re.IGNORECASE)
-_USER_INFO = re.compile(r"://([^\s/?#\"'<>]{1,1024})@")
-_ISSUED_KEY = re.compile(_ISSUED_KEY_PATTERN)
-_PRIVATE_KEY = re.compile(
+_SCHEME = lazy_pattern(r"\b(bearer|basic)(\s{1,8})([^\s\"'<>,;]{1,8192})", re.IGNORECASE)
+_USER_INFO = lazy_pattern(r"://([^\s/?#\"'<>]{1,1024})@")
+_ISSUED_KEY = lazy_pattern(_ISSUED_KEY_PATTERN)
+_PRIVATE_KEY = lazy_pattern(
     r"----(?:-| )BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?(?:-| )----.*?"
     r"(?:----(?:-| )END [A-Z0-9 ]{0,40}KEY(?: BLOCK)?(?:-| )----|\Z)",
     re.DOTALL,
@@ -180,23 +182,23 @@ _PRIVATE_KEY = re.compile(
 
 _QUOTE_MARK = r"(?P<mark>\\{0,8}[\"'])"
 _COMMA, _COLON = r"\s{0,16},\s{0,16}", r"\s{0,16}:\s{0,16}"
-_MEMBER_NAME = re.compile(rf"{_QUOTE_MARK}(?P<name>[^\"'\\]{{1,200}}+)(?P=mark){_COLON}")
-_LABELLED_NAME = re.compile(
+_MEMBER_NAME = lazy_pattern(rf"{_QUOTE_MARK}(?P<name>[^\"'\\]{{1,200}}+)(?P=mark){_COLON}")
+_LABELLED_NAME = lazy_pattern(
     rf"{_QUOTE_MARK}(?:[Nn]ame|[Kk]ey|[Hh]eader|[Ff]ield)(?P=mark){_COLON}(?P=mark)(?P<name>[\w.:-]{{1,200}}+)(?P=mark)"
     rf"{_COMMA}(?P=mark)[Vv]alue(?P=mark){_COLON}"
 )
-_PAIR_NAME = re.compile(rf"[\[(,]\s{{0,16}}[\[(]\s{{0,16}}{_QUOTE_MARK}(?P<name>[\w.:-]{{1,200}}+)(?P=mark){_COMMA}")
-_OPTION_NAME = re.compile(r"--(?P<name>[\w.-]{1,200}+)(?:(?P<mark>\\{0,8}[\"'])\s{0,16},\s{0,16}|[ \t]{1,4}+(?!-))")
-_ELEMENT_NAME = re.compile(r"<(?P<name>[\w.:-]{1,200}+)(?:\s[^<>]{0,500})?>(?P<mark>)")
-_ASSIGNED_NAME = re.compile(
+_PAIR_NAME = lazy_pattern(rf"[\[(,]\s{{0,16}}[\[(]\s{{0,16}}{_QUOTE_MARK}(?P<name>[\w.:-]{{1,200}}+)(?P=mark){_COMMA}")
+_OPTION_NAME = lazy_pattern(r"--(?P<name>[\w.-]{1,200}+)(?:(?P<mark>\\{0,8}[\"'])\s{0,16},\s{0,16}|[ \t]{1,4}+(?!-))")
+_ELEMENT_NAME = lazy_pattern(r"<(?P<name>[\w.:-]{1,200}+)(?:\s[^<>]{0,500})?>(?P<mark>)")
+_ASSIGNED_NAME = lazy_pattern(
     r"(?<![\w.-])(?P<name>[\w.-]{1,200}+)(?P<mark>)(?P<sign>[ \t]{0,4}+=(?![=>~])|[ \t]{0,4}+:)(?P<space>[ \t]{0,4}+)"
 )
 
 _QUOTED_VALUE = r"(?P<quote>\\{0,8}[\"']).*?(?:(?<!\\)(?P=quote)|\Z)"
-_MEMBER_VALUE = re.compile(rf"{_QUOTED_VALUE}|\{{[^{{}}]*\}}?|\[[^\[\]]*\]?|[^\s,}}\]\"']+", re.DOTALL)
-_WORD_VALUE = re.compile(rf"{_QUOTED_VALUE}|\[[^\[\]\r\n]*\]?|[^\s&;\"'<>]+", re.DOTALL)
-_ELEMENT_VALUE = re.compile(r"(?:<!\[CDATA\[[^<>]{1,8192}>|[^<>]{1,8192})(?=</)")
-_REST_OF_LINE = re.compile(r"[^\r\n\"']+")
+_MEMBER_VALUE = lazy_pattern(rf"{_QUOTED_VALUE}|\{{[^{{}}]*\}}?|\[[^\[\]]*\]?|[^\s,}}\]\"']+", re.DOTALL)
+_WORD_VALUE = lazy_pattern(rf"{_QUOTED_VALUE}|\[[^\[\]\r\n]*\]?|[^\s&;\"'<>]+", re.DOTALL)
+_ELEMENT_VALUE = lazy_pattern(r"(?:<!\[CDATA\[[^<>]{1,8192}>|[^<>]{1,8192})(?=</)")
+_REST_OF_LINE = lazy_pattern(r"[^\r\n\"']+")
 
 FindValue = Callable[[re.Match[str]], re.Match[str] | None]
 

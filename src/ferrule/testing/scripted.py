@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ferrule.core.messages import ToolCall, Usage, decode_tool_call, text_of_message
 from ferrule.core.model import ModelReply, ModelRequest, TextSink
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import SetupError
 
 ScriptedCall: TypeAlias = Mapping[str, Any]
@@ -18,7 +18,7 @@ ScriptedTurn: TypeAlias = FixedTurn | Callable[[ModelRequest], FixedTurn]
 
 _USAGE_OF_ONE_REQUEST = Usage(requests=1)
 _CALL_KEYS = frozenset({"name", "arguments", "id"})
-_WORD = re.compile(r"\s*\S+\s*|\s+")
+_WORD = lazy_pattern(r"\s*\S+\s*|\s+")
 
 
 class ScriptedModel:

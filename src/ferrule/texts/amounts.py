@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.numbers import NUMBER, SCALED
 
 CURRENCY_SIGNS: Final = ("$", "€", "£", "¥")
@@ -17,7 +18,7 @@ _NAMES: Final = {
     **dict.fromkeys(("yuan", "rmb", "￥"), "¥"),
     **dict.fromkeys(("块", "块钱"), "元"),
 }
-_AMOUNT: Final = re.compile(
+_AMOUNT: Final = lazy_pattern(
     rf"(?P<sign>[$€£¥￥]) ?(?P<number>{SCALED})"
     rf"|(?P<counted>{NUMBER})(?P<word> ?[$€£](?!\d)| ?(?:dollars?|euros?|bucks|yuan|rmb|usd|eur)\b"
     r"|[美欧日港]?元|英镑|块钱?)",

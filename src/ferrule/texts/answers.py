@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.amounts import CURRENCIES, CURRENCY_SIGNS
 from ferrule.texts.language import contains_chinese
 
@@ -77,8 +78,8 @@ _MAIN_FIELDS: Final = (
 _INTERNAL_FIELDS: Final = frozenset({"untrusted", "note", "made_by", "headers", "encoding", "status_code"})
 _MAX_ITEMS: Final = 50
 _MAX_DECIMALS: Final = 4
-_FUNCTION: Final = re.compile(r"\b(?:pi|[a-z]+[0-9]*(?=\())")
-_FIELD: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_FUNCTION: Final = lazy_pattern(r"\b(?:pi|[a-z]+[0-9]*(?=\())")
+_FIELD: Final = lazy_pattern(r"\{(\w+)(?::(\w+))?\}")
 
 
 def answer_sentence(

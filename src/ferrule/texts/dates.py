@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.durations import CHINESE_DURATION, CHINESE_NUMERAL, DURATION, OUT_OF_RANGE, extract_durations
 from ferrule.texts.holidays import replace_holidays
@@ -50,10 +51,12 @@ _RELATIVE: Final = {"next": 1, "coming": 1, "this": 0, "last": -1, "previous": -
 _RELATIVE_YEARS: Final = {"明年": 1, "后年": 2, "今年": 0, "去年": -1, "前年": -2}
 _AFTERNOON: Final = ("下午", "晚上", "傍晚", "晚", "夜里", "中午")
 _MORNING: Final = ("上午", "早上", "早晨", "清晨", "凌晨", "早")
-_FILLER: Final = re.compile(r"(?:\b(?:at|on|the|of|in|and|day|date|from|after|to|o'?clock)\b|[,，。.的点钟、是在\s])+")
+_FILLER: Final = lazy_pattern(
+    r"(?:\b(?:at|on|the|of|in|and|day|date|from|after|to|o'?clock)\b|[,，。.的点钟、是在\s])+"
+)
 _OTHER_ZONE: Final = (
-    re.compile(r"(?P<rest>.+?)\s+(?:in|at)\s+(?P<place>[^\W\d][^\d]*)"),
-    re.compile(r"(?P<place>[\u4e00-\u9fff]{2,8})(?:时间|時間)(?P<rest>.+)"),
+    lazy_pattern(r"(?P<rest>.+?)\s+(?:in|at)\s+(?P<place>[^\W\d][^\d]*)"),
+    lazy_pattern(r"(?P<place>[\u4e00-\u9fff]{2,8})(?:时间|時間)(?P<rest>.+)"),
 )
 _EXAMPLES: Final = "Write it like 2026-12-25, 2026-12-25 14:30, next monday, +3 days, 三天后 or 下周一."
 _HOUR_ERROR: Final = "is not a time of day: hours before am and pm go from 1 to 12."
@@ -176,8 +179,8 @@ def _to_existing_time(at: datetime, now: datetime) -> datetime:
 
 # Dates in a sentence
 
-_WEEKDAY_ABBREVIATION: Final = re.compile(r"(?:mon|tue|wed|thu|fri|sat|sun)s?")
-_BETWEEN_PARTS: Final = re.compile(r"[\s,的t]*(?:at|on)?\s*")
+_WEEKDAY_ABBREVIATION: Final = lazy_pattern(r"(?:mon|tue|wed|thu|fri|sat|sun)s?")
+_BETWEEN_PARTS: Final = lazy_pattern(r"[\s,的t]*(?:at|on)?\s*")
 _FROM_NOW: Final = ("ago", "earlier", "from now", "from today", "later")
 
 
@@ -220,7 +223,7 @@ def _find_date_spans(text: str) -> list[tuple[int, int]]:
 def _is_date_in_sentence(match: re.Match[str]) -> bool:
     """In a sentence `now`, `sun` and `5 minutes` are usually no dates."""
     text = match.group().strip()
-    if match.re in (DURATION, CHINESE_DURATION):
+    if match.re.pattern in (DURATION.pattern, CHINESE_DURATION.pattern):
         groups = match.groupdict()
         return groups["sign"] == "in" or groups["direction"] in _FROM_NOW or bool(groups.get("bare_direction"))
     return text not in _NOW and not _WEEKDAY_ABBREVIATION.fullmatch(text)
@@ -386,7 +389,7 @@ _RELATIVE_DAY: Final = "|".join(
 )
 _NUMBER: Final = rf"(?:\d{{1,2}}|{CHINESE_NUMERAL})"
 _PATTERNS: Final[list[tuple[re.Pattern[str], Callable[[re.Match[str], _DateParts], None]]]] = [
-    (re.compile(pattern), read)
+    (lazy_pattern(pattern), read)
     for pattern, read in (
         (r"(?<!\d)(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?!\d)", _read_numeric_date),
         (

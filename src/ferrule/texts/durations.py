@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.numbers import CHINESE_INTEGER, WORDS, parse_number
 
@@ -45,15 +46,15 @@ _CHINESE_UNIT: Final = _alternation([unit for unit in _UNIT_NAMES if not unit.is
 _ENGLISH: Final = rf"(?:{_DIGITS}\s*|\b{_NUMBER_WORD}\s+){_ENGLISH_UNIT}\b"
 _CHINESE: Final = rf"(?:{_DIGITS}|{CHINESE_NUMERAL}|半)(?:个半(?:月|小时|钟头|星期|礼拜)|(?:{_CHINESE_UNIT})半?)"
 _CHINESE_LIST: Final = rf"{_CHINESE}(?:又?{_CHINESE})*"
-_PART: Final = re.compile(
+_PART: Final = lazy_pattern(
     rf"(?P<count>{_DIGITS}|{CHINESE_NUMERAL}|半|\b{_NUMBER_WORD}\b)\s*"
     rf"(?P<middle>(?:个半)?)(?P<unit>\b{_ENGLISH_UNIT}\b|(?<=\d){_ENGLISH_UNIT}\b|{_CHINESE_UNIT}|月)(?P<half>半?)"
 )
-DURATION: Final = re.compile(
+DURATION: Final = lazy_pattern(
     rf"(?P<sign>\b(?:in|plus|add|minus|subtract)\b|[+\-−])?\s*(?P<parts>{_ENGLISH}(?:\s*(?:,|and)?\s*{_ENGLISH})*)"
     r"\s*(?P<direction>(?:ago|earlier|before|prior to|from now|from today|from|later|after)\b)?"
 )
-CHINESE_DURATION: Final = re.compile(
+CHINESE_DURATION: Final = lazy_pattern(
     # Without a sign before it or a direction after it, 25日 is not a duration but part of a date.
     rf"(?P<sign>[+\-−加减再过])\s*(?P<parts>{_CHINESE_LIST})(?P<direction>(?:之|以)?[后後前])?"
     rf"|(?P<bare_parts>{_CHINESE_LIST})(?P<bare_direction>(?:之|以)?[后後前])"

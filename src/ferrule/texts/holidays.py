@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Final, TypeAlias
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 
 _LUNAR_YEARS: Final = range(2020, 2051)
@@ -99,7 +100,7 @@ HOLIDAY: Final = "|".join(f"(?:{names})" for names, _ in _RULES)
 _RELATIVE_YEARS: Final = {"next": 1, "this": 0, "last": -1, "明": 1, "今": 0, "去": -1, "后": 2, "前": -2}
 _HOLIDAYS: Final = [
     (
-        re.compile(
+        lazy_pattern(
             r"(?:\b(?:the )?(?P<order>next|coming|this|last|previous) |(?P<direction>[上下])一?个)?"
             r"(?:(?P<year>\d{4}) ?年?的? ?|(?P<relative>[明今去后前])年的?)?"
             rf"(?:{names})"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import SetupError
 
 T = TypeVar("T")
@@ -18,12 +18,12 @@ HAN: Final = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 CJK: Final = r"\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 """Characters of Chinese, Japanese and Korean, which write no spaces between words; likewise."""
 
-_HAN = re.compile(f"[{HAN}]")
-_CJK = re.compile(f"[{CJK}]")
-_KANA_OR_HANGUL = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
-_LATIN_WORD = re.compile(r"[A-Za-z][\w'-]*")
+_HAN = lazy_pattern(f"[{HAN}]")
+_CJK = lazy_pattern(f"[{CJK}]")
+_KANA_OR_HANGUL = lazy_pattern(r"[\u3040-\u30ff\uac00-\ud7af]")
+_LATIN_WORD = lazy_pattern(r"[A-Za-z][\w'-]*")
 _PATH = r"(?<![A-Za-z0-9_])[A-Za-z0-9_~@%+*-]{0,100}(?:[./]{1,3}[A-Za-z0-9_~@%+*-]{1,100})+"
-_QUOTED = re.compile(
+_QUOTED = lazy_pattern(
     rf"[a-z]+://\S{{1,2000}}|{_PATH}|\"[^\"\n]{{1,500}}\"|“[^”\n]{{1,500}}”|「[^」\n]{{1,500}}」|`[^`\n]{{1,500}}`"
 )
 _MAX_LENGTH = 5000

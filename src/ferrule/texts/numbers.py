@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+from ferrule.core.patterns import lazy_pattern
+
 _UNITS: Final = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
@@ -36,7 +38,7 @@ _MAX_LENGTH: Final = 300
 NUMBER: Final = rf"(?:-?{SCALED}%?|\b(?:{WORDS})\b|{_CHINESE})"
 """Any of the three, for patterns that expect a number at that place."""
 
-_NUMBER_IN_TEXT: Final = re.compile(
+_NUMBER_IN_TEXT: Final = lazy_pattern(
     rf"(?P<digits>(?<![\w.,])[-+]?{SCALED}(?![\w]|\.\d))"
     rf"|(?P<before_chinese>(?<![A-Za-z0-9_.,-]){SCALED}(?=[\u4e00-\u9fff]))"
     rf"|(?P<with_unit>(?<![A-Za-z0-9_.,-]){DIGITS}"
@@ -45,7 +47,7 @@ _NUMBER_IN_TEXT: Final = re.compile(
     rf"|(?P<chinese>{_CHINESE})",
     re.IGNORECASE,
 )
-CHINESE_ARTICLE: Final = re.compile(r"[一两](?=[个下些样起直定般切共点种名只件条台本张辆双套瓶家])|(?<=[第统唯万])一")
+CHINESE_ARTICLE: Final = lazy_pattern(r"[一两](?=[个下些样起直定般切共点种名只件条台本张辆双套瓶家])|(?<=[第统唯万])一")
 """Numerals that count nothing: 一下, 一些, 统一."""
 
 

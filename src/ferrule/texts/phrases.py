@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.holidays import HOLIDAY
 from ferrule.texts.numbers import NUMBER
 from ferrule.texts.unit_conversion import UNIT
@@ -31,6 +31,19 @@ _IS = r"(?<!\bwhat )(?<!\bmuch )(?<!\bmany )\bis"
 _LEAP_YEAR = "{0} % (4 + 12 * (gcd({0}, 25) // 25)) == 0"
 _ITEMS = r"(?: (?:all|the|these|my|numbers?|values?|scores?|grades?|prices?):?)*"
 _LIST = rf"({NUMBER}(?:\s*(?:,\s*and|,|、|and|和|与)\s*{NUMBER}){{1,30}})"
+
+_NOT_WORDS: Final = (_LIST, NUMBER, _P, _E)
+_WORD_OR_CHINESE = lazy_pattern(r"\\u\w{4}|\\.|<\w+>|(?P<word>[a-z]{2,})|(?P<chinese>[\u4e00-\u9fff])")
+
+
+def is_chinese_phrase(pattern: str) -> bool:
+    """Whether a phrase has Chinese words and no English ones, so that no ASCII text can match it. Compiling the phrases
+    of the other language would take half the time of `ferrule ask` without an API key."""
+    for part in _NOT_WORDS:
+        pattern = pattern.replace(part, "<n>")
+    kinds = {match.lastgroup for match in _WORD_OR_CHINESE.finditer(pattern)}
+    return "chinese" in kinds and "word" not in kinds
+
 
 ARITHMETIC_PHRASES: Final = (
     (rf"(?:the )?(?:sum(?: of| up)?|total(?: of)?|add(?: up| together)?){_ITEMS} {_LIST}", "{sum}", "the sum of {0}"),
@@ -256,7 +269,7 @@ WORD_PROBLEMS: Final = (
     ),
     (r"每.{0,2}#.*#.{0,3}(?:多少钱|一共|总共)", "round({0} * {1}, 2)", "{0}乘以{1}"),
 )
-NO_WORD_PROBLEM: Final = re.compile(
+NO_WORD_PROBLEM: Final = lazy_pattern(
     r"\b(?:original(?:ly)?|before|left|remain\w*|much change|interest|compound\w*|twice|every|again|then|more than|"
     r"how many (?!per)|per (?!cent)(?:year|month|week|day|hour)|years?|months?|weeks?|was it|what was)\b"
     r"|原来|原价(?:是|为)?多少|折前|税前|剩|找零|能买|可以买|利息|年|每(?:天|月|周)|几[个件]",
@@ -479,16 +492,19 @@ TOOL_PHRASES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-@cache
-def _compile_tool_phrases() -> list[tuple[str, re.Pattern[str]]]:
-    return [(name, re.compile(p, re.IGNORECASE)) for name, patterns in TOOL_PHRASES.items() for p in patterns]
+_TOOL_PHRASES = [
+    (name, lazy_pattern(phrase, re.IGNORECASE), is_chinese_phrase(phrase))
+    for name, phrases in TOOL_PHRASES.items()
+    for phrase in phrases
+]
 
 
 def find_tool_phrases(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The phrases that a text consists of: the action, the key of the answer, and the arguments."""
     request = POLITE.sub("", text.replace("’", "'").strip())
-    for name, pattern in _compile_tool_phrases():
-        match = pattern.fullmatch(request)
+    is_ascii = request.isascii()
+    for name, pattern, is_chinese in _TOOL_PHRASES:
+        match = None if is_chinese and is_ascii else pattern.fullmatch(request)
         if match is not None:
             action, _, key = name.partition(":")
             yield action, key, _read_groups(match)
@@ -523,20 +539,20 @@ REWRITES: Final = (
     (rf"(?:请|帮我)*(?:总结|概括)(?:一下)?(?:文件)?{_PATH}(?:的内容)?。?", "读取{path}；总结：它"),
 )
 """Requests that take two steps."""
-POLITE: Final = re.compile(
+POLITE: Final = lazy_pattern(
     r"\A(?:(?:please|can you|could you|would you|tell me|do you know|i want to know|hey|ok|so|and|now|then"
     r"|请问?|帮我|麻烦你?|告诉我|我想知道|你?能不能)[,，\s]*)+(?=\S)"
     r"|[\s,，]*(?:please|for me|thanks|thank you|吗|呢|啊)?[\s?？.。!！]*\Z",
     re.IGNORECASE,
 )
 """Words at both ends of a request that ask for nothing."""
-FOLLOW_UP: Final = re.compile(
+FOLLOW_UP: Final = lazy_pattern(
     r"\s*(?:(?:and|what about|how about|and what about|or|but|also)\b|那么?|还有|再|(?=.{1,20}呢[?？]?\s*\Z))"
     r"[\s,，]*(?P<rest>.+)",
     re.IGNORECASE | re.DOTALL,
 )
 """A question that changes one value of the previous one: `and in Paris?`, 巴黎呢？"""
-TEXT_TASK: Final = re.compile(
+TEXT_TASK: Final = lazy_pattern(
     r"\s*(?:please\s+|(?:can|could)\s+you\s+|请|帮我)*(?:rewrite|rephrase|paraphrase|proofread|summari[sz]e|translate"
     r"|explain|echo|改写|润色|总结|概括|翻译|解释|说明)[^:：\n.!?。！？]*[:：\n]",
     re.IGNORECASE,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
+from ferrule.core.patterns import lazy_pattern
 
-_SENTENCE_END = re.compile(r"[.!?](?=\s|\Z)|[。！？]|\n\s*\n")
-_WIDE_CHARACTER = re.compile(
+_SENTENCE_END = lazy_pattern(r"[.!?](?=\s|\Z)|[。！？]|\n\s*\n")
+_WIDE_CHARACTER = lazy_pattern(
     r"[\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
 )
 _MAX_SENTENCE = 200

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ExecutionFailed, Retry
 from ferrule.texts.numbers import ValueSpan
 
@@ -39,13 +41,13 @@ cst: Chicago (Central Standard Time) or Shanghai (China Standard Time)
 mst: Denver (with summer time) or Phoenix (without)
 """
 _LOCAL_NAMES: Final = frozenset({"", "local", "here", "local time", "本地", "本地时间", "这里", "当地"})
-_OFFSET: Final = re.compile(r"(?:utc|gmt)?\s*([+-])\s*(\d{1,2})(?::?(\d{2}))?")
+_OFFSET: Final = lazy_pattern(r"(?:utc|gmt)?\s*([+-])\s*(\d{1,2})(?::?(\d{2}))?")
 _CONTINENTS: Final = (
     *("Africa/", "America/", "Antarctica/", "Arctic/", "Asia/"),
     *("Atlantic/", "Australia/", "Europe/", "Indian/", "Pacific/"),
 )
-_SUFFIX: Final = re.compile(r"(?: time(?: ?zone)?| city|市|时间|时区|當地|当地)+\Z")
-_IANA_NAME: Final = re.compile(r"\b[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_+-]+)+\b|\bUTC\b|\bGMT\b")
+_SUFFIX: Final = lazy_pattern(r"(?: time(?: ?zone)?| city|市|时间|时区|當地|当地)+\Z")
+_IANA_NAME: Final = lazy_pattern(r"\b[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_+-]+)+\b|\bUTC\b|\bGMT\b")
 _LOCALTIME_PATH: Final = "/etc/localtime"
 _MAX_LENGTH: Final = 100
 _MIN_SIMILARITY: Final = 0.75
@@ -87,10 +89,27 @@ def find_time_zones_in_text(text: str) -> list[ValueSpan]:
     if exact or len(lowered) != len(text):
         return exact
     return [
-        ValueSpan(zones[match.group()], match.start(), match.end())
-        for match in _names_pattern().finditer(lowered)
-        if not match.group().isascii() or _is_written_as_name(text[match.start() : match.end()])
+        ValueSpan(zones[name], start, start + len(name))
+        for name, start in _find_names(lowered)
+        if not name.isascii() or _is_written_as_name(text[start : start + len(name)])
     ]
+
+
+def _find_names(lowered: str) -> Iterator[tuple[str, int]]:
+    """The names of zones in a text and where they start: at each place the longest one. ASCII names are whole words."""
+    zones, lengths, at = _zone_names(), _name_lengths(), 0
+    while at < len(lowered):
+        for length in lengths:
+            name = lowered[at : at + length]
+            if name in zones and (not name.isascii() or _is_whole_word(lowered, at, at + len(name))):
+                yield name, at
+                at += len(name) - 1
+                break
+        at += 1
+
+
+def _is_whole_word(text: str, start: int, end: int) -> bool:
+    return not ("a" <= text[start - 1 : start] <= "z" or "a" <= text[end : end + 1] <= "z")
 
 
 def normalize_name(text: str) -> str:
@@ -227,6 +246,5 @@ def _zone_names() -> dict[str, str]:
 
 
 @cache
-def _names_pattern() -> re.Pattern[str]:
-    names = sorted(_zone_names(), key=len, reverse=True)
-    return re.compile("|".join(rf"(?<![a-z]){re.escape(n)}(?![a-z])" if n.isascii() else re.escape(n) for n in names))
+def _name_lengths() -> list[int]:
+    return sorted(set(map(len, _zone_names())), reverse=True)

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from ferrule.core.content import as_text, copy_json
 from ferrule.core.names import did_you_mean, model_name, similar_names
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import InvalidArguments
 
 # ---- references: results of earlier steps in the parameters of later ones
@@ -24,9 +25,9 @@ from ferrule.errors import InvalidArguments
 # reference keeps the type of the result; inside a longer text the result is inserted as text. Models also write
 # `{{1.name}}`, `${steps.1.result.name}` or `${step_1.name}`, so these forms work too. `${HOME}` is not a reference.
 
-_REFERENCE = re.compile(r"\$\{([^{}$]{1,300})\}|\{\{([^{}]{1,300})\}\}")
+_REFERENCE = lazy_pattern(r"\$\{([^{}$]{1,300})\}|\{\{([^{}]{1,300})\}\}")
 _STEP_REFERENCE = r"^\s*(?:steps?(?:_results?)?\s*[._\[]?\s*){optional}(?P<id>{ids})\]?\s*(?P<path>(?:[.\[].*)?)$"
-_PATH_PART = re.compile(r"\.?([^.\[\]]+)|\[\s*(-?\d+)\s*\]|\[\s*[\"']([^\"']+)[\"']\s*\]")
+_PATH_PART = lazy_pattern(r"\.?([^.\[\]]+)|\[\s*(-?\d+)\s*\]|\[\s*[\"']([^\"']+)[\"']\s*\]")
 _WHOLE_RESULT_NAMES: Final = ("result", "output")
 """Names for the whole result, which models often write before the path."""
 MAX_NAMES: Final = 10

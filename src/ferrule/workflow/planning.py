@@ -13,6 +13,7 @@ from ferrule.core.content import MAX_DEPTH, copy_json, is_nested_deeper
 from ferrule.core.json_schema import resolve_schema
 from ferrule.core.messages import Message, Usage, assistant_message, system_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.core.spec import ToolCapability, parse_parameters
 from ferrule.errors import FerruleError, ModelError
@@ -259,7 +260,7 @@ def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:
 
 
 _CONSTANTS: Final = frozenset({"12", "24", "52", "60", "100", "360", "365", "1000", "3600"})
-_ARITHMETIC = re.compile(r"[\d\s.,()+\-*/^%×÷]+")
+_ARITHMETIC = lazy_pattern(r"[\d\s.,()+\-*/^%×÷]+")
 
 
 def _find_made_up_numbers(plan: Plan, context: str, offer: ToolOffer) -> str:

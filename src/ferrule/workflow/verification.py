@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ferrule.catalog.search.terms import extract_terms
 from ferrule.core.content import as_text
+from ferrule.core.patterns import lazy_pattern
 from ferrule.workflow.results import StepContext, StepResult, Verification
 
 MIN_SUBJECT_SIMILARITY: Final = 0.5
@@ -24,27 +25,27 @@ MIN_AGREEMENT: Final = 0.2
 """Two results on the same subject must be at least this similar."""
 _CONFIDENCE_LOSS: Final = {"empty": 0.8, "error": 0.7, "type": 0.6, "range": 0.6, "date": 0.6, "consistency": 0.3}
 
-_ERROR = re.compile(
+_ERROR = lazy_pattern(
     r"^\s*(error|exception|traceback|failed|failure|fatal)\b|\b(an error (has )?occurred|request failed|access denied"
     r"|internal server error|404 not found|service unavailable)\b|^\s*(错误|失败|异常)|(发生错误|请求失败|访问被拒绝)",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_NOT_FINITE = re.compile(r"(?:\{\W*\w+\W*:)?\s*[\"']?(nan|[-+]?inf(?:inity)?)[\"']?\s*\}?", re.IGNORECASE)
-_PERCENT = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)\s*[%％]")
-_DATE = re.compile(r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})\b|(\d{4})年(\d{1,2})月(\d{1,2})日")
-_TIME = re.compile(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\b")
-_SHARES = re.compile(
+_NUMBER = lazy_pattern(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NOT_FINITE = lazy_pattern(r"(?:\{\W*\w+\W*:)?\s*[\"']?(nan|[-+]?inf(?:inity)?)[\"']?\s*\}?", re.IGNORECASE)
+_PERCENT = lazy_pattern(r"(-?\d[\d,]*(?:\.\d+)?)\s*[%％]")
+_DATE = lazy_pattern(r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})\b|(\d{4})年(\d{1,2})月(\d{1,2})日")
+_TIME = lazy_pattern(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\b")
+_SHARES = lazy_pattern(
     r"\b(probability|share|proportion|percentage of|chance|概率|占比|比例)\b|概率|占比|比例", re.IGNORECASE
 )
-_NEVER_NEGATIVE = re.compile(
+_NEVER_NEGATIVE = lazy_pattern(
     r"\b(count|how many|number of|age|length|distance|population|price|size|weight|duration)\b"
     r"|多少个|人口|年龄|长度|距离|价格|数量",
     re.IGNORECASE,
 )
-_CHANGE = re.compile(r"\b(change|changes|changed|difference|delta|growth|balance)\b|变化|差|增长", re.IGNORECASE)
+_CHANGE = lazy_pattern(r"\b(change|changes|changed|difference|delta|growth|balance)\b|变化|差|增长", re.IGNORECASE)
 _TIME_TYPES: Final = ("time", "时间")
-_ABOUT_TIME = re.compile(r"(^|_)time(_|$)|时间", re.IGNORECASE)
+_ABOUT_TIME = lazy_pattern(r"(^|_)time(_|$)|时间", re.IGNORECASE)
 """Names of tools that tell the time."""
 _NUMERIC_TYPES: Final = ("number", "integer", "float", "int", "数字", "数值")
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ferrule.catalog.search.terms import extract_terms
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.language import begins_with_cjk
 from ferrule.texts.shorten import single_line
@@ -25,14 +26,14 @@ _MIN_LEGIBLE: Final = 0.85
 
 # Possessive quantifiers and lookbehinds: a run of stops is matched once, from its start. Matching from each of its
 # characters would take quadratic time.
-_SENTENCE_END: Final = re.compile(
+_SENTENCE_END: Final = lazy_pattern(
     r"""(?<![。！？…；])[。！？…；]++[”’」』）]*+
     | (?<![.!?])[.!?]++["')\]”’]*+(?=\s|\Z|[\u4e00-\u9fff])
     | \n[^\S\n]*+\n\s*+
     | \n(?=[^\S\n]*+(?:[-*•#>|]|\d{1,3}[.)]\s))""",
     re.VERBOSE,
 )
-_ABBREVIATION: Final = re.compile(
+_ABBREVIATION: Final = lazy_pattern(
     r"(?:\b(?:mr|mrs|ms|dr|prof|st|vs|etc|e\.g|i\.e|cf|fig|inc|ltd|co|jr|sr|approx|dept|vol|pp|jan|feb|mar|apr|jun|"
     r"jul|aug|sept|sep|oct|nov|dec)|\b[A-Za-z](?:\.[A-Za-z])*)\Z",
     re.IGNORECASE,
@@ -129,7 +130,7 @@ _UNFINISHED_FACTOR: Final = 0.5
 _MIN_TERMS: Final = 4
 """Added to the length of a sentence, so that very short ones score little."""
 _NON_PROSE_PREFIXES: Final = ("#", "|", "│", "┌", "└", "├", "---", "===")
-_LIST_MARKER: Final = re.compile(r"\A(?:[-*•>]|\d{1,3}[.)])\s+")
+_LIST_MARKER: Final = lazy_pattern(r"\A(?:[-*•>]|\d{1,3}[.)])\s+")
 _CHINESE_STOPS: Final = tuple("。！？…；”’」』）")
 _SENTENCE_STOPS: Final = (*_CHINESE_STOPS, *".!?\"')")
 

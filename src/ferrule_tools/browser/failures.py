@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, PermissionDenied, Retry, Transient, TransportFault
 from ferrule.http.client import format_url
 from ferrule_tools.browser.chromium import Chromium
 from ferrule_tools.browser.tabs import BrowserTabs
 
-_NET_ERROR = re.compile(r"net::(ERR_[A-Z_]+)")
-_DOWNLOAD_MESSAGE = re.compile(r"Download is starting")
+_NET_ERROR = lazy_pattern(r"net::(ERR_[A-Z_]+)")
+_DOWNLOAD_MESSAGE = lazy_pattern(r"Download is starting")
 _ERRORS_BY_CODE: Final[dict[str, tuple[type[CallError], str]]] = {
     "ERR_TOO_MANY_REDIRECTS": (ExecutionFailed, "it redirects without end. Use the address it should lead to"),
     "ERR_ABORTED": (ExecutionFailed, "it leads to no page that can be shown"),
@@ -19,15 +20,15 @@ _ERRORS_BY_CODE: Final[dict[str, tuple[type[CallError], str]]] = {
     "ERR_UNSAFE_PORT": (ExecutionFailed, "browsers do not connect to this port"),
     "ERR_INVALID_RESPONSE": (ExecutionFailed, "the server did not answer with valid HTTP"),
 }
-_CLOSED_MESSAGE = re.compile(r"has been closed|connection closed|target crashed|page crashed|browser.*closed", re.I)
+_CLOSED_MESSAGE = lazy_pattern(r"has been closed|connection closed|target crashed|page crashed|browser.*closed", re.I)
 _USABILITY_PROBLEMS: Final = (
-    (re.compile(r"<[^>]{1,200}>[^\n]{0,80} intercepts pointer events"), "something lies over it: {found}"),
-    (re.compile(r"element is not visible"), "it is not visible"),
-    (re.compile(r"element is not enabled"), "it is disabled"),
-    (re.compile(r"element is not editable|not an <input>|not editable"), "nothing can be typed into it"),
-    (re.compile(r"did not find some options"), "it has no such option"),
-    (re.compile(r"element is not stable"), "it keeps moving"),
-    (re.compile(r"outside of the viewport"), "it lies outside of the page"),
+    (lazy_pattern(r"<[^>]{1,200}>[^\n]{0,80} intercepts pointer events"), "something lies over it: {found}"),
+    (lazy_pattern(r"element is not visible"), "it is not visible"),
+    (lazy_pattern(r"element is not enabled"), "it is disabled"),
+    (lazy_pattern(r"element is not editable|not an <input>|not editable"), "nothing can be typed into it"),
+    (lazy_pattern(r"did not find some options"), "it has no such option"),
+    (lazy_pattern(r"element is not stable"), "it keeps moving"),
+    (lazy_pattern(r"outside of the viewport"), "it lies outside of the page"),
 )
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, Retry
 from ferrule.http.client import format_url
 from ferrule_tools.browser.failures import (
@@ -44,8 +45,8 @@ MAX_SUGGESTED: Final = 8
 """Elements that an error message lists."""
 
 _OUTLINE_SCRIPT_PATH: Final = Path(__file__).with_name("outline.js")
-_WORD = re.compile(r"[^\W\d_]{3,}")
-_TAG = re.compile(r"([A-Za-z][\w-]*)?[^\s>+~]*\Z")
+_WORD = lazy_pattern(r"[^\W\d_]{3,}")
+_TAG = lazy_pattern(r"([A-Za-z][\w-]*)?[^\s>+~]*\Z")
 _PREFIX_LENGTH: Final = 4
 
 

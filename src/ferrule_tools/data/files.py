@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ExecutionFailed, MissingExtra, Refuse, Retry
 from ferrule_tools.files.content import normalize_encoding, read_content_kind, wrap_as_text
 from ferrule_tools.files.path_rules import Parts
@@ -213,7 +213,7 @@ _MAX_UNPACKED: Final = 300_000_000
 _MAX_ARCHIVE_PARTS: Final = 10_000
 _MAX_CELLS: Final = 10_000_000
 _ARCHIVE_CHUNK: Final = 1 << 20
-_CELL_REFERENCE: Final = re.compile(rb"""\sr=["']([A-Z]{0,3})(\d{1,7})["']""")
+_CELL_REFERENCE: Final = lazy_pattern(rb"""\sr=["']([A-Z]{0,3})(\d{1,7})["']""")
 _MAX_NAMES: Final = 20
 
 _EMPTY_CELL: Final = ""

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, MissingExtra, Refuse, Retry, TimedOut, Transient
 from ferrule.texts.shorten import cut
 from ferrule_tools.data.files import KINDS, DataFile, OpenTable, TypeDetection, open_table, quote_name, quote_text
@@ -257,9 +258,9 @@ _CORRECTABLE: Final = (
     "SequenceException",
 )
 """The caller can correct the query."""
-_FILE_ERRORS: Final = re.compile(r"CSV Error on Line|Error when sniffing file|JSON transform error")
-_NO_TABLE: Final = re.compile(r"Table with name (.+?) does not exist")
-_SETTINGS_ADVICE: Final = re.compile(r"\n*(Possible (solutions|fixes):|The search space used was:).*", re.DOTALL)
+_FILE_ERRORS: Final = lazy_pattern(r"CSV Error on Line|Error when sniffing file|JSON transform error")
+_NO_TABLE: Final = lazy_pattern(r"Table with name (.+?) does not exist")
+_SETTINGS_ADVICE: Final = lazy_pattern(r"\n*(Possible (solutions|fixes):|The search space used was:).*", re.DOTALL)
 """Advice about settings, which callers cannot change."""
 _MAX_MESSAGE_LINE: Final = 200
 _QUOTE_FILES: Final = "Put files in quotes: FROM 'data/sales.csv'."

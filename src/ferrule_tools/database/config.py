@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.variables import Secrets, expand_variables, find_variables
 from ferrule.errors import Refuse, SetupError
 
@@ -53,8 +53,8 @@ class DatabaseQueryConfig:
 READ_ONLY_KINDS: Final = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
 """The kinds of databases for which Ferrule can enforce read-only access."""
 _KIND_ALIASES: Final = {"postgres": "postgresql", "sqlite3": "sqlite"}
-_USER: Final = re.compile(r"(?<=://)[^/?#]*(?=@)")
-_KIND: Final = re.compile(r"([A-Za-z]\w*)(?:\+\w+)?://")
+_USER: Final = lazy_pattern(r"(?<=://)[^/?#]*(?=@)")
+_KIND: Final = lazy_pattern(r"([A-Za-z]\w*)(?:\+\w+)?://")
 _MIN_SECRET: Final = 4
 """Characters of a password that can be redacted: a shorter one would match anywhere."""
 

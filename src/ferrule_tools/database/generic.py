@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
 from ferrule_tools.data.rows import Column
 from ferrule_tools.database.config import READ_ONLY_KINDS, DatabaseAddress
 from ferrule_tools.database.session import FETCH_ROWS, StatementResult, StatementTimer, escape_for_sqlalchemy
 
-_FILE_GRANTS: Final = re.compile(r"\bGRANT\b.*\b(ALL PRIVILEGES|FILE|SUPER)\b.*\bON \*\.\*", re.IGNORECASE)
-_TIMEOUT_ERRORS: Final = re.compile(
+_FILE_GRANTS: Final = lazy_pattern(r"\bGRANT\b.*\b(ALL PRIVILEGES|FILE|SUPER)\b.*\bON \*\.\*", re.IGNORECASE)
+_TIMEOUT_ERRORS: Final = lazy_pattern(
     r"max_statement_time|max_execution_time|maximum statement execution time", re.IGNORECASE
 )
-_READ_ONLY_ERROR: Final = re.compile(r"READ ONLY transaction", re.IGNORECASE)
+_READ_ONLY_ERROR: Final = lazy_pattern(r"READ ONLY transaction", re.IGNORECASE)
 
 
 class GenericSession:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
 from ferrule_tools.data.rows import Column
 from ferrule_tools.database.config import DatabaseAddress
@@ -34,7 +35,7 @@ _CLIENT_CHECK_INTERVAL: Final = "500"
 _CONNECT_TIMEOUT: Final = 10
 """Seconds."""
 _FILE_ROLES: Final = ("pg_execute_server_program", "pg_read_server_files", "pg_write_server_files")
-_UNSAFE_FUNCTIONS: Final = re.compile(
+_UNSAFE_FUNCTIONS: Final = lazy_pattern(
     r"dblink\w*|lo_\w+|pg_(read|write)_\w*file|pg_read_binary_file|pg_ls_\w+|pg_stat_file|pg_file_\w+|pg_logdir_ls"
     r"|pg_(terminate|cancel)_backend|pg_reload_conf|pg_rotate_logfile|pg_switch_wal|pg_create_\w+|pg_drop_\w+"
     r"|pg_promote|pg_wal_replay_\w+|pg_backup_\w+|pg_(start|stop)_backup|pg_advisory_\w*lock\w*|pg_try_advisory_\w+"
@@ -43,9 +44,11 @@ _UNSAFE_FUNCTIONS: Final = re.compile(
     re.IGNORECASE,
 )
 """Functions that access other databases, files, connections or settings, or run a text as SQL."""
-_PERMANENT_ERRORS: Final = re.compile(r"authentication|does not exist|connection option|permission|no pg_hba|password")
+_PERMANENT_ERRORS: Final = lazy_pattern(
+    r"authentication|does not exist|connection option|permission|no pg_hba|password"
+)
 """Connection errors that a retry does not fix."""
-_UNICODE_NAME: Final = re.compile(r"\bu&\"", re.IGNORECASE)
+_UNICODE_NAME: Final = lazy_pattern(r"\bu&\"", re.IGNORECASE)
 _ADVICE: Final = (
     "Use a role that may only read: CREATE ROLE reader LOGIN PASSWORD '…'; GRANT pg_read_all_data TO reader. If "
     "that is not possible, set allow_superuser = true"

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry, TimedOut
 from ferrule_tools.data.rows import Column
 
@@ -64,7 +65,7 @@ class StatementTimer:
 # comments. The difference is a matter of security with drivers that write values into the SQL themselves, as those of
 # MySQL do: a value put inside quotes could end them.
 
-_TOKENS: Final = re.compile(
+_TOKENS: Final = lazy_pattern(
     r"""
       (?P<quoted>
           [eE]'(?:[^'\\]|''|\\.)*'?        # with escapes; may continue on the next line

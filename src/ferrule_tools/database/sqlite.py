@@ -8,7 +8,6 @@ an interrupt from another thread.
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
 from ferrule_tools.data.rows import Column
 from ferrule_tools.database.config import DatabaseAddress
@@ -51,7 +51,7 @@ _READ_PRAGMAS: Final = frozenset(
         "data_version",
     }
 )
-_DENIED_ERRORS: Final = re.compile(r"not authorized|authorization denied|prohibited|readonly database")
+_DENIED_ERRORS: Final = lazy_pattern(r"not authorized|authorization denied|prohibited|readonly database")
 _SCHEMA_TABLES: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
 _DENIED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
 

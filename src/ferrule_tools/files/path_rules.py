@@ -10,6 +10,7 @@ from fnmatch import translate
 from functools import cache, lru_cache
 from typing import Final, TypeAlias
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 
 Parts: TypeAlias = tuple[str, ...]
@@ -95,7 +96,7 @@ PROTECTED: Final = (
 
 _MAX_PATTERN: Final = 300
 _MAX_CHOICES: Final = 32
-_CHOICE: Final = re.compile(r"\{([^{}]*)\}")
+_CHOICE: Final = lazy_pattern(r"\{([^{}]*)\}")
 
 
 def compile_pattern(pattern: str) -> Callable[[Parts], bool]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlencode
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, Retry
 from ferrule.texts.shorten import first_sentence, single_line
 
@@ -21,7 +21,7 @@ MAX_MESSAGE: Final = 10_000
 """Characters."""
 MAX_TITLE: Final = 200
 
-_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL_CHARACTERS: Final = lazy_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MAYBE_SENT: Final = "The message may have been sent: find out before you send it again."
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.core.aio import finish_despite_cancellation
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ExecutionFailed, Retry
 from ferrule_tools.python.config import PythonExecutorConfig
 from ferrule_tools.python.nested_calls import NestedCallResult, ScriptCalls
@@ -32,11 +33,11 @@ from ferrule_tools.python.script import (
 if TYPE_CHECKING:
     from pydantic_monty import AsyncMontySession, AsyncSnapshot, ExternalSettledResult, MontyError, ResourceLimits
 
-_IMPORTS_ASYNCIO: Final = re.compile(r"^\s*(?:import|from)\s[^#\n]*\basyncio\b", re.M)
+_IMPORTS_ASYNCIO: Final = lazy_pattern(r"^\s*(?:import|from)\s[^#\n]*\basyncio\b", re.M)
 _KILL_GRACE: Final = 2.0
 """Seconds after its time limit in which the sandbox may stop by itself before it is killed."""
-_TIME_EXCEEDED: Final = re.compile(r"^TimeoutError: (?:feed time|sleep) limit exceeded")
-_MEMORY_EXCEEDED: Final = re.compile(r"^MemoryError: (?:memory limit exceeded|the worker exceeded its memory)")
+_TIME_EXCEEDED: Final = lazy_pattern(r"^TimeoutError: (?:feed time|sleep) limit exceeded")
+_MEMORY_EXCEEDED: Final = lazy_pattern(r"^MemoryError: (?:memory limit exceeded|the worker exceeded its memory)")
 _SLEEP_FUNCTIONS: Final = {"system.sleep": ("time.sleep", False), "system.async_sleep": ("asyncio.sleep", True)}
 """Monty's names for them: the Python name, and whether it is awaited. Monty limits the total time slept."""
 _MAX_NAME_LOOKUPS: Final = 1_000

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import DEFAULT_TIMEOUT, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import Decision
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngine
@@ -37,7 +38,7 @@ from ferrule_tools.python.script import to_plain_json
 NAME: Final = "python_executor"
 _EXCLUDED_TOOLS: Final = frozenset({NAME, "call_tool", "ask_user", "finish_task"})
 """Itself, a tool that would call others for it, and tools that control the run it is part of."""
-_NOT_IN_IDENTIFIERS: Final = re.compile(r"\W", re.ASCII)
+_NOT_IN_IDENTIFIERS: Final = lazy_pattern(r"\W", re.ASCII)
 _MAX_ERROR_TEXT: Final = 2_000
 _ALLOW: Final = Decision(verdict="allow")
 

@@ -5,11 +5,11 @@ It runs `get_time.yaml`. Dates and zones are read by `ferrule.texts.dates` and `
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.dates import ParsedDate, parse_date
 from ferrule.texts.durations import Duration
@@ -18,7 +18,7 @@ from ferrule.texts.time_zones import TimeZone, find_time_zone, format_offset
 
 _CHINESE_LANGUAGES: Final = ("zh", "chinese", "mandarin", "中", "汉", "漢", "普通话")
 # No widths: %1000000000d would be that long.
-_FORMAT: Final = re.compile(r"(?:[^%]|%[aAbBcdDeFHIjmMnpRSTuUVwWxXyYzZG%])*")
+_FORMAT: Final = lazy_pattern(r"(?:[^%]|%[aAbBcdDeFHIjmMnpRSTuUVwWxXyYzZG%])*")
 _MAX_FORMAT: Final = 100
 _WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _CHINESE_WEEKDAYS: Final = tuple(f"星期{char}" for char in "一二三四五六日")

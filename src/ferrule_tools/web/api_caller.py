@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from ferrule.core.call import ToolExecutionContext
 from ferrule.core.content import Audio, Image, Output, Resource, as_text, copy_json, describe_part
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolCategory
 from ferrule.core.variables import Secrets, expand_variables, find_variables
 from ferrule.errors import CallError, NeedsApproval, Refuse, Retry, SetupError, TransportFault
@@ -36,8 +36,8 @@ METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 READ_ONLY_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
-_VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
-_VARIABLE_WITH_DEFAULT: Final = re.compile(r"\$\{\w+:-[^}]*\}")
+_VARIABLE: Final = lazy_pattern(r"\$\{[^}]*\}")
+_VARIABLE_WITH_DEFAULT: Final = lazy_pattern(r"\$\{\w+:-[^}]*\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +108,8 @@ def _check_base_url(base_url: str) -> None:
 
 MAX_PATH_LENGTH: Final = 4_000
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_SCHEME: Final = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_BARE_PERCENT: Final = lazy_pattern(r"%(?![0-9A-Fa-f]{2})")
 _MAX_ENCODINGS: Final = 3
 
 

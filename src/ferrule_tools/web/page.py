@@ -12,6 +12,8 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urldefrag, urljoin, urlsplit
 
+from ferrule.core.patterns import lazy_pattern
+
 if TYPE_CHECKING:
     from lxml.html import HtmlElement  # type: ignore[import-untyped]
 
@@ -25,8 +27,8 @@ _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 """In this order: the mark of UTF-16 is the beginning of that of UTF-32."""
-_HEADER_CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([^\s"';,]+)""", re.I)
-_PAGE_CHARSET: Final = re.compile(
+_HEADER_CHARSET: Final = lazy_pattern(r"""charset\s*=\s*["']?([^\s"';,]+)""", re.I)
+_PAGE_CHARSET: Final = lazy_pattern(
     rb"""<(?:meta|\?xml)[^>]{0,500}?(?:charset|encoding)\s*=\s*["']?\s*([A-Za-z0-9_:.-]+)""", re.I
 )
 _CHARSET_SEARCH_BYTES: Final = 4_096
@@ -46,7 +48,7 @@ _SUPERSET_CODECS: Final = {
 _NON_CHARSET_CODECS: Final = frozenset(
     {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7"}
 )
-_ONE_BYTE_CODEC: Final = re.compile(r"cp125\d|iso8859-\d+|koi8-\w+|mac-\w+|cp874")
+_ONE_BYTE_CODEC: Final = lazy_pattern(r"cp125\d|iso8859-\d+|koi8-\w+|mac-\w+|cp874")
 
 
 def decode_page(content: bytes, content_type: str) -> str:
@@ -246,8 +248,8 @@ def _element_text(element: HtmlElement) -> str:
 
 MAX_TITLE_LENGTH: Final = 300
 EMPTY_PAGE_NOTE: Final = "The page has no text without its scripts. browser_navigator may be able to read it."
-_LANGUAGE: Final = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,3}")
-_INVALID_XML_CHARACTERS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_LANGUAGE: Final = lazy_pattern(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,3}")
+_INVALID_XML_CHARACTERS: Final = lazy_pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def read_page(

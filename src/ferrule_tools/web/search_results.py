@@ -12,6 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import SetupError
 from ferrule.http.guard import is_base_address
 from ferrule.hub.synthesis import merge_pages
@@ -95,7 +96,7 @@ MAX_TITLE_LENGTH: Final = 300
 MAX_SNIPPET_LENGTH: Final = 1_000
 MAX_URL_LENGTH: Final = 2_000
 
-_EMPHASIS: Final = re.compile(r"</?(?:strong|b|em|i|mark|span)\b[^<>]{0,100}>", re.I)
+_EMPHASIS: Final = lazy_pattern(r"</?(?:strong|b|em|i|mark|span)\b[^<>]{0,100}>", re.I)
 _JOINERS: Final = "\u200c\u200d"
 """Zero-width joiners, which some scripts and emoji need."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Tool, ToolCategory
 from ferrule.errors import Retry
 from ferrule.http.guard import AddressGuard
@@ -31,10 +31,10 @@ MAX_RESULTS: Final = 20
 CACHE_SECONDS: Final = 300.0
 """Seconds for which the results of a search are reused: a search may cost money."""
 
-_LANGUAGE: Final = re.compile(r"([A-Za-z]{2,3})(?:[-_]([A-Za-z]{4}))?(?:[-_]([A-Za-z]{2}))?")
+_LANGUAGE: Final = lazy_pattern(r"([A-Za-z]{2,3})(?:[-_]([A-Za-z]{4}))?(?:[-_]([A-Za-z]{2}))?")
 _SCRIPTS: Final = {"zh-hans": "zh-CN", "zh-hant": "zh-TW"}
 """How providers name Chinese in simplified and traditional script, if no country is given."""
-_REGION: Final = re.compile(r"[A-Za-z]{2}")
+_REGION: Final = lazy_pattern(r"[A-Za-z]{2}")
 
 
 Query = Annotated[str, "what to search for, as one would type it into a search engine"]

@@ -7,19 +7,19 @@ no spaces to split at: every two neighbouring characters are a term, which needs
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.language import CJK, begins_with_cjk
 
-_ASCII_WORD = re.compile(r"[A-Za-z0-9]+")
-_WORD = re.compile(rf"[{CJK}]+|[^\W_{CJK}]+")
-_WORD_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
-_PUNCTUATION = re.compile(r"[\W_]+")
-_CJK_PARTICLES = re.compile("[的吗呢吧啊我你您们]")
+_ASCII_WORD = lazy_pattern(r"[A-Za-z0-9]+")
+_WORD = lazy_pattern(rf"[{CJK}]+|[^\W_{CJK}]+")
+_WORD_PART = lazy_pattern(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
+_PUNCTUATION = lazy_pattern(r"[\W_]+")
+_CJK_PARTICLES = lazy_pattern("[的吗呢吧啊我你您们]")
 
 _STOP_WORDS = """
 a an the this that these those it its i me my we our you your he she they them their and or but not no of to in
@@ -110,8 +110,8 @@ def similar_terms(term: str, known_terms: Sequence[str]) -> list[str]:
 # Stems of English words, so that `files`, `searching` and `calculator` match `file`, `search` and `calculate`. An odd
 # stem does no harm, because the words of tools and of queries get the same one.
 
-_VOWEL = re.compile(r"[aeiouy]")
-_SHORT_STEM = re.compile(r"[^aeiou][aeiou][^aeiouwxy]\Z")
+_VOWEL = lazy_pattern(r"[aeiouy]")
+_SHORT_STEM = lazy_pattern(r"[^aeiou][aeiou][^aeiouwxy]\Z")
 """The rest of `saving` or `named`, which end in e."""
 
 

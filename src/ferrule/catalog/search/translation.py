@@ -5,11 +5,11 @@ Only the words that requests to tools are made of; the extra `semantic` knows al
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Final
 
 from ferrule.catalog.search.terms import extract_terms
+from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.language import HAN
 
 _WORDS: Final = """
@@ -56,7 +56,7 @@ _WORDS: Final = """
 房子 house property|房价 property price|植物 plant|动物 animal|细胞 cell|基因 gene|碳 carbon|排放 emission
 蓝牙 bluetooth|相机 camera|镜头 camera view|旋律 melody|和弦 chord|吉他 guitar
 """
-_CHINESE = re.compile(f"[{HAN}]+")
+_CHINESE = lazy_pattern(f"[{HAN}]+")
 
 
 @cache

@@ -8,7 +8,6 @@ only numpy. Without the extra, tools are found by their words alone.
 from __future__ import annotations
 
 import importlib
-import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from zlib import crc32
 
 from ferrule.catalog.search.ranking import ActionDocument
+from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.language import contains_chinese
 from ferrule.texts.shorten import single_line
 
@@ -109,13 +109,13 @@ def _normalize(vectors: Vector) -> Vector:
     return normalized
 
 
-_WORD_BOUNDARY = re.compile(r"[_\-./:\s]+|(?<=[a-z])(?=[A-Z])")
+_WORD_BOUNDARY = lazy_pattern(r"[_\-./:\s]+|(?<=[a-z])(?=[A-Z])")
 _VALUES: Final = (
-    (re.compile(r"https?://\S+"), "URL", "网址"),
-    (re.compile(r"\S+@\S+\.\w+"), "email", "邮箱"),
-    (re.compile(r"\"[^\"]{1,200}\"|“[^”]{1,200}”|「[^」]{1,200}」|`[^`]{1,200}`"), "", ""),
-    (re.compile(r"[\w\-]+\.[A-Za-z]\w{1,4}\b|(?<![\w/])/[\w/.\-]+"), "file", "文件"),
-    (re.compile(r"\d[\d,.:]*"), "", ""),
+    (lazy_pattern(r"https?://\S+"), "URL", "网址"),
+    (lazy_pattern(r"\S+@\S+\.\w+"), "email", "邮箱"),
+    (lazy_pattern(r"\"[^\"]{1,200}\"|“[^”]{1,200}”|「[^」]{1,200}」|`[^`]{1,200}`"), "", ""),
+    (lazy_pattern(r"[\w\-]+\.[A-Za-z]\w{1,4}\b|(?<![\w/])/[\w/.\-]+"), "file", "文件"),
+    (lazy_pattern(r"\d[\d,.:]*"), "", ""),
 )
 """What a question is about, but not what is to be done: addresses, quotations, files and numbers."""
 

@@ -16,9 +16,10 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from ferrule.core.json_schema import JsonSchema, allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.patterns import lazy_pattern
 
-_INTEGER = re.compile(r"[+-]?\d{1,300}\Z", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
+_INTEGER = lazy_pattern(r"[+-]?\d{1,300}\Z", re.ASCII)
+_NUMBER = lazy_pattern(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 
 
 def coerce(value: Any, schema: Any, root: JsonSchema) -> Any:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from ferrule.core.patterns import lazy_pattern
+
 Entries: TypeAlias = Iterable[tuple[str, str]]
 """Names with their descriptions."""
 
@@ -20,24 +22,24 @@ _TITLES: Final = "Args|Arguments|Parameters|Params|Keyword Args|Keyword Argument
 _PARAMETER_NAME: Final = r"\\?\*{0,2}([^\W\d]\w*)"
 
 # A section goes on as long as lines are indented or empty.
-_GOOGLE_SECTION: Final = re.compile(
+_GOOGLE_SECTION: Final = lazy_pattern(
     rf"^(?:{_TITLES})[ \t]*[:：][ \t]*\n((?:[ \t]+\S.*(?:\n|\Z)|[ \t]*\n)+)", re.MULTILINE
 )
-_GOOGLE_ENTRY: Final = re.compile(rf"\s*{_PARAMETER_NAME}[ \t]*(?:[(（].*?[)）])?[ \t]*[:：][ \t]*(.*)")
+_GOOGLE_ENTRY: Final = lazy_pattern(rf"\s*{_PARAMETER_NAME}[ \t]*(?:[(（].*?[)）])?[ \t]*[:：][ \t]*(.*)")
 
 # A section goes on until the next underlined title.
-_NUMPY_SECTION: Final = re.compile(
+_NUMPY_SECTION: Final = lazy_pattern(
     rf"^(?:{_TITLES})[ \t]*\n-{{3,}}[ \t]*\n((?:(?!^\S.*\n[-=]{{3,}}[ \t]*$).*\n?)+)", re.MULTILINE
 )
-_NUMPY_ENTRY: Final = re.compile(rf"{_PARAMETER_NAME}(?:[ \t]*,[ \t]*{_PARAMETER_NAME})*[ \t]*(?::.*)?$")
+_NUMPY_ENTRY: Final = lazy_pattern(rf"{_PARAMETER_NAME}(?:[ \t]*,[ \t]*{_PARAMETER_NAME})*[ \t]*(?::.*)?$")
 
 # A field goes on as long as lines are indented. `:type x:` repeats the hint and is dropped.
-_REST_FIELD: Final = re.compile(
+_REST_FIELD: Final = lazy_pattern(
     rf"^:(?:(?:param|parameter|arg|argument|key|keyword)[ \t]+(?:[^:\n]*[ \t])?{_PARAMETER_NAME}|type[^:\n]*)[ \t]*:"
     r"[ \t]*(.*(?:\n+[ \t]+\S.*)*)\n?",
     re.MULTILINE,
 )
-_MANY_EMPTY_LINES: Final = re.compile(r"\n{3,}")
+_MANY_EMPTY_LINES: Final = lazy_pattern(r"\n{3,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

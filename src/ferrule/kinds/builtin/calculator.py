@@ -25,6 +25,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from ferrule.core.call import Invocation
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.unit_conversion import UNIT, convert_units
 
@@ -67,7 +68,7 @@ def _evaluate(expression: str) -> Value:
     return evaluation.value(tree)
 
 
-_CONVERSION = re.compile(
+_CONVERSION = lazy_pattern(
     rf"\s*(?P<value>.*?[\d)])\s*(?P<unit>{UNIT})(?:\s+(?P<more>\d+(?:\.\d+)?)\s*(?P<small_unit>{UNIT}))?"
     rf"\s+(?:to|in|into|as)\s+(?P<to>{UNIT})\s*",
     re.IGNORECASE,
@@ -120,9 +121,9 @@ _SIGN_REPLACEMENTS = (
     _FULL_WIDTH | _TYPOGRAPHIC | {0x3000: " ", ord("、"): ",", ord("π"): " pi ", ord("【"): "[", ord("】"): "]"}
 )
 
-_TIMES = re.compile(r"(?<=[\d)%!])(?<!\b0)\s*[xX]\s*(?=[\d.(])|(?<=[\d)%!]) [xX] (?=[A-Za-z])")
+_TIMES = lazy_pattern(r"(?<=[\d)%!])(?<!\b0)\s*[xX]\s*(?=[\d.(])|(?<=[\d)%!]) [xX] (?=[A-Za-z])")
 """`3 x 4`, but not the hexadecimal `0x4`."""
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"""\s*(?:
         (?P<number>0[xX][0-9a-fA-F]+ | 0[oO][0-7]+ | 0[bB][01]+ | (?:\d[\d_]*\.?\d* | \.\d+)(?:[eE][+-]?\d+)?)
       | (?P<name>[A-Za-z_][A-Za-z_0-9]*)

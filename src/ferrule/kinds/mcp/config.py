@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ferrule.core.content import encode_json
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import MCPServerSpec
 from ferrule.core.variables import Secrets, expand_variables, find_variables
 from ferrule.errors import SpecError
@@ -41,12 +42,12 @@ _INHERITED_VARIABLES: Final = frozenset(
     | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"}
 )
-ENV_VARIABLE: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+ENV_VARIABLE: Final = lazy_pattern(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 """VS Code's spelling of `${VAR}`."""
-CREDENTIAL: Final = re.compile(r"\$\{credential:([A-Za-z0-9][A-Za-z0-9._-]{0,99})\}")
+CREDENTIAL: Final = lazy_pattern(r"\$\{credential:([A-Za-z0-9][A-Za-z0-9._-]{0,99})\}")
 """The credential of whoever makes the call, in a header or a variable of a server."""
 
-NEVER_PASSED: Final = re.compile(
+NEVER_PASSED: Final = lazy_pattern(
     r"(authorization|cookie|host|origin|referer|connection|forwarded|expect|te|trailer|upgrade|keep-alive|user-agent"
     r"|content-.*|accept.*|transfer-.*|proxy-.*|x-forwarded-.*|x-real-ip|mcp-.*|sec-.*)\Z",
     re.IGNORECASE,

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import LoadError, SpecError
 from ferrule.kinds.mcp.config import ENV_VARIABLE, McpServerConfig, find_literal_secrets, read_server_config
 
 MAX_FILE_SIZE: Final = 64 * 1024 * 1024
 _STRING = r'("(?:\\.|[^"\\\n])*")'
-_COMMENTS = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
-_TRAILING_COMMAS = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
-_INPUT_VARIABLE = re.compile(r"\$\{input:([^}]+)\}")
+_COMMENTS = lazy_pattern(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TRAILING_COMMAS = lazy_pattern(rf"{_STRING}|,(?=\s*[}}\]])")
+_INPUT_VARIABLE = lazy_pattern(r"\$\{input:([^}]+)\}")
 _SERVER_KEYS: Final = (("mcpServers",), ("servers",), ("mcp", "servers"))
 """The keys that hold the servers: in files of Claude and Cursor, of VS Code, and in VS Code's settings."""
 

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.listing_checks import extract_entries
 from ferrule.kinds.mcp.relay import add_client_details
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from mcp.types import JSONRPCMessage
 
 MIN_LONG_MESSAGE: Final = 50_000
-_ESCAPE: Final = re.compile(
+_ESCAPE: Final = lazy_pattern(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
@@ -237,7 +238,7 @@ _LOG_LEVELS: Final = {
     "emergency": logging.CRITICAL,
 }
 # Characters that would start a new line in the log, or move the cursor of a terminal that shows it.
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL_CHARACTERS = lazy_pattern(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class ServerLog:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import JsonSchema
 from ferrule.kinds.openapi.document import OpenApiDocument, select_mappings, select_texts
 from ferrule.kinds.openapi.schemas import OpenApiSchemaConverter, is_value_valid, shorten_description
@@ -22,7 +23,7 @@ from ferrule.kinds.openapi.schemas import OpenApiSchemaConverter, is_value_valid
 FORM: Final = "application/x-www-form-urlencoded"
 MULTIPART: Final = "multipart/form-data"
 JSON: Final = "application/json"
-PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
+PLACEHOLDER: Final = lazy_pattern(r"\{([^{}]+)\}")
 """An argument in a path, or a variable in a server's URL."""
 
 Location: TypeAlias = Literal["path", "query", "header", "cookie"]

@@ -14,12 +14,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import LoadError
 from ferrule.kinds.skill.folder import split_front_matter
 from ferrule.kinds.yaml.reader import Document, read_documents
 
-_PLAIN_LINE: Final = re.compile(r"^(name|description|license|compatibility):[ \t]+([^\s'\"|>&*\[{#!%@`].*)$", re.M)
-_TOOL_NAME: Final = re.compile(r"(?:[^\s,(]|\([^()]*\))+")
+_PLAIN_LINE: Final = lazy_pattern(r"^(name|description|license|compatibility):[ \t]+([^\s'\"|>&*\[{#!%@`].*)$", re.M)
+_TOOL_NAME: Final = lazy_pattern(r"(?:[^\s,(]|\([^()]*\))+")
 
 
 def parse_tool_names(value: Any) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ replaces them in each call.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ferrule.core.names import did_you_mean
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import ToolType
 from ferrule.core.variables import find_parameters, find_placeholders
 from ferrule.kinds.command_line import SCRIPT_HINT, CommandArgument, find_unsafe_script
@@ -23,7 +23,7 @@ from ferrule.kinds.yaml.reader import Document, Place, describe_place, describe_
 HTTP_METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
 
 _SHELL_OPERATORS: Final = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
-_CALLABLE_PATTERN: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_CALLABLE_PATTERN: Final = lazy_pattern(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from ferrule.catalog.validation.coercion import coerce
 from ferrule.core.content import copy_json, plain_json
 from ferrule.core.json_schema import allowed_types
 from ferrule.core.names import similar_names
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import JsonSchema
 from ferrule.memory.adjustments.failed_call import Adjustment, FailedCall, name_contains, quote_value
 
@@ -35,7 +36,7 @@ _MAX_NUMBER: Final = 1e300
 
 _TRUE_WORDS: Final = frozenset({"yes", "y", "on", "1", "true", "是"})
 _FALSE_WORDS: Final = frozenset({"no", "n", "off", "0", "false", "否"})
-_ITEM_SEPARATOR = re.compile(r"\s*[,，;；、\n]\s*")
+_ITEM_SEPARATOR = lazy_pattern(r"\s*[,，;；、\n]\s*")
 
 
 @dataclass(slots=True)
@@ -139,19 +140,19 @@ def _convert_loosely(value: Any, schema: JsonSchema) -> Any:
 
 # ---- values the error names
 
-_DID_YOU_MEAN = re.compile(
+_DID_YOU_MEAN = lazy_pattern(
     r"(?:did you mean|do you mean|maybe you meant|perhaps you meant|是不是要找|是否想用|你是指)[:：]?"
     r" ?([^?？\n]{1,300})",
     re.I,
 )
-_ONE_OF = re.compile(
+_ONE_OF = lazy_pattern(
     r"(?:one of|either|(?:valid|allowed|available|possible|supported|known|permitted) [\w ]{1,30}?(?:are|is|:|include)"
     r"|expected|choose from|可选值|有效值|支持的\w{0,8}|可用的\w{0,8})(?:[:：]| are| is|为|是)?"
     r" ?[\[({]?([^\])}\n。]{1,1000})",
     re.I,
 )
-_QUOTED = re.compile(r"[\"'`‘“]([^\"'`’”\n]{1,100})[\"'`’”]")
-_UNQUOTED_WORD = re.compile(r"[^\s,，、|/;；\[\](){}]{1,100}")
+_QUOTED = lazy_pattern(r"[\"'`‘“]([^\"'`’”\n]{1,100})[\"'`’”]")
+_UNQUOTED_WORD = lazy_pattern(r"[^\s,，、|/;；\[\](){}]{1,100}")
 
 
 def use_choice_from_error(call: FailedCall) -> Iterator[Adjustment]:
@@ -180,11 +181,13 @@ def _find_options(pattern: re.Pattern[str], error: str) -> list[str]:
 # ---- URLs
 
 _URL_NAMES: Final = frozenset(extract_terms("url uri href link endpoint website"))
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_HOST = re.compile(r"(?:[\w-]+(?:\.[\w-]+)+|localhost)(?::\d{1,5})?(?:[/?#]|\Z)")
-_LOCAL_HOST = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?=[:/?#]|\Z)")
-_ABOUT_URLS = re.compile(r"\bur[li]s?\b|scheme|protocol|address|https?:|invalid|unsupported|网址|地址|协议|无效", re.I)
-_HTTPS_REQUIRED = re.compile(
+_SCHEME = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_HOST = lazy_pattern(r"(?:[\w-]+(?:\.[\w-]+)+|localhost)(?::\d{1,5})?(?:[/?#]|\Z)")
+_LOCAL_HOST = lazy_pattern(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?=[:/?#]|\Z)")
+_ABOUT_URLS = lazy_pattern(
+    r"\bur[li]s?\b|scheme|protocol|address|https?:|invalid|unsupported|网址|地址|协议|无效", re.I
+)
+_HTTPS_REQUIRED = lazy_pattern(
     r"https (?:is )?required|requires? (?:https|ssl|tls)|(?:use|only) (?:the )?https|must (?:use|be) https"
     r"|must start with ['\"]?https|sent to (?:an )?https port|需要 ?https|使用 ?https",
     re.I,
@@ -214,9 +217,9 @@ _MIN_NAME_SIMILARITY: Final = 0.75
 
 _PATH_NAMES: Final = frozenset(extract_terms("path file filename filepath dir directory folder source src"))
 _OTHER_NAMES: Final = frozenset(extract_terms("selector xpath css locator element url uri"))
-_EXTENSION = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
-_PATH_LIKE = re.compile(r"[^\s\"'`,;:()\[\]{}<>|“”‘’，；：]+")
-_LINE_END = re.compile(r"(?:\d\d:\d\d|\[DIR\]|\[FILE\]) +([^\n]{1,200}?) *(?=\n|\Z)")
+_EXTENSION = lazy_pattern(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
+_PATH_LIKE = lazy_pattern(r"[^\s\"'`,;:()\[\]{}<>|“”‘’，；：]+")
+_LINE_END = lazy_pattern(r"(?:\d\d:\d\d|\[DIR\]|\[FILE\]) +([^\n]{1,200}?) *(?=\n|\Z)")
 """A name with blanks, after the time in a long listing or after a mark."""
 
 
@@ -311,8 +314,8 @@ def _complete_path(name: str, failed: str) -> str:
 
 # ---- timeouts
 
-_TIMEOUT_NAME = re.compile(r"time[_-]?out|(?:\A|[_-])(?:max[_-]?)?wait(?:[_-]|\Z)|deadline", re.I)
-_MILLISECONDS = re.compile(r"ms\Z|milli|毫秒", re.I)
+_TIMEOUT_NAME = lazy_pattern(r"time[_-]?out|(?:\A|[_-])(?:max[_-]?)?wait(?:[_-]|\Z)|deadline", re.I)
+_MILLISECONDS = lazy_pattern(r"ms\Z|milli|毫秒", re.I)
 _MIN_MILLISECONDS: Final = 1000
 """A timeout this large is taken for milliseconds."""
 

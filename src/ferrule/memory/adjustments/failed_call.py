@@ -10,6 +10,7 @@ from typing import Any, Final
 from ferrule.catalog.search.terms import extract_terms
 from ferrule.core.content import copy_json
 from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import JsonSchema, ToolCapability
 
 MAX_ERROR_LENGTH: Final = 20_000
@@ -17,8 +18,8 @@ MAX_OBSERVED_LENGTH: Final = 1_000_000
 """Characters read of all observations together, the newest first."""
 _MAX_QUOTE_LENGTH: Final = 80
 
-_TIMEOUT = re.compile(r"time[sd]?[\s_-]?out|timeout|deadline exceeded|took (?:too long|longer)|超时", re.I)
-_NOT_FOUND = re.compile(
+_TIMEOUT = lazy_pattern(r"time[sd]?[\s_-]?out|timeout|deadline exceeded|took (?:too long|longer)|超时", re.I)
+_NOT_FOUND = lazy_pattern(
     r"not[\s_-]?found|no such|no (?:element|node|match|file)|does(?:n't| not) exist|not exist|ENOENT"
     r"|(?:could(?:n't| not)|cannot|can't|unable to|failed to) (?:find|locate|open)|waiting for|0 elements"
     r"|找不到|未找到|没有找到|不存在|无法定位",

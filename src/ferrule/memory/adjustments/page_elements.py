@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from ferrule.core.patterns import lazy_pattern
+
 MAX_ELEMENTS: Final = 20_000
 _MAX_JSON_NODES: Final = 100_000
 _MAX_INNER_LENGTH: Final = 400
@@ -45,23 +47,23 @@ _TAGS: Final = frozenset(
 _IGNORED_TAGS: Final = frozenset("html head meta link base br hr path svg g use source track col wbr".split())
 _CODE_TAGS: Final = ("script", "style")
 
-_TAG = re.compile(r"<([A-Za-z][\w:-]{0,40})((?:\s[^<>]{0,3000})?)/?>([^<]{0,300})")
-_ATTRIBUTE = re.compile(r"([A-Za-z_@:][\w:.-]{0,60})\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))")
-_ANY_TAG = re.compile(r"<[^<>]{0,3000}>")
-_OUTLINE_LINE = re.compile(
+_TAG = lazy_pattern(r"<([A-Za-z][\w:-]{0,40})((?:\s[^<>]{0,3000})?)/?>([^<]{0,300})")
+_ATTRIBUTE = lazy_pattern(r"([A-Za-z_@:][\w:.-]{0,60})\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))")
+_ANY_TAG = lazy_pattern(r"<[^<>]{0,3000}>")
+_OUTLINE_LINE = lazy_pattern(
     r"(?:\buid=(?P<uid>[\w-]{1,40})\s+|\[(?P<mark>\w{1,20})\]\s+)?"
     rf"(?<![\w\"'=/.-])(?P<role>{'|'.join([*dict.fromkeys(ROLES.values()), *_OTHER_ROLES])})"
     r"(?:\s+(?:\"(?P<name>(?:[^\"\\\n]|\\.){1,300})\"|'(?P<single>[^'\n]{1,300})'))?"
     r"(?P<marks>(?:\s*\[[^\]\n]{0,60}\]){0,8})(?:[ \t]*:[ \t]*(?P<text>[^\n]{1,300}))?"
 )
-_REF = re.compile(r"\b(?:ref|uid)=([\w-]+)")
-_SELECTOR = re.compile(
+_REF = lazy_pattern(r"\b(?:ref|uid)=([\w-]+)")
+_SELECTOR = lazy_pattern(
     r"(?<![\w=/.#\]-])(?:(?P<tag>[a-z][a-z0-9]{0,20})?"
     r"(?:[#.][A-Za-z_][\w-]{0,80}|\[[a-z][\w-]{0,40}[*^$~|]?=\"[^\"\]\n]{1,120}\"\]){1,8})(?![\w(/@])"
 )
-_LAST_COMPOUND = re.compile(r"(?:[^\s>+~\[\]]|\[[^\]]*\])+\Z")
-_BRACKETS = re.compile(r"\[[^\]]*\]")
-_SELECTOR_WITH_NOTE = re.compile(
+_LAST_COMPOUND = lazy_pattern(r"(?:[^\s>+~\[\]]|\[[^\]]*\])+\Z")
+_BRACKETS = lazy_pattern(r"\[[^\]]*\]")
+_SELECTOR_WITH_NOTE = lazy_pattern(
     r"(?:(?<=: )|(?<=; )|(?<=\A))(?P<selector>(?:(?!: |; )[^\n]){1,300}?) "
     r"\((?P<role>[a-z]{2,20})(?:, '(?P<text>[^'\n]{0,300})')?(?:, class '(?P<class>[^'\n]{1,300})')?\)"
     r"(?=[;.]|\s*\Z)"

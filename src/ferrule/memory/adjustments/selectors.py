@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final
 
 from ferrule.catalog.search.terms import extract_terms
+from ferrule.core.patterns import lazy_pattern
 from ferrule.memory.adjustments.failed_call import Adjustment, FailedCall, quote_value
 from ferrule.memory.adjustments.page_elements import ROLES, PageElement, find_elements
 from ferrule.memory.call_identity import LOCATORS
@@ -21,16 +22,16 @@ _PREFIX_LENGTH: Final = 4
 _MAX_TEXT_LENGTH: Final = 60
 _MAX_VALUE_LENGTH: Final = 120
 
-_LOCATOR_NAME = re.compile(r"selector|xpath|选择器", re.I)
-_UNUSABLE_ELEMENT = re.compile(
+_LOCATOR_NAME = lazy_pattern(r"selector|xpath|选择器", re.I)
+_UNUSABLE_ELEMENT = lazy_pattern(
     r"not (?:visible|interactable|clickable|attached)|intercepts pointer|strict mode violation|stale element"
     r"|(?:in|not a )valid selector|不可见|不可点击",
     re.I,
 )
-_NAME_IN_SELECTOR = re.compile(r"\"([^\"]*)\"|'([^']*)'|[#.]([\w-]+)|=\s*([\w -]+)")
-_COMBINATOR = re.compile(r"[\s>+~]+(?![^\[(]*[\])])")
-_TAG = re.compile(r"(?:role=)?([A-Za-z][\w-]*)")
-_XPATH_TAG = re.compile(r"/([A-Za-z][\w-]*)[^/]*\Z")
+_NAME_IN_SELECTOR = lazy_pattern(r"\"([^\"]*)\"|'([^']*)'|[#.]([\w-]+)|=\s*([\w -]+)")
+_COMBINATOR = lazy_pattern(r"[\s>+~]+(?![^\[(]*[\])])")
+_TAG = lazy_pattern(r"(?:role=)?([A-Za-z][\w-]*)")
+_XPATH_TAG = lazy_pattern(r"/([A-Za-z][\w-]*)[^/]*\Z")
 
 
 def replace_selector(call: FailedCall) -> Iterator[Adjustment]:
@@ -125,7 +126,7 @@ def _share_of_terms(terms: frozenset[str], text: str) -> float:
     return total / len(terms) if terms else 0.0
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
+_PLAIN_NAME = lazy_pattern(r"[A-Za-z_][\w-]*\Z", re.ASCII)
 _STABLE_ATTRIBUTES: Final = (
     "data-testid",
     "data-test",
@@ -200,10 +201,10 @@ def _quote_css_string(value: str) -> str:
 
 # ---- less strict selectors, for when no page was observed
 
-_SELECTOR_PIECE = re.compile(r"(?P<tag>\A[A-Za-z][\w-]*)|#(?P<id>[\w-]+)|\.(?P<class>[\w-]+)")
-_POSITION = re.compile(r":(?:nth-[\w-]+\([^)]*\)|(?:first|last|only)-(?:child|of-type))")
-_EXACT_ATTRIBUTE = re.compile(r"\[([\w-]+)=[\"']?([^\"'\]]+)[\"']?\]")
-_LETTERS = re.compile(r"[A-Za-z]{3,}")
+_SELECTOR_PIECE = lazy_pattern(r"(?P<tag>\A[A-Za-z][\w-]*)|#(?P<id>[\w-]+)|\.(?P<class>[\w-]+)")
+_POSITION = lazy_pattern(r":(?:nth-[\w-]+\([^)]*\)|(?:first|last|only)-(?:child|of-type))")
+_EXACT_ATTRIBUTE = lazy_pattern(r"\[([\w-]+)=[\"']?([^\"'\]]+)[\"']?\]")
+_LETTERS = lazy_pattern(r"[A-Za-z]{3,}")
 
 
 def _is_xpath(selector: str) -> bool:

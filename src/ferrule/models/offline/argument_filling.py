@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ferrule.catalog.search.terms import extract_terms
+from ferrule.core.patterns import lazy_pattern
 from ferrule.models.offline.expressions import ExpressionSpan, find_expression
 from ferrule.models.offline.tools import BODY_WORDS, QUERY_WORDS, TITLE_WORDS, OfferedParameter, OfferedTool
 from ferrule.models.offline.values import (
@@ -42,19 +43,19 @@ from ferrule.texts.time_zones import find_time_zones_in_text
 # ---- free text: an order number, the place after `from`, the rest of the sentence
 
 _PLACE_BY_ROLE = {
-    "from": re.compile(r"\bfrom\s+((?:[A-ZÀ-Þ][\w'’.-]*\s?)+)|从([\u4e00-\u9fff]{2,6}?)(?=[到去飞至]|\Z|的)"),
-    "to": re.compile(
+    "from": lazy_pattern(r"\bfrom\s+((?:[A-ZÀ-Þ][\w'’.-]*\s?)+)|从([\u4e00-\u9fff]{2,6}?)(?=[到去飞至]|\Z|的)"),
+    "to": lazy_pattern(
         r"\b(?:to|into|for)\s+((?:[A-ZÀ-Þ][\w'’.-]*\s?)+)|[到去往至]([\u4e00-\u9fff]{2,6}?)(?=[的，。？]|\Z)"
     ),
 }
 _BEFORE_CONTENT = frozenset("for about of on by that up out with in at saying".split())
-_PHRASE_BEFORE_CONTENT = re.compile(
+_PHRASE_BEFORE_CONTENT = lazy_pattern(
     r"(?:me|us)[\s\0]+(?:to|that|about)\s+|the\s+(?:text|message|words?|phrase|string)\s+|[:：]\s*", re.IGNORECASE
 )
-_POLITE_END = re.compile(
+_POLITE_END = lazy_pattern(
     r"[\s,，]*(?:please|for me|right now|thanks|thank you|now|today)?[\s?.!？。！,，]*\Z", re.IGNORECASE
 )
-_PREPOSITION_END = re.compile(r"\s+(?:to|in|into|at|on|for|from|with|and|by)\Z")
+_PREPOSITION_END = lazy_pattern(r"\s+(?:to|in|into|at|on|for|from|with|and|by)\Z")
 _MIN_COMMON_PREFIX = 5
 
 
@@ -152,10 +153,10 @@ def _names_tool(term: str, tool: OfferedTool) -> bool:
     )
 
 
-_PREPOSITION = re.compile(
+_PREPOSITION = lazy_pattern(
     r"(?:\b(?:in|at|on|for|to|from|into|by|of|as|with|until|and)|[从到在给于])\s*\Z", re.IGNORECASE
 )
-_NEGATION = re.compile(
+_NEGATION = lazy_pattern(
     r"(?:\b(?:not|no|without|don'?t|never|disabled?)\b[\w\s]{0,12}|不要?|别|无需)\s*\Z", re.IGNORECASE
 )
 _SWITCH_WORDS = frozenset({"includ", "enabl", "use", "is", "should", "allow", "flag"})
@@ -165,14 +166,14 @@ _POSITIONAL_KINDS = ("text", "place", "id", "object", "array")
 """Kinds whose values are recognized only by their position in the sentence."""
 _TELLING_KINDS = ("expression", "zone", "currency", "language")
 """Kinds whose values show by themselves what a question is about."""
-_ANSWER_LANGUAGE = re.compile(r"\blanguage of the (?:answer|reply|output)\b|(?:回答|答复|输出)的?语言", re.IGNORECASE)
+_ANSWER_LANGUAGE = lazy_pattern(r"\blanguage of the (?:answer|reply|output)\b|(?:回答|答复|输出)的?语言", re.IGNORECASE)
 _ROLE_PREPOSITIONS = {"from": r"(?:\bfrom|\bof|从|由)\s*\Z", "to": r"(?:\bto|\binto|\bin|\btowards|到|成|为|给)\s*\Z"}
-_UNIT = re.compile(r"\s*-?([A-Za-z]+|[\u4e00-\u9fff]{1,2})")
-_BETWEEN_ITEMS = re.compile(r"\s*(?:,|，|、|;|；)?\s*(?:and|or|和|与|或)?\s*")
-_ITEM_SEPARATOR = re.compile(r"\s*(?:,\s*and\b|,|，|、|\band\b|和|与)\s*")
-_PLACE_PREPOSITION = re.compile(r"\b(?:in|at|for|near|around)\s+\Z", re.IGNORECASE)
+_UNIT = lazy_pattern(r"\s*-?([A-Za-z]+|[\u4e00-\u9fff]{1,2})")
+_BETWEEN_ITEMS = lazy_pattern(r"\s*(?:,|，|、|;|；)?\s*(?:and|or|和|与|或)?\s*")
+_ITEM_SEPARATOR = lazy_pattern(r"\s*(?:,\s*and\b|,|，|、|\band\b|和|与)\s*")
+_PLACE_PREPOSITION = lazy_pattern(r"\b(?:in|at|for|near|around)\s+\Z", re.IGNORECASE)
 _MAX_NAME_WORDS = 4
-_NOT_A_NAME = re.compile(
+_NOT_A_NAME = lazy_pattern(
     r"\b(?:this|that|these|those|same|who|which|previous|is|are|was|be|should|would|can|could|will|with|from|for|and|if"
     r"|using|based|such|it|i|my|your|their)\b",
     re.IGNORECASE,

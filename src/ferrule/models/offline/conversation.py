@@ -10,6 +10,7 @@ from typing import Any
 
 from ferrule.core.messages import Message, text_of_message
 from ferrule.core.model import ModelRequest
+from ferrule.core.patterns import lazy_pattern
 from ferrule.models.offline.steps import insert_result, refers_to_result
 from ferrule.models.offline.values import find_paths, find_urls
 from ferrule.texts.answers import parse_json
@@ -18,15 +19,15 @@ from ferrule.texts.numbers import ValueSpan, find_numbers
 from ferrule.texts.phrases import FOLLOW_UP
 from ferrule.texts.time_zones import find_time_zones_in_text
 
-_FAILURE_BEGINNING = re.compile(
+_FAILURE_BEGINNING = lazy_pattern(
     r"\s*(?:\W{0,3}(?:error|failed|failure|known_failure|invalid|unable|cannot|could not|no such|timed out)\b"
     r"|\w+(?:Error|Exception):|错误|失败|无法)|.{0,200}\bdid you mean\b",
     re.IGNORECASE,
 )
 """How results begin that report a failure, for requests that do not say which calls failed."""
-_LAST_NUMBER = re.compile(r"(?:\bis(?: about)?|[=≈是约:：]) ?(-?[\d.]*\d)\D{0,40}\Z")
+_LAST_NUMBER = lazy_pattern(r"(?:\bis(?: about)?|[=≈是约:：]) ?(-?[\d.]*\d)\D{0,40}\Z")
 """The number that an answer ends with: `15% of 80 is 12.`"""
-_AGENT_NOTE = re.compile(r"\[[^\]]*\]")
+_AGENT_NOTE = lazy_pattern(r"\[[^\]]*\]")
 """A message of the user in brackets was written by the agent."""
 _MAX_REFERENCE_LENGTH = 80
 """`it` does not refer to an answer that is longer."""
@@ -90,12 +91,12 @@ def read_conversation(request: ModelRequest) -> ParsedConversation:
     )
 
 
-_ASKS_FOR_TIME = re.compile(r"what(?:'s| is)?(?: the)? time(?: is it)?\W*|(?:现在)?几点了?\W*", re.IGNORECASE)
-_ONLY_PREPOSITIONS = re.compile(
+_ASKS_FOR_TIME = lazy_pattern(r"what(?:'s| is)?(?: the)? time(?: is it)?\W*|(?:现在)?几点了?\W*", re.IGNORECASE)
+_ONLY_PREPOSITIONS = lazy_pattern(
     r"(?:\W|(?:in|for|of|at|to|on|with|from|the|by|about|is|now|file|page|people|days|percent)\b|[在从到用的是现年月日元])*",
     re.I,
 )
-_NAME = re.compile(r"[A-ZÀ-Þ][\w'’.-]*(?: [A-ZÀ-Þ][\w'’.-]*)*")
+_NAME = lazy_pattern(r"[A-ZÀ-Þ][\w'’.-]*(?: [A-ZÀ-Þ][\w'’.-]*)*")
 
 
 def _complete_follow_up(question: str, previous: str) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.kinds.builtin.calculator import can_calculate
 from ferrule.texts.amounts import Amount, find_amounts
 from ferrule.texts.numbers import CHINESE_ARTICLE, CHINESE_INTEGER, DIGITS, NUMBER, ValueSpan, parse_number
-from ferrule.texts.phrases import ARITHMETIC_PHRASES, NO_WORD_PROBLEM, WORD_PROBLEMS
+from ferrule.texts.phrases import ARITHMETIC_PHRASES, NO_WORD_PROBLEM, WORD_PROBLEMS, is_chinese_phrase
 from ferrule.texts.unit_conversion import UNIT
 
 _FUNCTIONS = "sqrt|abs|round|floor|ceil|log10|log2|log|ln|exp|sin|cos|tan|factorial|gcd|lcm|max|min|mean|sum|pow|hypot"
@@ -20,10 +21,11 @@ _SYMBOLS = str.maketrans(
 )
 
 _PHRASES = [
-    (re.compile(pattern, re.IGNORECASE), template, subject) for pattern, template, subject in ARITHMETIC_PHRASES
+    (lazy_pattern(pattern, re.IGNORECASE), is_chinese_phrase(pattern), template, subject)
+    for pattern, template, subject in ARITHMETIC_PHRASES
 ]
-_WORD_PROBLEMS = [(re.compile(words, re.IGNORECASE), template, subject) for words, template, subject in WORD_PROBLEMS]
-_QUANTITY = re.compile(
+_WORD_PROBLEMS = [(lazy_pattern(words, re.IGNORECASE), template, subject) for words, template, subject in WORD_PROBLEMS]
+_QUANTITY = lazy_pattern(
     rf"打?(?P<discount>[1-9]\.?\d?|[一二三四五六七八九]{{1,2}})折|百分之(?P<chinese>{NUMBER})"
     rf"|(?P<percent>{DIGITS}) ?(?:[%％]|per ?cent\b)|(?P<number>{NUMBER})(?: ?pounds?\b)?",
     re.IGNORECASE,
@@ -43,7 +45,7 @@ _OPERATORS = {
     "factorial": "!",
 }
 _FRACTIONS = {"third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     rf"""(?P<fraction>\b(?:an?|one|two|three|four|five)[ -](?:{"|".join(_FRACTIONS)})s?\b
         |{CHINESE_INTEGER}+分之{CHINESE_INTEGER}+)
       | (?P<half>\bhalf(?=\ of)\b)
@@ -61,14 +63,14 @@ _TOKEN = re.compile(
       | (?P<name>\bpi\b)""",
     re.VERBOSE | re.IGNORECASE,
 )
-_NOT_ARITHMETIC = re.compile(r"(?<![\d-])\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)|(?<!\d)(?:\d{3}-)?\d{3}-\d{4}(?!\d)")
+_NOT_ARITHMETIC = lazy_pattern(r"(?<![\d-])\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)|(?<!\d)(?:\d{3}-)?\d{3}-\d{4}(?!\d)")
 """Dates and telephone numbers."""
 _OF_LISTS = ("{sum}", "{product}", "mean(", "max({0})", "min({0})")
 """What other tools may do as well."""
 _MAX_TOKENS = 40
-_ATTACHED_BEFORE = re.compile(r"[A-Za-z0-9_/.\\@#]")
-_ATTACHED_AFTER = re.compile(r"[A-Za-z0-9_/\\@]|\.\w")
-_OPERATION = re.compile(r"[-+*/^(!<>=]|%\s*\S| to ")
+_ATTACHED_BEFORE = lazy_pattern(r"[A-Za-z0-9_/.\\@#]")
+_ATTACHED_AFTER = lazy_pattern(r"[A-Za-z0-9_/\\@]|\.\w")
+_OPERATION = lazy_pattern(r"[-+*/^(!<>=]|%\s*\S| to ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,10 @@ def _with_currency(expression: ExpressionSpan, amounts: list[Amount]) -> Express
 
 def _find_phrases(text: str) -> list[ExpressionSpan]:
     expressions = []
-    for pattern, template, subject in _PHRASES:
+    is_ascii = text.isascii()
+    for pattern, is_chinese, template, subject in _PHRASES:
+        if is_chinese and is_ascii:
+            continue
         for match in pattern.finditer(text):
             operands = [_write_operand(group) for group in match.groups()]
             expression = template.format(*operands, **_compound_operands(match, operands))

@@ -15,6 +15,7 @@ from typing import Any
 
 from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
+from ferrule.core.patterns import lazy_pattern
 from ferrule.models.offline.argument_filling import fill_parameters
 from ferrule.models.offline.conversation import CompletedCall, ParsedConversation, read_conversation
 from ferrule.models.offline.planning import answer_by_schema
@@ -29,10 +30,13 @@ from ferrule.texts.shorten import shorten, single_line
 
 _MIN_CONFIDENCE_IF_REQUIRED = 0.2
 _MAX_REPEATED_LENGTH = 80
-_SUGGESTION = re.compile(
+_SUGGESTION = lazy_pattern(
     r"did you mean:?\s+(?P<value>['\"`‘“][^'\"`’”]+['\"`’”]|[\w./-]+)(?P<another>(?:,| or)\s*['\"`‘“])?", re.I
 )
-_MISSING_ARGUMENTS = (re.compile(r"To use (?P<tool>\S+) I still need: "), re.compile(r"要使用 (?P<tool>\S+)，还需要："))
+_MISSING_ARGUMENTS = (
+    lazy_pattern(r"To use (?P<tool>\S+) I still need: "),
+    lazy_pattern(r"要使用 (?P<tool>\S+)，还需要："),
+)
 
 
 class OfflineModel:

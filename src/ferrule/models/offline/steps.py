@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable
 from itertools import islice
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.models.offline.expressions import find_expression
 from ferrule.models.offline.values import RESULT_END, RESULT_START, Sentence, find_paths
 from ferrule.texts.numbers import DIGITS, NUMBER
 from ferrule.texts.phrases import REWRITES, TEXT_TASK
 
 # No pattern here begins with a repeated space: a page of spaces would take minutes.
-_SEPARATOR = re.compile(
+_SEPARATOR = lazy_pattern(
     r"[;；\n]+\s*"
     r"|(?:(?<=[\w)\"'”]{2}\.)|(?<=[\w)\"'”][!?]))\s+(?=[A-Z\u4e00-\u9fff\"“])"
     r"|(?<=[。！？])\s*"
@@ -24,38 +25,38 @@ _SEPARATOR = re.compile(
     r"|(?:然后再?|接着再?|之后再?|随后|最后再?|并且|同时)[，,]?\s*"
     r"|[，,]\s*再(?=[把将用加减乘除翻发查算])"
 )
-_POSSIBLE_SEPARATOR = re.compile(
+_POSSIBLE_SEPARATOR = lazy_pattern(
     r"(?<=\s)and\s+|[，,]\s*(?:and\s+)?(?!内容)|以及|还有|并(?=[把将])|和(?=[\u4e00-\u9fff]{2})|(?<=\s)as\s+well\s+as\s+"
 )
-_LIST_NUMBER = re.compile(
+_LIST_NUMBER = lazy_pattern(
     r"(?:(?<=\s)|\A)(?:\(?\d{1,2}[.)、]|[①②③④⑤⑥⑦⑧⑨⑩])\s+(?=\S)|^\s*[-*•]\s+|(?:^|\s)(?:first|second|third)(?:ly)?,\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-_CONJUNCTION = re.compile(
+_CONJUNCTION = lazy_pattern(
     r"\A(?:and|then|also|next|finally|first|然后|接着|再|并|最后|首先|先)\b[\s,，]*|\A[，,]\s*", re.IGNORECASE
 )
-_REMARK = re.compile(
+_REMARK = lazy_pattern(
     r"(?:i\s+(?:am|was|have|had|love|like|think|feel|shut|deleted|just)\b|i['’]|we\s|thank|hello\b|hi\b|hey\b"
     r"|(?:my|the|his|her|its|their|our|it|this|that|these|your)\b[\w\s'’-]*?\b(?:is|are|was|should|will|can|has|have)\b"
     r"|我们|我是|我在|你好|谢谢)",
     re.IGNORECASE,
 )
-_ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|vs|etc|No|e\.g|i\.e|approx)\.\Z")
-_REFERENCE = re.compile(
+_ABBREVIATION = lazy_pattern(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|vs|etc|No|e\.g|i\.e|approx)\.\Z")
+_REFERENCE = lazy_pattern(
     r"(?<!\bis )(?<!\bas )(?<!\bwas )(?<!\bwill )\b(?:it|them)\b(?!['’]s\b|\s+(?:is|are|was|will)\b)"
     r"|\b(?:that|this|the|its)\s+(?:result|answer|output|sum|total|number|value|text|contents?|translation|product)\b"
     r"|\b(?:that|this)\b(?=\s*(?:[?.!]|\Z|to\b|by\b|into\b|in\b))"
     r"|(?:这个|该|上述|上面的|得到的)?(?:结果|答案)|它|这个数"
 )
-_LACKS_OPERAND = re.compile(
+_LACKS_OPERAND = lazy_pattern(
     rf"\A(?:multiply|divide)\s+by\s+{NUMBER}|\A(?:add|subtract)\s+{NUMBER}\s*[.?!]?\Z"
     r"|\A(?:plus|minus|times|divided by)\s"
     r"|\A(?:double|halve|triple|square)\s*[.?!]?\Z|\A(?:再)?(?:加上?|减去?|乘以?|除以|翻倍|减半|平方)",
     re.IGNORECASE,
 )
-_SINGLE_NUMBER = re.compile(rf"\s*[^\w\s-]?(-?{DIGITS})\s?\S{{0,4}}\s*")
+_SINGLE_NUMBER = lazy_pattern(rf"\s*[^\w\s-]?(-?{DIGITS})\s?\S{{0,4}}\s*")
 """Perhaps with a currency sign before it, or a unit after it."""
-_ENDS_WITH_QUESTION = re.compile(r"[^?？;；\n]*[?？]\s*")
+_ENDS_WITH_QUESTION = lazy_pattern(r"[^?？;；\n]*[?？]\s*")
 """`A shirt is $80 and 25% off. What do I pay?` is one step."""
 _MAX_CUTS = 8
 

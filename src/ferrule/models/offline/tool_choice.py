@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ferrule.catalog.tags import DEFAULT_TABLE
+from ferrule.core.patterns import lazy_pattern
 from ferrule.models.offline.argument_filling import FilledTool, fill_from_phrase, fill_parameters
 from ferrule.models.offline.expressions import ExpressionSpan, find_expression
 from ferrule.models.offline.tools import OfferedTool, OfferedTools
@@ -45,7 +46,7 @@ _MIN_CONFIDENCE_TO_ASK = 0.7
 """From here on the missing arguments of a tool are asked for."""
 _MAX_UNKNOWN_WORDS = 5
 """Words beside spoken arithmetic: `if dinner was 86 euros, how much is a 12% tip`."""
-_OPERATOR = re.compile(r"[-+*/^×÷=<>√]\s*\d|\d\s*[+*/^×÷=<>!]")
+_OPERATOR = lazy_pattern(r"[-+*/^×÷=<>√]\s*\d|\d\s*[+*/^×÷=<>!]")
 MAX_STEP_LENGTH = 1_000
 """Characters outside quotes: a longer text is not a request whose words can be compared."""
 _MAX_CANDIDATES = 8

@@ -20,6 +20,7 @@ from ferrule.catalog.tags import DEFAULT_TABLE, extract_tags
 from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
 from ferrule.core.messages import Schema
 from ferrule.core.names import decode_model_name
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.schema_limits import compile_schema, estimate_cost
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, ToolSpec
 from ferrule.errors import SpecError
@@ -78,8 +79,10 @@ _KIND_PATTERNS_OF_DESCRIPTIONS = [
     (r"^\W*(the |a )?(target |source )?language\b|目标语言|源语言", "language"),
     (r"\bcurrency code\b|货币代码", "currency"),
 ]
-_KIND_BY_NAME = [(re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in _KIND_PATTERNS_OF_NAMES]
-_KIND_BY_DESCRIPTION = [(re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in _KIND_PATTERNS_OF_DESCRIPTIONS]
+_KIND_BY_NAME = [(lazy_pattern(pattern, re.IGNORECASE), kind) for pattern, kind in _KIND_PATTERNS_OF_NAMES]
+_KIND_BY_DESCRIPTION = [
+    (lazy_pattern(pattern, re.IGNORECASE), kind) for pattern, kind in _KIND_PATTERNS_OF_DESCRIPTIONS
+]
 _FROM_WORDS = frozenset("from source origin src departure start begin base old original since 源 原".split())
 _TO_WORDS = frozenset(
     "to target destination dest recipient receiver arrival end new into dst until 目标 收件人".split()
@@ -87,7 +90,7 @@ _TO_WORDS = frozenset(
 TITLE_WORDS = frozenset("title name subject label heading caption headline topic".split())
 BODY_WORDS = frozenset("text message body content note comment description msg reminder task item prompt input".split())
 QUERY_WORDS = frozenset("query q keyword keywords search term terms question phrase topic".split())
-_LANGUAGE_CODE = re.compile(r"\b(?:ISO|codes?)\b|代码|['\"‘“(](?:en|fr|de|es|zh|ja)['\"’”),]", re.IGNORECASE)
+_LANGUAGE_CODE = lazy_pattern(r"\b(?:ISO|codes?)\b|代码|['\"‘“(](?:en|fr|de|es|zh|ja)['\"’”),]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)

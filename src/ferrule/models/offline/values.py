@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from ferrule.catalog.search.terms import STOP_WORDS
+from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.language import begins_with_cjk
 from ferrule.texts.numbers import ValueSpan
 
@@ -15,19 +16,19 @@ MASK = "\0"
 RESULT_START, RESULT_END = "\ue000", "\ue001"
 """Quotes around the result of an earlier step that was put into a later one: characters that are never typed."""
 
-_QUOTED = re.compile(
+_QUOTED = lazy_pattern(
     rf"{RESULT_START}([^{RESULT_END}]*){RESULT_END}"
     r"|(?:\b[\w.-]+:\n)?```+(?:\w*\n)?(.*?)\n?```+|\"([^\"]+)\"|“([^”]+)”|「([^」]+)」|『([^』]+)』|《([^》]+)》|`([^`]+)`|‘([^’]+)’"
     r"|(?<![\w])'([^'\n]+)'(?!\w)",
     re.DOTALL,
 )
 _URL_CHAR = r"[^\s\0<>\"'“”‘’「」，。；！？、（）\ue000\ue001\u4e00-\u9fff]"
-_URL = re.compile(rf"\bhttps?://{_URL_CHAR}+|\bwww\.{_URL_CHAR}+", re.IGNORECASE)
-_HOST = re.compile(
+_URL = lazy_pattern(rf"\bhttps?://{_URL_CHAR}+|\bwww\.{_URL_CHAR}+", re.IGNORECASE)
+_HOST = lazy_pattern(
     r"(?<![@\w./-])(?:[a-z0-9-]+\.)+(?:com|org|net|io|dev|edu|gov|cn|de|uk|ai|app|info)\b(?:/[^\s\0]*)?", re.I
 )
-_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
-_PATH = re.compile(
+_EMAIL = lazy_pattern(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
+_PATH = lazy_pattern(
     r"(?<![\w:/@.])(?:~|\.{1,2})?/[\w.@%+~-]+(?:/[\w.@%+~ -]*[\w.@%+~-])*/?(?![\w])"
     r"|\b[A-Za-z]:\\[^\s\0]+"
     r"|(?<![\w:/@.-])(?:[\w-]+/)+[\w.-]*\w/?"

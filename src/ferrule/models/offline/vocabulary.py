@@ -9,6 +9,7 @@ import re
 from functools import cache
 
 from ferrule.catalog.search.terms import STOP_WORDS, extract_terms, stem
+from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.language import HAN
 from ferrule.texts.numbers import ValueSpan
 
@@ -35,8 +36,8 @@ CHINESE_GENERIC = "|".join(sorted(map(re.escape, _CHINESE_GENERIC_WORDS.split())
 # Single characters that are generic only at the beginning or end of a phrase: 上海 does not contain the word 上.
 CHINESE_LEADING = "请把将用在和与帮查看从给对去先再发问"
 CHINESE_TRAILING = "里上下中内去有会多成为给到用"
-_CHINESE_GENERIC_PATTERN = re.compile(CHINESE_GENERIC)
-_CHINESE_RUN = re.compile(rf"[{HAN}]+")
+_CHINESE_GENERIC_PATTERN = lazy_pattern(CHINESE_GENERIC)
+_CHINESE_RUN = lazy_pattern(rf"[{HAN}]+")
 
 _GLOSSARY = """
 读取:read 阅读:read 打开:open 关闭:close 删除:delete 移除:remove 写入:write 保存:save 创建:create

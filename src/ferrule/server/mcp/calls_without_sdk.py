@@ -7,7 +7,6 @@ or whose headers or body are unusual, is left to the SDK, which also says what i
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from ferrule.core.call import Progress
 from ferrule.core.content import encode_json
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import Principal
 from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, FIRST_MODERN_VERSION, LOG_LEVEL_KEY
 from ferrule.server.access import Client
@@ -31,7 +31,7 @@ WATCH_DELAY: Final = 0.05
 """Seconds after which a disconnect of the client is watched for."""
 PING_INTERVAL: Final = 15.0
 """Seconds after which a slow answer becomes a stream of events, so that no proxy ends the connection."""
-LONG_NUMBER: Final = re.compile(rb"\d{19}")
+LONG_NUMBER: Final = lazy_pattern(rb"\d{19}")
 """May be a whole number of more than 64 bits."""
 _PLAIN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
 _JSON_HEADERS: Final = [(b"content-type", b"application/json")]

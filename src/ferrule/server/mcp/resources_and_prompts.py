@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ferrule.core.names import ACTION_SEPARATOR, model_name
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine.engine import ToolEngine
@@ -39,7 +39,7 @@ DISCOVERY_WAIT: Final = 10.0
 """How long clients wait for servers that are being started."""
 ROUTE_SECONDS: Final = 5.0
 """For so long an address that nobody listed is not looked for again."""
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*\Z")
+_SCHEME: Final = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*\Z")
 
 MakeCall = Callable[[Tool, ToolCapability, Mapping[str, Any]], Awaitable[Any]]
 """Asks a server for something, as a call in the name of the client; raises MCPError as it answers."""
