@@ -7,10 +7,10 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 # Some machines forbid compiled files, and then each of the thousands of processes of the tests compiles everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup services run web test quick check format lint types bench chaos screenshots docs requirements clean
+.PHONY: help setup services run web test quick check format lint types bench bench-long chaos screenshots docs requirements clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: ## create the virtual environment
 	@scripts/setup.sh
@@ -54,11 +54,17 @@ docs: setup ## write the pages that are generated from the code, and build the m
 	@$(BIN)/python scripts/cli_page.py
 	@$(BIN)/python scripts/tools_page.py
 	@$(BIN)/python scripts/reference_pages.py
+	@$(BIN)/python -m scripts.benchmarks_page
+	@$(BIN)/python scripts/licences_page.py
 	@$(BIN)/python scripts/site.py
 
-bench: setup ## measure Ferrule, and other libraries for comparison (each in an environment of its own)
-	@$(BIN)/python benchmarks/run.py $(ARGS)
-	@$(if $(ARGS),,$(BIN)/python -m benchmarks.server_load)
+bench: setup ## measure Ferrule, and other libraries for comparison, in less than 15 minutes
+	@$(BIN)/python benchmarks/run.py $(if $(ARGS),$(ARGS),--summary docs/benchmarks.json)
+
+bench-long: bench ## the same, and the server under load, a cluster, and batches with killed workers
+	@$(BIN)/python -m benchmarks.server_load
+	@$(BIN)/python -m benchmarks.cluster
+	@$(BIN)/python -m benchmarks.batch_scale --folder bench-results/batch
 
 chaos: setup ## kill processes, fill disks, damage files: check the promises of docs/reliability.md
 	@$(BIN)/python chaos/run.py $(ARGS)

@@ -1,4 +1,4 @@
-"""The benchmarks of agents: the cost of one turn, and a model that repeats a failing call."""
+"""The benchmarks of agents: the cost of one turn, the prompt, and a model that repeats a failing call."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from benchmarks.interface import AgentLoop, AgentRun, Sample, SamplesByVariant, Workload
 from benchmarks.models import FailingCallScript
@@ -17,6 +18,8 @@ from benchmarks.tools import FAILING_CALLS, make_functions
 TURNS = (5, 20, 100)
 TURNS_WITH_EXTRA_TOOLS = 20
 MAX_ENDING_LENGTH = 80
+PROMPT_TOOLS = (10, 100, 1_000)
+CHARACTERS_PER_TOKEN = 4
 
 
 async def measure_loop(
@@ -90,3 +93,15 @@ def _error_name(error: BaseException) -> str:
         error = error.exceptions[0]
     cause = f" caused by {type(error.__cause__).__name__}" if error.__cause__ is not None else ""
     return type(error).__name__ + cause
+
+
+async def measure_prompt(contestant: Any) -> SamplesByVariant:
+    """Tokens of what a model is sent for its tools, at four characters each: what counts is the comparison."""
+    sample: Sample = {}
+    variant = ""
+    for number in PROMPT_TOOLS:
+        with tempfile.TemporaryDirectory(prefix="ferrule-bench-") as folder:
+            functions = make_functions(number, Path(folder), sync=contestant.registry().sync)
+            variant, text = await contestant.prompt(functions)
+        sample[f"tokens_{number}"] = round(len(text) / CHARACTERS_PER_TOKEN)
+    return {variant: [sample]}

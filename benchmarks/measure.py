@@ -22,8 +22,20 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agent_runs import measure_failing_call, measure_loop
-from benchmarks.contestants import CALL, FAILING_CALL, FAST_PATH, LIMIT, LOOP, MEMORY, PARALLEL, PLAN, REGISTRY, SYNC
+from benchmarks.agent_runs import measure_failing_call, measure_loop, measure_prompt
+from benchmarks.contestants import (
+    CALL,
+    FAILING_CALL,
+    FAST_PATH,
+    LIMIT,
+    LOOP,
+    MEMORY,
+    PARALLEL,
+    PLAN,
+    PROMPT,
+    REGISTRY,
+    SYNC,
+)
 from benchmarks.interface import Operation, Registry, Sample, SamplesByVariant, Workload
 from benchmarks.plan_runs import measure_fast_path, measure_parallel, measure_plan
 from benchmarks.timing import sample_of, warm_up
@@ -41,6 +53,8 @@ async def _measure(contestant: Any, benchmark: str, workload: Workload) -> Sampl
     make = getattr(contestant, benchmark)
     if benchmark == LOOP:
         return await measure_loop(make, workload, sync=contestant.registry().sync)
+    if benchmark == PROMPT:
+        return await measure_prompt(contestant)
     if benchmark == FAILING_CALL:
         return await measure_failing_call(make, workload, sync=contestant.registry().sync)
     if benchmark == PLAN:

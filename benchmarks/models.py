@@ -14,6 +14,11 @@ MAX_CPU_SECONDS = 20.0
 """A run whose model repeats a failing call is stopped after this much CPU time."""
 
 
+def as_openai_tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """A tool as most models are sent it."""
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
 class CallScript:
     """Calls of one tool, one after the other, then the final answer."""
 

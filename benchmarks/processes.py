@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.contestants import Contestant
 
@@ -55,10 +56,12 @@ def run(command: list[str], timeout: float = PROCESS_TIMEOUT) -> str:
     return output
 
 
-def cost(command: list[str]) -> dict[str, float]:
+def cost(
+    command: list[str], folder: str | Path = ROOT, variables: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, float]:
     """The seconds from starting a process to its end."""
     start = time.perf_counter()
-    with _process(command) as process:
+    with _process(command, folder, variables) as process:
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -69,11 +72,13 @@ def cost(command: list[str]) -> dict[str, float]:
 
 
 @contextmanager
-def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+def _process(
+    command: list[str], folder: str | Path = ROOT, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         command,
-        cwd=ROOT,
-        env={**os.environ, **_ENVIRONMENT_VARIABLES},
+        cwd=folder,
+        env={**os.environ, **_ENVIRONMENT_VARIABLES, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -108,7 +113,9 @@ def environment_of(contestant: Contestant) -> Environment:
     except (ProcessError, OSError):  # it does not exist, or its installation was interrupted
         uv = [sys.executable, "-m", "uv"]
         run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(ENVIRONMENTS / contestant.name)])
-        run([*uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python, *contestant.distributions])
+        # Certificates of the system: in an empty environment uv knows only those that it brings along.
+        install = [*uv, "pip", "install", "--system-certs", "--quiet", "--compile-bytecode", "--upgrade"]
+        run([*install, "--python", python, *contestant.distributions])
         return _inspect(python, contestant.distributions)
 
 

@@ -15,8 +15,10 @@ from benchmarks.contestants import (
     MEMORY,
     PARALLEL,
     PLAN,
+    PROMPT,
     RECORD,
     REGISTRY,
+    START,
     SYNC,
 )
 from benchmarks.interface import Workload
@@ -34,6 +36,7 @@ ONE_TRANSACTION = ("baseline", "one SQLite transaction per row")
 MCP_FERRULE = ("ferrule", "UnifiedToolLibrary.execute_tool, SQLite store")
 MCP_SDK = ("mcp SDK", "Client.call_tool")
 AGENT_LOOP = ("ferrule", "Agent.run, SQLite store")
+AGENT_PROMPT = ("ferrule", "Agent, instructions and offered tools")
 AGENT_FAILING_CALL = ("ferrule", "Agent.run")
 WITH_MEMORY = ("ferrule", "with RunMemory")
 WITHOUT_MEMORY = ("ferrule", "without")
@@ -139,6 +142,26 @@ REPORTS = {
             Goal(row=("ferrule", "import ferrule"), figure="wall", limit=0.2, text="< 0.2 s"),
             Goal(row=ENGINE_IMPORT, figure="wall", limit=0.2, text="< 0.2 s"),
         ),
+    ),
+    START: Report(
+        title="Starting the command line",
+        columns=(_CPU_S, _WALL_S),
+        reference=("baseline", "python -c pass"),
+        goals=(
+            Goal(row=("ferrule", "ferrule --version"), figure="cpu", limit=0.12, text="≤ 0.12 s"),
+            Goal(row=("ferrule", "ferrule call calculator expression=2+2"), figure="cpu", limit=0.3, text="≤ 0.3 s"),
+            Goal(row=("ferrule", "ferrule ask what is 15% of 80?"), figure="cpu", limit=0.5, text="≤ 0.5 s"),
+        ),
+    ),
+    PROMPT: Report(
+        title="What tools take of a prompt: tokens of 10, 100 and 1,000 tools",
+        columns=(
+            Column(figure="tokens_1000", title="1,000 tools", is_count=True),
+            Column(figure="tokens_100", title="100 tools", is_count=True),
+            Column(figure="tokens_10", title="10 tools", is_count=True),
+        ),
+        reference=AGENT_PROMPT,
+        goals=(),
     ),
     SYNC: Report(
         title="One call of a trivial sync tool",
@@ -247,10 +270,10 @@ def table_of(benchmark: str, results: Results, workload: Workload) -> str:
     if workload != Workload():
         report = replace(report, goals=())
     rows = sorted(results.rows(), key=lambda row: results.median(row, report.columns[0].figure))
-    title = [benchmark, *(column.title for column in report.columns), _ratio_title(report), "goal", "met"]
+    title = [benchmark, *(column.title for column in report.columns), ratio_title(report), "goal", "met"]
     lines = [title, *(_line(report, results, row) for row in rows)]
     failures = [f"Not measured: {name}: {reason}" for name, reason in results.failures.items()]
-    return "\n".join([f"### {report.title.format(**asdict(workload))}", "", *_aligned(lines), *failures])
+    return "\n".join([f"### {report.title.format(**asdict(workload))}", "", *aligned(lines), *failures])
 
 
 def is_met(results: Results, goal: Goal) -> bool | None:
@@ -270,7 +293,7 @@ def _line(report: Report, results: Results, row: Row) -> list[str]:
     goals = [goal for goal in report.goals if goal.row == row]
     return [
         *cells,
-        "" if ratio is None else f"{_number(ratio)} ×",
+        "" if ratio is None else f"{number_text(ratio)} ×",
         "; ".join(goal.text for goal in goals),
         "; ".join({True: "yes", False: "NO", None: "not measured"}[is_met(results, goal)] for goal in goals),
     ]
@@ -287,21 +310,24 @@ def _cell(column: Column, results: Results, row: Row) -> str:
         return "; ".join(dict.fromkeys(values))
     if column.is_count and len(set(values)) == 1:
         return f"{values[0]:,}"
-    return f"{_number(results.median(row, column.figure) * column.scale)} ({_number(min(values) * column.scale)})"
+    return (
+        f"{number_text(results.median(row, column.figure) * column.scale)} ({number_text(min(values) * column.scale)})"
+    )
 
 
-def _ratio_title(report: Report) -> str:
+def ratio_title(report: Report) -> str:
     name, variant = report.reference
     return "× " + (report.reference_title or ("Ferrule" if name == "ferrule" else variant))
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _aligned(lines: list[list[str]]) -> list[str]:
+def aligned(lines: list[list[str]]) -> list[str]:
+    """A table in Markdown."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.contestants import IMPORT, Contestant
+from benchmarks.contestants import IMPORT, START, Contestant
 from benchmarks.interface import Sample, SamplesByVariant, Workload
 from benchmarks.processes import Environment, ProcessError, cost, run
 
@@ -75,6 +76,8 @@ def run_rounds(
 def _measure(benchmark: str, contestant: Contestant, python: str, workload: Workload) -> SamplesByVariant:
     if benchmark == IMPORT:
         return {statement: _import_samples(python, statement, workload.samples) for statement in contestant.imports}
+    if benchmark == START:
+        return {name: _start_samples([python, *words], workload.samples) for name, *words in contestant.commands}
     command = [python, "-m", "benchmarks.measure", contestant.module, benchmark, workload.to_json()]
     samples: SamplesByVariant = json.loads(run(command).splitlines()[-1])
     return samples
@@ -88,6 +91,14 @@ def _import_samples(python: str, statement: str, number: int) -> list[Sample]:
         empty, full = cost([python, "-c", "pass"]), cost([python, "-c", statement])
         samples.append({figure: max(0.0, full[figure] - empty[figure]) for figure in empty})
     return samples
+
+
+def _start_samples(command: list[str], number: int) -> list[Sample]:
+    """The cost of a command with the interpreter's own, in a folder without a project and with records of its own."""
+    with tempfile.TemporaryDirectory(prefix="ferrule-bench-") as folder:
+        variables = {"HOME": folder, "XDG_STATE_HOME": f"{folder}/state", "XDG_CACHE_HOME": f"{folder}/cache"}
+        cost(command, folder, variables)
+        return [dict(cost(command, folder, variables)) for _ in range(max(5, number))]
 
 
 def _median(samples: list[Sample], figure: str) -> float:

@@ -13,12 +13,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FAILING_CALL, LOOP, MCP, REGISTRY, Contestant
+from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FAILING_CALL, LOOP, MCP, PROMPT, REGISTRY, Contestant
 from benchmarks.interface import Workload
 from benchmarks.mcp_call import run_mcp
 from benchmarks.processes import Environment, ProcessError, environment_of
 from benchmarks.reports import REPORTS, is_met, table_of
 from benchmarks.rounds import Results, run_rounds
+from benchmarks.summary import summarize, write_summary
 
 ALL_BENCHMARKS = (*BENCHMARKS, MCP)
 CONTESTANT_NAMES = tuple(contestant.name for contestant in CONTESTANTS)
@@ -32,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     workload = QUICK if options.quick else Workload()
     results: dict[str, Results] = {}
     was_interrupted = False
+    load = os.getloadavg()[0]
+    environments: dict[Contestant, Environment] = {}
     print(_machine())
     try:
         environments = _prepare(options.only, options.contestants)
@@ -48,6 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
             print(table_of(benchmark, results[benchmark], workload), "\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps(_to_json(results), indent=1), encoding="utf-8")
+    if options.summary:
+        loads = [round(load, 1), round(os.getloadavg()[0], 1)]
+        versions = {name: version for each in environments.values() for name, version in each.versions.items()}
+        summary = summarize(results, workload, machine=_hardware(), load=loads, versions=versions)
+        write_summary(options.summary, summary)
     if was_interrupted:
         return 130
     return int(any("ferrule" in result.failures for result in results.values()))
@@ -69,11 +77,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     benchmarks, contestants = ",".join(ALL_BENCHMARKS), ",".join(CONTESTANT_NAMES)
     parser.add_argument("--only", type=_benchmarks, default=ALL_BENCHMARKS, help=f"some of {benchmarks}")
     parser.add_argument("--contestants", type=_contestants, default=CONTESTANT_NAMES, help=f"some of {contestants}")
-    parser.add_argument("--rounds", type=int, help="number of rounds (5; with --quick 2)")
+    parser.add_argument("--rounds", type=int, help="number of rounds (3; with --quick 2)")
     parser.add_argument("--quick", action="store_true", help="measure less of everything, without checking goals")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="write least, median and spread to this file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to this file")
     options = parser.parse_args(arguments)
-    options.rounds = options.rounds or (2 if options.quick else 5)
+    options.rounds = options.rounds or (2 if options.quick else 3)
     return options
 
 
@@ -109,17 +118,21 @@ def _prepare(benchmarks: list[str], names: list[str]) -> dict[Contestant, Enviro
 
 def _rounds_of(benchmark: str, rounds: int) -> int:
     """Registration and long runs take some peers a minute and vary little; counted results do not vary at all."""
-    if benchmark == FAILING_CALL:
+    if benchmark in (FAILING_CALL, PROMPT):
         return 1
-    return max(1, rounds // 2) if benchmark in (LOOP, REGISTRY) else rounds
+    return max(1, rounds // 3) if benchmark in (LOOP, REGISTRY) else rounds
 
 
 def _machine() -> str:
     processors, load = os.cpu_count() or 1, os.getloadavg()[0]
     is_busy = load > MAX_QUIET_LOAD * processors
     warning = " The machine is busy: rely on the ratios, not on the figures." if is_busy else ""
+    return f"{_hardware()}, load {load:.1f}.{warning}"
+
+
+def _hardware() -> str:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{processors} processors, {platform.system()} {platform.machine()}, {python}, load {load:.1f}.{warning}"
+    return f"{os.cpu_count() or 1} processors, {platform.system()} {platform.machine()}, {python}"
 
 
 def _versions(environments: dict[Contestant, Environment]) -> list[str]:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from benchmarks.agent_runs import measure_failing_call
-from benchmarks.contestants import CONTESTANTS, FERRULE, IMPORT, MCP
+from benchmarks.contestants import CONTESTANTS, FERRULE, IMPORT, MCP, PROMPT, START
 from benchmarks.interface import Workload
 from benchmarks.mcp_call import run_mcp
 from benchmarks.measure import measure
@@ -13,11 +13,14 @@ from benchmarks.processes import ProcessError, environment_of, run
 from benchmarks.reports import REPORTS, is_met, table_of
 from benchmarks.rounds import Results, run_rounds
 from benchmarks.run import _benchmarks, _contestants, _to_json
+from benchmarks.summary import summarize, table_of_summary, write_summary
 from benchmarks.tools import read_count
 
 TINY = Workload(samples=1, seconds=0.0, calls=3, functions=3, extra_tools=3, max_model_calls=25, memory_calls=100)
 BASELINE = next(contestant for contestant in CONTESTANTS if contestant.name == "baseline")
-LOCAL = [(contestant, name) for contestant in (FERRULE, BASELINE) for name in contestant.benchmarks if name != IMPORT]
+OTHERS = (IMPORT, START, PROMPT)
+"""They are not measured in this process, or count tokens."""
+LOCAL = [(each, name) for each in (FERRULE, BASELINE) for name in each.benchmarks if name not in OTHERS]
 
 
 @pytest.mark.parametrize(("contestant", "benchmark"), LOCAL, ids=[f"{name}-{c.name}" for c, name in LOCAL])
@@ -48,6 +51,32 @@ def test_rounds_run_in_separate_processes_and_are_shown_as_a_table():
     assert progress[2:] == ["record, round 2 of 2: baseline", "record, round 2 of 2: ferrule"]
     assert "| ferrule: store, start and end of a call" in table_of("record", results, TINY)
     assert json.dumps(_to_json({"record": results}))
+
+
+def test_commands_are_measured_in_processes_of_their_own():
+    results = Results()
+    environments = {BASELINE: environment_of(BASELINE)}
+    run_rounds(START, environments, rounds=1, workload=TINY, results=results, progress=lambda _: None)
+    assert results.failures == {} and len(results.rounds[0]["baseline", "python -c pass"]) == 5
+
+
+def test_prompt_of_a_thousand_tools_is_shorter_than_that_of_a_hundred():
+    samples = measure("ferrule", PROMPT, TINY)[REPORTS[PROMPT].reference[1]]
+    assert samples[0]["tokens_1000"] < samples[0]["tokens_100"]
+
+
+def test_summary_has_least_median_and_spread_and_keeps_other_benchmarks(tmp_path):
+    path = tmp_path / "benchmarks.json"
+    for name, seconds in (("record", (2e-6, 4e-6)), ("sync", (1e-6, 1e-6))):
+        row = REPORTS[name].reference
+        results = Results(rounds=[{row: [{"cpu": each, "wall": each, "own": each}]} for each in seconds])
+        write_summary(path, summarize({name: results}, TINY, machine="2 processors", load=[1.0, 2.0], versions={}))
+    data = json.loads(path.read_text())
+    figures = data["benchmarks"]["record"]["rows"][0]["figures"]
+    assert figures["cpu"] == {"least": 2.0, "median": 3.0, "spread": 0.471}
+    assert [*data["benchmarks"]] == ["record", "sync"]
+    table = table_of_summary("record", data["benchmarks"]["record"])
+    assert "| ferrule: store, start and end of a call | 3.00 (2.00; ±47%)" in table and "load 1.0 to 2.0" in table
 
 
 def test_ratio_is_the_median_of_the_ratios_within_rounds():

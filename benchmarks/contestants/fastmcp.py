@@ -1,9 +1,12 @@
 # mypy: ignore-errors
 """FastMCP: a call of a server in the same process, without and with a client."""
 
+import json
+
 from fastmcp import Client, FastMCP
 
 from benchmarks.interface import Operation, Registry
+from benchmarks.models import as_openai_tool
 from benchmarks.tools import ARGUMENTS, add
 
 
@@ -25,6 +28,14 @@ def registry():
         return await server.call_tool(name, arguments)
 
     return Registry(register=_register, first_call=first_call)
+
+
+async def prompt(functions):
+    async with Client(_register(functions)) as client:
+        tools = await client.list_tools()
+    return "all tools of a server", json.dumps(
+        [as_openai_tool(each.name, each.description, each.input_schema) for each in tools]
+    )
 
 
 def _register(functions):

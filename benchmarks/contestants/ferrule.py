@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -16,6 +17,8 @@ from benchmarks.tools import ARGUMENTS, MAX_CONCURRENT, add, add_sync, long_wait
 from ferrule import (
     Agent,
     ConcurrencyConfig,
+    Policy,
+    Rule,
     RunLimits,
     ToolCallRecord,
     ToolEngine,
@@ -36,6 +39,7 @@ __all__ = ["memory"]
 
 LONG_CONVERSATION = "long"
 """The id of a conversation with as many turns as the memory keeps."""
+AGENT_PROMPT = "Agent, instructions and offered tools"
 QUESTION = "Which city did they leave for in the end?"
 
 
@@ -45,6 +49,8 @@ async def call(stack: AsyncExitStack) -> dict[str, Operation]:
     without_database = await stack.enter_async_context(ToolEngine(ToolEngineConfig(auto_reload=False)))
     without_database.register(add)
     library = await _library(stack, add)
+    rules = tuple(Rule(tool=f"other_{number}", verdict="deny") for number in range(10))
+    with_policy = await _engine(stack, add, policy=Policy(rules=rules))
 
     async def call_library() -> Any:
         return (await library.execute_tool("add", None, ARGUMENTS)).output
@@ -52,6 +58,7 @@ async def call(stack: AsyncExitStack) -> dict[str, Operation]:
     return {
         "ToolEngine.execute, SQLite store, one subscriber": _engine_call(engine),
         "ToolEngine.execute, SQLite store, no subscriber": _engine_call(without_subscriber),
+        "ToolEngine.execute, SQLite store, no subscriber, ten policy rules": _engine_call(with_policy),
         "ToolEngine.execute, store in memory, no subscriber": _engine_call(without_database),
         "UnifiedToolLibrary.execute_tool, SQLite store, no subscriber": Operation(
             run=call_library, flush=library.engine.store.flush
@@ -122,6 +129,19 @@ async def _agent_loop(
         return (await agent.run("go")).text
 
     return AgentLoop(run=run, flush=library.engine.store.flush)
+
+
+async def prompt(functions: list[Callable[..., Any]]) -> tuple[str, str]:
+    """Its instructions count as well: with many tools they name some that are not offered in full."""
+    requests: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> str:
+        requests.append(request)
+        return FINAL_ANSWER
+
+    await Agent(functions, ScriptedModel([answer])).run("Archive the invoices of June")
+    messages = json.dumps([*requests[0].messages][:-1])
+    return AGENT_PROMPT, messages + json.dumps([*requests[0].tools])
 
 
 def failing_call(script: FailingCallScript) -> dict[str, AgentRun]:
@@ -265,10 +285,13 @@ async def _library(
 
 
 async def _engine(
-    stack: AsyncExitStack, function: Callable[..., Any], concurrency: ConcurrencyConfig | None = None
+    stack: AsyncExitStack,
+    function: Callable[..., Any],
+    concurrency: ConcurrencyConfig | None = None,
+    policy: Policy | None = None,
 ) -> ToolEngine:
-    config = ToolEngineConfig(auto_reload=False)
-    engine = await stack.enter_async_context(ToolEngine(config, concurrency=concurrency, store=_database(stack)))
+    config, store = ToolEngineConfig(auto_reload=False), _database(stack)
+    engine = await stack.enter_async_context(ToolEngine(config, concurrency=concurrency, store=store, policy=policy))
     engine.register(function)
     return engine
 

@@ -1,6 +1,7 @@
 # mypy: ignore-errors
 """LangChain and LangGraph: the tool node of a graph, batches of a tool, and agents."""
 
+import json
 import tempfile
 from itertools import count
 from pathlib import Path
@@ -11,6 +12,7 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.prebuilt import ToolNode, create_react_agent
@@ -59,6 +61,10 @@ async def loop(stack, extra_tools):
         "create_agent": _loop(create_agent, tools),
         "langgraph's create_react_agent": _loop(create_react_agent, tools),
     }
+
+
+async def prompt(functions):
+    return "create_agent, all tools", json.dumps([convert_to_openai_tool(_tool(function)) for function in functions])
 
 
 async def plan(stack):

@@ -9,7 +9,7 @@ from agents.testing import assistant_message, function_call
 from agents.tool_context import ToolContext
 
 from benchmarks.interface import AgentLoop, Operation, Registry
-from benchmarks.models import FINAL_ANSWER, CallScript
+from benchmarks.models import FINAL_ANSWER, CallScript, as_openai_tool
 from benchmarks.tools import ARGUMENTS, MAX_CONCURRENT, add, read_count, short_wait, step
 
 _ids = count(1)
@@ -56,6 +56,12 @@ async def loop(stack, extra_tools):
         return (await Runner.run(agent, "go", max_turns=turns + 1)).final_output
 
     return {"Runner.run": AgentLoop(run=run)}
+
+
+async def prompt(functions):
+    tools = [function_tool(function) for function in functions]
+    schemas = [as_openai_tool(each.name, each.description, each.params_json_schema) for each in tools]
+    return "Agent, all tools", json.dumps(schemas)
 
 
 def failing_call(script):

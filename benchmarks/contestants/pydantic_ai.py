@@ -2,6 +2,7 @@
 """pydantic-ai: its tool manager, alone and in an agent's run."""
 
 import asyncio
+import json
 from itertools import count
 
 from pydantic_ai import Agent, FunctionToolset, ModelRetry, RunContext, Tool, UsageLimits
@@ -12,7 +13,7 @@ from pydantic_ai.tool_manager import ToolManager
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from benchmarks.interface import AgentLoop, Operation, Registry
-from benchmarks.models import FINAL_ANSWER, CallScript
+from benchmarks.models import FINAL_ANSWER, CallScript, as_openai_tool
 from benchmarks.tools import ARGUMENTS, add, read_count, step
 
 _ids = count(1)
@@ -50,6 +51,18 @@ async def loop(stack, extra_tools):
         return (await agent.run("go", usage_limits=UsageLimits(request_limit=None))).output
 
     return {"Agent.run": AgentLoop(run=run)}
+
+
+async def prompt(functions):
+    texts = []
+
+    async def model(messages, info):
+        tools = [(each.name, each.description, each.parameters_json_schema) for each in info.function_tools]
+        texts.append(json.dumps([as_openai_tool(*each) for each in tools]))
+        return ModelResponse(parts=[TextPart(FINAL_ANSWER)], usage=_USAGE)
+
+    await Agent(FunctionModel(model), tools=functions).run("go")
+    return "Agent, all tools", texts[0]
 
 
 def failing_call(script):

@@ -1,10 +1,18 @@
 # mypy: ignore-errors
 """smolagents: its tools are sync and run in the caller's thread or in a thread pool."""
 
+import json
 from itertools import count
 
 from smolagents import ToolCallingAgent, tool
-from smolagents.models import ChatMessage, ChatMessageToolCall, ChatMessageToolCallFunction, MessageRole, Model
+from smolagents.models import (
+    ChatMessage,
+    ChatMessageToolCall,
+    ChatMessageToolCallFunction,
+    MessageRole,
+    Model,
+    get_tool_json_schema,
+)
 from smolagents.monitoring import LogLevel, TokenUsage
 
 from benchmarks.interface import AgentLoop, Operation, Registry
@@ -48,6 +56,11 @@ async def loop(stack, extra_tools):
         return agent.run("go", max_steps=turns + 1)
 
     return {"ToolCallingAgent.run, sync tool": AgentLoop(run=run)}
+
+
+async def prompt(functions):
+    tools = [tool(function) for function in functions]
+    return "ToolCallingAgent, all tools", json.dumps([get_tool_json_schema(each) for each in tools])
 
 
 def failing_call(script):

@@ -10,7 +10,7 @@ from strands.tools.executors._executor import ToolExecutor
 from strands.tools.registry import ToolRegistry
 
 from benchmarks.interface import AgentLoop, Operation, Registry
-from benchmarks.models import FINAL_ANSWER, CallScript
+from benchmarks.models import FINAL_ANSWER, CallScript, as_openai_tool
 from benchmarks.tools import ARGUMENTS, add, read_count, step
 
 _ids = count(1)
@@ -55,6 +55,12 @@ async def loop(stack, extra_tools):
         return str(await agent.invoke_async("go"))
 
     return {"Agent.invoke_async": AgentLoop(run=run)}
+
+
+async def prompt(functions):
+    specs = [tool(function).tool_spec for function in functions]
+    tools = [as_openai_tool(each["name"], each["description"], each["inputSchema"]["json"]) for each in specs]
+    return "Agent, all tools", json.dumps(tools)
 
 
 def failing_call(script):
