@@ -104,4 +104,5 @@ def _cell(column: Column, figure: Any) -> str:
         return figure
     if column.is_count and figure["least"] == figure["median"]:
         return f"{figure['median']:,.0f}"
-    return f"{number_text(figure['median'])} ({number_text(figure['least'])}; ±{figure['spread']:.0%})"
+    spread = "" if figure["spread"] is None else f"; ±{figure['spread']:.0%}"  # which older results do not have
+    return f"{number_text(figure['median'])} ({number_text(figure['least'])}{spread})"
