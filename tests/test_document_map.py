@@ -16,12 +16,18 @@ ROOT = Path(__file__).parents[1]
 SEEDS = Path(__file__).parents[2] / "shared/seeds"
 MAP = ROOT / "docs/design-documents.md"
 OF_PYTHON = set("append get items join lower now isoformat setdefault loads __init__ enum".split())
-OF_EXAMPLES = {"OpenAI", "LangGraph"}
+OF_EXAMPLES = {"OpenAI", "LangGraph"} | set(
+    "True agent arg1 arg2 context last_result query question response self src state step success task tool_name value1"
+    " value2".split()
+)
+"""Names of other projects, and words of samples that stand for any argument or variable."""
 
 
 def names_of_document(text: str) -> set[str]:
     """Classes, functions and methods of a document's samples, and the names that its text marks."""
-    names = set(re.findall(r"`([A-Za-z_]\w{2,})(?:\(\))?`", text)) | set(re.findall(r"\b(_[a-z]\w+)\b", text))
+    quotations = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    names = {name for quotation in quotations for name in re.findall(r"[A-Za-z_]\w{2,}", quotation)}
+    names |= set(re.findall(r"\b(_[a-z]\w+)\b", text))
     names |= set(re.findall(r"\b([A-Z][a-z]+[A-Z]\w+)\b", text))
     for block in re.findall(r"```python\n(.*?)```", text, re.S):
         names |= set(re.findall(r"^\s*(?:(?:async )?def|class) (\w+)", block, re.M)) | set(
@@ -37,7 +43,7 @@ def test_every_name_and_numbered_section_of_the_documents_is_mapped():
         text = page.read_text(encoding="utf-8")
         assert sorted(name for name in names_of_document(text) if not re.search(rf"\b{name}\b", part)) == []
         prose = re.sub(r"```.*?```", "", text, flags=re.S)
-        sections = re.findall(r"^### ((?:\d+|[A-Z])\.\d+) ", prose, re.M)
+        sections = re.findall(r"^#{3,4} ((?:\d+|[A-Z])\.\d+)[. ]", prose, re.M)
         covered = {
             section
             for first, last in re.findall(r"([\dA-Z]+\.\d+)(?:–([\dA-Z]+\.\d+))?", part)
