@@ -172,13 +172,20 @@ async def _ask_model(model: Model | Synthesizer, prompt: str, timeout: float) ->
 
 
 def _build_prompt(request: HubRequest, answers: Sequence[CandidateResult]) -> str:
-    secret = frozenset[str]().union(*(answer.candidate.capability.secret_names for answer in answers))
-    arguments = as_text({name: value for name, value in request.params.items() if name not in secret})
+    arguments = _shown_arguments(request, answers)
     lengths = [_max_answer_length(answer, len(answers)) for answer in answers]
     return SYNTHESIS_PROMPT.format(
         request=f"{request.name} {cut_characters(arguments, MAX_REQUEST_CHARACTERS)}",
         answers=_join_answers(answers, lengths, line_prefix="> "),
     )
+
+
+def _shown_arguments(request: HubRequest, answers: Sequence[CandidateResult]) -> str:
+    """What was asked, without secrets; a text alone belongs to the only parameter of each tool."""
+    secret = frozenset[str]().union(*(answer.candidate.capability.secret_names for answer in answers))
+    if isinstance(request.params, str):
+        return "" if secret else request.params
+    return as_text({name: value for name, value in request.params.items() if name not in secret})
 
 
 def _max_answer_length(answer: CandidateResult, count: int) -> int:
