@@ -47,8 +47,9 @@ lint: setup ## check format and style
 types: setup ## check types
 	@$(BIN)/mypy
 
-screenshots: setup web ## photograph every view of the web page, light and dark, into screenshots/
+screenshots: setup web ## photograph every view of the web page into screenshots/, and record a terminal for the README
 	@$(BIN)/python -m tests.web.screenshots
+	@$(BIN)/python scripts/terminal_recording.py
 
 docs: setup ## write the pages that are generated from the code, and build the manual as a site into site/
 	@$(BIN)/python scripts/cli_page.py
