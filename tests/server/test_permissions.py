@@ -253,7 +253,7 @@ async def test_the_digest_of_a_request_does_not_give_away_its_secrets(tmp_path: 
         """Unlock a door."""
         return "open"
 
-    from ferrule.server.tool_routes import CallRequest
+    from ferrule.server.call_routes import CallRequest
 
     path = "/v1/tools/unlock/call"
     async with serve(unlock, store=f"sqlite:///{tmp_path}/calls.db") as site, site.client("worker") as http:

@@ -11,6 +11,7 @@ import base64
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -162,6 +163,8 @@ def is_nested_deeper(value: Any, max_depth: int) -> bool:
     return False
 
 
+LONG_NUMBER = re.compile(rb"\d{19}")
+"""Finds JSON that may have an integer of more than 64 bits, which orjson reads as a float: not the same number."""
 _UNSORTED = orjson.OPT_NON_STR_KEYS
 _SORTED = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
 
@@ -259,8 +262,8 @@ def plain_json(value: Any) -> Any:
     """The value after a round trip through JSON: dictionaries, lists, text, numbers, booleans, None."""
     if type(value) in SCALAR_TYPES:
         return value
-    # Not orjson: it reads integers beyond 64 bits as floats, which are not the same numbers.
-    return json.loads(encode_json(value))
+    data = encode_json(value)
+    return json.loads(data) if LONG_NUMBER.search(data) else orjson.loads(data)
 
 
 def copy_json(value: Any) -> Any:

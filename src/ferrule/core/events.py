@@ -189,8 +189,8 @@ class EventBus:
         self._lock = threading.Lock()
         self.has_subscribers = False
         """Without subscribers, events need not be created at all."""
-        self._types: frozenset[ToolEngineEventType] | None = frozenset()
-        """The types that subscribers have named; None if one of them gets all, or decides by a function."""
+        self._subscribers_of: dict[ToolEngineEventType, tuple[_Subscriber, ...]] = {}
+        """Those that may get events of a type: their filters name it, or are functions, or there is none."""
         self.has_async_subscribers = False
 
     def subscribe(
@@ -224,10 +224,10 @@ class EventBus:
 
     def has_subscriber_for(self, event_type: ToolEngineEventType) -> bool:
         """Whether some subscriber may get events of this type; others need not be created."""
-        return self._types is None or event_type in self._types
+        return event_type in self._subscribers_of
 
     def emit(self, event: ToolEngineEvent) -> None:
-        for subscriber in self._subscribers:
+        for subscriber in self._subscribers_of.get(event.event_type, ()):
             subscriber.deliver(event)
 
     def emit_call_event(
@@ -287,8 +287,11 @@ class EventBus:
     def _set(self, subscribers: tuple[_Subscriber, ...]) -> None:
         self._subscribers = subscribers
         self.has_subscribers = bool(subscribers)
-        type_sets = [s.types for s in subscribers if s.types is not None]
-        self._types = frozenset().union(*type_sets) if len(type_sets) == len(subscribers) else None
+        by_type = {
+            event_type: tuple(s for s in subscribers if s.types is None or event_type in s.types)
+            for event_type in ToolEngineEventType
+        }
+        self._subscribers_of = {event_type: some for event_type, some in by_type.items() if some}
         self.has_async_subscribers = any(isinstance(s, _AsyncSubscriber) for s in subscribers)
 
 

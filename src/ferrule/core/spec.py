@@ -193,6 +193,11 @@ class ToolCapability:
             return {"type": "object", "properties": {}}
 
     @cached_property
+    def has_header_parameters(self) -> bool:
+        """Whether MCP clients repeat some of its arguments in headers of HTTP."""
+        return "x-mcp-header" in str(self.schema_or_empty)
+
+    @cached_property
     def secret_names(self) -> frozenset[str]:
         """Parameters that are never recorded: those with anything `writeOnly` in them."""
         return secret_properties(self.schema)

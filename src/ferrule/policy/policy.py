@@ -321,7 +321,7 @@ class Permissions:
 
     def may_call(self, tool: Tool, capability: ToolCapability) -> bool:
         """Whether the action is listed, searched, described and suggested to the principal."""
-        if self._permitted_specs.get(tool) is tool.spec:
+        if self._is_constant and self.permitted_spec(tool) is tool.spec:
             return True
         return self.decide(tool, capability).verdict != "deny"
 
@@ -338,7 +338,7 @@ class Permissions:
         """The tool's spec with only the actions that may be called."""
         spec = self._permitted_specs.get(tool)
         if spec is None:
-            permitted = [capability for capability in tool.spec.capabilities if self.may_call(tool, capability)]
+            permitted = [c for c in tool.spec.capabilities if self.decide(tool, c).verdict != "deny"]
             is_complete = len(permitted) == len(tool.spec.capabilities)
             spec = tool.spec if is_complete else replace(tool.spec, capabilities=permitted)
             if self._is_constant:

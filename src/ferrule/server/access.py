@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache, partial
+from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
-from starlette.requests import HTTPConnection
+from starlette.requests import cookie_parser
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,9 +37,11 @@ PUBLIC_PREFIXES: Final = ("/.well-known/",)
 CHECK_INTERVAL: Final = 2.0
 """Seconds for which a token is valid without asking the store: a revoked one is refused everywhere within this time."""
 MAX_KNOWN_TOKENS: Final = 10_000
+MAX_KNOWN_ADDRESSES: Final = 100
+Headers: TypeAlias = Mapping[bytes, bytes]
 MAX_BODY_SIZE: Final = 16 * 1024 * 1024
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-FORWARDED_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
+FORWARDED_HEADERS: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 REQUEST_HEADERS: Final = frozenset(
     b"accept accept-encoding content-length content-type host idempotency-key if-modified-since if-none-match "
     b"last-event-id origin range traceparent tracestate transfer-encoding user-agent".split()
@@ -82,6 +85,11 @@ class Client:
     @property
     def name(self) -> str:
         return self.principal.label
+
+    @property
+    def identity(self) -> str | None:
+        """Of its token or session; None for the user of this machine."""
+        return None if self.token is None else self.token.token_id
 
     @property
     def tenant(self) -> str:
@@ -197,56 +205,58 @@ class AccessControl:
         if scope["type"] != "http":  # there are no websockets
             await send({"type": "websocket.close", "code": 1008})
             return
-        connection = HTTPConnection(scope)
-        body = LimitedBody(receive, self._max_body_size)
-        sender, text = _add_security_headers(send), find_token_text(connection)
+        headers = dict(reversed(scope["headers"]))  # of several with one name, the first counts
+        body, guarded = LimitedBody(receive, self._max_body_size), GuardedSend(send)
         try:
-            self._check_host(connection)
-            self._check_origin(connection, scope["method"])
-            self._check_body(connection, scope["method"])
-            client = scope.setdefault("state", {})["client"] = await self._find_client(connection, text)
+            self._check_host(headers)
+            self._check_origin(headers, scope["method"])
+            self._check_body(headers, scope["method"])
+            text = find_token_text(headers)
+            client = scope.setdefault("state", {})["client"] = await self._find_client(scope, headers, text)
             _limit_headers(scope)
         except Exception as error:
-            await problem_of_error(error).to_response()(scope, receive, sender)
+            await problem_of_error(error).to_response()(scope, receive, guarded.send)
             return
         if client is not None:
-            sender = _end_when_revoked(sender, lambda: self._authenticator.find_client(text))
-        await self._app(scope, body.receive, sender)
+            guarded.find_client = partial(self._authenticator.find_client, text)
+        await self._app(scope, body.receive, guarded.send)
 
-    def _check_host(self, connection: HTTPConnection) -> None:
+    def _check_host(self, headers: Headers) -> None:
         if not self._checks_hosts:
             return
-        host = connection.headers.get("host", "")
+        host = headers.get(b"host", b"").decode("latin-1")
         if _split_url(f"//{host}").hostname not in self._hosts:
             raise Problem(421, f"This server does not answer for the host {host[:100]!r}. See allowed_hosts.")
 
-    def _check_origin(self, connection: HTTPConnection, method: str) -> None:
+    def _check_origin(self, headers: Headers, method: str) -> None:
         """A page of another site must not make requests in the name of the user who visits it."""
-        origin = connection.headers.get("origin")
-        if origin is None or method in _SAFE_METHODS or origin in self._origins:
+        if b"origin" not in headers or method in _SAFE_METHODS:
             return
-        if _split_url(origin).netloc != connection.headers.get("host"):
+        origin = headers[b"origin"].decode("latin-1")
+        if origin in self._origins:
+            return
+        if _split_url(origin).netloc != headers.get(b"host", b"").decode("latin-1"):
             raise Problem(403, f"Requests from the origin {origin[:100]!r} are not accepted. See allowed_origins.")
 
-    def _check_body(self, connection: HTTPConnection, method: str) -> None:
+    def _check_body(self, headers: Headers, method: str) -> None:
         if method in _SAFE_METHODS:
             return
-        length = connection.headers.get("content-length", "0")
-        if not length.isdecimal():
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit():
             raise Problem(400, "The header Content-Length is not a number.")
         if int(length) > self._max_body_size:
             raise Problem(413, f"The body of a request may have at most {self._max_body_size:,} bytes.")
-        has_body = length != "0" or "transfer-encoding" in connection.headers
-        kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if has_body and kind != "application/json":  # which no form of another site can send
+        has_body = length != b"0" or b"transfer-encoding" in headers
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if has_body and kind != b"application/json":  # which no form of another site can send
             raise Problem(415, "Send JSON, with the header Content-Type: application/json.")
 
-    async def _find_client(self, connection: HTTPConnection, text: str | None) -> Client | None:
-        path = connection.scope["path"]
+    async def _find_client(self, scope: Scope, headers: Headers, text: str | None) -> Client | None:
+        path = scope["path"]
         if path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIXES):
             return None
         if not path.startswith(API_PREFIXES) and any(
-            route.matches(connection.scope)[0] is Match.FULL for route in self._public_routes
+            route.matches(scope)[0] is Match.FULL for route in self._public_routes
         ):
             return None
         client = await self._authenticator.find_client(text)
@@ -256,7 +266,7 @@ class AccessControl:
                 "This needs a valid token: send it as `Authorization: Bearer …`. `ferrule tokens new` creates one.",
                 headers={"WWW-Authenticate": self._authenticator.challenge(text)},
             )
-        if client.token is None and any(name in connection.headers for name in FORWARDED_HEADERS):
+        if client.token is None and not FORWARDED_HEADERS.isdisjoint(headers):
             raise Problem(
                 403,
                 "This server has no tokens and answers this machine alone; a proxy has forwarded the request from "
@@ -265,6 +275,7 @@ class AccessControl:
         return client
 
 
+@lru_cache(MAX_KNOWN_ADDRESSES)
 def _split_url(text: str) -> SplitResult:
     try:
         return urlsplit(text)
@@ -272,12 +283,14 @@ def _split_url(text: str) -> SplitResult:
         raise Problem(400, f"{text[:100]!r} is not a valid address.") from None
 
 
-def find_token_text(connection: HTTPConnection) -> str | None:
+def find_token_text(headers: Headers) -> str | None:
     """The token that a request brings, in its header or as the cookie of a session."""
-    scheme, _, text = connection.headers.get("authorization", "").partition(" ")
+    scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() == "bearer" and text.strip():
         return text.strip()
-    return connection.cookies.get(SESSION_COOKIE)
+    if b"cookie" not in headers:
+        return None
+    return cookie_parser(headers[b"cookie"].decode("latin-1")).get(SESSION_COOKIE)
 
 
 def _limit_headers(scope: Scope) -> None:
@@ -306,35 +319,36 @@ class LimitedBody:
         return message
 
 
-def _add_security_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers: list[Any] = [pair for pair in message["headers"] if pair[0].lower() in RESPONSE_HEADERS]
-            names = {name for name, _ in headers}
-            headers += [(name, value) for name, value in _SECURITY_HEADERS if name not in names]
-            message = {**message, "headers": headers}
-        await send(message)
+class GuardedSend:
+    """Sends a response with the headers that it may and must have.
 
-    return send_with_headers
+    A stream whose client is not valid any more is ended, instead of sending it what happens after that.
+    """
 
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.find_client: Callable[[], Awaitable[Client | None]] | None = None
+        """Whose response it is; None for public ones."""
+        self._checked_at, self._has_ended = time.monotonic(), False
 
-def _end_when_revoked(send: Send, find_client: Callable[[], Awaitable[Client | None]]) -> Send:
-    """Ends a stream whose client is not valid any more, instead of sending it what happens after that."""
-    checked_at, has_ended = time.monotonic(), False
-
-    async def send_while_valid(message: Message) -> None:
-        nonlocal checked_at, has_ended
-        if has_ended:
+    async def send(self, message: Message) -> None:
+        if self._has_ended:
             return
-        if message.get("more_body") and time.monotonic() - checked_at >= CHECK_INTERVAL:
-            checked_at = time.monotonic()
-            try:
-                has_ended = await find_client() is None
-            except Exception as error:  # the store is not available
-                logger.warning("error=<%s> | a stream was ended: its token could not be checked", error)
-                has_ended = True
-            if has_ended:  # the server then tells the application that the client has disconnected
+        if message["type"] == "http.response.start":
+            headers = [pair for pair in message["headers"] if pair[0].lower() in RESPONSE_HEADERS]
+            names = {name for name, _ in headers}
+            headers += [pair for pair in _SECURITY_HEADERS if pair[0] not in names]
+            message = {**message, "headers": headers}
+        elif message.get("more_body") and time.monotonic() - self._checked_at >= CHECK_INTERVAL:
+            self._has_ended = not await self._is_client_valid()
+            if self._has_ended:  # the server then tells the application that the client has disconnected
                 message = {"type": "http.response.body", "body": b""}
-        await send(message)
+        await self._send(message)
 
-    return send_while_valid
+    async def _is_client_valid(self) -> bool:
+        self._checked_at = time.monotonic()
+        try:
+            return self.find_client is None or await self.find_client() is not None
+        except Exception as error:  # the store is not available
+            logger.warning("error=<%s> | a stream was ended: its token could not be checked", error)
+            return False

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from ferrule.server import tool_routes
+from ferrule.server import call_routes
 from ferrule.server.problems import PROBLEM_TYPE
 
 CALL_PATH: Final = "/v1/tools/{name}/call"
@@ -69,7 +69,7 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
     document["paths"][CALL_PATH] = {"post": _CALL_OPERATION}
     components = document.setdefault("components", {})
     schemas: dict[str, Any] = components.setdefault("schemas", {})
-    schemas["CallRequest"] = tool_routes.CallRequest.model_json_schema(ref_template=f"{_REF}{{model}}")
+    schemas["CallRequest"] = call_routes.CallRequest.model_json_schema(ref_template=f"{_REF}{{model}}")
     schemas["Problem"] = _PROBLEM
     for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI, which answers with problems here
         schemas.pop(name, None)

@@ -25,6 +25,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.policy import check_policy
 from ferrule.server import (
     access_routes,
+    call_routes,
     chat_routes,
     cost_routes,
     credential_routes,
@@ -37,7 +38,8 @@ from ferrule.server.api_document import complete_document
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import describe_event
-from ferrule.server.mcp.http import McpHttpApp, PlainCallMiddleware, VirtualServer
+from ferrule.server.frequent_requests import FrequentRequests
+from ferrule.server.mcp.http import McpHttpApp, VirtualServer
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
 from ferrule.server.services import (
@@ -111,10 +113,11 @@ def create_app(
 
     app = FastAPI(title="Ferrule", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.services, app.state.authenticator = services, authenticator
-    _add_routes(app, mcp_apps, verifier, page)
+    tool_calls = call_routes.ToolCallApp(services)
+    _add_routes(app, tool_calls, mcp_apps, verifier, page)
     sizes = {} if max_body_size is None else {"max_body_size": max_body_size}
     return AccessControl(
-        PlainCallMiddleware(app, mcp_apps),
+        FrequentRequests(app, tool_calls, mcp_apps),
         authenticator=authenticator,
         is_local=is_local,
         allowed_hosts=allowed_hosts,
@@ -125,11 +128,16 @@ def create_app(
 
 
 def _add_routes(
-    app: FastAPI, mcp_apps: Mapping[str, McpHttpApp], verifier: TokenVerifier | None, page: Sequence[Route]
+    app: FastAPI,
+    tool_calls: call_routes.ToolCallApp,
+    mcp_apps: Mapping[str, McpHttpApp],
+    verifier: TokenVerifier | None,
+    page: Sequence[Route],
 ) -> None:
-    app.router.routes.append(Route("/v1/tools/{name}/call", tool_routes.call_tool, methods=["POST"]))
+    app.router.routes.append(Route("/v1/tools/{name}/call", tool_calls, methods=["POST"]))
     for routes in (
         tool_routes,
+        call_routes,
         mcp_server_routes,
         question_routes,
         chat_routes,

@@ -150,6 +150,10 @@ class ClientCalls:
     def __init__(self, *limits: CallLimit) -> None:
         self._limits = limits
 
+    @property
+    def is_limited(self) -> bool:
+        return bool(self._limits)
+
     @asynccontextmanager
     async def slot(self, calls: int = 1) -> AsyncIterator[int]:
         """For the time of some calls; yields how many may run concurrently. Rejected when there are too many."""

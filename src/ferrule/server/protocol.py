@@ -1,9 +1,13 @@
-"""How the server reads HTTP: the head of a request has a limited size and time, because nobody is authenticated yet."""
+"""How the server reads and writes HTTP.
+
+The head of a request has a limited size and time, because nobody is authenticated yet. The head of a response is sent
+together with its body: each system call takes longer than many a call of a tool.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -11,6 +15,37 @@ from ferrule.server.endless_responses import is_endless
 
 MAX_HEAD_SIZE: Final = 64 * 1024
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class JoiningTransport:
+    """A transport that holds the head of a response until what follows is written, at most until the loop goes on."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held = b""
+        self._flushing: asyncio.Handle | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing, data, self._held = None, self._held + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._held, self._flushing = data, self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            data, self._flushing, self._held = self._held, None, b""
+            self._transport.write(data)
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -23,7 +58,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     """Set while the head of a request is awaited."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
         self._head_timer = self.loop.call_later(self.head_timeout, transport.close)
 
     def data_received(self, data: bytes) -> None:

@@ -25,6 +25,7 @@ from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy_runner import StrategyChosen
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState
 from ferrule.server.access import Client
+from ferrule.server.call_routes import ConversationId
 from ferrule.server.problems import Problem, json_response, problem_of_error
 from ferrule.server.run_details import describe_whole_run
 from ferrule.server.services import (
@@ -38,7 +39,7 @@ from ferrule.server.services import (
     event_stream,
     stream_of_task,
 )
-from ferrule.server.tool_routes import ConversationId, Limit
+from ferrule.server.tool_routes import Limit
 from ferrule.store.spending import CostSummary, summarize_costs
 from ferrule.workflow.results import PlanCreated, StepEnded
 

@@ -3,66 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
-from starlette.requests import Request
 from starlette.responses import Response
 
-from ferrule.agent.run import RUN_PREFIX
-from ferrule.core.call import DEFAULT_TIMEOUT, Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import encode_json
 from ferrule.core.permission import effect_tier
 from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability
 from ferrule.errors import (
-    APPROVAL_REQUIRED,
-    EXECUTOR_NOT_FOUND,
-    PERMISSION_DENIED,
-    REJECTED,
-    TOOL_NOT_FOUND,
-    VALIDATION_ERROR,
-    FerruleError,
     ToolNotFound,
 )
 from ferrule.server.access import Client
-from ferrule.server.mcp import execute_named, make_mcp_result
-from ferrule.server.mcp.calls_without_sdk import LONG_NUMBER
-from ferrule.server.problems import Problem, json_response, problem_of_error
+from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import (
     AdminClient,
     CallingClient,
     ReadingClient,
     Services,
     ServicesOfApp,
-    encode_event,
-    event_stream,
-    get_client,
-    get_services,
-    stream_of_task,
 )
 from ferrule.store.queries import CallFilter, collect_series, find_oldest_call
 from ferrule.store.record import Status, ToolCallRecord
 
 router = APIRouter(prefix="/v1")
-
-CALLER_HTTP: Final = "http"
-MAX_CALL_TIMEOUT: Final = 3_600.0
-MAX_BATCH: Final = 1_000
-_STATUS_OF_ERROR: Final = {
-    TOOL_NOT_FOUND: 404,
-    EXECUTOR_NOT_FOUND: 404,
-    VALIDATION_ERROR: 422,
-    PERMISSION_DENIED: 403,
-    APPROVAL_REQUIRED: 428,
-    REJECTED: 429,
-}
-"""Of calls that were not made. A call that was made and failed is answered with 200 and its result."""
 
 
 def _parse_iso_time(value: Any) -> Any:
@@ -72,7 +40,6 @@ def _parse_iso_time(value: Any) -> Any:
 
 Moment = Annotated[datetime, BeforeValidator(_parse_iso_time)]
 Limit = Annotated[int, Query(ge=1, le=1_000)]
-ConversationId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
 
 
 # Listing
@@ -244,177 +211,6 @@ def _describe_action(
     if with_schema:
         described |= {"parameters": capability.schema, "secrets": sorted(capability.secret_names)}
     return described
-
-
-# Calling
-
-
-class CallRequest(BaseModel):
-    """One call."""
-
-    model_config = ConfigDict(extra="forbid")
-    arguments: dict[str, Any] = {}
-    action: str | None = None
-    timeout: Annotated[float | None, Field(gt=0, le=MAX_CALL_TIMEOUT)] = None
-    approval_id: str | None = None
-    """Of a call that was answered `approval_required` before and is approved now."""
-    conversation_id: ConversationId | None = None
-    stream: StrictBool = False
-    """Answer with server-sent events: `progress` for each report of the tool, and `result` at the end."""
-
-
-class NamedCall(BaseModel):
-    """One call of a batch."""
-
-    model_config = ConfigDict(extra="forbid")
-    tool: str
-    action: str | None = None
-    arguments: dict[str, Any] = {}
-
-
-class BatchRequest(BaseModel):
-    """Several calls."""
-
-    model_config = ConfigDict(extra="forbid")
-    calls: Annotated[list[NamedCall], Field(min_length=1, max_length=MAX_BATCH)]
-    timeout: Annotated[float | None, Field(gt=0, le=MAX_CALL_TIMEOUT)] = None
-
-
-async def call_tool(request: Request) -> Response:
-    """Call a tool. A plain Starlette route, because FastAPI's layers take longer than the call."""
-    services, client = get_services(request), get_client(request)
-    client.require("call")
-    call = _read_call(await request.body())
-    name = request.path_params["name"]
-    if call.stream:
-        return event_stream(_stream_call(services, client, name, call), request)
-
-    async def respond() -> Response:
-        async with client.calls.slot():
-            return _make_response(await _execute(services, client, name, call))
-
-    calls = [(name, call.action, call.arguments)]
-    return await services.respond_once(request, client, [name, call.model_dump()], respond, calls)
-
-
-@router.post("/calls", tags=["calls"])
-async def call_batch(request: Request, batch: BatchRequest, services: ServicesOfApp, client: CallingClient) -> Response:
-    """Make several calls, as many of them concurrently as there are slots; their results have the same order."""
-
-    async def execute(each: NamedCall) -> ToolExecutionResult:
-        call = CallRequest(arguments=each.arguments, action=each.action, timeout=batch.timeout)
-        async with slots:
-            return await _execute(services, client, each.tool, call)
-
-    slots = asyncio.Semaphore()
-
-    async def respond() -> Response:
-        nonlocal slots
-        async with client.calls.slot(len(batch.calls)) as concurrent:
-            slots = asyncio.Semaphore(concurrent)
-            results = await asyncio.gather(*map(execute, batch.calls))
-        return json_response({"results": [describe_result(result) for result in results]})
-
-    calls = ((each.tool, each.action, each.arguments) for each in batch.calls)
-    return await services.respond_once(request, client, batch.model_dump(), respond, calls)
-
-
-def _parse_json(body: bytes) -> Any:
-    if not LONG_NUMBER.search(body):
-        return orjson.loads(body)
-
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is no number of JSON")
-
-    return json.loads(body, parse_constant=refuse)  # orjson makes floats of whole numbers beyond 64 bits
-
-
-def _read_call(body: bytes) -> CallRequest:
-    """The body of a call, checked by hand in the usual case, which has only arguments."""
-    try:
-        values = _parse_json(body) if body else {}
-    except (ValueError, RecursionError) as error:
-        raise Problem(400, f"The body is not JSON: {error}.") from None
-    if isinstance(values, dict) and values.keys() <= {"arguments"} and isinstance(values.get("arguments", {}), dict):
-        return CallRequest.model_construct(
-            arguments=values.get("arguments", {}),
-            action=None,
-            timeout=None,
-            approval_id=None,
-            conversation_id=None,
-            stream=False,
-        )
-    from pydantic import ValidationError
-
-    try:
-        return CallRequest.model_validate(values)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()[:5])
-        hint = "" if isinstance(values, dict) and "arguments" in values else ' Write {"arguments": {…}}.'
-        raise Problem(422, f"The request is not valid: {problems}.{hint}") from None
-
-
-async def _execute(
-    services: Services,
-    client: Client,
-    name: str,
-    call: CallRequest,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> ToolExecutionResult:
-    library, conversation_id = services.library, call.conversation_id
-    if conversation_id is not None:
-        if await library.engine.store.read_entries(RUN_PREFIX + conversation_id):
-            raise Problem(422, f"{conversation_id!r} is a run, not a conversation: only its agent can add calls to it.")
-        conversation_id = client.add_tenant(conversation_id)
-    context = ToolExecutionContext(
-        caller_id=client.name,
-        caller_type=CALLER_HTTP,
-        conversation_id=conversation_id,
-        principal=client.principal,
-        policy=services.policy,
-        approval_id=call.approval_id,
-        timeout=DEFAULT_TIMEOUT if call.timeout is None else call.timeout,
-    )
-    return await execute_named(library, name, call.arguments, context, action=call.action, on_progress=on_progress)
-
-
-def _make_response(result: ToolExecutionResult) -> Response:
-    status = 200 if result.is_success else _STATUS_OF_ERROR.get(result.error_type or "", 200)
-    content = describe_result(result)
-    if status == 200:
-        return json_response(content)
-    headers = {"Retry-After": "1"} if status == 429 else None
-    problem = Problem(status, result.error or "The call was not made.", headers=headers, **content)
-    return problem.to_response()
-
-
-def describe_result(result: ToolExecutionResult) -> dict[str, Any]:
-    """The fields of a result, with images, audio and resources as MCP content blocks."""
-    described = result.to_dict()
-    if result.content:
-        blocks = make_mcp_result(result).content
-        described["content"] = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks]
-    return described
-
-
-async def _stream_call(services: Services, client: Client, name: str, call: CallRequest) -> AsyncIterator[bytes]:
-    async def work(send: Callable[[bytes], None]) -> None:
-        def report(progress: Progress) -> None:
-            values = {"fraction": progress.fraction, "message": progress.message, "data": progress.data}
-            send(encode_event("progress", values))
-
-        try:
-            async with client.calls.slot():
-                result = await _execute(services, client, name, call, report)
-        except (Problem, FerruleError) as error:
-            problem = problem_of_error(error)
-            send(encode_event("error", {"status": problem.status, "detail": problem.detail}))
-        else:
-            send(encode_event("result", describe_result(result)))
-
-    async with stream_of_task(work) as events:
-        async for event in events:
-            yield event
 
 
 # Records

@@ -79,7 +79,7 @@ class IncomingRequest:
         from mcp.shared.message import ServerMessageMetadata
 
         metadata = ServerMessageMetadata(related_request_id=self._context.request_id)
-        return await self._context.session.send_request(request, _client_reply_type(request), metadata=metadata)
+        return await self._context.session.send_request(request, client_reply_type(request), metadata=metadata)
 
     async def send_log(self, params: Any) -> None:
         from mcp.types import LoggingMessageNotification
@@ -108,7 +108,7 @@ def connection_of(context: Any) -> Any:
     return context.session._connection
 
 
-def _client_reply_type(request: Any) -> Any:
+def client_reply_type(request: Any) -> Any:
     from mcp.types import CreateMessageResult, CreateMessageResultWithTools, ElicitResult, ListRootsResult
 
     if request.method == "sampling/createMessage":
@@ -224,7 +224,7 @@ class ClientCall:
         """Give the answers to those who asked; a question without an answer is asked again."""
         for key, (request, future) in self.questions.items():
             response = responses.get(key)
-            if isinstance(response, _client_reply_type(request)) and not future.done():
+            if isinstance(response, client_reply_type(request)) and not future.done():
                 future.set_result(response)
         if all(future.done() for _, future in self.questions.values()):
             self.is_asking.clear()

@@ -59,27 +59,45 @@ def is_of_server(action: NamedAction) -> bool:
     return action.spec.tool_type is ToolType.MCP_SERVER
 
 
-def make_mcp_result(result: ToolExecutionResult | FerruleError) -> CallToolResult:
-    """The result of a call. A failure is a result for the model to read, not an error of the protocol.
+def make_mcp_result(result: ToolExecutionResult | FerruleError) -> CallToolResult | dict[str, Any]:
+    """The result of a call: what an MCP server returned, unchanged, or else the JSON of a result.
 
-    What an MCP server returned is passed on unchanged; an error of the protocol is raised as MCPError.
+    A failure is a result for the model to read; an error of the protocol by a server is raised as MCPError.
     """
-    from mcp.types import CallToolResult, TextContent
+    if isinstance(result, ToolExecutionResult) and result.original is not None:
+        from mcp.types import CallToolResult
 
-    if isinstance(result, ToolExecutionResult) and isinstance(result.original, CallToolResult):
-        return without_server_info(result.original)
-    if isinstance(result, ToolExecutionResult) and isinstance(result.original, ProtocolError):
-        from mcp.shared.exceptions import MCPError
+        if isinstance(result.original, CallToolResult):
+            return without_server_info(result.original)
+        if isinstance(result.original, ProtocolError):
+            from mcp.shared.exceptions import MCPError
 
-        raise MCPError(code=result.original.code, message=result.original.message, data=result.original.data)
+            raise MCPError(code=result.original.code, message=result.original.message, data=result.original.data)
     if isinstance(result, FerruleError) or not result.is_success:
         message = str(result) if isinstance(result, FerruleError) else result.error or "The call failed."
-        return CallToolResult(content=[TextContent(type="text", text=replace_surrogates(message))], is_error=True)
-    is_parts_only = set(result.output) == {"content"} and bool(result.content)
-    blocks = [_make_content_block(part) for part in result.content if is_parts_only or not isinstance(part, Text)]
-    text = [] if is_parts_only else [TextContent(type="text", text=replace_surrogates(result.text))]
-    structured = None if is_parts_only or is_nested_deeper(result.output, MAX_DEPTH) else plain_json(result.output)
-    return CallToolResult(content=[*text, *blocks], structured_content=structured)
+        return {"content": [_make_text_block(message)], "isError": True}
+    described: dict[str, Any] = {"content": make_content_blocks(result), "isError": False}
+    if not _has_only_parts(result) and not is_nested_deeper(result.output, MAX_DEPTH):
+        described["structuredContent"] = plain_json(result.output)
+    return described
+
+
+def make_content_blocks(result: ToolExecutionResult) -> list[dict[str, Any]]:
+    """The content of a result as JSON: its parts, after its text unless it has only parts."""
+    if not result.content:
+        return [_make_text_block(result.text)]
+    has_only_parts = _has_only_parts(result)
+    parts = [part for part in result.content if has_only_parts or not isinstance(part, Text)]
+    blocks = [_make_content_block(part).model_dump(mode="json", by_alias=True, exclude_none=True) for part in parts]
+    return blocks if has_only_parts else [_make_text_block(result.text), *blocks]
+
+
+def _has_only_parts(result: ToolExecutionResult) -> bool:
+    return bool(result.content) and set(result.output) == {"content"}
+
+
+def _make_text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": replace_surrogates(text)}
 
 
 def without_server_info(result: T) -> T:

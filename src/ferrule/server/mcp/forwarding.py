@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from ferrule.core.aio import cancel_all
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.calls import CLIENT_HEADERS
-from ferrule.server.mcp.calls_without_sdk import read_body, replay_body
+from ferrule.server.messages import read_body, replay_body
 from ferrule.server.problems import Problem
 
 logger = logging.getLogger("ferrule.server")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ferrule.core.permission import CallPolicy
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.server.access import Client
 from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import ServerFleet
-from ferrule.server.mcp.calls_without_sdk import CallsWithoutSdk, read_body, replay_body
+from ferrule.server.mcp.direct_calls import DirectCalls
 from ferrule.server.mcp.forwarding import SessionForwarder
 from ferrule.server.mcp.server import McpServer
-from ferrule.server.problems import Problem
 
 MAX_SESSIONS: Final = 2_000
 
@@ -59,7 +58,7 @@ class McpHttpApp:
         )
         server = self._server.server()
         self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)
-        self._calls_without_sdk = CallsWithoutSdk(self._server, server.server_info_stamp)
+        self._direct_calls = DirectCalls(self._server, self._server.sessions, server.server_info_stamp)
         self._forwarder = SessionForwarder(fleet)
 
     @asynccontextmanager
@@ -84,38 +83,14 @@ class McpHttpApp:
             if rest is None:
                 return
             receive, own = rest, (scope, send)  # the SDK says that there is no such session
+        if scope["method"] == "DELETE":
+            self._server.sessions.end(dict(own[0]["headers"]), client)
         await self._manager.handle_request(own[0], receive, own[1])
 
-    async def answer_without_sdk(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+    async def answer_directly(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Answer a plain call; None when that is done, else from where the request is to be read."""
-        client: Client = scope["state"]["client"]
-        if not client.may("call") or not self._calls_without_sdk.is_candidate(scope):
-            return receive
-        body = await read_body(receive)
-        if await self._calls_without_sdk.answer(body, scope, receive, send):
-            return None
-        return replay_body(body, receive)
-
-
-class PlainCallMiddleware:
-    """Answers plain calls in front of the application, whose routing takes longer than they do."""
-
-    def __init__(self, app: ASGIApp, mcp_apps: Mapping[str, McpHttpApp]) -> None:
-        """`mcp_apps` by their paths."""
-        self._app, self._mcp_apps = app, mcp_apps
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        mcp_app = self._mcp_apps.get(scope["path"]) if scope["type"] == "http" else None
-        if mcp_app is not None:
-            try:
-                rest = await mcp_app.answer_without_sdk(scope, receive, send)
-            except Problem as problem:  # the body is too long
-                await problem.to_response()(scope, receive, send)
-                return
-            if rest is None:
-                return
-            receive = rest
-        await self._app(scope, receive, send)
+        own = self._forwarder.open_own_session(scope, send)
+        return receive if own is None else await self._direct_calls.answer(own[0], receive, own[1])
 
 
 def _mcp_user(client: Client) -> Any:

@@ -94,6 +94,11 @@ class ToolNames:
         action = self._offered_actions(principal).get(name)
         return None if action is None else action.capability.schema_or_empty
 
+    def is_plain(self, principal: Principal, name: str) -> bool:
+        """Whether a tool is offered none of whose arguments is repeated in a header."""
+        action = self._offered_actions(principal).get(name)
+        return action is not None and not action.capability.has_header_parameters
+
     async def search(self, principal: Principal, arguments: Mapping[str, Any]) -> CallToolResult:
         """The tools that fit a text best, with what is needed to call them."""
         from mcp.types import CallToolResult, TextContent

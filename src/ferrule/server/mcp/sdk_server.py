@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 from mcp.server import NotificationOptions, Server
 from mcp.types import SetLevelRequestParams
 
-from ferrule.server.mcp.calls import connection_of
-from ferrule.server.mcp.change_notifications import ChangeNotifications
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts
 
 if TYPE_CHECKING:
     from ferrule.server.mcp.server import McpServer
 
 
-def make_sdk_server(
-    name: str, mcp_server: McpServer, resources_and_prompts: ResourcesAndPrompts, changes: ChangeNotifications
-) -> Server[Any]:
+def make_sdk_server(name: str, mcp_server: McpServer, resources_and_prompts: ResourcesAndPrompts) -> Server[Any]:
     from ferrule import __version__
 
     server = GatewayServer(
@@ -42,7 +38,7 @@ def make_sdk_server(
     # Not as an argument: the SDK warns that the newer protocol has no such request.
     server.add_request_handler("logging/setLevel", SetLevelRequestParams, mcp_server.set_log_level)
     server.resources_and_prompts = resources_and_prompts
-    server.middleware.append(_ConnectionWatcher(mcp_server, changes))
+    server.middleware.append(_ConnectionWatcher(mcp_server))
     return server
 
 
@@ -64,13 +60,13 @@ class GatewayServer(Server[Any]):
 class _ConnectionWatcher:
     """Knows the clients of the older protocol, which are told of changes, and adds the servers' instructions."""
 
-    def __init__(self, mcp_server: McpServer, changes: ChangeNotifications) -> None:
-        self._mcp_server, self._changes = mcp_server, changes
+    def __init__(self, mcp_server: McpServer) -> None:
+        self._mcp_server = mcp_server
 
     async def __call__(self, ctx: Any, call_next: Any) -> Any:
         result = await call_next(ctx)
         if ctx.method == "initialize":
-            self._changes.add(connection_of(ctx))
+            self._mcp_server.on_initialized(ctx)
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
             instructions = await self._mcp_server.join_instructions(ctx)
             if instructions:

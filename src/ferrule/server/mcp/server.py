@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -18,7 +18,7 @@ from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
-from ferrule.errors import FerruleError, SetupError, ToolNotFound
+from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import POLICIES, FailureClass, FailureClassifier, FailurePolicy
@@ -30,6 +30,7 @@ from ferrule.server.mcp.content import make_mcp_result
 from ferrule.server.mcp.names import ToolNames
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, wait_for_servers
 from ferrule.server.mcp.server_requests import ServerRequests, unwrap_answer
+from ferrule.server.mcp.sessions import Sessions
 from ferrule.server.mcp.stdio import MAX_MESSAGE_SIZE, serve_on_stdio
 
 if TYPE_CHECKING:
@@ -80,12 +81,11 @@ class McpServer:
         self._resources_and_prompts = ResourcesAndPrompts(library, policy, has_plain_names=plain_names)
         self._requests = ServerRequests(library, policy)
         self._changes = ChangeNotifications()
+        self.sessions = Sessions()
         self._approvals = ApprovalQuestions(library.engine.approvals)
         library.engine.mcp.relays = True
         library.engine.mcp.change_listeners.append(self._changes.report)
-        self._unsubscribe = library.engine.subscribe(
-            self._on_change, lambda event: event.event_type in TOOL_CHANGE_EVENTS, in_task=True
-        )
+        self._unsubscribe = library.engine.subscribe(self._on_change, TOOL_CHANGE_EVENTS, in_task=True)
 
     async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         """Serve the client that started this process, until it disconnects.
@@ -111,7 +111,7 @@ class McpServer:
         """The server of the SDK, for other transports."""
         from ferrule.server.mcp.sdk_server import make_sdk_server
 
-        return make_sdk_server(self._name, self, self._resources_and_prompts, self._changes)
+        return make_sdk_server(self._name, self, self._resources_and_prompts)
 
     # Tools
 
@@ -128,15 +128,23 @@ class McpServer:
         """
         return self._names.find_schema(self._principal if principal is None else self.restrict(principal), name)
 
+    def is_plain(self, name: str, principal: Principal) -> bool:
+        """Whether a client may call a tool none of whose arguments is repeated in a header: the SDK compares these."""
+        return self._names.is_plain(principal, name)
+
     async def call_tool(self, context: Any, params: Any) -> Any:
+        from mcp.types import CallToolResult
+
         request = self.make_request(context)
         identity = ("tools/call", params.name, params.arguments)
         if params.request_state is not None:
-            return await self.paused_calls.resume(request, identity, params)
-        return await self.call(request, params.name, params.arguments)
+            result = await self.paused_calls.resume(request, identity, params)
+        else:
+            result = await self.call(request, params.name, params.arguments)
+        return CallToolResult.model_validate(result) if isinstance(result, dict) else result
 
     async def call(self, request: IncomingRequest, name: str, arguments: dict[str, Any] | None) -> Any:
-        """Call a tool; returns its result in the types of MCP, or what the client is asked first."""
+        """Call a tool; returns its result as JSON or as its server gave it, or what the client is asked first."""
         execute = partial(self._call, name=name, arguments=arguments or {})
         return await self.paused_calls.run(request, ("tools/call", name, arguments), execute)
 
@@ -174,10 +182,10 @@ class McpServer:
         )
         async with call.request.limit():
             result = await execute(context)
+            if result.error_type != APPROVAL_REQUIRED:
+                return result
             approval_id = await self._approvals.ask(call, result, name if action is None else f"{name}__{action}")
-            if approval_id is not None:
-                result = await execute(replace(context, approval_id=approval_id))
-            return result
+            return result if approval_id is None else await execute(replace(context, approval_id=approval_id))
 
     def _find_conversation(self, principal: Principal) -> str:
         return self._conversation_id if principal is self._principal else _conversation_of(principal)
@@ -209,6 +217,13 @@ class McpServer:
         """How to use the servers behind this one, in their own words, as far as the user has accepted them."""
         await self._library.engine.wait_for_accepted_instructions()
         return self._names.join_instructions(self.find_principal(context))
+
+    def on_initialized(self, context: Any) -> None:
+        """A client of the older protocol has connected: it is told of changes, and its session may be used."""
+        connection = connection_of(context)
+        self._changes.add(connection)
+        if context.request is not None:
+            self.sessions.add(connection, context.request.scope["state"]["client"])
 
     # Resources, prompts and completions
 
@@ -332,6 +347,7 @@ class McpServer:
         self._changes.notify_clients("tools")
 
 
+@lru_cache(1_000)
 def _conversation_of(principal: Principal) -> str:
     """For all calls of a client over HTTP, whichever server answers: an approval is for one caller in one run."""
     return f"mcp-{sha256(f'{principal.tenant}/{principal.identity}'.encode()).hexdigest()[:16]}"

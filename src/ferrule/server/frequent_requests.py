@@ -1,0 +1,37 @@
+"""Answers calls in front of the application, whose routing and layers take longer than they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ferrule.server.call_routes import ToolCallApp
+from ferrule.server.mcp.http import McpHttpApp
+from ferrule.server.problems import Problem
+
+
+class FrequentRequests:
+    """Between access control and the application: single calls over HTTP, and plain ones over MCP."""
+
+    def __init__(self, app: ASGIApp, tool_calls: ToolCallApp, mcp_apps: Mapping[str, McpHttpApp]) -> None:
+        """`mcp_apps` by their paths."""
+        self._app, self._tool_calls, self._mcp_apps = app, tool_calls, mcp_apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+        elif (name := self._tool_calls.find_name(scope["path"])) is not None:
+            scope["endpoint"], scope["path_params"] = self._tool_calls, {"name": name}  # for traces
+            await self._tool_calls(scope, receive, send)
+        elif (mcp_app := self._mcp_apps.get(scope["path"])) is not None:
+            scope["endpoint"], scope["path_params"] = mcp_app, {}
+            try:
+                rest = await mcp_app.answer_directly(scope, receive, send)
+            except Problem as problem:  # the body is too long
+                await problem.to_response()(scope, receive, send)
+                return
+            if rest is not None:
+                await self._app(scope, rest, send)
+        else:
+            await self._app(scope, receive, send)

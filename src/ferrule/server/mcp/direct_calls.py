@@ -1,0 +1,226 @@
+"""Answers `tools/call` over HTTP without the SDK, which takes many times as long.
+
+Only plain requests are answered here. A request that wants progress, or whose headers or body are unusual, is left to
+the SDK, which also says what is wrong with it, and does everything else. The answer is one JSON document, or a stream
+of events if something has to be sent before it: a question or a log message of the tool, or a sign of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from ferrule.core.content import LONG_NUMBER
+from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, FIRST_MODERN_VERSION, LOG_LEVEL_KEY
+from ferrule.server.access import Client
+from ferrule.server.mcp.direct_answer import DirectAnswer
+from ferrule.server.mcp.direct_requests import NewerRequest, OlderRequest
+from ferrule.server.mcp.sessions import Session, Sessions
+from ferrule.server.messages import encode_answer, read_body, replay_body
+
+if TYPE_CHECKING:
+    from ferrule.server.mcp.server import McpServer
+
+MAX_BODY_SIZE: Final = 1_000_000
+"""Bytes; a longer request is left to the SDK."""
+REQUEST_CANCELLED: Final = -32800
+"""The error of a request that its client has cancelled, as the SDK answers it."""
+_NEWER_VERSION: Final = FIRST_MODERN_VERSION.encode()
+_PLAIN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
+_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+
+
+class DirectCalls:
+    """Answers plain calls of the tools of an `McpServer`."""
+
+    def __init__(self, mcp_server: McpServer, sessions: Sessions, server_info: Mapping[str, Any]) -> None:
+        self._mcp_server, self._sessions = mcp_server, sessions
+        self._stamp = {"io.modelcontextprotocol/serverInfo": dict(server_info)}
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """Answer a plain call; None when that is done, else from where the SDK is to read the request."""
+        headers, client = dict(scope["headers"]), scope["state"]["client"]
+        if not _is_candidate(scope, headers) or not client.may("call"):
+            return receive
+        session = None
+        if headers.get(b"mcp-protocol-version") != _NEWER_VERSION:
+            session = self._sessions.find(headers, client)
+            if session is None:
+                return receive
+        elif headers.get(b"mcp-method") != b"tools/call":
+            return receive
+        body = await read_body(receive)
+        if session is None:
+            message = _read_newer_call(body, headers)
+            is_answered = message is not None and await self._answer_newer(message, client, scope, receive, send)
+        else:
+            is_answered = await self._answer_older(body, session, scope, receive, send)
+        return None if is_answered else replay_body(body, receive)
+
+    async def _answer_newer(
+        self, message: dict[str, Any], client: Client, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
+        params, principal = message["params"], self._mcp_server.restrict(client.principal)
+        if not self._mcp_server.is_plain(params["name"], principal):
+            return False
+        request = NewerRequest(principal, params["_meta"], scope, client)
+        answer = DirectAnswer(send)
+        with _continued_trace(params["_meta"]):
+            call = self._mcp_server.call(request, params["name"], params.get("arguments"))
+            outcome = await answer.wait_for(call, receive)
+        if outcome is not None:
+            status, content = self._describe_newer(outcome)
+            await answer.finish(status, encode_answer({"jsonrpc": "2.0", "id": message["id"], **content}))
+        return True
+
+    def _describe_newer(self, outcome: Any) -> tuple[int, dict[str, Any]]:
+        """The status and the content of a response."""
+        if isinstance(outcome, Exception):
+            from mcp.server.runner import modern_error_data
+            from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+
+            data = modern_error_data(outcome)
+            return ERROR_CODE_HTTP_STATUS.get(data.code, 200), {"error": _dump(data)}
+        result = _dump(outcome)
+        result["_meta"] = {**result.get("_meta", {}), **self._stamp}
+        result.setdefault("resultType", "complete")
+        return 200, {"result": result}
+
+    # Sessions of the older protocol
+
+    async def _answer_older(self, body: bytes, session: Session, scope: Scope, receive: Receive, send: Send) -> bool:
+        message = _parse(body)
+        if message is None:
+            return False
+        if "method" not in message or message["method"] == "notifications/cancelled":
+            is_ours = session.take_reply(message) if "method" not in message else session.cancel(message)
+            if is_ours:
+                await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+                await send({"type": "http.response.body", "body": b""})
+            return is_ours
+        if not _is_plain_call(message) or message["id"] in session.running:
+            return False
+        await self._answer_call(message, session, scope, receive, send)
+        return True
+
+    async def _answer_call(
+        self, message: dict[str, Any], session: Session, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        params, client, answer = message["params"], scope["state"]["client"], DirectAnswer(send)
+        meta = params.get("_meta") or {}
+        request = OlderRequest(
+            self._mcp_server.restrict(client.principal), meta, scope, client, session=session, answer=answer
+        )
+        session.running[message["id"]] = answer
+        try:
+            with _continued_trace(meta):
+                call = self._mcp_server.call(request, params["name"], params.get("arguments"))
+                outcome = await answer.wait_for(call, receive)
+        finally:
+            del session.running[message["id"]]
+        if outcome is not None:
+            content = _describe_older(outcome, session.version)
+            await answer.finish(200, encode_answer({"jsonrpc": "2.0", "id": message["id"], **content}))
+
+
+def _describe_older(outcome: Any, version: str) -> dict[str, Any]:
+    if isinstance(outcome, asyncio.CancelledError):
+        return {"error": {"code": REQUEST_CANCELLED, "message": "Request cancelled"}}
+    if isinstance(outcome, Exception):
+        from mcp.server.runner import modern_error_data
+
+        return {"error": _dump(modern_error_data(outcome))}
+    if isinstance(outcome, dict):
+        return {"result": outcome}
+    from mcp_types.methods import serialize_server_result
+
+    return {"result": serialize_server_result("tools/call", version, _dump(outcome))}  # a server's, perhaps newer
+
+
+def _dump(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    described: dict[str, Any] = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return described
+
+
+class _continued_trace:
+    """Makes what is done in a block part of the trace that the client names, as the SDK does for its requests."""
+
+    def __init__(self, meta: Mapping[str, Any]) -> None:
+        self._carrier = meta if isinstance(meta.get("traceparent"), str) else None
+        self._detach: Callable[[], object] | None = None
+
+    def __enter__(self) -> None:
+        if self._carrier is not None:
+            from opentelemetry import context, propagate
+
+            names = ("traceparent", "tracestate")
+            carrier = {name: self._carrier[name] for name in names if isinstance(self._carrier.get(name), str)}
+            token = context.attach(propagate.extract(carrier))
+            self._detach = lambda: context.detach(token)
+
+    def __exit__(self, *error: object) -> None:
+        if self._detach is not None:
+            self._detach()
+
+
+def _is_candidate(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the headers are those of a plain request."""
+    accept = headers.get(b"accept", b"")
+    return (
+        scope["method"] == "POST"
+        and b"content-length" in headers
+        and len(headers[b"content-length"]) < len(str(MAX_BODY_SIZE))
+        and b"application/json" in accept
+        and b"text/event-stream" in accept
+        and len(headers) == len(scope["headers"])  # none is there twice
+    )
+
+
+def _parse(body: bytes) -> dict[str, Any] | None:
+    if LONG_NUMBER.search(body):
+        return None
+    with suppress(orjson.JSONDecodeError):
+        message = orjson.loads(body)
+        return message if isinstance(message, dict) else None
+    return None
+
+
+def _is_plain_call(message: dict[str, Any]) -> bool:
+    """Whether a message is a call whose client wants no progress."""
+    params = message.get("params")
+    if message.get("method") != "tools/call" or not isinstance(params, dict):
+        return False
+    meta = params.get("_meta", {})
+    return (
+        message.keys() == {"jsonrpc", "id", "method", "params"}
+        and message["jsonrpc"] == "2.0"
+        and type(message["id"]) in (int, str)
+        and params.keys() <= _PLAIN_PARAMS
+        and isinstance(params.get("name"), str)
+        and isinstance(params.get("arguments", {}), dict)
+        and isinstance(meta, dict)
+        and "progressToken" not in meta
+    )
+
+
+def _read_newer_call(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, Any] | None:
+    """A plain call of the newer protocol; None for anything that the SDK should look at."""
+    message = _parse(body)
+    if message is None or not _is_plain_call(message):
+        return None
+    params = message["params"]
+    meta = params.get("_meta", {})
+    is_consistent = (
+        isinstance(meta.get(CAPABILITIES_KEY), dict)
+        and LOG_LEVEL_KEY not in meta
+        and meta.get(_VERSION_KEY) == FIRST_MODERN_VERSION
+        and headers.get(b"mcp-name", b"").decode("latin-1") == params["name"]
+    )
+    return message if is_consistent else None

@@ -1,0 +1,139 @@
+"""Sessions of the older protocol, as far as their requests are answered without the SDK, which opens and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from ferrule.server.mcp.calls import LOG_LEVEL_STATE, client_reply_type
+
+if TYPE_CHECKING:
+    from ferrule.server.access import Client
+    from ferrule.server.mcp.direct_answer import DirectAnswer
+
+VERSIONS: Final = frozenset({"2025-06-18", "2025-11-25"})
+"""Those in which results have the form that they have now."""
+RENEWAL_INTERVAL: Final = 60.0
+"""Seconds after which a request goes to the SDK again, which ends sessions of which it hears nothing for long."""
+
+
+class Session:
+    """One session: what its requests share."""
+
+    def __init__(self, connection: Any, owner: Client) -> None:
+        """`connection` is the SDK's; only requests of the `owner` belong to the session."""
+        self.connection, self.owner = connection, owner
+        self.running: dict[int | str, DirectAnswer] = {}
+        """The requests that are being answered, by their ids."""
+        self._questions: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
+        self.renewed_at = time.monotonic()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has ended the handshake: from then on its version and capabilities are known."""
+        return bool(self.connection.initialized.is_set())
+
+    @cached_property
+    def version(self) -> str:
+        version: str = self.connection.protocol_version
+        return version
+
+    @cached_property
+    def capabilities(self) -> Mapping[str, Any]:
+        declared = self.connection.client_capabilities
+        return {} if declared is None else _dump(declared)
+
+    @property
+    def log_level(self) -> str | None:
+        level = self.connection.state.get(LOG_LEVEL_STATE)
+        return level if isinstance(level, str) else None
+
+    async def ask(self, answer: DirectAnswer, request: Any) -> Any:
+        """Ask the client on the stream of a response; its reply comes with another request."""
+        key = f"ferrule-{uuid4().hex}"
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._questions[key] = (request, future)
+        try:
+            params = None if request.params is None else _dump(request.params)
+            message = {"jsonrpc": "2.0", "id": key, "method": request.method}
+            await answer.send_message(message if params is None else {**message, "params": params})
+            return await future
+        finally:
+            del self._questions[key]
+
+    def take_reply(self, message: Mapping[str, Any]) -> bool:
+        """Give a reply of the client to who asked; False if nobody here did."""
+        key = message.get("id")
+        if not isinstance(key, str) or key not in self._questions:
+            return False
+        request, future = self._questions[key]
+        if not future.done():
+            _settle(future, request, message)
+        return True
+
+    def cancel(self, message: Mapping[str, Any]) -> bool:
+        """End a request that the client has cancelled; False if it is not answered here."""
+        params = message.get("params")
+        key = params.get("requestId") if isinstance(params, dict) else None
+        return type(key) in (int, str) and key in self.running and self.running[key].cancel()
+
+
+class Sessions:
+    """The open sessions, by their ids as the SDK knows them."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, Session] = {}
+
+    def add(self, connection: Any, owner: Client) -> None:
+        """A session that the SDK has opened; it is removed with the connection."""
+        if connection.session_id is None:
+            return
+        key = connection.session_id.encode()
+        self._sessions[key] = Session(connection, owner)
+        connection.exit_stack.callback(self._sessions.pop, key, None)
+
+    def find(self, headers: Mapping[bytes, bytes], client: Client) -> Session | None:
+        """The session of a request; None if the SDK is to look at it."""
+        session = self._sessions.get(headers.get(b"mcp-session-id", b""))
+        if session is None or session.owner.identity != client.identity or not session.is_open:
+            return None
+        if session.version not in VERSIONS or headers.get(b"mcp-protocol-version") != session.version.encode():
+            return None
+        now = time.monotonic()
+        if now - session.renewed_at >= RENEWAL_INTERVAL:
+            session.renewed_at = now
+            return None
+        return session
+
+    def end(self, headers: Mapping[bytes, bytes], client: Client) -> None:
+        """The client ends a session: from now on the SDK says that there is none."""
+        key = headers.get(b"mcp-session-id", b"")
+        session = self._sessions.get(key)
+        if session is not None and session.owner.identity == client.identity:
+            del self._sessions[key]
+
+
+def _settle(future: asyncio.Future[Any], request: Any, message: Mapping[str, Any]) -> None:
+    from mcp.shared.exceptions import MCPError
+    from mcp.types import INVALID_PARAMS
+    from pydantic import ValidationError
+
+    error = message.get("error")
+    if isinstance(error, dict):
+        code, text = error.get("code"), error.get("message")
+        code = code if isinstance(code, int) else INVALID_PARAMS
+        future.set_exception(MCPError(code=code, message=str(text or ""), data=error.get("data")))
+        return
+    try:
+        future.set_result(client_reply_type(request).model_validate(message.get("result"), by_name=False))
+    except ValidationError:
+        future.set_exception(MCPError(code=INVALID_PARAMS, message="The client's reply is not valid."))
+
+
+def _dump(value: Any) -> dict[str, Any]:
+    described: dict[str, Any] = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return described

@@ -1,0 +1,276 @@
+"""Calls over HTTP that are answered without the SDK: the SDK's own client and plain requests, in both eras."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+import uvicorn
+from mcp import Client
+from mcp.types import ElicitResult
+
+from ferrule import Policy, ToolEngine, UnifiedToolLibrary, tool
+from ferrule.agent.control_tools import conversation_tools
+from ferrule.core.call import report_progress
+from ferrule.policy.policy import Rule
+from ferrule.server.app import create_app
+from ferrule.server.mcp import ask_client, sessions
+from ferrule.server.protocol import LimitedHttpProtocol
+from ferrule.server.tokens import Tokens
+from tests.server.serving import MCP_HEADERS, MCP_META
+from tests.waiting import until
+
+OLDER = "2025-11-25"
+HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+@tool(read_only=True)
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    report_progress(0.5, "half")
+    return a + b
+
+
+@tool(destructive=True)
+async def delete(path: str) -> str:
+    """Delete a file."""
+    return f"deleted {path}"
+
+
+class SlowTool:
+    """A tool that waits, and says whether it was ended."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
+
+    def make(self) -> Any:
+        @tool
+        async def sleep() -> str:
+            """Sleep."""
+            self.begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.set()
+            return "slept"
+
+        return sleep
+
+
+@asynccontextmanager
+async def serving(*things: Any, policy: Policy | None = None) -> AsyncIterator[tuple[str, UnifiedToolLibrary]]:
+    """The address of a server in this process, and its library."""
+    engine = ToolEngine(on_elicit=ask_client)
+    library = UnifiedToolLibrary(engine=engine)
+    app = create_app(
+        library, is_open=True, policy=policy, virtual_servers={"asking": ["ask_user"], "deleting": ["delete"]}
+    )
+    config = uvicorn.Config(app, port=0, http=LimitedHttpProtocol, log_level="error", access_log=False)
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started)
+        library.register(*things, *conversation_tools(engine.store, engine.on_elicit))
+        host, port = server.servers[0].sockets[0].getsockname()
+        yield f"http://{host}:{port}", library
+    finally:
+        server.should_exit = True
+        await task
+
+
+def make_call(name: str, arguments: Any, number: int = 2) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+
+
+async def open_session(http: httpx.AsyncClient, path: str = "/mcp") -> dict[str, str]:
+    """The headers of the requests of a new session of the older protocol."""
+    info = {"name": "test", "version": "1"}
+    params = {"protocolVersion": OLDER, "capabilities": {"elicitation": {}}, "clientInfo": info}
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    opened = await http.post(path, json=body, headers=HEADERS)
+    headers = {**HEADERS, "mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": OLDER}
+    body = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert (await http.post(path, json=body, headers=headers)).status_code == 202
+    while True:  # the SDK takes the notification after it has answered it; until then it answers calls, with streams
+        response = await http.post(path, json=make_call("no_such_tool", {}), headers=headers)
+        if response.headers["content-type"] == "application/json":
+            return headers
+
+
+async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
+    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url) as http:
+        newer = make_call("add", {"a": 1, "b": 2})
+        newer["params"]["_meta"] = MCP_META
+        names = {"mcp-method": "tools/call", "mcp-name": "add"}
+        answers = [await http.post("/mcp", json=newer, headers={**MCP_HEADERS, **names})]
+        answers.append(
+            await http.post("/mcp", json=make_call("add", {"a": 1, "b": 2}), headers=await open_session(http))
+        )
+        for answer in answers:
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.json()["id"] == 2 and answer.json()["result"]["structuredContent"] == {"result": 3}
+        assert "resultType" not in answers[1].json()["result"]
+        records = await library.engine.query_call_records(tool_name="add")
+        assert [record.status for record in records] == ["success", "success"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_the_client_of_the_sdk_gets_results_errors_and_progress(mode: str):
+    reported: list[Any] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        reported.append((progress, message))
+
+    async with serving(add) as (url, _), Client(f"{url}/mcp", mode=mode) as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {"result": 3}
+        wrong = await client.call_tool("add", {"a": "x", "b": 2})
+        assert wrong.is_error and "Invalid arguments" in str(wrong.content[0])
+        assert (await client.call_tool("no_such_tool", {})).is_error
+        with_progress = await client.call_tool("add", {"a": 2, "b": 2}, progress_callback=note)
+        assert with_progress.structured_content == {"result": 4} and reported == [(0.5, "half")]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_tool_asks_the_user_of_the_client(mode: str):
+    async def say(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"answer": "blue"})
+
+    asked: list[str] = []
+    async with serving() as (url, _), Client(f"{url}/mcp/asking", mode=mode, elicitation_callback=say) as client:
+        done = await client.call_tool("ask_user", {"question": "Which colour?"})
+        assert asked == ["Which colour?"] and done.structured_content == {"answer": "blue"}
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_the_user_of_the_client_approves_exactly_the_call_that_is_shown(mode: str, is_allowed: bool):
+    async def say(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"allow": is_allowed})
+
+    asked: list[str] = []
+    policy = Policy(rules=[Rule(verdict="ask", tool="delete")])
+    async with (
+        serving(delete, policy=policy) as (url, library),
+        Client(f"{url}/mcp/deleting", mode=mode, elicitation_callback=say) as client,
+    ):
+        done = await client.call_tool("delete", {"path": "a.tmp"})
+        assert done.is_error is not is_allowed and '"path":"a.tmp"' in asked[0].replace(" ", "")
+        await client.call_tool("delete", {"path": "b.tmp"})
+        assert len(asked) == 2  # an approval is for one call
+        approvals = await library.engine.approvals.list_requests()
+        assert {each.state for each in approvals} == {"used" if is_allowed else "refused"}
+
+
+async def test_questions_and_replies_of_a_session_are_plain_messages():
+    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        path, headers = "/mcp/asking", await open_session(http, "/mcp/asking")
+        body = make_call("ask_user", {"question": "Why?"}, 7)
+        async with http.stream("POST", path, json=body, headers=headers) as stream:
+            assert stream.headers["content-type"] == "text/event-stream"
+            lines = stream.aiter_lines()
+            question = await _next_message(lines)
+            assert question["method"] == "elicitation/create" and question["params"]["message"] == "Why?"
+            unknown = {"jsonrpc": "2.0", "id": "not-asked", "result": {}}
+            assert (await http.post(path, json=unknown, headers=headers)).status_code == 202  # as the SDK says
+            reply = {"jsonrpc": "2.0", "id": question["id"]}
+            result = {"action": "accept", "content": {"answer": "Because."}}
+            accepted = await http.post(path, json={**reply, "result": result}, headers=headers)
+            assert accepted.status_code == 202 and not accepted.content
+            answer = await _next_message(lines)
+            assert answer["id"] == 7 and answer["result"]["structuredContent"] == {"answer": "Because."}
+
+
+@pytest.mark.parametrize("reply", [{"error": {"code": -1, "message": "no"}}, {"result": {"action": "dance"}}])
+async def test_a_reply_that_is_an_error_or_not_valid_is_told_to_the_model(reply: dict[str, Any]):
+    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        headers = await open_session(http, "/mcp/asking")
+        body = make_call("ask_user", {"question": "Why?"}, 7)
+        async with http.stream("POST", "/mcp/asking", json=body, headers=headers) as stream:
+            lines = stream.aiter_lines()
+            question = await _next_message(lines)
+            message = {"jsonrpc": "2.0", "id": question["id"], **reply}
+            assert (await http.post("/mcp/asking", json=message, headers=headers)).status_code == 202
+            assert (await _next_message(lines))["result"]["isError"]
+
+
+async def test_a_call_of_a_session_is_cancelled_by_a_notification():
+    slow = SlowTool()
+    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        headers = await open_session(http)
+        calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
+        await asyncio.wait_for(slow.begun.wait(), 30)
+        body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
+        await asyncio.wait_for(slow.ended.wait(), 30)
+        assert (await calling).json()["error"]["code"] == -32800
+
+
+@pytest.mark.parametrize("era", ["older", "newer"])
+async def test_a_client_that_goes_away_ends_its_call(era: str):
+    slow = SlowTool()
+    async with serving(slow.make()) as (url, _):
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            body, headers = make_call("sleep", {}), {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "sleep"}
+            if era == "older":
+                headers = await open_session(http)
+            else:
+                body["params"]["_meta"] = MCP_META
+            calling = asyncio.create_task(http.post("/mcp", json=body, headers=headers))
+            await asyncio.wait_for(slow.begun.wait(), 30)
+            calling.cancel()
+            await asyncio.wait({calling})
+        await asyncio.wait_for(slow.ended.wait(), 30)
+
+
+async def test_a_session_is_used_by_its_token_alone_and_until_it_ends():
+    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        tokens = Tokens(library.engine.store)
+        (_, mine), (_, other) = [await tokens.create(name, roles=["caller"]) for name in ("mine", "other")]
+        http.headers["authorization"] = f"Bearer {mine}"
+        headers, body = await open_session(http), make_call("add", {"a": 1, "b": 2})
+        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 200
+        theirs = {**headers, "authorization": f"Bearer {other}"}
+        assert (await http.post("/mcp", json=body, headers=theirs)).status_code == 404
+        assert (await http.delete("/mcp", headers=theirs)).status_code == 404
+        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 200
+        assert (await http.delete("/mcp", headers=headers)).status_code == 200
+        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 404
+
+
+async def test_the_sdk_hears_of_a_session_that_is_in_use(monkeypatch: pytest.MonkeyPatch):
+    async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        headers, body = await open_session(http), make_call("add", {"a": 1, "b": 2})
+        monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+        renewed = await http.post("/mcp", json=body, headers=headers)
+        assert renewed.headers["content-type"].startswith("text/event-stream") and '"result":3' in renewed.text
+        monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 60.0)
+        direct = await http.post("/mcp", json=body, headers=headers)
+        assert direct.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"jsonrpc": "1.0"}, {"params": []}, {"params": {"name": 3}}, {"method": "tools/none"}],
+)
+async def test_an_unusual_request_of_a_session_is_answered_by_the_sdk(change: dict[str, Any]):
+    async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        body = {**make_call("add", {"a": 1, "b": 2}), **change}
+        response = await http.post("/mcp", json=body, headers=await open_session(http))
+        assert '"error"' in response.text and '"result"' not in response.text
+
+
+async def _next_message(lines: AsyncIterator[str]) -> dict[str, Any]:
+    async for line in lines:
+        if line.startswith("data: "):
+            message: dict[str, Any] = json.loads(line.removeprefix("data: "))
+            return message
+    raise AssertionError("the stream has ended")
