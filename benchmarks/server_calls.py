@@ -91,13 +91,13 @@ def make_plain_call(server: MeasuredServer) -> Variant:
     return Variant(server=server, requests=[request] * CONNECTIONS)
 
 
-def make_newer_call(server: MeasuredServer) -> Variant:
+def make_newer_call(server: MeasuredServer, tool: str = "add") -> Variant:
     """`tools/call` of the newer protocol, which has no sessions."""
     prefix = "io.modelcontextprotocol/"
     info = {"name": "bench", "version": "1"}
     meta = {f"{prefix}protocolVersion": NEWER, f"{prefix}clientInfo": info, f"{prefix}clientCapabilities": {}}
-    params = {"name": "add", "arguments": ARGUMENTS, "_meta": meta}
-    headers = {"Mcp-Protocol-Version": NEWER, "Mcp-Method": "tools/call", "Mcp-Name": "add"}
+    params = {"name": tool, "arguments": ARGUMENTS, "_meta": meta}
+    headers = {"Mcp-Protocol-Version": NEWER, "Mcp-Method": "tools/call", "Mcp-Name": tool}
     return make_mcp_calls(server, params, headers)
 
 

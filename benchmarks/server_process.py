@@ -39,17 +39,24 @@ class MeasuredServer:
         return f"http://127.0.0.1:{self.port}"
 
     def processor_seconds(self) -> float:
-        """Of all its threads; the file `stat` would say it in steps of 10 ms only."""
-        nanoseconds = 0
-        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
-            with suppress(OSError):  # the thread has just ended
-                nanoseconds += int((thread / "schedstat").read_text().split()[0])
-        return nanoseconds / 1e9
+        return processor_seconds(self.process.pid)
 
     def memory(self) -> int:
         """Bytes in memory."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def processor_seconds(pid: int, *, with_children: bool = False) -> float:
+    """Of all threads of a process; the file `stat` would say it in steps of 10 ms only."""
+    total = 0.0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # the thread has just ended
+            total += int((thread / "schedstat").read_text().split()[0]) / 1e9
+            if with_children:
+                children = (thread / "children").read_text().split()
+                total += sum(processor_seconds(int(child), with_children=True) for child in children)
+    return total
 
 
 @contextmanager
