@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,15 +112,19 @@ class Project:
         return str(json.loads(created.stdout)["token"])
 
     @contextmanager
-    def serve(self, *options: str, port: int | None = None) -> Iterator["RunningServer"]:
+    def serve(
+        self, *options: str, port: int | None = None, trusted: ssl.SSLContext | None = None
+    ) -> Iterator["RunningServer"]:
+        """`trusted` says which certificates a server with HTTPS may have."""
         port = free_port() if port is None else port
+        scheme = "http" if trusted is None else "https"
         command = [sys.executable, "-m", "ferrule", "--config", str(self.folder / "ferrule.toml")]
         command += ["serve", "--port", str(port), *options]
         log_path = self.folder / f"server-{port}.log"
         environment = {**os.environ, **self.environment}
         with log_path.open("w") as log:
             process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=environment)
-        server = RunningServer(f"http://127.0.0.1:{port}", process, log_path)
+        server = RunningServer(f"{scheme}://127.0.0.1:{port}", process, log_path, trusted)
         try:
             until_sync(server.is_ready, seconds=120)
             yield server
@@ -134,8 +139,10 @@ class Project:
 class RunningServer:
     """The process of a server."""
 
-    def __init__(self, url: str, process: subprocess.Popen[bytes], log_path: Path) -> None:
-        self.url, self.process, self._log_path = url, process, log_path
+    def __init__(
+        self, url: str, process: subprocess.Popen[bytes], log_path: Path, trusted: ssl.SSLContext | None = None
+    ) -> None:
+        self.url, self.process, self._log_path, self._trusted = url, process, log_path, trusted
 
     @property
     def log(self) -> str:
@@ -144,12 +151,13 @@ class RunningServer:
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=10).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=10, verify=self._trusted or True).status_code == 200
         except httpx.TransportError:
             return False
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
         headers = {**({} if token is None else {"Authorization": f"Bearer {token}"}), **options.pop("headers", {})}
+        options.setdefault("verify", self._trusted or True)
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
 
 
