@@ -63,7 +63,9 @@ bench: setup ## measure Ferrule, and other libraries for comparison, in less tha
 	@$(BIN)/python benchmarks/run.py $(if $(ARGS),$(ARGS),--summary docs/benchmarks.json)
 
 bench-long: bench ## the same, and the server under load, a cluster, and batches with killed workers
-	@$(BIN)/python -m benchmarks.server_load
+	@$(BIN)/python -m benchmarks.server_calls
+	@$(BIN)/python -m benchmarks.server_gateway
+	@$(BIN)/python -m benchmarks.server_load --calls 300000
 	@$(BIN)/python -m benchmarks.cluster
 	@$(BIN)/python -m benchmarks.batch_scale --folder bench-results/batch
 

@@ -11,7 +11,6 @@ import base64
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,6 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import orjson
 
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ExecutionFailed
 
 
@@ -163,7 +163,7 @@ def is_nested_deeper(value: Any, max_depth: int) -> bool:
     return False
 
 
-LONG_NUMBER = re.compile(rb"\d{19}")
+LONG_NUMBER = lazy_pattern(rb"\d{19}")
 """Finds JSON that may have an integer of more than 64 bits, which orjson reads as a float: not the same number."""
 _UNSORTED = orjson.OPT_NON_STR_KEYS
 _SORTED = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS

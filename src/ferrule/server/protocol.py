@@ -22,15 +22,15 @@ class JoiningTransport:
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
-        self._held = b""
+        self._head = b""
         self._flushing: asyncio.Handle | None = None
 
     def write(self, data: bytes) -> None:
         if self._flushing is not None:
             self._flushing.cancel()
-            self._flushing, data, self._held = None, self._held + data, b""
+            self._flushing, data, self._head = None, self._head + data, b""
         elif data.startswith(b"HTTP/1.1 "):
-            self._held, self._flushing = data, self._loop.call_soon(self._flush)
+            self._head, self._flushing = data, self._loop.call_soon(self._flush)
             return
         self._transport.write(data)
 
@@ -44,7 +44,7 @@ class JoiningTransport:
     def _flush(self) -> None:
         if self._flushing is not None:
             self._flushing.cancel()
-            data, self._flushing, self._held = self._held, None, b""
+            data, self._flushing, self._head = self._head, None, b""
             self._transport.write(data)
 
 

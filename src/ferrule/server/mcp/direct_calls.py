@@ -20,7 +20,7 @@ from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, FIRST_MODERN_VERSION, LOG_
 from ferrule.server.access import Client
 from ferrule.server.mcp.direct_answer import DirectAnswer
 from ferrule.server.mcp.direct_requests import NewerRequest, OlderRequest
-from ferrule.server.mcp.sessions import Session, Sessions
+from ferrule.server.mcp.sessions import McpSession, McpSessions
 from ferrule.server.messages import encode_answer, read_body, replay_body
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 class DirectCalls:
     """Answers plain calls of the tools of an `McpServer`."""
 
-    def __init__(self, mcp_server: McpServer, sessions: Sessions, server_info: Mapping[str, Any]) -> None:
+    def __init__(self, mcp_server: McpServer, sessions: McpSessions, server_info: Mapping[str, Any]) -> None:
         self._mcp_server, self._sessions = mcp_server, sessions
         self._stamp = {"io.modelcontextprotocol/serverInfo": dict(server_info)}
 
@@ -70,7 +70,7 @@ class DirectCalls:
             return False
         request = NewerRequest(principal, params["_meta"], scope, client)
         answer = DirectAnswer(send)
-        with _continued_trace(params["_meta"]):
+        with _TraceContinuation(params["_meta"]):
             call = self._mcp_server.call(request, params["name"], params.get("arguments"))
             outcome = await answer.wait_for(call, receive)
         if outcome is not None:
@@ -93,7 +93,7 @@ class DirectCalls:
 
     # Sessions of the older protocol
 
-    async def _answer_older(self, body: bytes, session: Session, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _answer_older(self, body: bytes, session: McpSession, scope: Scope, receive: Receive, send: Send) -> bool:
         message = _parse(body)
         if message is None:
             return False
@@ -109,7 +109,7 @@ class DirectCalls:
         return True
 
     async def _answer_call(
-        self, message: dict[str, Any], session: Session, scope: Scope, receive: Receive, send: Send
+        self, message: dict[str, Any], session: McpSession, scope: Scope, receive: Receive, send: Send
     ) -> None:
         params, client, answer = message["params"], scope["state"]["client"], DirectAnswer(send)
         meta = params.get("_meta") or {}
@@ -118,7 +118,7 @@ class DirectCalls:
         )
         session.running[message["id"]] = answer
         try:
-            with _continued_trace(meta):
+            with _TraceContinuation(meta):
                 call = self._mcp_server.call(request, params["name"], params.get("arguments"))
                 outcome = await answer.wait_for(call, receive)
         finally:
@@ -149,7 +149,7 @@ def _dump(value: Any) -> dict[str, Any]:
     return described
 
 
-class _continued_trace:
+class _TraceContinuation:
     """Makes what is done in a block part of the trace that the client names, as the SDK does for its requests."""
 
     def __init__(self, meta: Mapping[str, Any]) -> None:

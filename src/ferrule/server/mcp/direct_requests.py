@@ -14,7 +14,7 @@ from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, LOG_LEVEL_KEY, is_logged
 from ferrule.server.access import Client
 from ferrule.server.mcp.calls import IncomingRequest, decode_headers
 from ferrule.server.mcp.direct_answer import DirectAnswer
-from ferrule.server.mcp.sessions import Session
+from ferrule.server.mcp.sessions import McpSession
 
 
 class DirectRequest(IncomingRequest):
@@ -64,7 +64,7 @@ class OlderRequest(DirectRequest):
         scope: Scope,
         client: Client,
         *,
-        session: Session,
+        session: McpSession,
         answer: DirectAnswer,
     ) -> None:
         super().__init__(principal, meta, scope, client)

@@ -30,7 +30,7 @@ from ferrule.server.mcp.content import make_mcp_result
 from ferrule.server.mcp.names import ToolNames
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, wait_for_servers
 from ferrule.server.mcp.server_requests import ServerRequests, unwrap_answer
-from ferrule.server.mcp.sessions import Sessions
+from ferrule.server.mcp.sessions import McpSessions
 from ferrule.server.mcp.stdio import MAX_MESSAGE_SIZE, serve_on_stdio
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class McpServer:
         self._resources_and_prompts = ResourcesAndPrompts(library, policy, has_plain_names=plain_names)
         self._requests = ServerRequests(library, policy)
         self._changes = ChangeNotifications()
-        self.sessions = Sessions()
+        self.sessions = McpSessions()
         self._approvals = ApprovalQuestions(library.engine.approvals)
         library.engine.mcp.relays = True
         library.engine.mcp.change_listeners.append(self._changes.report)

@@ -21,7 +21,7 @@ RENEWAL_INTERVAL: Final = 60.0
 """Seconds after which a request goes to the SDK again, which ends sessions of which it hears nothing for long."""
 
 
-class Session:
+class McpSession:
     """One session: what its requests share."""
 
     def __init__(self, connection: Any, owner: Client) -> None:
@@ -82,21 +82,21 @@ class Session:
         return type(key) in (int, str) and key in self.running and self.running[key].cancel()
 
 
-class Sessions:
+class McpSessions:
     """The open sessions, by their ids as the SDK knows them."""
 
     def __init__(self) -> None:
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, McpSession] = {}
 
     def add(self, connection: Any, owner: Client) -> None:
         """A session that the SDK has opened; it is removed with the connection."""
         if connection.session_id is None:
             return
         key = connection.session_id.encode()
-        self._sessions[key] = Session(connection, owner)
+        self._sessions[key] = McpSession(connection, owner)
         connection.exit_stack.callback(self._sessions.pop, key, None)
 
-    def find(self, headers: Mapping[bytes, bytes], client: Client) -> Session | None:
+    def find(self, headers: Mapping[bytes, bytes], client: Client) -> McpSession | None:
         """The session of a request; None if the SDK is to look at it."""
         session = self._sessions.get(headers.get(b"mcp-session-id", b""))
         if session is None or session.owner.identity != client.identity or not session.is_open:
