@@ -261,7 +261,8 @@ async def test_a_call_inside_another_is_named_as_the_first_to_make_and_not_shown
     answer = await Agent(library, model, tools=["calculator", "write_file"]).run(QUESTION)
     assert answer.is_finished and not answer.steps[0].is_success and len(library.executed) == 1
     shown = contents(model, 1)
-    assert "|| " not in str(shown) and "First call calculator alone; then call write_file" in shown[-1][1]
+    assert shown[1] == ("assistant", '```json\n{"name": "write_file", "arguments": {}}\n```')
+    assert "First call calculator alone; then call write_file" in shown[-1][1]
 
 
 async def test_a_model_that_repeats_a_call_that_cannot_be_read_is_stopped(library):

@@ -272,7 +272,7 @@ class TurnExecutor:
         self._insistent_calls += (name, error) in self._unreadable_calls
         self._unreadable_calls.add((name, error))
         if source:  # a model that sees its text again writes it again
-            run.call_sources[resolved.call.id] = texts.unreadable_call.format(tool=name)
+            run.call_sources[resolved.call.id] = f'```json\n{{"name": "{name}", "arguments": {{}}}}\n```'
         self._record_answer(resolved, error, error_type=VALIDATION_ERROR)
 
     def _find_last_result(self, resolved: ResolvedCall) -> str | None:

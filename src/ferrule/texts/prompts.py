@@ -67,7 +67,6 @@ class PromptTexts:
     made_up: str
     copied_example: str
     nested_call: str
-    unreadable_call: str
     answer_now: str
 
 
@@ -166,7 +165,6 @@ REASONING: why, based on what has happened""",
     "if it is right, make the call again.",
     copied_example="Not done: {name} is the example of the description. Use the values of the task and of the results.",
     nested_call="Not done: no call may be inside another. First call {other} alone; then call {tool} with its result.",
-    unreadable_call="(a call of {tool} that is not valid JSON)",
     answer_now="Answer the question from these results.",
 )
 
@@ -242,7 +240,6 @@ REASONING: 根据已发生的情况说明理由""",
     made_up="未执行：{name} 的值既不在任务中，也不在结果中。请先查明（{tools}）；如果无误，请再次调用。",
     copied_example="未执行：{name} 只是说明中的例子。请使用任务和结果中的值。",
     nested_call="未执行：调用中不能再有调用。请先单独调用 {other}，再用它的结果调用 {tool}。",
-    unreadable_call="（一次 {tool} 调用，不是有效的 JSON）",
     answer_now="请根据这些结果回答问题。",
 )
 
