@@ -261,8 +261,8 @@ async def test_a_call_inside_another_is_named_as_the_first_to_make_and_not_shown
     answer = await Agent(library, model, tools=["calculator", "write_file"]).run(QUESTION)
     assert answer.is_finished and not answer.steps[0].is_success and len(library.executed) == 1
     shown = contents(model, 1)
-    assert shown[1] == ("assistant", '```json\n{"name": "write_file", "arguments": {}}\n```')
-    assert "First call calculator alone; then call write_file" in shown[-1][1]
+    assert [role for role, _ in shown] == ["user"] and shown[0][1].startswith(f"{QUESTION}\nResult of write_file: Not")
+    assert "First call calculator alone; then call write_file" in shown[0][1]
 
 
 async def test_a_model_that_repeats_a_call_that_cannot_be_read_is_stopped(library):
@@ -274,6 +274,13 @@ async def test_a_model_that_repeats_a_call_that_cannot_be_read_is_stopped(librar
     library.register(write_file)
     model = ScriptedModel([NESTED], loop=True)
     answer = await Agent(library, model, tools=["calculator", "write_file"]).run(QUESTION)
+    assert not answer.is_finished and len(model.requests) == 4 and not model.requests[-1].tools
+
+
+async def test_a_model_that_repeats_a_call_without_its_arguments_is_stopped(library):
+    empty = '```json\n{"name": "calculator", "arguments": {}}\n```'
+    model = ScriptedModel([empty], loop=True)
+    answer = await Agent(library, model, tools=["calculator"]).run(QUESTION)
     assert not answer.is_finished and len(model.requests) == 4 and not model.requests[-1].tools
 
 

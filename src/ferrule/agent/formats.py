@@ -268,10 +268,10 @@ def show_calls_as_written(messages: Sequence[Message], run: Run) -> list[Message
     previous = ""
     for message in messages:
         calls = message.get("tool_calls") or ()
-        source = run.call_sources.get(calls[0]["id"], "") if calls else ""
-        if source:
+        source = run.call_sources.get(calls[0]["id"]) if calls else None
+        if source is not None:
             text_ids |= {call["id"] for call in calls}
-            if source == previous and view[-1]["role"] == "user":
+            if source in ("", previous) and view[-1]["role"] == "user":
                 continue
             message = assistant_message(source)
         elif message["role"] == "tool" and message["tool_call_id"] in text_ids:

@@ -112,9 +112,8 @@ class TurnExecutor:
         """How many turns in a row have only repeated calls whose results the model has."""
         self._refused_turns = 0
         """How many turns in a row have only calls that are known to fail, or that were refused before."""
-        self._denied_calls: set[Any] = set()
-        self._unreadable_calls: set[tuple[str, str]] = set()
-        """The tools whose calls could not be read, with the errors."""
+        self._rejected_calls: set[Any] = set()
+        """The calls that were not allowed, or that had the wrong arguments."""
         self._made_up_values = MadeUpValueCheck(run)
         self._insistent_calls = 0
         """How many calls of this turn were refused, though the model knew that they would be."""
@@ -264,15 +263,13 @@ class TurnExecutor:
     def _reject_unreadable_call(self, resolved: ResolvedCall, error: str, offer: ToolOffer) -> None:
         """Tell the model what is wrong with its call; if it has another call inside, that this one comes first."""
         run, name = self._run, resolved.original.name
-        source = run.call_sources.get(resolved.call.id, "")
+        source = run.call_sources.get(resolved.call.id, "") if len(run.open_calls) == 1 else ""
         others = [other for other in offer.actions if other != name and re.search(rf"\b{re.escape(other)}\b", source)]
         texts = prompt_texts(detect_language(run.task))
         if others:
             error = texts.nested_call.format(other=others[0], tool=name)
-        self._insistent_calls += (name, error) in self._unreadable_calls
-        self._unreadable_calls.add((name, error))
-        if source:  # a model that sees its text again writes it again
-            run.call_sources[resolved.call.id] = f'```json\n{{"name": "{name}", "arguments": {{}}}}\n```'
+        if source:  # not shown again: a model that sees its text again writes it again
+            run.call_sources[resolved.call.id] = ""
         self._record_answer(resolved, error, error_type=VALIDATION_ERROR)
 
     def _find_last_result(self, resolved: ResolvedCall) -> str | None:
@@ -418,10 +415,10 @@ class TurnExecutor:
         if step.error_type == KNOWN_FAILURE:
             self._run.refused_names.add(resolved.original.name)
             self._insistent_calls += 1
-        elif step.error_type == PERMISSION_DENIED:
-            call = tool_id, action, encode_json(step.arguments)
-            self._insistent_calls += call in self._denied_calls
-            self._denied_calls.add(call)
+        elif step.error_type in (PERMISSION_DENIED, VALIDATION_ERROR):
+            call = tool_id, action, encode_json(step.arguments), text
+            self._insistent_calls += call in self._rejected_calls
+            self._rejected_calls.add(call)
         if result is not None:
             self._run.context.record(tool_id, action, step.arguments, result)
         self._run.add_answer(step)
