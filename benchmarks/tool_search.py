@@ -11,7 +11,7 @@ questions in `tool_questions.tsv` are ours, half of them Chinese, all about tool
 The functions were drawn at random before any search was made, without those that nobody can ask for. Where a search
 that missed brought up another tool that does the job as well, this one is right too. The weights were chosen on every
 other pair of questions (`tuned`); but misses of the others (`held out`) were looked at too, and the Chinese words of
-`catalog/search/translation.py` were chosen with all questions but the fresh and the new ones in mind. So these tell most.
+`catalog/search/translation.py` were chosen with all questions but fresh and new ones in mind. So these tell most.
 """
 
 from __future__ import annotations

@@ -65,6 +65,15 @@ async def test_a_model_that_insists_on_its_value_gets_its_way():
     assert folder.files["total.txt"] == "1234567890" and [s.is_success for s in answer.steps] == [False, True]
 
 
+async def test_what_stands_for_a_value_in_the_history_is_never_written():
+    made_up = call("write_file", path="total.txt", content="The sum of all amounts is: 12345")
+    copied = call("write_file", path="total.txt", content="…")
+    folder, model = Folder(), ScriptedModel([made_up, copied, "I cannot find out the sum."])
+    answer = await Agent(folder.tools(), model).run(SUM)
+    assert "total.txt" not in folder.files and answer.is_finished
+    assert "Not done: content has no value." in model.requests[2].messages[-1]["content"]
+
+
 async def test_a_chinese_run_is_told_in_chinese():
     made_up = call("write_file", path="total.txt", content="1234567890")
     model = ScriptedModel([made_up, made_up, "完成。"])

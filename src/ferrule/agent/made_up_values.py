@@ -21,6 +21,8 @@ from ferrule.texts.language import detect_language
 from ferrule.texts.prompts import prompt_texts
 
 _MAX_SHOWN_TOOLS: Final = 5
+_PLACEHOLDER: Final = "…"
+"""What a model is shown in place of the value that it made up."""
 _NUMBER = lazy_pattern(r"\d{2,}")
 _FILE_NAME = lazy_pattern(r"[\w-]+\.[A-Za-z]\w{0,4}\b")
 _EMAIL = lazy_pattern(r"[\w.+-]+@[\w-]+\.[\w.]+")
@@ -42,26 +44,34 @@ class MadeUpValueCheck:
 
     def question(self, resolved: ResolvedCall, offer: ToolOffer) -> str | None:
         """What to tell the model instead of making its call; None if the call is to be made."""
-        run = self._run
-        if self._has_asked or resolved.target is None or not run.call_sources or resolved.tool_id in CONTROL_TOOLS:
+        run, arguments = self._run, resolved.call.arguments
+        if resolved.target is None or not run.call_sources or resolved.tool_id in CONTROL_TOOLS:
+            return None
+        texts = prompt_texts(detect_language(run.task))
+        if (name := _find_placeholder(arguments)) is not None:
+            return texts.placeholder.format(name=name)
+        if self._has_asked:
             return None
         context = "\n".join(map(text_of_message, run.messages[:-1]))
-        texts = prompt_texts(detect_language(run.task))
-        name = find_copied_example(resolved.call.arguments, resolved.target[1], context)
-        question = texts.copied_example.format(name=name)
-        if name is None:
+        if (name := find_copied_example(arguments, resolved.target[1], context)) is not None:
+            question = texts.copied_example.format(name=name)
+        else:
             tools = [name for name, action in offer.actions.items() if name not in CONTROL_TOOLS and _reads(*action)]
             if not tools or _reads(*resolved.target) or any(step.is_success for step in run.steps):
                 return None
-            name = find_made_up_value(resolved.call.arguments, context)
+            if (name := find_made_up_value(arguments, context)) is None:
+                return None
             question = texts.made_up.format(name=name, tools=texts.comma.join(tools[:_MAX_SHOWN_TOOLS]))
-        if name is None:
-            return None
         self._has_asked = True
         if resolved.call.id in run.call_sources:  # a model that sees its value again writes it again
-            value = encode_json(str(resolved.call.arguments[name])).decode()[1:-1]
-            run.call_sources[resolved.call.id] = run.call_sources[resolved.call.id].replace(value, "…")
+            value = encode_json(str(arguments[name])).decode()[1:-1]
+            run.call_sources[resolved.call.id] = run.call_sources[resolved.call.id].replace(value, _PLACEHOLDER)
         return question
+
+
+def _find_placeholder(arguments: Mapping[str, Any]) -> str | None:
+    """The argument that a model has copied from a call whose value was left out."""
+    return next((name for name, text in _text_arguments(arguments) if text.strip() == _PLACEHOLDER), None)
 
 
 def _reads(tool: Tool, capability: ToolCapability) -> bool:
