@@ -4,7 +4,7 @@ memory stay flat?
     python -m benchmarks.batch_scale --tasks 100000 --kills 6 --folder /var/tmp/batch_scale
 
 The model is scripted: one call of a tool, then the answer. Everything else is real: the store in SQLite, the records,
-the run of each task, the folder of the batch. Figures are printed and written to `figures.json` in the folder.
+the run of each task, the folder of the batch. Figures are printed, and written with `--json`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def measure(folder: Path, number: int, kills: int) -> dict[str, Any]:
     started, was_killed = time.monotonic(), 0
     while True:
         process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, "--worker", str(folder), str(number)], cwd=ROOT
+            [sys.executable, "-m", "benchmarks.batch_scale", "--worker", str(folder), str(number)], cwd=ROOT
         )
         moment = moments[was_killed] if was_killed < kills else None
         while process.poll() is None:
@@ -151,22 +152,30 @@ def _by_progress(samples: list[tuple[float, int, int]], size: int) -> dict[str, 
     return {f"{tenth * 10}%": round(resident / 1e6, 1) for tenth, resident in sorted(largest.items())}
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["--worker"]:
-        asyncio.run(run_worker(Path(sys.argv[2]), int(sys.argv[3])))
-        return
+def main(arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["--worker"]:
+        asyncio.run(run_worker(Path(given[1]), int(given[2])))
+        return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--kills", type=int, default=6)
-    parser.add_argument("--folder", type=Path, required=True, help="It is emptied first.")
-    options = parser.parse_args()
-    shutil.rmtree(options.folder, ignore_errors=True)
-    options.folder.mkdir(parents=True)
-    figures = measure(options.folder, options.tasks, options.kills)
-    figures |= check(options.folder, options.tasks, figures["kills"])
-    (options.folder / "figures.json").write_text(json.dumps(figures, indent=2))
+    parser.add_argument("--folder", type=Path, help="for its files, and emptied first; without it, a temporary one")
+    parser.add_argument("--quick", action="store_true", help="1,000 tasks and one kill")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    options = parser.parse_args(given)
+    tasks, kills = (1_000, 1) if options.quick else (options.tasks, options.kills)
+    with tempfile.TemporaryDirectory(prefix="batch-scale-") as temporary:
+        folder = options.folder or Path(temporary) / "batch"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        figures = measure(folder, tasks, kills)
+        figures |= check(folder, tasks, figures["kills"])
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2), encoding="utf-8")
     print(json.dumps(figures, indent=2))
+    return int(bool(figures["missing"] or figures["doubled"] or figures["wrong_answers"]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

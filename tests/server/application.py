@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from ferrule import Orchestrator, Policy, UnifiedToolLibrary
+from ferrule.concurrency import ConcurrencyConfig
 from ferrule.core.prices import PriceList
 from ferrule.policy.budgets import Budget
 from ferrule.server.tokens import Tokens
@@ -51,11 +52,12 @@ async def serve(
     store: str = "sqlite://",
     prices: PriceList | None = None,
     budgets: Sequence[Budget] = (),
+    concurrency: ConcurrencyConfig | None = None,
     **options: Any,
 ) -> AsyncIterator[Site]:
     from ferrule.server.app import create_app
 
-    library = UnifiedToolLibrary(policy=policy, store=store, prices=prices, budgets=budgets)
+    library = UnifiedToolLibrary(policy=policy, store=store, prices=prices, budgets=budgets, concurrency=concurrency)
 
     def answer_with(model: Any) -> Callable[[Any], Orchestrator]:
         return lambda principal: Orchestrator(library, model, principal=principal, **options)

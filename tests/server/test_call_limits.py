@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from ferrule import tool
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.errors import Rejected
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.tokens import AccessToken, Tokens
 from ferrule.store import ToolKnowledgeStore
+from tests.server.application import serve
+from tests.server.serving import MCP_HEADERS, MCP_META
 from tests.store.conftest import postgres_cluster, postgres_url
+from tests.waiting import until
 
 __all__ = ["postgres_cluster", "postgres_url"]
 
@@ -153,3 +157,40 @@ async def test_without_shared_limits_each_server_counts_for_itself():
         with pytest.raises(Rejected, match="The tenant 'acme' may make 1 calls a minute"):
             async with first.find(token).slot():
                 pass
+
+
+async def test_no_client_reaches_the_exemption_of_workflow_nodes() -> None:
+    """Calls of workflow nodes are not limited; a client cannot say that its call is one, whatever it sends."""
+    is_over, calls = asyncio.Event(), 0
+
+    @tool(bucket="pay")
+    async def pay() -> str:
+        """Pay."""
+        nonlocal calls
+        calls += 1
+        await is_over.wait()
+        return "paid"
+
+    limits = ConcurrencyConfig(bucket_limits={"pay": 1}, strategy="reject")
+    claim = {"caller_type": "workflow_node", "workflow_id": "w", "caller_id": "node"}
+    names = {"X-Caller-Type": "workflow_node", "X-Ferrule-Caller-Type": "workflow_node", "Caller-Type": "workflow_node"}
+    meta = {**MCP_META, **claim, "ferrule/caller_type": "workflow_node"}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/tools/pay/call", {"arguments": {}, **claim}),
+        ("/v1/tools/pay/call", {"arguments": {}, "context": claim}),
+        ("/v1/tools/pay/call", {"arguments": claim}),
+        ("/v1/calls", {"calls": [{"tool": "pay", "arguments": {}, **claim}]}),
+        ("/mcp", {**message, "params": {"name": "pay", "arguments": {}, "_meta": meta}}),
+        ("/mcp", {**message, "params": {"name": "pay", "arguments": {}, "_meta": meta, **claim}}),
+    ]
+    async with serve(pay, concurrency=limits) as site, site.lifespan(), site.client("worker") as http:
+        first = asyncio.create_task(http.post("/v1/tools/pay/call", json={"arguments": {}}))
+        await until(lambda: calls == 1)
+        for path, body in bodies:
+            for parameters in ({}, claim):
+                headers = {**names, **MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "pay"}
+                response = await http.post(path, json=body, params=parameters, headers=headers)
+                assert calls == 1, (path, body, response.text)
+        is_over.set()
+        assert (await first).json()["is_success"] and calls == 1

@@ -20,6 +20,11 @@ from ferrule.store.queries import CallFilter, select_newest_first
 from tests.store.records import finish_record
 
 PAGE = Path(__file__).parents[2] / "docs" / "store.md"
+COLUMNS_ADDED_LATER = {
+    "principal": "add principals to tool_calls",
+    "tenant": "add principals to tool_calls",
+    "cost": "add cost to tool_calls",
+}
 OPEN_AND_READ = """
 import asyncio, sys
 from ferrule.store import ToolKnowledgeStore
@@ -109,6 +114,39 @@ def test_a_database_of_an_older_version_is_migrated_once_by_whoever_opens_it(
         numbers = connection.exec_driver_sql("SELECT number, name FROM ferrule_migrations ORDER BY number").all()
     database.close()
     assert [tuple(row) for row in numbers] == [(n, name) for n, (name, _) in enumerate(MIGRATIONS, 1)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+def test_a_database_of_every_older_version_keeps_its_rows_and_gets_the_newest_schema(
+    kind: str, version: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    url = f"sqlite:///{tmp_path}/calls.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    database, names = StoreDatabase(parse_location(url)), [name for name, _ in MIGRATIONS]
+    with monkeypatch.context() as patch:
+        patch.setattr("ferrule.store.database.MIGRATIONS", MIGRATIONS[:version])
+        database.open()
+    with database.write() as connection:
+        for column, migration in COLUMNS_ADDED_LATER.items():
+            if version <= names.index(migration):
+                connection.exec_driver_sql(f"DROP INDEX IF EXISTS tool_calls_by_{column}")
+                connection.exec_driver_sql(f"ALTER TABLE tool_calls DROP COLUMN {column}")
+        connection.exec_driver_sql(
+            "INSERT INTO tool_calls (record_id, started_at, tool_name, status) VALUES ('old', 1.0, 'add', 'success')"
+        )
+        if version >= 2:
+            table = "notes" if version == 2 else "entries"
+            connection.exec_driver_sql(f"INSERT INTO {table} VALUES ('run:old', '1', 1.0, '\"kept\"')")
+    database.close()
+    database.open()
+    with database.read() as connection:
+        numbers = connection.exec_driver_sql("SELECT number, name FROM ferrule_migrations ORDER BY number").all()
+        row = connection.exec_driver_sql("SELECT tool_name, principal, tenant, cost FROM tool_calls").one()
+        entries = connection.exec_driver_sql("SELECT stream FROM entries").all()
+    database.close()
+    assert [tuple(each) for each in numbers] == list(enumerate(names, 1))
+    assert tuple(row) == ("add", None, None, None) and len(entries) == (version >= 2)
 
 
 async def test_a_database_of_a_newer_version_is_rejected(tmp_path):
