@@ -30,7 +30,7 @@ from ferrule.core.model import ModelReply, ModelRequest, TextSink
 from ferrule.engine import ToolEngineConfig
 
 ROOT = Path(__file__).parents[1]
-SAMPLES, QUICK_SAMPLES = 400, 40
+SAMPLES, QUICK_SAMPLES = 200, 20
 ROUNDS = 4
 IN_FLIGHT = 32
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
@@ -179,7 +179,7 @@ async def measure_cluster(nodes: int, trajectory: dict[str, Any], samples: int) 
         )
         await backend.aclose()
         if nodes == 1:
-            actor = ray.remote(BareActor).options(num_cpus=0.1).remote()
+            actor = ray.remote(BareActor).options(num_cpus=0).remote()
             # With the same payload: the trajectory of a task goes through Ray in any case.
             rows["bare call of an actor"] = await measure(lambda number: actor.echo.remote(trajectory), samples)
             async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
