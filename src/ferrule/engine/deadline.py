@@ -32,21 +32,13 @@ MAX_ABANDONED_TASKS = 20
 class Deadline:
     """The time by which one call, run in the current task, must have ended."""
 
-    __slots__ = (
-        "_cancellations",
-        "_cancellations_before",
-        "_deadlines",
-        "_has_ended",
-        "_pauses",
-        "_remaining",
-        "_stop_timer",
-        "_task",
-        "awaited",
-        "is_abandoned",
-        "is_expired",
-        "when",
-    )
-
+    # What most calls do not need is not set for each of them.
+    _cancellations = 0
+    _pauses = 0
+    _has_ended = False
+    _stop_timer: asyncio.TimerHandle | None = None
+    is_expired = False
+    is_abandoned = False
     awaited: Any
     """What its tool waited for when it was abandoned."""
 
@@ -55,9 +47,6 @@ class Deadline:
         assert task is not None, "a call runs in a task"
         self._deadlines, self._task = deadlines, task
         self._cancellations_before = task.cancelling()
-        self._cancellations = self._pauses = 0
-        self._has_ended = self.is_expired = self.is_abandoned = False
-        self._stop_timer: asyncio.TimerHandle | None = None
         self._remaining = seconds
         self.when = deadlines.loop.time() + seconds
         if seconds != math.inf:
@@ -96,8 +85,9 @@ class Deadline:
         self._deadlines.active.discard(self)
         if self._stop_timer is not None:
             self._stop_timer.cancel()
-        for _ in range(self._cancellations):
-            self._task.uncancel()
+        if self._cancellations:
+            for _ in range(self._cancellations):
+                self._task.uncancel()
 
     def expire(self) -> None:
         if self._has_ended:

@@ -124,6 +124,8 @@ class CallPipeline:
                     if call.approval is not None:
                         await self._use_approval(call, action)
                     self._log.record_start(call)
+                    if self._events.has_subscribers:
+                        self._log.emit_start(call)
                     output = await self._run_tool(call, action, executor)
                 except NeedsApproval as signal:
                     output = await self._run_with_approval(call, action, executor, signal)
@@ -173,7 +175,8 @@ class CallPipeline:
             call.add_metadata(tool_call_id=context.tool_call_id)
         if type(params) is dict and needs_size_check(params):
             call.refuse_larger_params(self._config.max_input)
-        self._log.emit_before_call(call)
+        if self._events.has_subscribers:
+            self._log.emit_before_call(call)
         return call
 
     def cancel(self, call_id: str) -> bool:
@@ -387,13 +390,13 @@ class CallPipeline:
     async def _run_tool(self, call: RunningCall, action: PreparedAction, executor: ToolExecutor) -> Output:
         """Run the tool under its timeout. When this returns or raises, the tool has ended."""
         invocation = Invocation(
-            call_id=call.call_id,
-            tool=action.tool,
-            capability=action.capability,
-            params=call.params,
-            context=call.context,
-            report=partial(self._log.emit_progress, call),
-            call_tool=partial(self._call_nested, call),
+            call.call_id,
+            action.tool,
+            action.capability,
+            call.params,
+            call.context,
+            partial(self._log.emit_progress, call),  # `report`
+            partial(self._call_nested, call),  # `call_tool`
         )
         self.running[call.call_id] = call
         deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
@@ -446,16 +449,18 @@ class CallPipeline:
         if not is_obviously_within_limit(data, action.max_output):
             data = self._cut_long_output(call, data, action.max_output)
         return ToolExecutionResult(
-            is_success=True,
-            tool_name=call.tool_name,
-            output=data,
-            validation_errors=[],
-            execution_time=call.elapsed(),
-            executed_at=datetime.fromtimestamp(call.arrived_at, UTC),
-            metadata=call.result_metadata(),
-            call_id=call.call_id,
-            content=output.parts,
-            original=output.original,
+            True,
+            call.tool_name,
+            data,
+            None,  # no error
+            None,
+            [],
+            call.elapsed(),
+            datetime.fromtimestamp(call.arrived_at, UTC),
+            call.result_metadata(),
+            call.call_id,
+            output.parts,
+            output.original,
         )
 
     def _failed_result(self, call: RunningCall, failure: CallError) -> ToolExecutionResult:

@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from ferrule.core.content import check_depth, safe_str
+from ferrule.core.content import SCALAR_TYPES, check_depth, safe_str
 from ferrule.errors import StoreError
 from ferrule.store.record import ToolCallRecord
 from ferrule.store.redaction import ESCAPE_MARK, Redaction, escape_text, map_texts, merge_secrets, unescape_text
@@ -85,7 +85,9 @@ def _encode_head(record: ToolCallRecord, redaction: Redaction, secret_names: fro
         record.parent_id,
     ]
     try:
-        check_depth(identity)
+        for value in identity[4:8]:  # the caller's: any objects
+            if type(value) not in SCALAR_TYPES:
+                check_depth(value)
         encoded = orjson.dumps(identity)
         check_depth(record.params)
         params = orjson.dumps(record.params)

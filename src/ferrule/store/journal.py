@@ -377,7 +377,7 @@ class JournalSegment:
     def append(self, line: bytes) -> bool:
         """Write a line; False when there is no room left for it."""
         assert self._memory is not None, "a segment that was taken over is only read"
-        line = _encode_checksum(crc32(line)) + line
+        line = hexlify(_PACK_CHECKSUM(crc32(line))) + line  # twice as fast as b"%08x"
         end = self._end + len(line)
         if end > self._size:
             return False
@@ -488,13 +488,9 @@ def _find_end(fd: int) -> int:
     return 0
 
 
-def _encode_checksum(checksum: int) -> bytes:
-    return hexlify(_PACK_CHECKSUM(checksum))  # twice as fast as b"%08x"
-
-
 def _has_correct_checksum(line: bytes) -> bool:
     """The checksum is that of the line with its end, which is no longer there."""
-    return line[:CHECKSUM_LENGTH] == _encode_checksum(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:])))
+    return line[:CHECKSUM_LENGTH] == hexlify(_PACK_CHECKSUM(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:]))))
 
 
 def _parse_header(header: bytes) -> tuple[str, int]:

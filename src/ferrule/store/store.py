@@ -162,7 +162,8 @@ class ToolKnowledgeStore:
     def record_finished(self, record: ToolCallRecord, *, secret_names: frozenset[str] = NO_NAMES) -> None:
         """Record the end of the call. After this returns, not even `kill -9` can lose it."""
         try:
-            self._add_secrets_of_run(record, record.error, record.result, record.metadata)
+            if self._run_secrets:
+                self._add_secrets_of_run(record, record.error, record.result, record.metadata)
             try:
                 line = encode_call_end(record, self.redaction, secret_names)
             except Exception as error:
@@ -198,7 +199,8 @@ class ToolKnowledgeStore:
         return await self.query(use)
 
     def _encode_start(self, record: ToolCallRecord, secret_names: frozenset[str]) -> bytes:
-        self._add_secrets_of_run(record, record.params)
+        if self._run_secrets:
+            self._add_secrets_of_run(record, record.params)
         try:
             line = encode_call_start(record, self.redaction, secret_names)
         except Exception as error:
@@ -210,7 +212,7 @@ class ToolKnowledgeStore:
 
     def _add_secrets_of_run(self, record: ToolCallRecord, *values: Any) -> None:
         """Let values that are known to be secret by earlier calls of the run be removed from the record too."""
-        if self._run_secrets and (known_secrets := self.find_known_secrets(record.conversation_id, *values)):
+        if known_secrets := self.find_known_secrets(record.conversation_id, *values):
             record.secrets = merge_secrets(record.secrets, known_secrets)
 
     def find_known_secrets(self, run_id: str | None, *values: Any) -> tuple[str, ...]:
