@@ -67,7 +67,8 @@ def _id_of(line: bytes) -> bytes:
 
 
 # These two are most of what recording costs. They try the fast encoder first; values that it cannot encode, or that may
-# contain a secret, take the slow way: walk the value, redact it, encode it with `json`.
+# contain a secret, take the slow way: walk the value, redact it, encode it with `json`. A search for one byte, or for
+# bytes that are not ASCII, takes a tenth of the time of a search for several, so it comes first.
 
 
 def _encode_head(record: ToolCallRecord, redaction: Redaction, secret_names: frozenset[str]) -> bytes:
@@ -97,9 +98,9 @@ def _encode_head(record: ToolCallRecord, redaction: Redaction, secret_names: fro
         if (
             not secret_names
             and not record.secrets
-            and _NUL_IN_JSON not in encoded  # a text column accepts none, JSON does
-            and MARK_IN_JSON not in encoded
-            and MARK_IN_JSON not in params
+            and (b"\\" not in encoded or _NUL_IN_JSON not in encoded)  # a text column accepts none, JSON does
+            and (encoded.isascii() or MARK_IN_JSON not in encoded)
+            and (params.isascii() or MARK_IN_JSON not in params)
             and not redaction.may_contain_secret(params.decode())
         ):
             return encoded[:-1] + b"," + params
@@ -133,8 +134,8 @@ def _encode_tail(record: ToolCallRecord, redaction: Redaction) -> bytes:
             pass
         else:
             if (
-                not (_NUL_IN_JSON in encoded and "\0" in (record.error or ""))
-                and MARK_IN_JSON not in encoded
+                not (record.error and "\0" in record.error)
+                and (encoded.isascii() or MARK_IN_JSON not in encoded)
                 and not redaction.may_contain_secret(encoded.decode())
             ):
                 return encoded[1:]
