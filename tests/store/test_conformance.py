@@ -3,6 +3,7 @@
 import asyncio
 import json
 import statistics
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -182,6 +183,24 @@ async def test_statistics_of_a_time_or_a_tool(store_url):
         assert (await store.get_call_statistics(since=since)).tools["tool-1"].p99 == 4.0
         assert list((await store.get_call_statistics(tool_name="tool-0")).tools) == ["tool-0"]
         assert (await store.get_call_statistics(tool_name="none")).to_dict()["success_rate"] == 0.0
+
+
+async def test_statistics_of_all_calls_are_those_that_sorting_them_gives(store_url):
+    async with ToolKnowledgeStore(store_url) as store:
+        statuses = ["success", "success", "failed", "interrupted", "cancelled", "success", "running"]
+        for n in range(450):  # of more tools than one statement asks for
+            seconds = 0.0 if n % 5 == 0 else (n * 7919 % 1000 + 1) / 1000
+            facts = {"status": statuses[n % 7], "execution_time": seconds, "started_at": 1_900_000_000.0 + n}
+            record = start_record if facts["status"] == "running" else finish_record
+            record(store, f"tool {n % 110}", error=f"error {n}" if facts["status"] == "failed" else None, **facts)
+        all_calls = await store.get_call_statistics()
+        counted = await store.get_call_statistics(since=datetime.fromtimestamp(0, UTC))
+    assert replace(all_calls, tools={}) == replace(counted, tools={})
+    assert list(all_calls.tools) == list(counted.tools) and len(counted.tools) == 110
+    for name, figures in counted.tools.items():
+        found = all_calls.tools[name]
+        assert replace(found, mean=None) == replace(figures, mean=None)
+        assert found.mean == pytest.approx(figures.mean)
 
 
 async def test_only_visible_calls_are_found_and_counted(store_url):

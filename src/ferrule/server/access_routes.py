@@ -28,7 +28,7 @@ from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import AdminClient, Services, ServicesOfApp
 from ferrule.server.tokens import AccessToken, Role
 from ferrule.server.tool_routes import Limit
-from ferrule.store.queries import count_calls_by_rule
+from ferrule.store.statistics import count_calls_by_rule
 
 router = APIRouter(prefix="/v1", tags=["access"])
 

@@ -27,8 +27,9 @@ from ferrule.server.services import (
     Services,
     ServicesOfApp,
 )
-from ferrule.store.queries import CallFilter, collect_series, find_oldest_call
+from ferrule.store.queries import CallFilter
 from ferrule.store.record import Status, ToolCallRecord
+from ferrule.store.statistics import collect_series, find_oldest_call
 
 router = APIRouter(prefix="/v1")
 

@@ -46,6 +46,7 @@ BUSY_TIMEOUT = 20
 INTERRUPTED = "The process that ran this call ended before the call did."
 JSON_COLUMNS = frozenset({"params", "result", "metadata"})
 IS_FAILURE = "status NOT IN ('success', 'running')"
+IS_UNSUCCESSFUL = "status <> 'success'"
 """Must be the same text in the index and in the queries that use it, or the database does not use the index."""
 _POSTGRES_OPTIONS: Final = {
     "connect_timeout": 10,
@@ -107,8 +108,11 @@ def calls_table() -> Table:
 
 _INDEXES: Final = {
     "time": ("started_at", ""),
-    # The last two columns let statistics be computed from the index alone.
+    # The last two columns let statistics of some calls be computed from the index alone; the two after it are for those
+    # of all calls.
     "tool": ("tool_name, started_at, status, execution_time", ""),
+    "tool_and_time": ("tool_name, execution_time", ""),
+    "tool_and_status": ("tool_name, status, started_at", IS_UNSUCCESSFUL),
     "status": ("status, started_at", ""),
     "caller_type": ("caller_type, started_at", ""),
     "failure": ("started_at", IS_FAILURE),
@@ -166,6 +170,7 @@ MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
     ("add cost to tool_calls", _add_cost_to_calls),
     ("create budget_spending", create_spending_table),
     ("create servers", create_servers_table),
+    ("index tool_calls for statistics", _create_indexes),
 )
 """Applied in order, once each. Add to the end, never change one that was released."""
 

@@ -35,7 +35,6 @@ from ferrule.store.locks import CHECK_INTERVAL, StoreLocks
 from ferrule.store.queries import (
     CallFilter,
     VisibleCalls,
-    collect_statistics,
     find_record,
     find_records,
     summarize_conversation,
@@ -43,6 +42,7 @@ from ferrule.store.queries import (
 from ferrule.store.record import CallStatistics, Status, ToolCallRecord, ToolCallSummary
 from ferrule.store.redaction import Redaction, RunSecrets, merge_secrets
 from ferrule.store.retention import DeletionReport, OldDataDeletion, Retention
+from ferrule.store.statistics import collect_statistics
 from ferrule.store.tool_vectors import ToolVectors
 from ferrule.store.writer import RecordWriter
 
