@@ -81,6 +81,12 @@ class Run:
         self.value: Any = NO_OUTPUT
         """The output of a run that has a type for it."""
         self._planned_steps: set[str] = set()
+        # Kept up to date with the messages and steps, which only grow: a turn must not read all of them again.
+        self._topic: str | None = None
+        self._read_messages = 0
+        self._names_in_messages: dict[str, None] = {}
+        self._names_in_steps: dict[str, None] = {}
+        self._failed_calls: set[str] = set()
         self.call_ids: set[str] = set()
         self.refused_names: set[str] = set()
         """The tools, by their names for models, of which the last turn requested a call that is known to fail. They are
@@ -115,23 +121,31 @@ class Run:
     @property
     def failed_calls(self) -> frozenset[str]:
         """The ids of the calls that failed."""
-        return frozenset(step.id for step in self.steps if not step.is_success)
+        return frozenset(self._failed_calls)
 
     @property
     def used_tools(self) -> list[str]:
         """What this run and the conversation before it called, by the names that models use; the latest first."""
-        names = [name for step in self.steps for name in (step.tool_id, model_name(step.tool_id, step.action))]
-        calls = [call["function"] for message in self.messages for call in message.get("tool_calls") or ()]
-        # The name inside `call_tool`, which is a parameter there.
-        earlier = [arguments_to_send(call["arguments"]).get("name", call["name"]) for call in calls]
-        return list(dict.fromkeys(reversed([*map(str, earlier), *names])))
+        for message in self.messages[self._read_messages :]:
+            for call in message.get("tool_calls") or ():
+                function = call["function"]
+                # The name inside `call_tool`, which is a parameter there.
+                name = str(arguments_to_send(function["arguments"]).get("name", function["name"]))
+                self._names_in_messages.pop(name, None)
+                self._names_in_messages[name] = None
+        self._read_messages = len(self.messages)
+        return list(dict.fromkeys([*reversed(self._names_in_steps), *reversed(self._names_in_messages)]))
 
     @property
     def topic(self) -> str:
         """What tools are searched for: the task, after the question before it, to which it may be a follow-up."""
-        texts = [text_of_message(message) for message in self.messages if message["role"] == "user"]
-        earlier = texts[: texts.index(self.task)][-1:] if self.task in texts else []
-        return "\n".join([*(text[:_MAX_EARLIER_QUESTION] for text in earlier), self.task])
+        if self._topic is None:
+            texts = [text_of_message(message) for message in self.messages if message["role"] == "user"]
+            if self.task not in texts:
+                return self.task
+            earlier = texts[: texts.index(self.task)][-1:]
+            self._topic = "\n".join([*(text[:_MAX_EARLIER_QUESTION] for text in earlier), self.task])
+        return self._topic
 
     @property
     def is_waiting(self) -> bool:
@@ -239,6 +253,11 @@ class Run:
 
     def _apply_answer(self, step: AgentStep) -> None:
         self.steps.append(step)
+        for name in (step.tool_id, model_name(step.tool_id, step.action)):
+            self._names_in_steps.pop(name, None)
+            self._names_in_steps[name] = None
+        if not step.is_success:
+            self._failed_calls.add(step.id)
         self.answers[step.id] = step
         self.questions.pop(step.id, None)
         self.approvals.pop(step.id, None)

@@ -28,6 +28,7 @@ from ferrule.hub import ToolHub
 from ferrule.kinds.function.tools import collect_tools
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.library.meta_tools import META_TOOLS, make_meta_tools
+from ferrule.memory.call_identity import identify_call
 from ferrule.parsing import KnownTools
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence
@@ -345,7 +346,7 @@ CALL_TOOL: Final = "call_tool"
 _NAME_MISSING: Final = "call_tool needs `name`, the name of a tool as search_tools gave it, and `arguments`, an object."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResolvedCall:
     """A call of a model with the tool it refers to."""
 
@@ -365,6 +366,12 @@ class ResolvedCall:
     @property
     def action(self) -> str | None:
         return None if self.target is None else self.target[1].name
+
+    @cached_property
+    def key(self) -> Any:
+        """What the call is compared by."""
+        assert self.target is not None, "only calls of tools that are known are compared"
+        return identify_call(*self.target, self.call.arguments).key
 
 
 class CallResolver:

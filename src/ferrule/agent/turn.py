@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 from ferrule.agent.answer import (
@@ -50,7 +50,6 @@ from ferrule.errors import (
 from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.library.subagent import ToolSubAgent
 from ferrule.memory import RunMemory
-from ferrule.memory.call_identity import identify_call
 from ferrule.memory.run_memory import VOLATILE_NAME
 from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question, ask_for_answer, ask_for_approval
 from ferrule.policy.budgets import is_extension_request
@@ -241,9 +240,10 @@ class TurnExecutor:
 
     async def _execute_call(self, resolved: ResolvedCall, offer: ToolOffer) -> None:
         services, name = self._services, resolved.original.name
-        redacted = services.resolver.redact(resolved)
-        arguments = services.subagent.redact_arguments(name, redacted.arguments)
-        services.emit(CallStarted(replace(redacted, arguments=arguments)))
+        if services.listener is not None:
+            redacted = services.resolver.redact(resolved)
+            arguments = services.subagent.redact_arguments(name, redacted.arguments)
+            services.emit(CallStarted(replace(redacted, arguments=arguments)))
         if resolved.target is None and resolved.call.error is None:
             # A server may still be listing its tools. Tools that appear now need the same approval as the others.
             with suppress(TimeoutError):
@@ -280,16 +280,16 @@ class TurnExecutor:
         if resolved.target is None or resolved.call.error is not None or not self._last_results:
             return None
         tool, capability = resolved.target
-        if tool.spec.effects_of(capability).polling or _REPEATED_ON_PURPOSE.search(f"{tool.id} {capability.name}"):
+        if tool.spec.effects_of(capability).polling or _is_repeated_on_purpose(tool.id, capability.name):
             return None
-        turn, text = self._last_results.get(_call_key(resolved), (self._run.turns, ""))
+        turn, text = self._last_results.get(resolved.key, (self._run.turns, ""))
         return text if turn < self._run.turns else None
 
     def _remember_result(self, resolved: ResolvedCall, text: str) -> None:
         if resolved.target is None or self._services.memory is None:
             return
         tool, capability = resolved.target
-        key = _call_key(resolved)
+        key = resolved.key
         # Two calls that alternate change nothing: each time they have the results they had before.
         if not tool.spec.effects_of(capability).read_only and self._all_results.get(key) != text:
             self._last_results.clear()
@@ -462,9 +462,9 @@ class SkillPolicy:
         )
 
 
-def _call_key(resolved: ResolvedCall) -> Any:
-    assert resolved.target is not None
-    return identify_call(*resolved.target, resolved.call.arguments).key
+@lru_cache(maxsize=4096)
+def _is_repeated_on_purpose(tool_id: str, action: str) -> bool:
+    return _REPEATED_ON_PURPOSE.search(f"{tool_id} {action}") is not None
 
 
 def _group_into_chains(calls: Sequence[ResolvedCall]) -> list[list[ResolvedCall]]:

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from ferrule.core.call import ToolExecutionResult
@@ -299,6 +300,10 @@ class RunMemory:
         params: dict[str, Any],
         result: ToolExecutionResult,
     ) -> None:
+        if not effects.read_only:
+            self._forget_results_after_change(tool, params)
+            if not self._failures:  # nothing that the change could have made possible
+                return
         identity = identify_call(tool, capability, params)
         if self._failures:
             self._learn_recovery(tool, capability, identity, params)
@@ -308,8 +313,14 @@ class RunMemory:
             self._allow_retries_after_change(identity, params, result.executed_at.timestamp())
         elif "approval_id" in result.metadata:
             return  # it was approved for one call: the next one needs an approval of its own
-        elif not effects.polling and not VOLATILE_NAME.search(f"{tool.id} {capability.name}"):
+        elif not effects.polling and not _has_volatile_name(tool.id, capability.name):
             self._count_result(identity, result)
+
+    def _forget_results_after_change(self, tool: Tool, params: Mapping[str, Any]) -> None:
+        """After a side effect no result is reused."""
+        self._results.clear()
+        if host := find_host(params):
+            self._hosts[tool.source, tool.spec.tool_id, tool.spec.fingerprint] = host
 
     def _learn_recovery(
         self, tool: Tool, capability: ToolCapability, identity: CallIdentity, params: Mapping[str, Any]
@@ -327,10 +338,7 @@ class RunMemory:
             self._listener.on_recovery(tool, failure, arguments)
 
     def _allow_retries_after_change(self, identity: CallIdentity, params: Mapping[str, Any], began: float) -> None:
-        """After a side effect, related failures may be retried and no result is reused."""
-        self._results.clear()
-        if host := find_host(params):
-            self._hosts[identity.tool] = host
+        """After a side effect, related failures may be retried."""
         texts = find_texts(params)
         navigates = not _NAVIGATION_PARAMETERS.isdisjoint(params)
         for failure in self._failures.values():
@@ -386,6 +394,11 @@ class RunMemory:
             return None
         results.count += 1
         return results.output
+
+
+@lru_cache(maxsize=4096)
+def _has_volatile_name(tool_id: str, action: str) -> bool:
+    return VOLATILE_NAME.search(f"{tool_id} {action}") is not None
 
 
 def _shorten_quote(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from ferrule.core.content import MAX_DEPTH, REDACTED, encode_json, is_nested_deeper, replace_surrogates
 from ferrule.core.messages import ToolCall, Usage
@@ -19,6 +19,7 @@ from ferrule.texts.shorten import estimate_tokens
 MAX_TOKENS: Final = 10**12
 """No request uses more: a larger count is an error of the server."""
 UNNAMED_CALL: Final = "unnamed"
+V = TypeVar("V", ModelReply, ToolCall)
 _FINISH_REASONS: Final = frozenset(get_args(FinishReason))
 _MIN_KEY_LENGTH: Final = 8
 """A shorter key is a word like `none`, for servers that need no key."""
@@ -129,19 +130,28 @@ def check_reply(reply: Any, request: ModelRequest, *, model: str) -> ModelReply:
     if not isinstance(reply, ModelReply):
         raise ModelError(f"the model {model!r} returned {type(reply).__name__}, which is not a ModelReply")
     calls = reply.tool_calls if isinstance(reply.tool_calls, (tuple, list)) else ()
-    checked = replace(
+    checked = _change(
         reply,
         text=read_text(reply, "text"),
         reasoning=read_text(reply, "reasoning"),
         tool_calls=tuple(_check_call(call) for call in calls if isinstance(call, ToolCall)),
         finish_reason=reply.finish_reason if reply.finish_reason in _FINISH_REASONS else "stop",
     )
-    return replace(checked, usage=_check_usage(checked, request))
+    return _change(checked, usage=_check_usage(checked, request))
+
+
+def _change(value: V, **fields: Any) -> V:
+    """The value with other fields; the value itself if they are the same, as those of most replies are."""
+    for name, new in fields.items():
+        old = getattr(value, name)
+        if type(old) is not type(new) or old != new:
+            return replace(value, **fields)
+    return value
 
 
 def _check_call(call: ToolCall) -> ToolCall:
     name, id = read_text(call, "name"), read_text(call, "id")
-    call = replace(call, name=name or UNNAMED_CALL, id=id)
+    call = _change(call, name=name or UNNAMED_CALL, id=id)
     if call.error is not None:
         return replace(call, error=str(call.error), raw=read_text(call, "raw"), arguments={})
     if not name:

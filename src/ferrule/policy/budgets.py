@@ -160,6 +160,8 @@ class CostControl:
         self.budgets = {budget.name: budget for budget in budgets}
         if len(self.budgets) != len(budgets):
             raise SetupError("Two budgets have the same name.")
+        self._prices_of_models: dict[str, ModelPrice | None] = {}
+        """As the price list says; kept, because it is asked before and after every reply."""
         self._costs_of_runs: WeakValueDictionary[str, RunCosts] = WeakValueDictionary()
 
     def follow_run(self, run_id: str, costs: RunCosts) -> None:
@@ -206,7 +208,9 @@ class CostControl:
     # Models
 
     def find_model_price(self, model: str) -> ModelPrice | None:
-        return self.prices.find_model_price(model)
+        if model not in self._prices_of_models:
+            self._prices_of_models[model] = self.prices.find_model_price(model)
+        return self._prices_of_models[model]
 
     async def pay_for_request(self, payer: Payer, model: str, request: ModelRequest) -> Payment:
         """Take what a request will probably cost; BudgetSpent if a budget does not pay for it."""
