@@ -325,7 +325,9 @@ class SlotScheduler:
             if not bucket.rate.allows(now):
                 return False
             bucket.rate.add_start(now)
-        self._activate(slot)
+        self.running += 1
+        bucket.current += 1
+        slot.state = ACTIVE
         return True
 
     def _try_start_nested(self, slot: Slot, outer: Slot) -> bool:

@@ -371,10 +371,11 @@ class CallLog:
             record.cost = call.prepared.price
             self._costs.record_call(call.payer, record.cost)
         record.attempts = call.attempts
-        record.metadata = result.metadata
+        record.metadata = metadata = result.metadata
         if call.decision is not None and call.decision.rule:  # for audits; the caller need not know it
-            record.metadata = {**result.metadata, "rule": call.decision.rule}
-        record.artifact_id = result.metadata.get("artifact_id")
+            record.metadata = {**metadata, "rule": call.decision.rule}
+        if metadata:
+            record.artifact_id = metadata.get("artifact_id")
         self._store.record_finished(record, secret_names=_secret_names(call))
 
     def log_failure(self, call: RunningCall, error: BaseException) -> None:

@@ -106,7 +106,7 @@ class CallPipeline:
             # Before anything is said about the tool's parameters.
             decision = self._authorizer.check_policy(call, action)
             self._validate(call, action)
-            output = self._check_known_failure(call, action)
+            output = None if call.context.memory is None else self._check_known_failure(call, action)
             is_undecided = decision.verdict != "allow" or decision.depends_on_arguments
             if (is_undecided or call.context.approval_id is not None) and await self._authorize(call, action, decision):
                 output = self._check_known_failure(call, action)  # the person has changed the arguments
@@ -130,7 +130,9 @@ class CallPipeline:
                 except NeedsApproval as signal:
                     output = await self._run_with_approval(call, action, executor, signal)
                 finally:
-                    if call.slot is not None and not self._release_slot(call.slot):
+                    if call.slot is not None and call.slot.outer is None:
+                        self._concurrency.release(call.slot)
+                    elif call.slot is not None:
                         await self._release_nested_slot(call, call.slot)
                     if call.payment is not None and call.started is None:
                         await self._costs.correct(call.payment, 0.0)
@@ -142,7 +144,9 @@ class CallPipeline:
         except Exception as error:
             result = self._failed_result(call, to_call_error(error))
         except BaseException:
-            self._finish(call, self._failed_result(call, CallCancelled("The call was cancelled.")))
+            result = self._failed_result(call, CallCancelled("The call was cancelled."))
+            self._log.record_end(call, result)
+            self._log.emit_end(call, result)
             raise
         if call.context.memory is not None:
             # Before the record: the memory may add to the metadata.
@@ -244,8 +248,9 @@ class CallPipeline:
         return self._actions.get(await self._discovery.check_against_pins(action.tool), action.capability.name)
 
     def _validate(self, call: RunningCall, action: PreparedAction) -> None:
-        if not call.leaves_validation_to_server(action):
-            call.params = self._read_params(call, action)
+        if call.context.leaves_validation_to_server and call.leaves_validation_to_server(action):
+            return
+        call.params = self._read_params(call, action)
 
     def _read_params(self, call: RunningCall, action: PreparedAction) -> dict[str, Any]:
         """The arguments with the types and defaults of the action's schema; InvalidArguments if they do not fit."""
@@ -375,13 +380,6 @@ class CallPipeline:
             action.breaker.record_abandoned()  # the call has entered it and does not run
             raise
 
-    def _release_slot(self, slot: Slot) -> bool:
-        """Give the slot back; False when that has to be awaited, because the call is nested in another."""
-        if slot.outer is not None:
-            return False
-        self._concurrency.release(slot)
-        return True
-
     async def _release_nested_slot(self, call: RunningCall, slot: Slot) -> None:
         """Give the slot back to the call that made this one, which continues once it has the slot."""
         with call.pause_outer_deadlines():
@@ -495,10 +493,6 @@ class CallPipeline:
             raise
         except BaseException:
             logger.exception("tool=<%s>, call=<%s> | the memory failed", call.tool_name, call.call_id)
-
-    def _finish(self, call: RunningCall, result: ToolExecutionResult) -> None:
-        self._log.record_end(call, result)
-        self._log.emit_end(call, result)
 
     # Parts of running
 

@@ -365,8 +365,10 @@ class UnifiedToolLibrary:
 
         Where several tools have the name, the hub decides: they race, back each other up or are combined.
         """
-        action, parameters = _split_action(tool_id, action, parameters)
-        return await self.execute(tool_id, parameters, context, action=action)
+        if action is not None:
+            action, parameters = _split_action(tool_id, action, parameters)
+        self.require_open()
+        return await self.hub.execute(tool_id, parameters, context, action=action)
 
     async def execute(
         self,
