@@ -286,7 +286,8 @@ def _query_each_tool(connection: Connection, queries: Sequence[tuple[Any, ...]])
 
     for start in range(0, len(queries), MAX_QUERIES):
         chunk = queries[start : start + MAX_QUERIES]
-        statements, values = [], {}
+        statements: list[str] = []
+        values: dict[str, Any] = {}
         for number, (tool_name, columns, source, *value) in enumerate(chunk):
             values |= {f"tool{number}": tool_name, **({f"value{number}": value[0]} if value else {})}
             names = {"tool": f"tool_name = :tool{number}", "value": f":value{number}"}
