@@ -267,10 +267,10 @@ def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCou
             )
             queries.append((each.tool_name, "MIN(execution_time), MAX(execution_time)", f"FROM ({times}) AS times"))
             fractions.append(position - floor(position))
-    found: dict[str, list[float | None]] = {}
+    by_tool: dict[str, list[float | None]] = {}
     for (tool_name, low, high), fraction in zip(_query_each_tool(connection, queries), fractions, strict=True):
-        found.setdefault(tool_name, []).append(None if low is None else low + (high - low) * fraction)
-    return {tool_name: tuple(percentiles) for tool_name, percentiles in found.items()}
+        by_tool.setdefault(tool_name, []).append(None if low is None else low + (high - low) * fraction)
+    return {tool_name: tuple(percentiles) for tool_name, percentiles in by_tool.items()}
 
 
 def _read_errors(connection: Connection, failed_at: dict[str, float]) -> dict[str, str | None]:
