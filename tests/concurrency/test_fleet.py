@@ -74,18 +74,21 @@ class LeasesInMemory:
 class CutOffLeases:
     """The leases as a process sees them whose network is cut at times: a request waits until it is whole again.
 
-    Then it arrives late, or fails, as a connection does that was silent for too long.
+    Then it arrives late, or fails, as a connection does that was silent for too long; or only its answer is lost.
     """
 
-    def __init__(self, table: LeasesInMemory, cuts: list[tuple[float, float]], *, arrives_late: bool) -> None:
+    def __init__(self, table: LeasesInMemory, cuts: list[tuple[float, float]], effect: str) -> None:
         """`cuts` have a beginning and a length, in seconds."""
-        self._table, self._cuts, self._arrives_late = table, cuts, arrives_late
+        self._table, self._cuts, self._effect = table, cuts, effect
 
     async def renew(self, request: LeaseRequest) -> LeaseGrants:
         for begins_at, seconds in self._cuts:
             if begins_at <= loop_time() < begins_at + seconds:
-                await asyncio.sleep(begins_at + seconds - loop_time())
-                if not self._arrives_late:
+                if self._effect == "answer is lost":
+                    await self._table.renew(request)
+                else:
+                    await asyncio.sleep(begins_at + seconds - loop_time())
+                if self._effect != "arrives late":
                     raise StoreError("the database cannot be reached")
         return await self._table.renew(request)
 
@@ -243,15 +246,16 @@ def test_without_the_database_no_slot_is_handed_out_after_the_lease_and_calls_go
 @given(
     limit=st.integers(1, 3),
     cuts=st.lists(st.tuples(st.floats(0, 20), st.floats(0, 30)), min_size=1, max_size=2),
-    arrives_late=st.booleans(),
+    effect=st.sampled_from(["arrives late", "fails", "answer is lost"]),
 )
-@example(limit=1, cuts=[(1.0, 30.0)], arrives_late=False)
+@example(limit=1, cuts=[(1.0, 30.0)], effect="fails")
+@example(limit=2, cuts=[(0.4, 0.7)], effect="answer is lost")
 def test_a_limit_holds_while_requests_of_a_process_hang_and_calls_go_on_afterwards(
-    limit: int, cuts: list[tuple[float, float]], arrives_late: bool
+    limit: int, cuts: list[tuple[float, float]], effect: str
 ) -> None:
     async def main() -> None:
         table, running = LeasesInMemory(), RunningCalls()
-        tables = (CutOffLeases(table, cuts, arrives_late=arrives_late), table)
+        tables = (CutOffLeases(table, cuts, effect), table)
         processes = [make_process(each, bucket_limits={"pay": limit}) for each in tables]
 
         async def call_until(end: float, process: int) -> None:
@@ -265,6 +269,27 @@ def test_a_limit_holds_while_requests_of_a_process_hang_and_calls_go_on_afterwar
         assert all(running.of_process[process] > before[process] for process in (0, 1))
         for controller in processes:
             await controller.leave_fleet()
+
+    run_in_virtual_time(main)
+
+
+def test_slots_that_were_given_back_are_not_used_when_the_answer_is_lost() -> None:
+    async def main() -> None:
+        table, running = LeasesInMemory(), RunningCalls()
+        tables = (CutOffLeases(table, [(0.9, 4.0)], "answer is lost"), table)
+        first, second = (make_process(each, bucket_limits={"pay": 2}) for each in tables)
+
+        async def call(controller: ToolConcurrencyController, process: int, seconds: float, arrival: float) -> None:
+            await asyncio.sleep(arrival)
+            await running.run(controller, process, seconds)
+
+        await asyncio.gather(*(call(first, 0, 0.1, 0.0) for _ in range(2)))
+        await asyncio.gather(  # after a second without calls, the first process gives its slots back
+            *(call(second, 1, 3.0, 2.0) for _ in range(2)), *(call(first, 0, 0.1, 2.2 + number) for number in range(3))
+        )
+        assert running.most == 2
+        await first.leave_fleet()
+        await second.leave_fleet()
 
     run_in_virtual_time(main)
 

@@ -226,6 +226,8 @@ class FleetLimits:
             self.failures += 1
             if self.failures == 1:
                 logger.warning("error=<%r> | shared limits: the leases could not be renewed, trying again", error)
+            for name, wish in request.slots.items():  # the answer may be lost, and what was given back with it
+                self._slots[name].slots = min(self._slots[name].slots, wish.slots)
             self._stop_expired()
             return
         self.failures = 0
