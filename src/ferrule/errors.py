@@ -8,6 +8,7 @@ FerruleError
 │   └── MissingExtra            an optional dependency is not installed
 ├── StoreError                  records cannot be read or written
 │   └── LockHeld                somebody else holds the lock
+│       └── LockLost            the holder of a lock has lost it: somebody else has it, or may have it
 ├── ModelError                  a language model gave no reply
 │   ├── ModelUnavailable        the model may reply later: overloaded, rate limit, timeout, connection lost
 │   ├── BudgetSpent             a budget does not pay for the request
@@ -141,6 +142,14 @@ class LockHeld(StoreError):
     def __init__(self, name: str) -> None:
         super().__init__(f"the lock {name!r} is held by another user of the store; try again when it is released")
         self.name = name
+
+
+class LockLost(LockHeld):
+    """The holder of a lock has lost it with the connection to the database: somebody else has it, or may have it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.args = (f"the lock {name!r} was lost with the connection to the database; another process may have it",)
 
 
 class ModelError(FerruleError):

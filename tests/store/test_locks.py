@@ -16,8 +16,8 @@ import pytest
 
 from ferrule import Agent, UnifiedToolLibrary, tool
 from ferrule.core.model import ModelReply
-from ferrule.errors import LockHeld, SetupError, StoreError
-from ferrule.store import ToolKnowledgeStore
+from ferrule.errors import LockHeld, LockLost, SetupError, StoreError
+from ferrule.store import ToolKnowledgeStore, locks
 from ferrule.testing import ScriptedModel
 from tests.waiting import until
 
@@ -266,10 +266,42 @@ async def test_a_run_that_another_process_has_taken_makes_no_more_calls(postgres
         lock = await take_from(postgres_url, other, "run:r")
         await store.flush()
         before = await other.read_entries("run:r")
-        with pytest.raises(SetupError, match="in progress"):
+        with pytest.raises(SetupError, match="another process may have continued it"):
             await task
         await store.flush()
         assert done == [] and len(before) == 1 and await other.read_entries("run:r") == before
+        await lock.__aexit__(None, None, None)
+
+
+async def test_a_holder_that_does_not_hear_from_the_server_stops_before_others_can_have_its_lock(
+    postgres_url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(locks, "MAX_UNCONFIRMED", 2.0)
+    begun = asyncio.Event()
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+
+        async def work() -> None:
+            async with store.lock("job") as lock:
+                lock.release_in_background = True
+                begun.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await begun.wait()
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            rows = admin.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory'").fetchall()
+        try:
+            for (pid,) in rows:
+                os.kill(pid, signal.SIGSTOP)  # as silent as a server behind a network that is cut
+            with pytest.raises(LockLost, match="another process may have it"):
+                await task
+        finally:
+            for (pid,) in rows:
+                os.kill(pid, signal.SIGCONT)
+        lock = await take_when_free(other, "job")
         await lock.__aexit__(None, None, None)
 
 

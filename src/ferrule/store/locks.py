@@ -9,7 +9,9 @@ A lock is given back only when the database has everything that was written unde
 the next holder reads the database, and not the journal of a process that lives.
 
 A Postgres server releases locks when a connection is lost, which is checked every second. They are taken again; one
-that another process has taken meanwhile is lost, and its holder here is cancelled.
+that another process has taken meanwhile is lost, and its holder here is cancelled. So is a holder that cannot reach
+the server for half a minute: the server releases the locks of a silent machine after a minute, and then another may
+have them.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ that has ended keeps its lock until the database has what it wrote.
 """
 CHECK_INTERVAL = 1.0
 """Seconds between two checks of the connection that has the advisory locks."""
+MAX_UNCONFIRMED = 30.0
+"""Seconds without an answer of a Postgres server after which locks count as lost; see `tcp_keepalives_idle`."""
 
 
 class StoreLocks:
@@ -91,6 +95,16 @@ class StoreLocks:
     @property
     def is_check_due(self) -> bool:
         return self._advisory is not None and self._advisory.is_check_due
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the database has confirmed the locks so lately that nobody else can have taken them."""
+        return self._advisory is None or self._advisory.is_confirmed
+
+    def give_up(self, name: str) -> None:
+        """Count a lock as lost, because its holder cannot know whether it still has it."""
+        if self._advisory is not None:
+            self._advisory.lost_names.add(name)
 
     def check(self) -> None:
         """Take locks again that were lost with the connection to the database; StoreError if it is out of reach."""
@@ -215,7 +229,7 @@ class _AdvisoryLocks:
         self._schema = ""
         self._names: set[str] = set()
         self.lost_names: set[str] = set()
-        self._checked_at = time.monotonic()
+        self._checked_at = self._confirmed_at = time.monotonic()
         self._mutex = threading.Lock()
 
     def lock(self, name: str) -> bool:
@@ -249,6 +263,10 @@ class _AdvisoryLocks:
     def is_check_due(self) -> bool:
         return time.monotonic() - self._checked_at >= CHECK_INTERVAL / 2  # of several holders, one asks for all
 
+    @property
+    def is_confirmed(self) -> bool:
+        return time.monotonic() - self._confirmed_at < MAX_UNCONFIRMED
+
     def check(self) -> None:
         if self.is_check_due and self._mutex.acquire(blocking=False):  # or else somebody is asking
             try:
@@ -277,12 +295,15 @@ class _AdvisoryLocks:
     def _ask(self, query: str, name: str) -> Any:
         import psycopg
 
+        asked_at = time.monotonic()
         with self._database.raise_as_store_error():
             try:
-                return self._connect().execute(query, (self._key(name),)).fetchone()[0]
+                answer = self._connect().execute(query, (self._key(name),)).fetchone()[0]
             except psycopg.OperationalError:
                 self._reconnect()
-                return self._connect().execute(query, (self._key(name),)).fetchone()[0]
+                answer = self._connect().execute(query, (self._key(name),)).fetchone()[0]
+        self._confirmed_at = asked_at
+        return answer
 
     def _connect(self) -> Any:
         if self._connection is None:

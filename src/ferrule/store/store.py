@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
-from ferrule.errors import LockHeld, StoreError, error_text
+from ferrule.errors import LockLost, StoreError, error_text
 from ferrule.store.approvals import use_approval
 from ferrule.store.artifacts import ArtifactStore
 from ferrule.store.channel import ChannelMessage, StoreChannel
@@ -271,7 +271,7 @@ class ToolKnowledgeStore:
 
         It is released when others can read everything written under it: while the database does not accept that, the
         lock stays taken. The death of a process releases its locks. A holder whose lock another process has taken after
-        the connection to the database was lost is cancelled, and LockHeld is raised.
+        the connection to the database was lost, or may have taken, is cancelled, and LockLost is raised.
         """
         lock = StoreLock()
         taking = asyncio.ensure_future(asyncio.to_thread(self._take_lock, name))
@@ -291,7 +291,7 @@ class ToolKnowledgeStore:
         except asyncio.CancelledError:
             if name in self._locks.lost_names and (holder := asyncio.current_task()) is not None:
                 holder.uncancel()
-                raise LockHeld(name) from None
+                raise LockLost(name) from None
             raise
         finally:
             if watching is not None:
@@ -299,7 +299,7 @@ class ToolKnowledgeStore:
             await self._release_lock(name, in_background=lock.release_in_background)
 
     def _start_watching(self, name: str) -> asyncio.Task[None] | None:
-        """Cancel the holder of a lock that another process has taken; None where that cannot happen."""
+        """Cancel the holder of a lock that another process has taken or may have; None where that cannot happen."""
         holder = asyncio.current_task()
         if holder is None or not self._locks.may_be_lost:
             return None
@@ -307,12 +307,17 @@ class ToolKnowledgeStore:
         async def watch() -> None:
             while name not in self._locks.lost_names:
                 await asyncio.sleep(CHECK_INTERVAL)
-                if self._locks.is_check_due:
-                    with suppress(StoreError):  # while the database is out of reach, nobody else can take it either
-                        await asyncio.to_thread(self._locks.check)
+                if self._locks.is_check_due:  # it may hang while the network is cut
+                    await asyncio.wait({asyncio.create_task(self._check_locks())}, timeout=CHECK_INTERVAL)
+                if not self._locks.is_confirmed:
+                    self._locks.give_up(name)
             holder.cancel()
 
         return asyncio.create_task(watch(), name=f"ferrule-lock-{name}")
+
+    async def _check_locks(self) -> None:
+        with suppress(StoreError):  # out of reach: for how long is counted
+            await asyncio.to_thread(self._locks.check)
 
     async def is_locked(self, name: str) -> bool:
         """Whether anybody holds the lock, in this process or another."""
