@@ -11,7 +11,7 @@ import pytest
 
 from ferrule import tool
 from ferrule.concurrency import ConcurrencyConfig
-from ferrule.errors import Rejected
+from ferrule.errors import Rejected, Transient
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.tokens import AccessToken, Tokens
 from ferrule.store import ToolKnowledgeStore
@@ -194,3 +194,17 @@ async def test_no_client_reaches_the_exemption_of_workflow_nodes() -> None:
                 assert calls == 1, (path, body, response.text)
         is_over.set()
         assert (await first).json()["is_success"] and calls == 1
+
+
+async def test_adaptive_limits_are_metrics():
+    @tool(bucket="pay", idempotent=False)
+    async def pay() -> str:
+        """Pay."""
+        raise Transient("too many requests", status_code=429)
+
+    limits = ConcurrencyConfig(bucket_limits={"pay": 10}, adaptive_limits={"pay": 1})
+    async with serve(pay, concurrency=limits) as site, site.client("root", roles=["admin"]) as root:
+        await root.post("/v1/tools/pay/call", json={"arguments": {}})
+        text = (await root.get("/metrics")).text
+    assert 'ferrule_slots{bucket="pay",limit="configured"} 10.0' in text
+    assert 'ferrule_slots{bucket="pay",limit="adaptive"} 7.0' in text
