@@ -313,7 +313,7 @@ TYPES = {"Dict": dict, "List": list, "Any": Any, "Optional": Optional, "dataclas
 LATER = "from __future__ import annotations\n"
 PLAN: dict[str, Any] = {
     "steps": [
-        {"id": 1, "description": "add", "tool_type": "calculator", "parameters": {"expression": "40+2"}},
+        {"id": 1, "description": "add", "tool_type": "calculator", "parameters": {"expression": "6*7"}},
         {"id": 2, "description": "half", "tool_type": "calculator", "parameters": {"expression": "${1.result} / 2"}},
     ]
 }

@@ -200,7 +200,10 @@ def open_session(client: httpx.Client) -> str:
 
 
 def read_result(response: httpx.Response) -> dict[str, Any]:
+    """Of an answer that is a JSON document, or a stream of events."""
     assert response.status_code == 200, response.text
+    if response.headers["content-type"] == "application/json":
+        return dict(response.json()["result"])
     (data,) = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
     return dict(json.loads(data)["result"])
 

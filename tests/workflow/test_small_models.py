@@ -265,8 +265,8 @@ async def test_a_plan_that_calculates_with_made_up_numbers_is_asked_for_once_mor
     assert "the number 10 in step 1 is made up" in asked and "get_price" in asked
 
 
-@pytest.mark.parametrize("expression", ["3 * 24", "80 * 15 / 100"])
-async def test_numbers_of_the_question_and_usual_constants_are_not_made_up(expression: str):
+@pytest.mark.parametrize("expression", ["3 * 24", "80 * 15 / 100", "777", "2026-11-17", "17/11/2026", "555 items"])
+async def test_numbers_of_the_question_usual_constants_and_plain_arguments_are_not_made_up(expression: str):
     @tool(read_only=True)
     async def calculate(expression: str) -> float:
         """Compute an arithmetic expression."""

@@ -260,7 +260,8 @@ def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:
 
 
 _CONSTANTS: Final = frozenset({"12", "24", "52", "60", "100", "360", "365", "1000", "3600"})
-_ARITHMETIC = lazy_pattern(r"[\d\s.,()+\-*/^%×÷]+")
+_CALCULATION: Final = lazy_pattern(r"(?!\d+/\d+/\d+$)[\d\s.,()]*\d[\s)]*(?:[+*/^%×÷]|\s-\s)[\d\s.,()+\-*/^%×÷]*")
+"""A text with an operator: a number alone is an argument like any other, and so is a date."""
 
 
 def _find_made_up_numbers(plan: Plan, context: str, offer: ToolOffer) -> str:
@@ -271,9 +272,8 @@ def _find_made_up_numbers(plan: Plan, context: str, offer: ToolOffer) -> str:
     ]
     for step in plan.steps if other_tools else ():
         for value in step.parameters.values():
-            text = str(value) if isinstance(value, (str, int, float)) else ""
-            numbers = re.findall(r"\d{2,}", text) if _ARITHMETIC.fullmatch(text) else []
-            for number in numbers:
+            is_calculation = isinstance(value, str) and _CALCULATION.fullmatch(value)
+            for number in re.findall(r"\d{2,}", value) if is_calculation else ():
                 if number not in context and number not in _CONSTANTS:
                     return MADE_UP_NUMBER.format(
                         step=step.id, number=number, tools=", ".join(other_tools[:MAX_OTHER_TOOLS])
