@@ -94,8 +94,14 @@ def test_a_server_shows_what_happens_on_another_and_stops_it(servers: list[Runni
         )
         until_sync(lambda: Path(f"{waiting}.started").exists())
         with second.client() as other:
-            (record,) = other.get("/v1/calls", params={"status": "running"}).json()["calls"]
-            other.post(f"/v1/calls/{record['record_id']}/cancel").raise_for_status()
+            records: list[Any] = []
+
+            def is_listed() -> bool:
+                records[:] = other.get("/v1/calls", params={"status": "running"}).json()["calls"]
+                return bool(records)
+
+            until_sync(is_listed)
+            other.post(f"/v1/calls/{records[0]['record_id']}/cancel").raise_for_status()
         result = call()
         assert result["error_type"] == "cancelled", result
     assert Path(f"{waiting}.cancelled").exists()
