@@ -256,7 +256,7 @@ class FleetLimits:
             lease.is_yielding = False
             return None
         share = min(limit, lease.limit) // lease.processes
-        # What is not used is given back at once.
+        # What is not used is given back immediately.
         waited = lease.others_waiting and (not demand or now - lease.held_since >= TURN_SECONDS)
         is_last = self.yields_to_others and lease.others_waiting > 0
         if is_last:
