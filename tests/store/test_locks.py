@@ -37,6 +37,29 @@ async def main():
 
 asyncio.run(main())
 """
+STOPPED_HOLDER = """
+import asyncio, signal, sys
+from ferrule.errors import LockLost
+from ferrule.store import ToolKnowledgeStore
+
+async def main():
+    async with ToolKnowledgeStore(sys.argv[1], journal_directory=sys.argv[2]) as store:
+        def write_late():
+            store.write_entry("job", "0002", "too late")
+            store.write_entry("job", "0003", "too late")
+        try:
+            async with store.lock("job"):
+                store.write_entry("job", "0001", "begun")
+                await store.flush()
+                asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, write_late)
+                print("held", flush=True)
+                await asyncio.Event().wait()
+        except LockLost:
+            await store.flush()
+            print("lost", flush=True)
+
+asyncio.run(main())
+"""
 
 
 class PayingProcess:
@@ -239,6 +262,41 @@ async def test_the_holder_of_a_lock_that_another_process_has_taken_is_cancelled(
         assert await other.read_entries("job") == {"1": "written"}
 
 
+async def test_what_a_stopped_holder_writes_after_another_has_finished_comes_too_late(postgres_url, tmp_path):
+    command = [sys.executable, "-c", STOPPED_HOLDER, postgres_url, str(tmp_path / "a")]
+    async with ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other:
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        try:
+            assert await process.stdout.readline() == b"held\n"
+            process.send_signal(signal.SIGSTOP)
+            lock = await take_from(postgres_url, other, "job")
+            other.write_entry("job", "0002", "finished")
+            await lock.__aexit__(None, None, None)
+            process.send_signal(signal.SIGCONT)  # nobody has the lock now, but somebody had it
+            assert await process.stdout.readline() == b"lost\n"
+        finally:
+            process.kill()
+            await process.wait()
+        assert await other.read_entries("job") == {"0001": "begun", "0002": "finished"}
+
+
+async def test_a_process_that_takes_a_lock_back_discards_what_it_wrote_before_it_was_lost(postgres_url, tmp_path):
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+        async with store.lock("job"):
+            pass
+        async with other.lock("job"):
+            other.write_entry("job", "0001", "newer")
+        store.write_entry("job", "0001", "written without the lock")
+        async with store.lock("job"):
+            assert await store.read_entries("job") == {"0001": "newer"}
+            store.write_entry("job", "0002", "written with the lock")
+        assert await other.read_entries("job") == {"0001": "newer", "0002": "written with the lock"}
+
+
 async def test_a_run_that_another_process_has_taken_makes_no_more_calls(postgres_url, tmp_path):
     asked, done = asyncio.Event(), list[str]()
 
@@ -263,8 +321,8 @@ async def test_a_run_that_another_process_has_taken_makes_no_more_calls(postgres
         agent = Agent(library, SlowModel([{"name": "pay", "arguments": {}}, "Done."]))
         task = asyncio.create_task(agent.run("Pay", run_id="r"))
         await asked.wait()
-        lock = await take_from(postgres_url, other, "run:r")
         await store.flush()
+        lock = await take_from(postgres_url, other, "run:r")
         before = await other.read_entries("run:r")
         with pytest.raises(SetupError, match="another process may have continued it"):
             await task

@@ -31,6 +31,7 @@ from ferrule.store.entry_streams import (
 )
 from ferrule.store.leases import create_lease_tables
 from ferrule.store.location import StoreLocation, hide_password, make_file
+from ferrule.store.locks import create_lock_holders_table
 from ferrule.store.servers import create_servers_table
 from ferrule.store.spending import create_spending_table
 from ferrule.store.tokens import create_tokens_table
@@ -171,6 +172,7 @@ MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
     ("create budget_spending", create_spending_table),
     ("create servers", create_servers_table),
     ("index tool_calls for statistics", _create_indexes),
+    ("create lock_holders", create_lock_holders_table),
 )
 """Applied in order, once each. Add to the end, never change one that was released."""
 
@@ -305,6 +307,8 @@ class StoreDatabase:
         inserts: list[tuple[list[bytes], str, Mapping[str, Any]]] = []
         if entries:
             values: Mapping[str, Any] = {"replaced_after": replaced_after}
+            if self._location.kind == "postgresql":
+                values = {**values, "owner": owner}
             inserts.append((last_line_per_entry(entries), self._insert_entries, values))
         if calls:
             inserts.append((last_line_per_record(calls), self._insert_calls, {"owner": owner}))

@@ -25,10 +25,17 @@ def insert_entries_statement(dialect: Dialect) -> str:
 
     With 0 it replaces any value: the lines of a living process are new. A line of an abandoned journal may be older
     than the value, but not than one from the future, which was written before the clock was set back.
+
+    In Postgres a stream whose lock has another last holder than `owner` gets nothing (see `locks.py`). The row of the
+    holder is locked until the transaction ends: the next holder registers before or after it, and reads after it.
     """
+    condition = "true"
+    if dialect.name == "postgresql":
+        holder = "SELECT owner FROM lock_holders WHERE name = line.value->>1 FOR SHARE"
+        condition = f"COALESCE(({holder}), :owner) = :owner"
     return (
         f"INSERT INTO entries (stream, key, written_at, value) SELECT line.value->>1, line.value->>2, "
-        f"CAST(line.value->>3 AS DOUBLE PRECISION), line.value->4 FROM {json_lines_sql(dialect)} WHERE true "
+        f"CAST(line.value->>3 AS DOUBLE PRECISION), line.value->4 FROM {json_lines_sql(dialect)} WHERE {condition} "
         "ON CONFLICT (stream, key) DO UPDATE SET value = excluded.value, written_at = excluded.written_at "
         "WHERE excluded.written_at >= entries.written_at OR entries.written_at > :replaced_after"
     )

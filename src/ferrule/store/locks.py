@@ -11,7 +11,8 @@ the next holder reads the database, and not the journal of a process that lives.
 A Postgres server releases locks when a connection is lost, which is checked every second. They are taken again; one
 that another process has taken meanwhile is lost, and its holder here is cancelled. So is a holder that cannot reach
 the server for half a minute: the server releases the locks of a silent machine after a minute, and then another may
-have them.
+have them. The table `lock_holders` has the last holder of each lock: the database accepts no entries for a stream of
+that name from anybody else, so what a machine that was cut off had written comes too late.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import LockHeld, StoreError
-from ferrule.store.database import StoreDatabase
 from ferrule.store.location import StoreLocation, make_directory
+from ferrule.store.redaction import escape_text
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from ferrule.store.database import StoreDatabase
 
 logger = logging.getLogger("ferrule.store")
 
@@ -74,6 +80,15 @@ class StoreLocks:
         except BaseException:
             self._release_file(name)
             raise
+
+    def find_last_holder(self, name: str) -> str:
+        """The owner that last registered for a lock, or ""; only Postgres needs it."""
+        return "" if self._advisory is None else self._advisory.find_holder(name)
+
+    def register_holder(self, name: str, owner: str) -> None:
+        """From now on entries for the stream of this name are accepted from this owner only."""
+        if self._advisory is not None:
+            self._advisory.register_holder(name, owner)
 
     def is_held(self, name: str) -> bool:
         """Whether anybody holds the lock, in this process or another."""
@@ -227,7 +242,8 @@ class _AdvisoryLocks:
         self._database = database
         self._connection: Any = None
         self._schema = ""
-        self._names: set[str] = set()
+        self._owners: dict[str, str] = {}
+        """Who registered for each lock that is held; "" for nobody."""
         self.lost_names: set[str] = set()
         self._checked_at = self._confirmed_at = time.monotonic()
         self._mutex = threading.Lock()
@@ -235,20 +251,19 @@ class _AdvisoryLocks:
     def lock(self, name: str) -> bool:
         with self._mutex:
             # A session may take one lock twice, so `StoreLocks` checks first that this process does not have it.
-            is_locked = bool(self._ask("SELECT pg_try_advisory_lock(%s)", name))
+            is_locked = bool(self._ask_about_lock("SELECT pg_try_advisory_lock(%s)", name))
             if is_locked:
-                self._names.add(name)
+                self._owners[name] = ""
                 self.lost_names.discard(name)
             return is_locked
 
     def unlock(self, name: str) -> None:
         with self._mutex:
             self.lost_names.discard(name)
-            if name not in self._names:
+            if self._owners.pop(name, None) is None:
                 return
-            self._names.discard(name)
             with suppress(StoreError):  # the server is gone, and the lock with it
-                self._ask("SELECT pg_advisory_unlock(%s)", name)
+                self._ask_about_lock("SELECT pg_advisory_unlock(%s)", name)
 
     def is_locked(self, name: str) -> bool:
         query = (
@@ -257,7 +272,16 @@ class _AdvisoryLocks:
             "AND (classid::bigint << 32) | objid::bigint = %s)"
         )
         with self._mutex:
-            return bool(self._ask(query, name))
+            return bool(self._ask_about_lock(query, name))
+
+    def find_holder(self, name: str) -> str:
+        with self._mutex:
+            return self._ask(_FIND_HOLDER, escape_text(name)) or ""
+
+    def register_holder(self, name: str, owner: str) -> None:
+        with self._mutex:
+            self._ask(_REGISTER_HOLDER, escape_text(name), owner)
+            self._owners[name] = owner
 
     @property
     def is_check_due(self) -> bool:
@@ -280,7 +304,7 @@ class _AdvisoryLocks:
 
     def _restore(self) -> None:
         self._checked_at = time.monotonic()
-        self._ask("SELECT 1 WHERE %s IS NOT NULL", "")
+        self._ask("SELECT 1")
 
     def close(self) -> None:
         with self._mutex:
@@ -290,20 +314,25 @@ class _AdvisoryLocks:
 
     def reset_after_fork(self) -> None:
         # The driver does not close a connection that another process opened.
-        self._connection, self._names, self.lost_names, self._mutex = None, set(), set(), threading.Lock()
+        self._connection, self._owners, self.lost_names, self._mutex = None, {}, set(), threading.Lock()
 
-    def _ask(self, query: str, name: str) -> Any:
+    def _ask_about_lock(self, query: str, name: str) -> Any:
+        with self._database.raise_as_store_error():
+            self._connect()  # which reads the schema, a part of the key
+        return self._ask(query, self._key(name))
+
+    def _ask(self, query: str, *values: Any) -> Any:
         import psycopg
 
         asked_at = time.monotonic()
         with self._database.raise_as_store_error():
             try:
-                answer = self._connect().execute(query, (self._key(name),)).fetchone()[0]
+                answer = self._connect().execute(query, values).fetchone()
             except psycopg.OperationalError:
                 self._reconnect()
-                answer = self._connect().execute(query, (self._key(name),)).fetchone()[0]
+                answer = self._connect().execute(query, values).fetchone()
         self._confirmed_at = asked_at
-        return answer
+        return answer[0] if answer else None
 
     def _connect(self) -> Any:
         if self._connection is None:
@@ -317,12 +346,50 @@ class _AdvisoryLocks:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        for name in sorted(self._names):
-            if not self._connect().execute("SELECT pg_try_advisory_lock(%s)", (self._key(name),)).fetchone()[0]:
-                logger.error("lock=<%s> | lost with the connection to the database, and another process has it", name)
-                self._names.discard(name)
+        for name, owner in sorted(self._owners.items()):
+            if not self._lock_again(name, owner):
+                logger.error("lock=<%s> | lost with the connection to the database, and taken by another process", name)
+                del self._owners[name]
                 self.lost_names.add(name)
+
+    def _lock_again(self, name: str, owner: str) -> bool:
+        """Whether a lock could be taken again, and nobody had it meanwhile."""
+        connection = self._connect()
+        if not connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key(name),)).fetchone()[0]:
+            return False
+        holder = connection.execute(_FIND_HOLDER, (escape_text(name),)).fetchone()
+        if not owner or holder == (owner,):
+            return True
+        connection.execute("SELECT pg_advisory_unlock(%s)", (self._key(name),))
+        return False
 
     def _key(self, name: str) -> int:
         # Advisory locks belong to a database, and a database may have several stores, each in a schema.
         return int.from_bytes(_digest(f"{self._schema}:{name}")[:8], "big", signed=True)
+
+
+# The last holder of each lock, in a table. Only stores in Postgres use it.
+
+_FIND_HOLDER = "SELECT owner FROM lock_holders WHERE name = %s"
+_REGISTER_HOLDER = (
+    "INSERT INTO lock_holders (name, owner, registered_at) VALUES (%s, %s, EXTRACT(EPOCH FROM now())) "
+    "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, registered_at = excluded.registered_at RETURNING 1"
+)
+
+
+def create_lock_holders_table(connection: Connection) -> None:
+    connection.exec_driver_sql(
+        "CREATE TABLE lock_holders "
+        "(name TEXT PRIMARY KEY, owner TEXT NOT NULL, registered_at DOUBLE PRECISION NOT NULL)"
+    )
+
+
+def delete_lock_holders(connection: Connection, before: float) -> None:
+    """Delete the old ones of streams that are deleted."""
+    import sqlalchemy as sa
+
+    statement = (
+        "DELETE FROM lock_holders WHERE registered_at < :before "
+        "AND NOT EXISTS (SELECT 1 FROM entries WHERE stream = lock_holders.name)"
+    )
+    connection.execute(sa.text(statement), {"before": before})

@@ -18,7 +18,7 @@ from ferrule.store.artifacts import ArtifactStore
 from ferrule.store.client_requests import delete_requests
 from ferrule.store.database import StoreDatabase, calls_table
 from ferrule.store.encoding import parse_stored_json
-from ferrule.store.locks import StoreLocks
+from ferrule.store.locks import StoreLocks, delete_lock_holders
 from ferrule.store.redaction import unescape_text
 from ferrule.store.spending import delete_spending
 from ferrule.store.tokens import delete_ended_tokens
@@ -148,6 +148,7 @@ class OldDataDeletion:
             counts["tokens"] = delete_ended_tokens(connection, before)
             delete_vectors(connection, before)
             delete_spending(connection, before)
+            delete_lock_holders(connection, before)
         calls, artifacts = _delete_calls(transaction, _old_calls_clause(before))
         return DeletionReport(calls=calls, runs=runs, **counts), artifacts
 

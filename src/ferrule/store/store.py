@@ -430,12 +430,20 @@ class ToolKnowledgeStore:
 
     def _take_lock(self, name: str) -> None:
         self._check_open()
-        if previous_owner := self._locks.acquire(name, self._journal.owner):
-            try:
+        previous_owner = self._locks.acquire(name, self._journal.owner)
+        try:
+            if previous_owner:
                 self._writer.import_journal_of(previous_owner)
-            except BaseException:
-                self._locks.release([name])
-                raise
+            last_holder = self._locks.find_last_holder(name)
+            if last_holder != self._journal.owner:
+                if (
+                    last_holder
+                ):  # what this process wrote before it lost the lock is rejected now, and not accepted later
+                    self._writer.catch_up()
+                self._locks.register_holder(name, self._journal.owner)
+        except BaseException:
+            self._locks.release([name])
+            raise
 
     async def _release_lock(self, name: str, *, in_background: bool) -> None:
         if self.location.kind == "memory":
