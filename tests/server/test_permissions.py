@@ -224,6 +224,35 @@ async def test_a_call_is_answered_and_not_repeated_when_the_database_restarts_du
     assert "idempotency-replayed" in responses[1].headers and payments == [1]
 
 
+async def test_a_key_whose_claim_was_stored_while_the_answer_was_lost_is_used_by_its_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    payments: list[int] = []
+
+    @tool(idempotent=False)
+    async def pay(order: int) -> str:
+        """Pay an order."""
+        payments.append(order)
+        return "paid"
+
+    claim, failures = client_requests.claim_request, iter([StoreError("the server was shut down")])
+
+    def claim_and_lose_the_answer(*arguments: Any, **options: Any) -> dict[str, Any] | None:
+        earlier = claim(*arguments, **options)
+        if (error := next(failures, None)) is not None:
+            raise error
+        return earlier
+
+    monkeypatch.setattr(client_requests, "claim_request", claim_and_lose_the_answer)
+    async with serve(pay, store=f"sqlite:///{tmp_path}/calls.db") as site, site.client("worker") as http:
+        for _ in range(2):
+            response = await http.post(
+                "/v1/tools/pay/call", json={"arguments": {"order": 1}}, headers={"Idempotency-Key": "order 1"}
+            )
+            assert response.status_code == 200 and response.json()["is_success"]
+    assert payments == [1]
+
+
 async def test_a_response_that_is_stored_for_its_repetition_has_no_secrets(tmp_path: Path):
     @tool
     async def login(pin: Annotated[str, Secret]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 from ferrule import Orchestrator, UnifiedToolLibrary, tool
 from ferrule.agent import Agent
@@ -59,7 +60,7 @@ async def test_everything_old_is_deleted_except_runs_that_are_not_over(store_url
         answer = await Orchestrator(library, ScriptedModel(["42"])).process_task("How much?", strategy="direct")
         store.write_entry("failures", "1", {})
         store.write_entry("failures:acme", "1", {})
-        await store.query(claim_request, "token:ci", "key", "digest", lifetime=60)
+        await store.query(claim_request, "token:ci", "key", "digest", "claim", lifetime=60)
         store.write_entry("pins", "1", "of another kind")
         finish_record(store, conversation_id=None)
 
@@ -133,7 +134,7 @@ async def test_a_server_whose_clock_is_ahead_keeps_the_keys_of_requests(
     async with ToolKnowledgeStore(postgres_url) as store:
 
         async def claim(key: str) -> Any:
-            return await store.query(claim_request, "/ada", key, "digest", lifetime=86_400.0)
+            return await store.query(claim_request, "/ada", key, "digest", uuid4().hex, lifetime=86_400.0)
 
         assert await claim("mine") is None
         monkeypatch.setattr(time, "time", lambda: real_time() + 2 * 86_400)  # another server, two days ahead

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import scrypt, sha256
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+from uuid import uuid4
 
 import orjson
 from fastapi import Depends, Request
@@ -33,7 +34,9 @@ from ferrule.server.store_changes import StoreChanges
 from ferrule.server.tokens import Permission, Tokens
 from ferrule.server.visibility import Visibility
 from ferrule.store import client_requests
+from ferrule.store.database import StoreDatabase
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger("ferrule.server")
@@ -44,7 +47,7 @@ KEEPALIVE_INTERVAL: Final = 15.0
 MAX_KEY_LENGTH: Final = 200
 KEY_LIFETIME: Final = 86_400.0
 STORE_DELAYS: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
-"""Seconds between attempts to store the response of a call that was made."""
+"""Seconds between attempts to claim an idempotency key or to store its response while the database is away."""
 MAX_VISIBILITIES: Final = 1_000
 SLOW_DIGEST: Final = "scrypt:"
 """The prefix of such digests."""
@@ -193,7 +196,10 @@ class Services:
         has_secrets = any(names for names, _ in arguments_of_calls) or store.redaction.redact(content) != content
         make_digest = partial(_digest_request, [request.url.path, content], f"{principal}/{key}")
         digest = await make_digest(is_slow=has_secrets)
-        earlier = await store.query(client_requests.claim_request, principal, key, digest, lifetime=KEY_LIFETIME)
+        claim_id = uuid4().hex
+        earlier = await self._query_when_available(
+            client_requests.claim_request, principal, key, digest, claim_id, lifetime=KEY_LIFETIME
+        )
         if earlier is not None:
             # A server with other tools or other secrets may have chosen the other digest.
             is_same = earlier["digest"] == await make_digest(is_slow=earlier["digest"].startswith(SLOW_DIGEST))
@@ -202,33 +208,34 @@ class Services:
             response = await respond()
         except BaseException as error:
             if isinstance(error, Exception) and problem_of_error(error).status < 500:  # nothing was executed
-                await store.query(client_requests.release_request, principal, key)
+                await self._query_when_available(client_requests.release_request, principal, key, claim_id)
             raise
         if response.status_code >= 400:  # nothing was executed either: it may be tried again
-            await store.query(client_requests.release_request, principal, key)
+            await self._query_when_available(client_requests.release_request, principal, key, claim_id)
             return response
         secrets = {
             text for names, arguments in arguments_of_calls for text in store.redaction.find_secrets(arguments, names)
         }
         body = self._redact_stored_response(bytes(response.body).decode(), sorted(secrets, key=len, reverse=True))
-        await self._keep_response(principal, key, response.status_code, body)
+        try:
+            await self._query_when_available(
+                client_requests.complete_request, principal, key, response.status_code, body
+            )
+        except StoreError as error:  # the call was made: the client gets its answer, and a repetition is refused
+            logger.error("key=<%s>, error=<%s> | the response of a request is not stored", key, error)
         return response
 
-    async def _keep_response(self, principal: str, key: str, status: int, body: str) -> None:
-        """Store a response for repetitions of its request. The call was made: while the database restarts, this waits.
-
-        If it is away for longer, the client gets its answer all the same, and a repetition is refused.
-        """
+    async def _query_when_available(
+        self, function: Callable[Concatenate[StoreDatabase, P], T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Ask the store, and wait for as long as a restart of the database takes."""
         store = self.library.engine.store
-        for delay in (*STORE_DELAYS, None):
+        for delay in STORE_DELAYS:
             try:
-                await store.query(client_requests.complete_request, principal, key, status, body)
-                return
-            except StoreError as error:
-                if delay is None:
-                    logger.error("key=<%s>, error=<%s> | the response of a request is not stored", key, error)
-                    return
+                return await store.query(function, *arguments, **options)
+            except StoreError:
                 await asyncio.sleep(delay)
+        return await store.query(function, *arguments, **options)
 
     def _find_secret_names(self, name: str, action: str | None) -> frozenset[str]:
         try:

@@ -30,11 +30,19 @@ def requests_table() -> Table:
         sa.Column("created_at", sa.Double, nullable=False),
         sa.Column("status", sa.Integer),
         sa.Column("response", sa.Text),
+        sa.Column("claim_id", sa.Text),
     )
 
 
 def create_requests_table(connection: Connection) -> None:
     requests_table().metadata.create_all(connection)
+
+
+def add_claims_to_requests(connection: Connection) -> None:
+    import sqlalchemy as sa
+
+    if "claim_id" not in {column["name"] for column in sa.inspect(connection).get_columns(requests_table().name)}:
+        connection.exec_driver_sql("ALTER TABLE requests ADD COLUMN claim_id TEXT")
 
 
 def delete_requests(connection: Connection, before: float) -> int:
@@ -44,11 +52,12 @@ def delete_requests(connection: Connection, before: float) -> int:
 
 
 def claim_request(
-    database: StoreDatabase, principal: str, key: str, digest: str, *, lifetime: float
+    database: StoreDatabase, principal: str, key: str, digest: str, claim_id: str, *, lifetime: float
 ) -> dict[str, Any] | None:
     """Reserve a key for the caller; or return the row of the request that already has it.
 
-    Keys are forgotten after their lifetime, in seconds.
+    A claim whose answer was lost with the connection can be made again with the same id. Keys are forgotten after their
+    lifetime, in seconds.
     """
     import sqlalchemy as sa
 
@@ -56,18 +65,20 @@ def claim_request(
     is_same = (table.c.principal == principal) & (table.c.key == key)
     with database.write() as connection:
         now = read_database_clock(connection)
-        values = {"principal": principal, "key": key, "digest": digest, "created_at": now}
+        values = {"principal": principal, "key": key, "digest": digest, "created_at": now, "claim_id": claim_id}
         delete_requests(connection, now - lifetime)
         is_first = connection.execute(
             sa.text(
-                "INSERT INTO requests (principal, key, digest, created_at) "
-                "VALUES (:principal, :key, :digest, :created_at) ON CONFLICT DO NOTHING"
+                "INSERT INTO requests (principal, key, digest, created_at, claim_id) "
+                "VALUES (:principal, :key, :digest, :created_at, :claim_id) ON CONFLICT DO NOTHING"
             ),
             values,
         ).rowcount
         if is_first:
             return None
         row = connection.execute(table.select().where(is_same)).mappings().first()
+        if row is not None and row["claim_id"] == claim_id:
+            return None
         # Without a row, the other request has just released the key: the caller may try again.
         return {"digest": digest, "status": None, "response": None} if row is None else dict(row)
 
@@ -79,9 +90,9 @@ def complete_request(database: StoreDatabase, principal: str, key: str, status: 
         connection.execute(table.update().where(is_same).values(status=status, response=response))
 
 
-def release_request(database: StoreDatabase, principal: str, key: str) -> None:
+def release_request(database: StoreDatabase, principal: str, key: str, claim_id: str) -> None:
     """Give a key back whose request was not executed."""
     table = requests_table()
-    is_same = (table.c.principal == principal) & (table.c.key == key) & table.c.response.is_(None)
+    is_same = (table.c.principal == principal) & (table.c.key == key) & (table.c.claim_id == claim_id)
     with database.write() as connection:
-        connection.execute(table.delete().where(is_same))
+        connection.execute(table.delete().where(is_same & table.c.response.is_(None)))

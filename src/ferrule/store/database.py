@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.errors import StoreError
 from ferrule.store.approvals import create_approvals_table
-from ferrule.store.client_requests import create_requests_table
+from ferrule.store.client_requests import add_claims_to_requests, create_requests_table
 from ferrule.store.credentials import create_credentials_table
 from ferrule.store.encoding import last_line_per_entry, last_line_per_record, split_entries_from_calls
 from ferrule.store.entry_streams import (
@@ -173,6 +173,7 @@ MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
     ("create servers", create_servers_table),
     ("index tool_calls for statistics", _create_indexes),
     ("create lock_holders", create_lock_holders_table),
+    ("add claims to requests", add_claims_to_requests),
 )
 """Applied in order, once each. Add to the end, never change one that was released."""
 
