@@ -1,6 +1,8 @@
 """Limits that several processes share: never exceeded, whatever is killed, and no process waits for ever."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -535,3 +537,40 @@ async def test_killed_processes_leave_no_slot_behind_and_exceed_nothing(
     finished = Counter(pid for _, pid, change in read_log(log) if change < 0)
     assert [finished[process.pid] for process in survivors] == [20, 20]
     assert count_most_running(log, {victim.pid for victim in victims}) <= limit
+
+
+async def test_a_process_that_was_stopped_starts_nothing_with_its_old_lease(
+    shared_store_url: str, tmp_path: Path
+) -> None:
+    log, limit = tmp_path / "calls.log", 2
+
+    def start() -> subprocess.Popen[bytes]:
+        arguments = [shared_store_url, str(log), str(limit), "4", "1000000"]
+        return subprocess.Popen([sys.executable, "-m", "tests.concurrency.fleet_process", *arguments], cwd=ROOT)
+
+    def lines_of(process: subprocess.Popen[bytes], change: int) -> int:
+        return sum(pid == process.pid and step == change for _, pid, step in read_log(log))
+
+    stopped = start()
+    processes = [stopped]
+    try:
+        await until(lambda: lines_of(stopped, 1) > 0)
+        stopped.send_signal(signal.SIGSTOP)
+        await asyncio.to_thread(os.waitpid, stopped.pid, os.WUNTRACED)
+        begun = lines_of(stopped, 1)
+        running = begun - lines_of(stopped, -1)
+        processes.append(other := start())
+        await until(lambda: lines_of(other, 1) > 0)
+        stopped.send_signal(signal.SIGCONT)
+        await until(lambda: lines_of(stopped, 1) > begun + limit)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    lines = log.read_text().splitlines()
+    ends = [line for line in lines if line.split()[1:] == [str(stopped.pid), "-1"]]
+    late = ends[begun - running : begun]  # the calls that ran when it was stopped end when it goes on
+    before = [line for line in lines if line.split()[1] == str(stopped.pid)][: 2 * begun - running]
+    ended = [f"{before[-1].split()[0]} {stopped.pid} -1"] * running
+    log.write_text("\n".join([*(line for line in lines if line not in late), *ended]) + "\n")
+    assert count_most_running(log, {process.pid for process in processes}) <= limit
