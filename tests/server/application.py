@@ -20,6 +20,10 @@ class Site:
     def __init__(self, library: UnifiedToolLibrary, app: Any) -> None:
         self.library, self._app = library, app
 
+    async def ask(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Make a request that no client makes."""
+        await self._app({"state": {}, **scope}, receive, send)
+
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         """Start and stop the application as a server does: without it, the MCP SDK cannot answer."""

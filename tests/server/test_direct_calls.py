@@ -246,6 +246,42 @@ async def test_a_session_is_used_by_its_token_alone_and_until_it_ends():
         assert (await http.post("/mcp", json=body, headers=headers)).status_code == 404
 
 
+async def test_the_calls_of_a_session_end_with_it():
+    slow = SlowTool()
+    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        headers = await open_session(http)
+        calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
+        await asyncio.wait_for(slow.begun.wait(), 30)
+        assert (await http.delete("/mcp", headers=headers)).status_code == 200
+        await asyncio.wait_for(slow.ended.wait(), 30)
+        assert (await calling).json()["error"]["code"] == -32800
+
+
+async def test_a_late_reply_reaches_who_asked(monkeypatch: pytest.MonkeyPatch):
+    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        path, headers = "/mcp/asking", await open_session(http, "/mcp/asking")
+        body = make_call("ask_user", {"question": "Why?"}, 7)
+        async with http.stream("POST", path, json=body, headers=headers) as stream:
+            lines = stream.aiter_lines()
+            question = await _next_message(lines)
+            monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)  # the user has thought for a minute
+            reply = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"answer": "A"}}}
+            assert (await http.post(path, json=reply, headers=headers)).status_code == 202
+            assert (await _next_message(lines))["result"]["structuredContent"] == {"answer": "A"}
+
+
+async def test_a_late_cancellation_ends_the_call(monkeypatch: pytest.MonkeyPatch):
+    slow = SlowTool()
+    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        headers = await open_session(http)
+        calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
+        await asyncio.wait_for(slow.begun.wait(), 30)
+        monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+        body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
+        assert (await calling).json()["error"]["code"] == -32800
+
+
 async def test_the_sdk_hears_of_a_session_that_is_in_use(monkeypatch: pytest.MonkeyPatch):
     async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
         headers, body = await open_session(http), make_call("add", {"a": 1, "b": 2})

@@ -64,7 +64,7 @@ def test_a_tool_that_fails_is_a_result_and_not_an_http_error(http: httpx.Client)
         ("add", {"arguments": {"a": 1, "b": 2}, "timeout": -1}, 422, "timeout"),
         ("add", {"params": {}}, 422, "params"),
         ("add", {"arguments": [1, 2]}, 422, "arguments"),
-        ("add", [], 422, "body"),
+        ("add", [], 422, "The body of a call is an object"),
     ],
 )
 def test_a_call_that_was_not_made_is_a_problem(http: httpx.Client, tool: str, body: object, status: int, words: str):
@@ -106,6 +106,9 @@ def test_pages_of_other_sites_and_other_host_names_are_refused(server: RunningSe
     assert http.post("/v1/tools/add/call", json=body, headers={"Origin": "https://evil.example"}).status_code == 403
     assert http.post("/v1/tools/add/call", json=body, headers={"Host": "evil.example"}).status_code == 421
     assert http.get("/v1/tools", headers={"Host": "evil.example:80"}).status_code == 421
+    for path in ("/v1/tools", "/v1/events", "/mcp"):  # the specification of MCP says so of every request
+        assert http.get(path, headers={"Origin": "https://evil.example"}).status_code == 403
+    assert http.get("/v1/tools", headers={"Origin": server.url}).status_code == 200
     assert http.post("/v1/tools/add/call", json=body, headers={"Origin": server.url}).status_code == 200
 
 
@@ -251,8 +254,12 @@ def test_metrics_are_in_the_format_of_prometheus(http: httpx.Client):
 
 
 def test_unknown_paths_and_methods_are_problems(http: httpx.Client):
-    assert http.get("/v1/nothing").headers["content-type"] == "application/problem+json"
-    assert http.delete("/v1/tools").status_code == 405
+    unknown = http.get("/v1/nothing")
+    assert unknown.status_code == 404 and unknown.headers["content-type"] == "application/problem+json"
+    assert "'/v1/nothing'" in unknown.json()["detail"]
+    wrong = http.delete("/v1/tools")
+    assert wrong.status_code == 405 and wrong.headers["allow"] == "GET, POST"
+    assert wrong.json()["detail"] == "'/v1/tools' cannot be used with DELETE, only with GET, POST."
 
 
 async def test_mcp_clients_see_and_call_tools(server: RunningServer):

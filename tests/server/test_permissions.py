@@ -363,3 +363,39 @@ async def test_orchestrators_of_a_server_with_a_policy_have_the_same(is_given: b
         answer = await http.post("/v1/ask", json={"question": "Hi"})
     assert is_given is (answer.status_code == 200), answer.text
     assert is_given or "Orchestrator(policy" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/tools/clear/call", "/mcp"])
+async def test_a_request_whose_client_disconnects_before_its_end_makes_no_call(path: str):
+    from ferrule.server.app import create_app
+
+    cleared: list[str] = []
+
+    @tool(destructive=True)
+    async def clear(path: str = "everything") -> str:
+        """Clear a folder."""
+        cleared.append(path)
+        return "cleared"
+
+    arriving: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b'{"arguments": {"path": ', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return arriving.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    library = UnifiedToolLibrary()
+    site = Site(library, create_app(library, is_open=True))
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"80")]
+    headers += [(name.encode(), value.encode()) for name, value in MCP_HEADERS.items()]
+    headers += [(b"mcp-method", b"tools/call"), (b"mcp-name", b"clear")]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    async with site.lifespan():
+        library.register(clear)
+        await site.ask(scope, receive, send)
+    assert not cleared and sent[0]["status"] == 400

@@ -209,7 +209,7 @@ class AccessControl:
         body, guarded = LimitedBody(receive, self._max_body_size), GuardedSend(send)
         try:
             self._check_host(headers)
-            self._check_origin(headers, scope["method"])
+            self._check_origin(headers)
             self._check_body(headers, scope["method"])
             text = find_token_text(headers)
             client = scope.setdefault("state", {})["client"] = await self._find_client(scope, headers, text)
@@ -228,9 +228,9 @@ class AccessControl:
         if _split_url(f"//{host}").hostname not in self._hosts:
             raise Problem(421, f"This server does not answer for the host {host[:100]!r}. See allowed_hosts.")
 
-    def _check_origin(self, headers: Headers, method: str) -> None:
-        """A page of another site must not make requests in the name of the user who visits it."""
-        if b"origin" not in headers or method in _SAFE_METHODS:
+    def _check_origin(self, headers: Headers) -> None:
+        """A page of another site must not make requests in the name of the user who visits it, nor open streams."""
+        if b"origin" not in headers:
             return
         origin = headers[b"origin"].decode("latin-1")
         if origin in self._origins:

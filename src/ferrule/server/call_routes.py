@@ -195,11 +195,13 @@ def _read_call(body: bytes) -> tuple[dict[str, Any], CallRequest]:
         arguments = values.get("arguments", {})
         if isinstance(arguments, dict):
             return arguments, _PLAIN_CALL
+    if not isinstance(values, dict):
+        raise Problem(422, 'The body of a call is an object: write {"arguments": {…}}.')
     try:
         request = CallRequest.model_validate(values)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()[:5])
-        hint = "" if isinstance(values, dict) and "arguments" in values else ' Write {"arguments": {…}}.'
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        hint = "" if "arguments" in values else ' Write {"arguments": {…}}.'
         raise Problem(422, f"The request is not valid: {problems}.{hint}") from None
     return request.arguments, request
 

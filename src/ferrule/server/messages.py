@@ -9,10 +9,11 @@ import orjson
 from starlette.types import Receive, Send
 
 from ferrule.core.content import encode_json
+from ferrule.server.problems import Problem
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The body of a request."""
+    """The whole body of a request; a Problem if the client disconnects before it has sent all of it."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message.get("body", b"")
@@ -23,7 +24,7 @@ async def read_body(receive: Receive) -> bytes:
         if not message.get("more_body"):
             return b"".join(parts)
         message = await receive()
-    return b""  # the client has disconnected
+    raise Problem(400, "The client disconnected before it had sent the whole body.")
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:

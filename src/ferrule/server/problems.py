@@ -11,7 +11,7 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 
 from ferrule.core.content import encode_json
 from ferrule.errors import FerruleError, LockHeld, Rejected, SetupError, StoreError
@@ -19,6 +19,7 @@ from ferrule.errors import FerruleError, LockHeld, Rejected, SetupError, StoreEr
 logger = logging.getLogger("ferrule.server")
 
 PROBLEM_TYPE: Final = "application/problem+json"
+_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 class Problem(Exception):
@@ -69,18 +70,28 @@ def problem_of_error(error: Exception) -> Problem:
 async def handle_error(request: Request, error: Exception) -> Response:
     """The exception handler of the application."""
     problem = problem_of_error(error)
-    if problem.status == 405:
-        problem.headers = {"Allow": ", ".join(sorted(_find_methods(request)))}
+    if isinstance(error, HTTPException) and problem.detail in ("Not Found", "Method Not Allowed"):  # of the router
+        problem = _describe_missing_route(request, problem.status)
     if problem.status == 500:
         logger.error("path=<%s> | the request failed", request.url.path, exc_info=error)
     return problem.to_response()
 
 
-def _find_methods(request: Request) -> set[str]:
-    """All methods of a path; each route knows only its own."""
-    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
-    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return {method for route in matching for method in route.methods or ()}
+def _describe_missing_route(request: Request, status: int) -> Problem:
+    path = request.url.path[:200]
+    if status == 404:
+        return Problem(404, f"There is nothing at {path!r}. /openapi.json lists the paths of this server.")
+    methods = ", ".join(_find_methods(request))
+    return Problem(
+        405, f"{path!r} cannot be used with {request.method}, only with {methods}.", headers={"Allow": methods}
+    )
+
+
+def _find_methods(request: Request) -> list[str]:
+    """All methods of a path; each route knows only its own, and those of routers are not listed."""
+    routes = request.app.router.routes
+    scopes = {method: {**request.scope, "method": method} for method in _METHODS}
+    return [name for name, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in routes)]
 
 
 async def handle_invalid_request(request: Request, error: Any) -> Response:

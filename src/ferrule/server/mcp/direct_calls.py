@@ -103,7 +103,7 @@ class DirectCalls:
                 await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
                 await send({"type": "http.response.body", "body": b""})
             return is_ours
-        if not _is_plain_call(message) or message["id"] in session.running:
+        if not _is_plain_call(message) or message["id"] in session.running or session.renew():
             return False
         await self._answer_call(message, session, scope, receive, send)
         return True

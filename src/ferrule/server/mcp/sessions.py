@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 VERSIONS: Final = frozenset({"2025-06-18", "2025-11-25"})
 """Those in which results have the form that they have now."""
 RENEWAL_INTERVAL: Final = 60.0
-"""Seconds after which a request goes to the SDK again, which ends sessions of which it hears nothing for long."""
+"""Seconds after which a call goes to the SDK again, which ends sessions of which it hears nothing for long."""
 
 
 class McpSession:
@@ -30,7 +30,15 @@ class McpSession:
         self.running: dict[int | str, DirectAnswer] = {}
         """The requests that are being answered, by their ids."""
         self._questions: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
-        self.renewed_at = time.monotonic()
+        self._renewed_at = time.monotonic()
+
+    def renew(self) -> bool:
+        """Whether it is time for the SDK to hear of the session, by the request that asks this."""
+        now = time.monotonic()
+        is_due = now - self._renewed_at >= RENEWAL_INTERVAL
+        if is_due:
+            self._renewed_at = now
+        return is_due
 
     @property
     def is_open(self) -> bool:
@@ -103,18 +111,16 @@ class McpSessions:
             return None
         if session.version not in VERSIONS or headers.get(b"mcp-protocol-version") != session.version.encode():
             return None
-        now = time.monotonic()
-        if now - session.renewed_at >= RENEWAL_INTERVAL:
-            session.renewed_at = now
-            return None
         return session
 
     def end(self, headers: Mapping[bytes, bytes], client: Client) -> None:
-        """The client ends a session: from now on the SDK says that there is none."""
+        """The client ends a session with its calls: from now on the SDK says that there is none."""
         key = headers.get(b"mcp-session-id", b"")
         session = self._sessions.get(key)
         if session is not None and session.owner.identity == client.identity:
             del self._sessions[key]
+            for answer in list(session.running.values()):
+                answer.cancel()
 
 
 def _settle(future: asyncio.Future[Any], request: Any, message: Mapping[str, Any]) -> None:
