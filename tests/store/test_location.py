@@ -1,5 +1,7 @@
 """What may be written as the address of a store."""
 
+import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -116,3 +118,21 @@ async def test_records_are_for_their_owner_only(tmp_path: Path):
         paths = list((tmp_path / "new").rglob("*"))
         assert {path.name for path in paths} >= {"calls.db", "calls.db-wal", "calls.db.journal", "calls.db.artifacts"}
         assert [p for p in [tmp_path / "new", *paths] if p.stat().st_mode & 0o077] == []
+
+
+async def test_a_second_store_for_a_file_takes_no_locks_from_the_first(tmp_path):
+    """A process that opens and closes the file itself gives up the locks that SQLite has on it in this process."""
+    path = tmp_path / "calls.db"
+    program = (
+        "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM sqlite_master').fetchall()"
+    )
+    async with ToolKnowledgeStore(str(path)) as store:
+        store.write_entry("stream", "first", {"number": 1})
+        await store.flush()
+        async with ToolKnowledgeStore(str(path)) as other:
+            assert len(await other.read_entries("stream")) == 1
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program, str(path)], check=True)
+        assert path.with_name("calls.db-wal").exists()  # the other process removes it if nobody has the file open
+        store.write_entry("stream", "second", {"number": 2})
+        await store.flush()
+        assert len(await store.read_entries("stream")) == 2

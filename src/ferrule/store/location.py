@@ -157,9 +157,14 @@ def make_directory(path: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Create an empty file if there is none. The files SQLite puts beside a database get the database's permissions."""
+    """Create an empty file if there is none. The files SQLite puts beside a database get the database's permissions.
+
+    An existing one is not even opened: closing it would give up the locks that this process has on it for SQLite, and
+    another process could then remove the log of a database that is in use here.
+    """
     make_directory(path.parent)
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def atomic_write(path: Path, content: bytes) -> None:
