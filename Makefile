@@ -63,8 +63,6 @@ bench: setup ## measure Ferrule, and other libraries for comparison
 	@$(BIN)/python benchmarks/run.py $(if $(ARGS),$(ARGS),--summary docs/benchmarks.json)
 
 bench-long: bench ## the same, and the server under load, a cluster, and batches with killed workers
-	@$(BIN)/python -m benchmarks.server_calls
-	@$(BIN)/python -m benchmarks.server_gateway
 	@$(BIN)/python -m benchmarks.server_load --calls 300000
 	@$(BIN)/python -m benchmarks.cluster
 	@$(BIN)/python -m benchmarks.batch_scale --folder bench-results/batch

@@ -3,7 +3,7 @@
     python -m benchmarks.mcp_call ROUNDS [WORKLOAD as JSON]
 
 All are measured alternately in one process, each with a server of its own. Client and server process work one after the
-other, so `wall` is the figure to look at. The last line of the output is JSON: for each round the samples by variant.
+other, so `wall` is the figure to look at.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import os
 import sys
 import tempfile
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from benchmarks.interface import Operation, SamplesByVariant, Workload
-from benchmarks.processes import ROOT, ProcessError, run
-from benchmarks.rounds import Results, Row
-from benchmarks.timing import sample_of, warm_up
+from benchmarks.processes import ROOT
+from benchmarks.timing import measure_alternately, print_rounds, sample_of, warm_up
 from benchmarks.tools import ARGUMENTS, EXPECTED_SUM
 
 SERVER = [str(Path(__file__).with_name("mcp_server.py"))]
@@ -31,24 +31,7 @@ INITIALIZE_PARAMETERS = {
 }
 
 
-def run_mcp(*, rounds: int, workload: Workload, results: Results) -> None:
-    """Measure in a process of its own and add to the results."""
-    try:
-        output = run([sys.executable, "-m", "benchmarks.mcp_call", str(rounds), workload.to_json()])
-    except ProcessError as error:
-        results.failures["ferrule"] = str(error)
-        return
-    for samples_by_label in json.loads(output.splitlines()[-1]):
-        results.rounds.append({_row(label): samples for label, samples in samples_by_label.items()})
-
-
-def _row(label: str) -> Row:
-    name, _, variant = label.partition(": ")
-    return name, variant
-
-
 async def measure_rounds(rounds: int, workload: Workload) -> list[SamplesByVariant]:
-    results: list[SamplesByVariant] = []
     async with AsyncExitStack() as stack:
         operations = {
             "ferrule: UnifiedToolLibrary.execute_tool, SQLite store": await _ferrule(stack),
@@ -58,21 +41,13 @@ async def measure_rounds(rounds: int, workload: Workload) -> list[SamplesByVaria
                 stack, [*SERVER, "raw"], initialize=False
             ),
         }
-        times = {}
+        measures = {}
         for label, operation in operations.items():
             result = await operation.run()
             if EXPECTED_SUM not in str(result):
                 raise AssertionError(f"{label!r} returned {result!r}")
-            times[label] = await warm_up(operation, workload.seconds)
-        for number in range(rounds):
-            first = number % len(operations)
-            labels = [*operations][first:] + [*operations][:first]
-            samples: SamplesByVariant = {label: [] for label in operations}
-            for _ in range(workload.samples):  # they alternate: only figures that are close in time can be compared
-                for label in labels:
-                    samples[label].append(await sample_of(operations[label], times[label]))
-            results.append(samples)
-    return results
+            measures[label] = partial(sample_of, operation, await warm_up(operation, workload.seconds))
+        return await measure_alternately(measures, rounds, workload.samples)
 
 
 async def _ferrule(stack: AsyncExitStack) -> Operation:
@@ -129,5 +104,4 @@ async def _json_rpc(stack: AsyncExitStack, arguments: list[str], *, initialize: 
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    workload = Workload(**json.loads(sys.argv[2])) if len(sys.argv) > 2 else Workload()
-    print("\n" + json.dumps(asyncio.run(measure_rounds(int(sys.argv[1]), workload))))
+    print_rounds(measure_rounds)

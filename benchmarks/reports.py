@@ -8,16 +8,20 @@ from benchmarks.contestants import (
     CALL,
     FAILING_CALL,
     FAST_PATH,
+    FLEET,
+    GATEWAY,
     IMPORT,
     LIMIT,
     LOOP,
     MCP,
     MEMORY,
+    PAGE,
     PARALLEL,
     PLAN,
     PROMPT,
     RECORD,
     REGISTRY,
+    SERVER,
     START,
     SYNC,
 )
@@ -46,6 +50,10 @@ GRAPH_WORKFLOW = ("ferrule", "GraphWorkflow.run, SQLite store")
 CREATE_AGENT = ("langchain", "create_agent, SQLite checkpointer")
 GATHER = ("baseline", "asyncio.gather")
 HELLO = ("ferrule", "Hello!")
+BARE_ROUTE = ("baseline", "a bare Starlette route")
+GATEWAY_DIRECT = ("mcp SDK", "the stdio server directly")
+LOCAL_LIMIT = ("ferrule", "ToolEngine.execute, local limit")
+EMPTY_PAGE = ("baseline", "GET /healthz in the same browser")
 FAST_QUESTIONS = (
     HELLO,
     ("ferrule", "What can you do?"),
@@ -182,9 +190,69 @@ REPORTS = {
         title="One call of an MCP server over standard input and output",
         columns=(_WALL_US, _CPU_US),
         reference=MCP_SDK,
+        goals=(Goal(row=MCP_FERRULE, figure="wall", limit=0.8, relative_to=MCP_SDK, text="≤ 0.8 × the SDK's client"),),
+    ),
+    SERVER: Report(
+        title="One call of a trivial tool through a server: processor time of the server",
+        columns=(_CPU_US, Column(figure="wall", title="wall µs, 4 connections", scale=1e6)),
+        reference=BARE_ROUTE,
         goals=(
-            Goal(row=MCP_FERRULE, figure="wall", limit=1.15, relative_to=MCP_SDK, text="≤ 1.15 × the SDK's client"),
+            Goal(
+                row=("ferrule", "POST /v1/tools/{name}/call"),
+                figure="cpu",
+                limit=2,
+                relative_to=BARE_ROUTE,
+                text="≤ 2 × a bare route",
+            ),
+            *(
+                Goal(
+                    row=("ferrule", f"tools/call {version}"),
+                    figure="cpu",
+                    limit=0.2,
+                    relative_to=("mcp SDK", f"tools/call {version}"),
+                    text="≤ ⅕ of the SDK's server",
+                )
+                for version in ("2026-07-28", "2025-11-25")
+            ),
         ),
+    ),
+    GATEWAY: Report(
+        title="One call of a stdio MCP server through ferrule serve: processor time of all processes",
+        columns=(_CPU_US, _WALL_US),
+        reference=GATEWAY_DIRECT,
+        goals=(
+            Goal(
+                row=("ferrule", "through /mcp"),
+                figure="cpu",
+                limit=1.15,
+                relative_to=GATEWAY_DIRECT,
+                text="≤ 1.15 × the direct call",
+            ),
+        ),
+    ),
+    FLEET: Report(
+        title="One call whose limit is shared by all servers of a store",
+        columns=(_OWN_US, _CPU_US, _WALL_US),
+        reference=LOCAL_LIMIT,
+        reference_title="local limit",
+        goals=(
+            Goal(
+                row=("ferrule", "ToolEngine.execute, shared limit"),
+                figure="own",
+                limit=1.2,
+                relative_to=LOCAL_LIMIT,
+                text="≤ 1.2 × a local limit",
+            ),
+        ),
+    ),
+    PAGE: Report(
+        title="The web page, until it shows the list of tools",
+        columns=(
+            _WALL_MS,
+            Column(figure="cpu", title="CPU ms of the server", scale=1e3),
+            Column(figure="kilobytes", title="kB transferred"),
+        ),
+        reference=EMPTY_PAGE,
     ),
     LOOP: Report(
         title="One turn of an agent: a model that replies without delay, one call of a trivial tool",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.contestants import IMPORT, START, Contestant
+from benchmarks.contestants import IMPORT, MODULES, START, Contestant
 from benchmarks.interface import Sample, SamplesByVariant, Workload
 from benchmarks.processes import Environment, ProcessError, cost, run
 
@@ -71,6 +72,22 @@ def run_rounds(
                 progress(f"{benchmark}: {contestant.name} could not be measured: {error}")
             else:
                 samples.update({(contestant.name, variant): rows for variant, rows in by_variant.items()})
+
+
+def run_module(benchmark: str, *, rounds: int, workload: Workload, results: Results) -> None:
+    """Run a benchmark that measures all its rows in one process, and add to the results."""
+    try:
+        output = run([sys.executable, "-m", MODULES[benchmark], str(rounds), workload.to_json()])
+    except ProcessError as error:
+        results.failures["ferrule"] = str(error)
+        return
+    for samples_by_label in json.loads(output.splitlines()[-1]):
+        results.rounds.append({_split_label(label): samples for label, samples in samples_by_label.items()})
+
+
+def _split_label(label: str) -> Row:
+    name, _, variant = label.partition(": ")
+    return name, variant
 
 
 def _measure(benchmark: str, contestant: Contestant, python: str, workload: Workload) -> SamplesByVariant:

@@ -13,15 +13,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FAILING_CALL, LOOP, MCP, PROMPT, REGISTRY, Contestant
+from benchmarks.contestants import BENCHMARKS, CONTESTANTS, FAILING_CALL, LOOP, MODULES, PROMPT, REGISTRY, Contestant
 from benchmarks.interface import Workload
-from benchmarks.mcp_call import run_mcp
 from benchmarks.processes import Environment, ProcessError, environment_of
 from benchmarks.reports import REPORTS, is_met, table_of
-from benchmarks.rounds import Results, run_rounds
+from benchmarks.rounds import Results, run_module, run_rounds
 from benchmarks.summary import summarize, write_summary
 
-ALL_BENCHMARKS = (*BENCHMARKS, MCP)
+ALL_BENCHMARKS = (*BENCHMARKS, *MODULES)
 CONTESTANT_NAMES = tuple(contestant.name for contestant in CONTESTANTS)
 QUICK = Workload(samples=2, seconds=0.05, functions=1_000)
 MAX_QUIET_LOAD = 0.5
@@ -65,9 +64,9 @@ def _run(
     benchmark: str, environments: dict[Contestant, Environment], rounds: int, workload: Workload, results: Results
 ) -> None:
     rounds = _rounds_of(benchmark, rounds)
-    if benchmark == MCP:
+    if benchmark in MODULES:
         _print_progress(f"{benchmark}, {rounds} rounds")
-        run_mcp(rounds=rounds, workload=workload, results=results)
+        run_module(benchmark, rounds=rounds, workload=workload, results=results)
     else:
         run_rounds(benchmark, environments, rounds=rounds, workload=workload, results=results, progress=_print_progress)
 

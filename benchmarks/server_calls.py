@@ -1,29 +1,32 @@
-"""The cost of a call through the server, beside a bare Starlette route and the MCP SDK's server.
+"""The benchmark `server`: a call through `ferrule serve`, beside a bare Starlette route and the MCP SDK's server.
 
-    python -m benchmarks.server_calls [--samples 40]
+    python -m benchmarks.server_calls ROUNDS [WORKLOAD as JSON]
 
-Each server is a process of its own. A sample is the processor time that a server needs for each of some requests; the
-samples of all servers alternate, and the smallest of each counts, so that a busy machine changes the ratios little.
+Each server is a process of its own. A sample is the processor time that a server needs for each of some requests, which
+a client sends as bytes over four connections that stay open.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from benchmarks.interface import Sample, SamplesByVariant, Workload
 from benchmarks.server_process import MeasuredServer, find_free_port, make_project, run_server, serve_command
+from benchmarks.timing import measure_alternately, print_rounds
 
-REQUESTS = 200
-"""Of one sample."""
+REQUESTS_PER_SECOND = 2_000
+"""Of one sample, times the seconds of the workload: it takes about as long."""
 CONNECTIONS = 4
 ARGUMENTS = {"a": 1, "b": 2}
 OLDER, NEWER = "2025-11-25", "2026-07-28"
@@ -159,8 +162,8 @@ class Connection:
         self._writer.close()
 
 
-async def cost_of(variant: Variant, requests: int) -> float:
-    """Processor seconds of the server for each of some requests."""
+async def cost_of(variant: Variant, requests: int) -> Sample:
+    """Processor time of the server for each of some requests, in seconds."""
     connections = [Connection(variant.server.port) for _ in range(CONNECTIONS)]
     for connection in connections:
         await connection.open()
@@ -171,64 +174,46 @@ async def cost_of(variant: Variant, requests: int) -> float:
             _, body = await connection.send(request)
             assert b"3" in body, body
 
-    before = variant.server.processor_seconds()
+    before, started_at = variant.server.processor_seconds(), time.perf_counter()
     await asyncio.gather(*map(work, connections, variant.requests))
-    cost = (variant.server.processor_seconds() - before) / requests
+    wall, cpu = time.perf_counter() - started_at, variant.server.processor_seconds() - before
     for connection in connections:
         connection.close()
-    return cost
+    return {"cpu": cpu / requests, "wall": wall / requests}
 
 
-# The report
+async def measure_rounds(rounds: int, workload: Workload) -> list[SamplesByVariant]:
+    requests = max(CONNECTIONS, int(REQUESTS_PER_SECOND * workload.seconds))
+    with ExitStack() as stack:
+        folder = make_project(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        bare, sdk = (
+            _start(stack, folder, [sys.executable, "-m", "benchmarks.server_calls", "--serve", name]) for name in APPS
+        )
+        ferrule = _start(stack, folder, serve_command())
+        variants = {
+            "baseline: a bare Starlette route": make_plain_call(bare),
+            "ferrule: POST /v1/tools/{name}/call": make_plain_call(ferrule),
+            f"mcp SDK: tools/call {NEWER}": make_newer_call(sdk),
+            f"ferrule: tools/call {NEWER}": make_newer_call(ferrule),
+            f"mcp SDK: tools/call {OLDER}": await make_older_call(sdk),
+            f"ferrule: tools/call {OLDER}": await make_older_call(ferrule),
+        }
+        for variant in variants.values():
+            await cost_of(variant, 2 * requests)
+        measures = {label: partial(cost_of, variant, requests) for label, variant in variants.items()}
+        return await measure_alternately(measures, rounds, 3 * workload.samples)
 
 
-async def measure(bare: MeasuredServer, sdk: MeasuredServer, ferrule: MeasuredServer, samples: int) -> None:
-    variants = {
-        "a bare Starlette route": make_plain_call(bare),
-        "POST /v1/tools/{name}/call": make_plain_call(ferrule),
-        f"tools/call {NEWER}, the SDK's server": make_newer_call(sdk),
-        f"tools/call {NEWER}": make_newer_call(ferrule),
-        f"tools/call {OLDER}, the SDK's server": await make_older_call(sdk),
-        f"tools/call {OLDER}": await make_older_call(ferrule),
-    }
-    costs = dict.fromkeys(variants, float("inf"))
-    for variant in variants.values():
-        await cost_of(variant, 2 * REQUESTS)
-    for _ in range(samples):
-        for name, variant in variants.items():
-            costs[name] = min(costs[name], await cost_of(variant, REQUESTS))
-    for name, cost in costs.items():
-        print(f"{cost * 1e6:7.0f} µs  {name}")
-    bare_cost, call, sdk_newer, newer, sdk_older, older = costs.values()
-    report("a call, of the throughput of a bare route", bare_cost / call, "≥ 0.5", lambda ratio: ratio >= 0.5)
-    for version, ratio in ((NEWER, sdk_newer / newer), (OLDER, sdk_older / older)):
-        report(f"tools/call {version}, how many times lighter than the SDK's", ratio, "≥ 5", lambda ratio: ratio >= 5)
+def _start(stack: ExitStack, folder: Path, command: list[str]) -> MeasuredServer:
+    port = find_free_port()
+    return stack.enter_context(run_server([*command, "--port", str(port)], port, folder))
 
 
-def report(text: str, value: float, goal: str, is_met: Callable[[float], bool]) -> None:
-    print(f"{'met    ' if is_met(value) else 'NOT MET'} {text}: {value:.2f} (goal {goal})", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=40, help="how often each server is measured")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve is not None:
-        name, port = options.serve
-        app = {"bare": make_bare_app, "sdk": make_sdk_app}[name]()
-        uvicorn.run(app, port=int(port), log_level="warning", access_log=False)
-        return
-    with tempfile.TemporaryDirectory() as name:
-        folder, ports = make_project(Path(name)), [find_free_port() for _ in range(3)]
-        peer = [sys.executable, "-m", "benchmarks.server_calls", "--serve"]
-        with (
-            run_server([*peer, "bare", str(ports[0])], ports[0], folder) as bare,
-            run_server([*peer, "sdk", str(ports[1])], ports[1], folder) as sdk,
-            run_server(serve_command(ports[2]), ports[2], folder) as ferrule,
-        ):
-            asyncio.run(measure(bare, sdk, ferrule, options.samples))
-
+APPS = {"bare": make_bare_app, "sdk": make_sdk_app}
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--serve"]:
+        _, _, app, _, port = sys.argv
+        uvicorn.run(APPS[app](), port=int(port), log_level="warning", access_log=False)
+    else:
+        print_rounds(measure_rounds)

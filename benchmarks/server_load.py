@@ -166,7 +166,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, port = make_project(Path(name)), find_free_port()
-        with run_server(serve_command(port), port, folder) as server:
+        with run_server([*serve_command(), "--port", str(port)], port, folder) as server:
             asyncio.run(measure(server, options.calls))
 
 

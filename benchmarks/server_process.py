@@ -83,8 +83,9 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-def serve_command(port: int) -> list[str]:
-    return [sys.executable, "-m", "ferrule", "--config", "ferrule.toml", "serve", "--port", str(port)]
+def serve_command() -> list[str]:
+    """Without its port."""
+    return [sys.executable, "-m", "ferrule", "--config", "ferrule.toml", "serve"]
 
 
 def find_free_port() -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
+import sys
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from benchmarks.interface import AgentLoop, Operation, Sample
+from benchmarks.interface import AgentLoop, Operation, Sample, SamplesByVariant, Workload
 from benchmarks.models import FINAL_ANSWER
 from benchmarks.tools import STEP_CALLS
 
@@ -30,6 +34,33 @@ async def sample_of(operation: Operation, times: int) -> Sample:
         await operation.flush()
     cpu = time.process_time() - cpu
     return {"wall": wall / times, "own": own / times, "cpu": cpu / times}
+
+
+async def measure_alternately(
+    measures: Mapping[str, Callable[[], Awaitable[Sample]]], rounds: int, samples: int
+) -> list[SamplesByVariant]:
+    """The samples of each round by row. They alternate: only figures that are close in time can be compared."""
+    results: list[SamplesByVariant] = []
+    for number in range(rounds):
+        first = number % len(measures)
+        labels = [*measures][first:] + [*measures][:first]
+        by_label: SamplesByVariant = {label: [] for label in measures}
+        for _ in range(samples):
+            for label in labels:
+                by_label[label].append(await measures[label]())
+        results.append(by_label)
+    return results
+
+
+def print_rounds(measure: Callable[[int, Workload], Awaitable[list[SamplesByVariant]]]) -> None:
+    """The main function of a module in `MODULES`: arguments are the rounds and a workload, the last line is JSON."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    workload = Workload(**json.loads(sys.argv[2])) if len(sys.argv) > 2 else Workload()
+
+    async def main() -> list[SamplesByVariant]:
+        return await measure(rounds, workload)
+
+    print("\n" + json.dumps(asyncio.run(main())))
 
 
 async def cost_of_run(loop: AgentLoop, turns: int, seconds: float) -> dict[str, float]:

@@ -2,19 +2,23 @@
 
 import argparse
 import json
+from pathlib import Path
 
 import pytest
 from benchmarks.agent_runs import measure_failing_call
-from benchmarks.contestants import CONTESTANTS, FERRULE, IMPORT, MCP, PROMPT, START
+from benchmarks.contestants import CONTESTANTS, FERRULE, FLEET, GATEWAY, IMPORT, MCP, PAGE, PROMPT, SERVER, START
 from benchmarks.interface import Workload
-from benchmarks.mcp_call import run_mcp
 from benchmarks.measure import measure
 from benchmarks.processes import ProcessError, environment_of, run
 from benchmarks.reports import REPORTS, is_met, table_of
-from benchmarks.rounds import Results, run_rounds
+from benchmarks.rounds import Results, run_module, run_rounds
 from benchmarks.run import _benchmarks, _contestants, _to_json
 from benchmarks.summary import summarize, table_of_summary, write_summary
 from benchmarks.tools import read_count
+
+import ferrule
+from ferrule.errors import SetupError
+from ferrule_tools.browser.chromium import find_chromium
 
 TINY = Workload(samples=1, seconds=0.0, calls=3, functions=3, extra_tools=3, max_model_calls=25, memory_calls=100)
 BASELINE = next(contestant for contestant in CONTESTANTS if contestant.name == "baseline")
@@ -33,13 +37,27 @@ def test_benchmark_runs(contestant, benchmark):
     assert {variant for name, variant in filter(None, rows) if name == contestant.name} <= set(samples)
 
 
-def test_mcp_call_is_measured_with_ferrule_and_with_the_sdk():
+@pytest.mark.parametrize("benchmark", [MCP, SERVER, GATEWAY, FLEET, PAGE])
+def test_a_benchmark_measures_all_rows_of_its_report_in_one_process(benchmark):
+    if benchmark == PAGE and (reason := why_no_page()):
+        pytest.skip(reason)
     results = Results()
-    run_mcp(rounds=2, workload=TINY, results=results)
+    run_module(benchmark, rounds=2, workload=TINY, results=results)
     assert results.failures == {} and len(results.rounds) == 2
-    report = REPORTS[MCP]
-    assert {report.reference, report.goals[0].row} <= set(results.rows())
-    assert "× Client.call_tool" in table_of(MCP, results, TINY)
+    report = REPORTS[benchmark]
+    rows = [report.reference, *(goal.row for goal in report.goals), *(goal.relative_to for goal in report.goals)]
+    assert {row for row in rows if row} <= set(results.rows())
+    assert f"| {benchmark} " in table_of(benchmark, results, TINY)
+
+
+def why_no_page() -> str:
+    if not (Path(ferrule.__file__).parent / "web" / "static" / "index.html").is_file():
+        return "the web page is not built: make web"
+    try:
+        find_chromium()
+    except SetupError as error:
+        return str(error)
+    return ""
 
 
 def test_rounds_run_in_separate_processes_and_are_shown_as_a_table():

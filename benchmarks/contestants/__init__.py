@@ -12,8 +12,15 @@ BENCHMARKS = (
     *(LOOP, PROMPT, FAILING_CALL, MEMORY),
     *(PLAN, PARALLEL, FAST_PATH),
 )
-MCP = "mcp"
-"""It has no contestants of its own: one process measures Ferrule, the SDK and the baseline (`mcp_call.py`)."""
+MCP, SERVER, GATEWAY, FLEET, PAGE = "mcp", "server", "gateway", "fleet", "page"
+MODULES = {
+    MCP: "benchmarks.mcp_call",
+    SERVER: "benchmarks.server_calls",
+    GATEWAY: "benchmarks.server_gateway",
+    FLEET: "benchmarks.fleet_limits",
+    PAGE: "benchmarks.page_load",
+}
+"""Benchmarks without contestants of their own: one process measures all rows, alternately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
