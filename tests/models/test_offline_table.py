@@ -20,6 +20,8 @@ QUESTIONS: list[tuple[str, Any]] = [
     ("三加五等于多少？", ("calculator", {"expression": "3 + 5"})),
     ("计算 (12+3)*4", ("calculator", {"expression": "(12+3)*4"})),
     ("80的15%是多少", ("calculator", {"expression": "80 * 15%"})),
+    ("80 的 15% 是多少？", ("calculator", {"expression": "80 * 15%"})),
+    ("三 加 五 等于 多少", ("calculator", {"expression": "3 + 5"})),
     ("the square root of 144, please", ("calculator", {"expression": "sqrt(144)"})),
     ("what's 7 * (8 - 3)?", ("calculator", {"expression": "7 * (8 - 3)"})),
     ("What is the average of 3, 5 and 7?", ("average", {"numbers": [3, 5, 7]})),

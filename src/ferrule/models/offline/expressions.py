@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ferrule.core.patterns import lazy_pattern
 from ferrule.kinds.builtin.calculator import can_calculate
 from ferrule.texts.amounts import Amount, find_amounts
+from ferrule.texts.language import HAN
 from ferrule.texts.numbers import CHINESE_ARTICLE, CHINESE_INTEGER, DIGITS, NUMBER, ValueSpan, parse_number
 from ferrule.texts.phrases import ARITHMETIC_PHRASES, NO_WORD_PROBLEM, WORD_PROBLEMS, is_chinese_phrase
 from ferrule.texts.unit_conversion import UNIT
@@ -65,6 +66,7 @@ _TOKEN = lazy_pattern(
 )
 _NOT_ARITHMETIC = lazy_pattern(r"(?<![\d-])\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)|(?<!\d)(?:\d{3}-)?\d{3}-\d{4}(?!\d)")
 """Dates and telephone numbers."""
+_SPACE_BESIDE_CHINESE = lazy_pattern(rf"(?<=[{HAN}]) | (?=[{HAN}])")
 _OF_LISTS = ("{sum}", "{product}", "mean(", "max({0})", "min({0})")
 """What other tools may do as well."""
 _MAX_TOKENS = 40
@@ -91,13 +93,19 @@ def find_expression(text: str) -> ExpressionSpan | None:
     amounts = find_amounts(text)
     if len({amount.currency for amount in amounts}) > 1:
         return None  # it would take an exchange rate
-    positions = [at for at in range(len(text)) if not any(at in amount.currency_span for amount in amounts)]
+    spaces = {match.start() for match in _SPACE_BESIDE_CHINESE.finditer(text)}  # many write `80 的 15%`
+    positions = [
+        at
+        for at in range(len(text))
+        if at not in spaces and not any(at in amount.currency_span for amount in amounts)
+    ]
     plain = "".join(text[at] for at in positions)
     candidates = [*_find_word_problems(plain), *_find_phrases(plain.rstrip(" ?？。.")), *_find_token_runs(plain)]
     best = max(candidates, key=lambda expression: expression.end - expression.start, default=None)
-    if best is None or not amounts:
-        return best
-    return _with_currency(replace(best, start=positions[best.start], end=positions[best.end - 1] + 1), amounts)
+    if best is None:
+        return None
+    best = replace(best, start=positions[best.start], end=positions[best.end - 1] + 1)
+    return _with_currency(best, amounts) if amounts else best
 
 
 def _with_currency(expression: ExpressionSpan, amounts: list[Amount]) -> ExpressionSpan:
