@@ -3,7 +3,8 @@
     python -m scripts.benchmarks_page [--check]
 
 `--check` only reports whether the texts are up to date. In a text, the tables are between `<!-- results -->` and
-`<!-- end results -->`, and a number of FIGURES is between `<!-- figure NAME -->` and `<!-- end figure -->`.
+`<!-- end results -->`, and a number of FIGURES or of CHAOS_FIGURES between `<!-- figure NAME -->` and
+`<!-- end figure -->`. The latter come from the table that `make chaos` writes into docs/reliability.md.
 """
 
 import json
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs/benchmarks.json"
 PAGE = ROOT / "docs/benchmarks.md"
 README = ROOT / "README.md"
+CHAOS = ROOT / "docs/reliability.md"
 IMAGES = ROOT / "docs/images"
 FIGURES = {
     "call": ("call", "ferrule: ToolEngine.execute, SQLite store, no subscriber", "own", "µs"),
@@ -32,15 +34,31 @@ FIGURES = {
 }
 """Numbers that texts name: the benchmark, the row, the figure and the unit. They are the least values, and
 those of time are of CPU time, because these depend little on what else the machine does."""
+_KILLS = ("kill -9, four processes on one SQLite store", "kill -9, four processes on one Postgres store")
+_CONCURRENT = ("10,000 concurrent calls",)
+_BALANCER = ("a server is killed every second, behind a balancer",)
+CHAOS_FIGURES = {
+    "kills": (_KILLS, "kill -9"),
+    "acknowledged-calls": (_KILLS, "acknowledged calls"),
+    "lost-calls": (_KILLS, "lost"),
+    "payments": (_KILLS, "payments"),
+    "concurrent-calls": (_CONCURRENT, "calls"),
+    "most-concurrent": (_CONCURRENT, "most concurrent"),
+    "killed-servers": (_BALANCER, "kills"),
+    "shared-limit": (_BALANCER, "limit"),
+    "most-in-fleet": (_BALANCER, "most at the same time"),
+}
+"""The same for scenarios of `make chaos`: what is broken, and the figure, which is the sum of all these."""
 PLOTS = {"call": "own", "loop": "cpu_20", "prompt": "tokens_1000", "import": "cpu"}
 """The benchmarks that are drawn, by their figures."""
 
 
-def fill(text: str, data: dict[str, Any]) -> str:
-    """The text with its tables and numbers from the data."""
+def fill(text: str, data: dict[str, Any], chaos: str) -> str:
+    """The text with its tables and numbers from the data and from the report of `make chaos`."""
 
     def figure(match: re.Match[str]) -> str:
-        return f"{match[1]}{figure_text(match[2], data)}{match[3]}"
+        value = chaos_figure(match[2], chaos) if match[2] in CHAOS_FIGURES else figure_text(match[2], data)
+        return f"{match[1]}{value}{match[3]}"
 
     tables = "\n\n".join(_section(name, benchmark) for name, benchmark in data["benchmarks"].items())
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
@@ -56,6 +74,15 @@ def figure_text(name: str, data: dict[str, Any]) -> str:
     least = rows[row]["figures"][figure]["least"]
     text = number_text(least) if unit == "µs" else f"{least:,.0f}"
     return f"{text} {unit}".strip()
+
+
+def chaos_figure(name: str, report: str) -> str:
+    scenarios, figure = CHAOS_FIGURES[name]
+    total = 0
+    for scenario in scenarios:
+        (seen,) = re.findall(rf"(?m)^\| {re.escape(scenario)} \| (.*?) \|", report)
+        total += int(dict(item.split(": ") for item in seen.split("; "))[figure].replace(",", ""))
+    return f"{total:,}"
 
 
 def _section(name: str, benchmark: dict[str, Any]) -> str:
@@ -88,12 +115,13 @@ def draw(name: str, benchmark: dict[str, Any], figure: str) -> None:
 
 def main() -> None:
     data = json.loads(DATA.read_text(encoding="utf-8"))
+    chaos = CHAOS.read_text(encoding="utf-8")
     is_check = "--check" in sys.argv[1:]
     for path in (PAGE, README):
         text = path.read_text(encoding="utf-8")
-        filled = fill(text, data)
+        filled = fill(text, data, chaos)
         if is_check and filled != text:
-            sys.exit(f"{path.name} does not agree with {DATA.name}: run `make docs`.")
+            sys.exit(f"{path.name} does not agree with {DATA.name} and {CHAOS.name}: run `make docs`.")
         path.write_text(filled, encoding="utf-8")
     if not is_check:
         for name, figure in PLOTS.items():
