@@ -304,6 +304,28 @@ async def test_an_unusual_request_of_a_session_is_answered_by_the_sdk(change: di
         assert '"error"' in response.text and '"result"' not in response.text
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clientCapabilities": {"elicitation": 5}},
+        {"clientCapabilities": {"elicitation": {"form": 5}}},
+        {"clientInfo": 3},
+        {"clientInfo": {"name": "test"}},
+    ],
+)
+async def test_a_client_that_describes_itself_wrongly_is_told_so_by_the_sdk(change: dict[str, Any]):
+    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        body = make_call("add", {"a": 1, "b": 2})
+        body["params"]["_meta"] = {
+            **MCP_META,
+            **{f"io.modelcontextprotocol/{key}": each for key, each in change.items()},
+        }
+        headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "add"}
+        response = await http.post("/mcp", json=body, headers=headers)
+        assert response.status_code == 400 and response.json()["error"]["code"] == -32602
+        assert not await library.engine.query_call_records(tool_name="add")
+
+
 async def _next_message(lines: AsyncIterator[str]) -> dict[str, Any]:
     async for line in lines:
         if line.startswith("data: "):

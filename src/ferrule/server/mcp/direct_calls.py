@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -30,8 +31,11 @@ MAX_BODY_SIZE: Final = 1_000_000
 """Bytes; a longer request is left to the SDK."""
 REQUEST_CANCELLED: Final = -32800
 """The error of a request that its client has cancelled, as the SDK answers it."""
+MAX_DESCRIPTION_SIZE: Final = 5_000
+"""Bytes of what a client says about itself; that of a usual client has some hundred."""
 _NEWER_VERSION: Final = FIRST_MODERN_VERSION.encode()
 _PLAIN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
+_CLIENT_KEY: Final = "io.modelcontextprotocol/clientInfo"
 _VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 
 
@@ -222,5 +226,26 @@ def _read_newer_call(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, A
         and LOG_LEVEL_KEY not in meta
         and meta.get(_VERSION_KEY) == FIRST_MODERN_VERSION
         and headers.get(b"mcp-name", b"").decode("latin-1") == params["name"]
+        and _is_valid_client(orjson.dumps([meta[CAPABILITIES_KEY], meta.get(_CLIENT_KEY)]))
     )
     return message if is_consistent else None
+
+
+def _is_valid_client(description: bytes) -> bool:
+    """Whether the capabilities and the name of a client, as JSON, are what the protocol says."""
+    return len(description) <= MAX_DESCRIPTION_SIZE and _validate_client(description)
+
+
+@lru_cache(1_000)
+def _validate_client(description: bytes) -> bool:
+    from mcp.types import ClientCapabilities, Implementation
+    from pydantic import ValidationError
+
+    capabilities, info = orjson.loads(description)
+    try:
+        ClientCapabilities.model_validate(capabilities, by_name=False)
+        if info is not None:
+            Implementation.model_validate(info, by_name=False)
+    except ValidationError:
+        return False
+    return True
