@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -91,3 +93,39 @@ def test_mistakes_are_explained(tmp_path: Path, server: RunningServer, elsewhere
     incomplete = Elsewhere(tmp_path, "localhost:8321", None).run("tools", "list")
     assert incomplete.returncode == 2 and "write it as http://localhost:8321" in incomplete.stderr
     assert "Traceback" not in without.stderr + nobody.stderr
+    wrong = elsewhere.run("call", "add", '{"a": 1}')
+    assert wrong.returncode == 2 and wrong.stderr.startswith("ferrule: An argument is written name=value")
+    local = elsewhere.run("doctor")
+    assert local.returncode == 2 and "'doctor' works without --server only" in local.stderr
+    unknown = elsewhere.run("dance")
+    assert unknown.returncode == 2 and "No such command 'dance'" in unknown.stderr
+    strange = Elsewhere(tmp_path, server.url, "ключ").run("tools", "list")
+    assert strange.returncode == 2 and strange.stderr.startswith("ferrule: FERRULE_TOKEN is not a token")
+
+
+def test_a_token_with_a_line_end_is_accepted(tmp_path: Path, server: RunningServer, token: str):
+    assert Elsewhere(tmp_path, server.url, token + "\n").run("tools", "list").returncode == 0
+
+
+def test_another_program_at_the_address_is_named(tmp_path: Path):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"event: text\ndata: {}\n\n")
+
+        def log_message(self, *arguments: object) -> None:
+            """Nothing is logged."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        elsewhere = Elsewhere(tmp_path, f"http://127.0.0.1:{other.server_port}", None)
+        listed, asked = elsewhere.run("tools", "list"), elsewhere.run("ask", "Why?")
+        other.shutdown()
+    assert listed.returncode == 10 and "is not a Ferrule server" in listed.stderr
+    assert asked.returncode == 9 and "before the answer" in asked.stderr  # as when a token is revoked meanwhile

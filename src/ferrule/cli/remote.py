@@ -15,9 +15,11 @@ from urllib.parse import quote
 
 import httpx
 import typer
+from typer.core import TyperGroup
 
 from ferrule.agent.answer import AgentState
 from ferrule.cli import printing
+from ferrule.cli.app import COMMANDS
 from ferrule.cli.options import (
     ActionName,
     ApprovalOfCall,
@@ -31,6 +33,7 @@ from ferrule.cli.options import (
 from ferrule.cli.session import EXIT_CODES, EXIT_USAGE, fail, parse_arguments
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.call import ToolExecutionResult
+from ferrule.errors import SetupError
 from ferrule.texts.shorten import single_line
 
 TOKEN_VARIABLE: Final = "FERRULE_TOKEN"
@@ -40,8 +43,20 @@ _STREAM_TIMEOUT: Final = httpx.Timeout(60.0, read=None)
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="Maximum number.")]
 
+
+class _RemoteCommands(TyperGroup):
+    """Says of a command that works on this machine alone that it does."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in COMMANDS and args[0] not in self.commands:
+            names = ", ".join(self.commands)
+            fail(f"{args[0]!r} works without --server only. With it there are: {names}.", code=EXIT_USAGE)
+        return super().resolve_command(ctx, args)
+
+
 remote_app = typer.Typer(
     name="ferrule",
+    cls=_RemoteCommands,
     help="Use the tools and the agent of a server elsewhere.",
     no_args_is_help=True,
     add_completion=False,
@@ -60,7 +75,9 @@ class RemoteServer:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        token = os.environ.get(TOKEN_VARIABLE)
+        token = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if not (token.isascii() and token.isprintable()):
+            fail(f"{TOKEN_VARIABLE} is not a token: it has characters that no token has.", code=EXIT_USAGE)
         headers = {} if not token else {"Authorization": f"Bearer {token}"}
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_STREAM_TIMEOUT)
 
@@ -101,6 +118,8 @@ class RemoteServer:
         try:
             content = response.json()
         except ValueError:
+            content = None
+        if not isinstance(content, dict):
             fail(f"{self.url} is not a Ferrule server: it answered with {response.status_code}.", code=EXIT_UNREACHABLE)
         if not response.is_success and response.status_code not in accept:
             hint = f" Set {TOKEN_VARIABLE} to a token of it." if response.status_code == 401 else ""
@@ -128,7 +147,11 @@ def call(
     as_json: AsJson = False,
 ) -> None:
     """Call a tool."""
-    body = {"arguments": parse_arguments(arguments or (), params), "action": action, "timeout": timeout}
+    try:
+        values = parse_arguments(arguments or (), params)
+    except SetupError as error:
+        fail(str(error), code=EXIT_USAGE)
+    body = {"arguments": values, "action": action, "timeout": timeout}
     path = f"/v1/tools/{quote(name, safe='')}/call"
     content = context.obj.post(path, {**body, "approval_id": approval}, accept=(403, 404, 422, 428, 429))
     if "is_success" not in content:  # it is about the request, not about the call
@@ -155,13 +178,17 @@ def ask(
 
 def _follow_answer(events: Iterator[tuple[str, Any]], *, as_json: bool) -> None:
     """Print what happens, then the answer."""
+    has_answer = False
     for name, data in events:
         if name == "error":
             fail(data["detail"], code=EXIT_USAGE)
         if name == "call" and not as_json:
             print_error(f"· {data['name']} {json.dumps(data['arguments'], ensure_ascii=False)[:100]}")
         if name == "answer":
+            has_answer = True
             _print_answer(data, as_json=as_json)
+    if not has_answer:  # the token was revoked meanwhile, or the server ends
+        fail("The server ended the stream before the answer. `runs list` shows what became of it.", code=EXIT_STOPPED)
 
 
 def _print_answer(answer: dict[str, Any], *, as_json: bool) -> None:
