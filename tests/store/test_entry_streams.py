@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,3 +118,22 @@ def _read(url: str) -> list[int]:
             return list((await store.read_entries("run")).values())
 
     return asyncio.run(main())
+
+
+async def test_processes_that_write_the_same_keys_in_different_orders_do_not_wait_for_each_other(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    async def write(store: ToolKnowledgeStore, keys: list[str]) -> None:
+        for number in range(5):
+            for key in keys:
+                store.write_entry("failures", key, number)
+            await store.flush()
+
+    keys = [f"{number:04}" for number in range(2000)]
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as first,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as second,
+    ):
+        await asyncio.gather(write(first, keys), write(second, keys[::-1]))
+        assert first.failures == second.failures == 0
+        assert len(await first.read_entries("failures")) == len(keys)

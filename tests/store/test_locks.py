@@ -18,6 +18,7 @@ from ferrule import Agent, UnifiedToolLibrary, tool
 from ferrule.core.model import ModelReply
 from ferrule.errors import LockHeld, LockLost, SetupError, StoreError
 from ferrule.store import ToolKnowledgeStore, locks
+from ferrule.store.writer import MAINTENANCE_INTERVAL
 from ferrule.testing import ScriptedModel
 from tests.waiting import until
 
@@ -171,6 +172,17 @@ async def test_a_lock_has_one_holder(store_url):
             pass
 
 
+async def test_a_lock_that_is_released_in_the_background_is_soon_free(shared_url):
+    async with ToolKnowledgeStore(shared_url) as store, ToolKnowledgeStore(shared_url) as other:
+        async with store.lock("job") as lock:
+            lock.release_in_background = True
+            store.write_entry("job", "1", "done")
+            await store.flush()  # so the writer has nothing more to do
+        async with asyncio.timeout(MAINTENANCE_INTERVAL / 2):
+            next_lock = await take_when_free(other, "job")
+        await next_lock.__aexit__(None, None, None)
+
+
 async def test_a_lock_excludes_other_processes(shared_url):
     async with ToolKnowledgeStore(shared_url) as store, ToolKnowledgeStore(shared_url) as other:
         async with store.lock("job"):
@@ -211,6 +223,49 @@ async def test_a_lock_in_postgres_is_taken_again_after_its_connection_was_lost(p
                 ).fetchall()
             assert ended == (1,)
             async with store.lock("another job"):  # which notices the loss
+                with pytest.raises(LockHeld):
+                    await other.lock("job").__aenter__()
+        async with other.lock("job"):
+            pass
+
+
+async def test_a_lock_in_postgres_is_taken_again_after_the_server_was_away(postgres_url, tmp_path, monkeypatch):
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+        refused, connect = asyncio.Event(), store._database.connect_outside_pool
+
+        def connect_later() -> Any:
+            if refused.is_set():
+                return connect()
+            loop.call_soon_threadsafe(refused.set)
+            raise psycopg.OperationalError("the database system is starting up")
+
+        loop = asyncio.get_running_loop()
+        async with store.lock("job"):
+            monkeypatch.setattr(store._database, "connect_outside_pool", connect_later)
+            with psycopg.connect(postgres_url, autocommit=True) as admin:
+                admin.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+            await refused.wait()
+            async with store.lock("another job"):
+                with pytest.raises(LockHeld):
+                    await other.lock("job").__aenter__()
+
+
+async def test_a_lock_in_postgres_is_taken_again_from_a_session_that_the_server_still_has(postgres_url, tmp_path):
+    """So it is after the network was cut: only the client knows that the connection is lost."""
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+        async with store.lock("job"):
+            advisory = store._locks._advisory
+            assert advisory is not None
+            lost_connection, advisory._connection = advisory._connection, psycopg.connect(postgres_url)
+            advisory._connection.close()
+            async with store.lock("another job"):
+                lost_connection.close()
                 with pytest.raises(LockHeld):
                     await other.lock("job").__aenter__()
         async with other.lock("job"):
@@ -260,6 +315,51 @@ async def test_the_holder_of_a_lock_that_another_process_has_taken_is_cancelled(
         async with store.lock("job"):
             store.write_entry("job", "1", "written")
         assert await other.read_entries("job") == {"1": "written"}
+
+
+async def test_a_lock_that_another_process_had_meanwhile_is_lost_also_when_it_was_taken_twice(postgres_url, tmp_path):
+    begun = asyncio.Event()
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+
+        async def work() -> None:
+            async with store.lock("job"):
+                begun.set()
+                await asyncio.Event().wait()
+
+        async with store.lock("job"):  # so this process is the last holder already
+            pass
+        task = asyncio.create_task(work())
+        await begun.wait()
+        lock = await take_from(postgres_url, other, "job")
+        await lock.__aexit__(None, None, None)
+        with pytest.raises(LockLost):
+            await task
+
+
+async def test_a_process_that_lost_a_lock_while_it_took_it_does_not_register_for_it(
+    postgres_url, tmp_path, monkeypatch
+):
+    async with (
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
+        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
+    ):
+        register, locks_taken = store._locks.register_holder, list[AbstractAsyncContextManager[Any]]()
+
+        def register_later(name: str, owner: str) -> None:
+            taking = asyncio.run_coroutine_threadsafe(take_from(postgres_url, other, "job"), loop)
+            locks_taken.append(taking.result(60))
+            register(name, owner)
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(store._locks, "register_holder", register_later)
+        with pytest.raises(LockHeld):
+            await store.lock("job").__aenter__()
+        other.write_entry("job", "0001", "written with the lock")
+        await locks_taken[0].__aexit__(None, None, None)
+        assert await other.read_entries("job") == {"0001": "written with the lock"}
 
 
 async def test_what_a_stopped_holder_writes_after_another_has_finished_comes_too_late(postgres_url, tmp_path):

@@ -27,16 +27,17 @@ def insert_entries_statement(dialect: Dialect) -> str:
     than the value, but not than one from the future, which was written before the clock was set back.
 
     In Postgres a stream whose lock has another last holder than `owner` gets nothing (see `locks.py`). The row of the
-    holder is locked until the transaction ends: the next holder registers before or after it, and reads after it.
+    holder is locked until the transaction ends: the next holder registers before or after it, and reads after it. The
+    order is for Postgres too: two processes that write the same keys in different orders would wait for each other.
     """
-    condition = "true"
+    condition, order = "true", ""
     if dialect.name == "postgresql":
         holder = "SELECT owner FROM lock_holders WHERE name = line.value->>1 FOR SHARE"
-        condition = f"COALESCE(({holder}), :owner) = :owner"
+        condition, order = f"COALESCE(({holder}), :owner) = :owner", "ORDER BY 1, 2 "
     return (
         f"INSERT INTO entries (stream, key, written_at, value) SELECT line.value->>1, line.value->>2, "
         f"CAST(line.value->>3 AS DOUBLE PRECISION), line.value->4 FROM {json_lines_sql(dialect)} WHERE {condition} "
-        "ON CONFLICT (stream, key) DO UPDATE SET value = excluded.value, written_at = excluded.written_at "
+        f"{order}ON CONFLICT (stream, key) DO UPDATE SET value = excluded.value, written_at = excluded.written_at "
         "WHERE excluded.written_at >= entries.written_at OR entries.written_at > :replaced_after"
     )
 

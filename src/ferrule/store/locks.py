@@ -242,8 +242,10 @@ class _AdvisoryLocks:
         self._database = database
         self._connection: Any = None
         self._schema = ""
-        self._owners: dict[str, str] = {}
-        """Who registered for each lock that is held; "" for nobody."""
+        self._session: tuple[Any, ...] | None = None
+        """The process on the server that has the locks, and since when it runs."""
+        self._holders: dict[str, str | None] = {}
+        """Whom `lock_holders` names for each lock that is held; None before that is known."""
         self.lost_names: set[str] = set()
         self._checked_at = self._confirmed_at = time.monotonic()
         self._mutex = threading.Lock()
@@ -253,15 +255,16 @@ class _AdvisoryLocks:
             # A session may take one lock twice, so `StoreLocks` checks first that this process does not have it.
             is_locked = bool(self._ask_about_lock("SELECT pg_try_advisory_lock(%s)", name))
             if is_locked:
-                self._owners[name] = ""
+                self._holders[name] = None
                 self.lost_names.discard(name)
             return is_locked
 
     def unlock(self, name: str) -> None:
         with self._mutex:
             self.lost_names.discard(name)
-            if self._owners.pop(name, None) is None:
+            if name not in self._holders:
                 return
+            del self._holders[name]
             with suppress(StoreError):  # the server is gone, and the lock with it
                 self._ask_about_lock("SELECT pg_advisory_unlock(%s)", name)
 
@@ -276,12 +279,13 @@ class _AdvisoryLocks:
 
     def find_holder(self, name: str) -> str:
         with self._mutex:
-            return self._ask(_FIND_HOLDER, escape_text(name)) or ""
+            holder = self._holders[name] = self._ask(_FIND_HOLDER, escape_text(name), lock=name) or ""
+            return holder
 
     def register_holder(self, name: str, owner: str) -> None:
         with self._mutex:
-            self._ask(_REGISTER_HOLDER, escape_text(name), owner)
-            self._owners[name] = owner
+            self._ask(_REGISTER_HOLDER, escape_text(name), owner, lock=name)
+            self._holders[name] = owner
 
     @property
     def is_check_due(self) -> bool:
@@ -308,57 +312,64 @@ class _AdvisoryLocks:
 
     def close(self) -> None:
         with self._mutex:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._disconnect()
 
     def reset_after_fork(self) -> None:
         # The driver does not close a connection that another process opened.
-        self._connection, self._owners, self.lost_names, self._mutex = None, {}, set(), threading.Lock()
+        self._connection, self._holders, self.lost_names, self._mutex = None, {}, set(), threading.Lock()
 
     def _ask_about_lock(self, query: str, name: str) -> Any:
         with self._database.raise_as_store_error():
             self._connect()  # which reads the schema, a part of the key
         return self._ask(query, self._key(name))
 
-    def _ask(self, query: str, *values: Any) -> Any:
+    def _ask(self, query: str, *values: Any, lock: str | None = None) -> Any:
+        """The first value of the answer; LockHeld if the session that is asked does not hold the `lock` any more."""
         import psycopg
 
         asked_at = time.monotonic()
         with self._database.raise_as_store_error():
             try:
-                answer = self._connect().execute(query, values).fetchone()
+                answer = self._connect(lock).execute(query, values).fetchone()
             except psycopg.OperationalError:
-                self._reconnect()
-                answer = self._connect().execute(query, values).fetchone()
+                self._disconnect()
+                answer = self._connect(lock).execute(query, values).fetchone()
         self._confirmed_at = asked_at
         return answer[0] if answer else None
 
-    def _connect(self) -> Any:
+    def _connect(self, lock: str | None = None) -> Any:
+        """The connection. A new one takes all locks again, which the server released with the last one."""
         if self._connection is None:
             connection = self._database.connect_outside_pool()
-            self._schema = connection.execute("SELECT current_schema()").fetchone()[0]
+            try:
+                if self._holders and self._session is not None:
+                    connection.execute(_END_SESSION, self._session)  # it may live on where the network was cut
+                self._schema, *session = connection.execute(_FIND_SESSION).fetchone()
+                self._session = tuple(session)
+                names = [name for name in sorted(self._holders) if not self._lock_again(connection, name)]
+            except BaseException:
+                connection.close()
+                raise
             self._connection = connection
+            for name in names:
+                logger.error("lock=<%s> | lost with the connection to the database, and taken by another process", name)
+                del self._holders[name]
+                self.lost_names.add(name)
+        if lock is not None and lock not in self._holders:
+            raise LockHeld(lock)
         return self._connection
 
-    def _reconnect(self) -> None:
-        """Connect again and take all locks again, which the server released when the connection was lost."""
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        for name, owner in sorted(self._owners.items()):
-            if not self._lock_again(name, owner):
-                logger.error("lock=<%s> | lost with the connection to the database, and taken by another process", name)
-                del self._owners[name]
-                self.lost_names.add(name)
 
-    def _lock_again(self, name: str, owner: str) -> bool:
+    def _lock_again(self, connection: Any, name: str) -> bool:
         """Whether a lock could be taken again, and nobody had it meanwhile."""
-        connection = self._connect()
         if not connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key(name),)).fetchone()[0]:
             return False
-        holder = connection.execute(_FIND_HOLDER, (escape_text(name),)).fetchone()
-        if not owner or holder == (owner,):
+        (holder,) = connection.execute(_FIND_HOLDER, (escape_text(name),)).fetchone() or ("",)
+        if self._holders[name] in (None, holder):
             return True
         connection.execute("SELECT pg_advisory_unlock(%s)", (self._key(name),))
         return False
@@ -366,6 +377,11 @@ class _AdvisoryLocks:
     def _key(self, name: str) -> int:
         # Advisory locks belong to a database, and a database may have several stores, each in a schema.
         return int.from_bytes(_digest(f"{self._schema}:{name}")[:8], "big", signed=True)
+
+
+_FIND_SESSION = "SELECT current_schema(), pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+_END_SESSION = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
+"""Returns when the session has ended, or after five seconds."""
 
 
 # The last holder of each lock, in a table. Only stores in Postgres use it.

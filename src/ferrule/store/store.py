@@ -436,10 +436,8 @@ class ToolKnowledgeStore:
                 self._writer.import_journal_of(previous_owner)
             last_holder = self._locks.find_last_holder(name)
             if last_holder != self._journal.owner:
-                if (
-                    last_holder
-                ):  # what this process wrote before it lost the lock is rejected now, and not accepted later
-                    self._writer.catch_up()
+                if last_holder:
+                    self._writer.catch_up()  # what was written before the lock was lost is rejected now, not accepted
                 self._locks.register_holder(name, self._journal.owner)
         except BaseException:
             self._locks.release([name])
@@ -451,6 +449,7 @@ class ToolKnowledgeStore:
             return
         self._locks.release_later(name)  # by `flush`, or by the writer thread if this task is cancelled now
         if in_background and not self._closed:
+            self._writer.wake()
             return
         try:
             await (asyncio.to_thread(self._close) if self._closed else self.flush())

@@ -67,6 +67,10 @@ class RecordWriter:
             self._thread.join()
             self._thread = None
 
+    def wake(self) -> None:
+        """Let the thread catch up soon, even if there is nothing to insert: a lock is due for release."""
+        self._wake.set()
+
     def catch_up(self, *, recover: bool = True) -> None:
         """Insert everything appended so far; StoreError when the database does not accept it."""
         with self._lock:
