@@ -132,6 +132,14 @@ class MissingExtra(SetupError):
         super().__init__(f'{package} is not installed. Install it with: pip install "ferrule[{extra}]"')
 
 
+class RunInProgress(SetupError):
+    """Somebody else, in this process or another, works on the run."""
+
+
+class RunInterrupted(RunInProgress):
+    """The run lost its lock with the connection to the store: part of it was done, and another may continue it."""
+
+
 class StoreError(FerruleError):
     """Records cannot be read or written."""
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from ferrule.batch import Batch, BatchDirectory, BatchTask, LocalBackend, Waitin
 from ferrule.batch.directory import INDEX, TRAJECTORIES, summarize
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.engine import ToolEngineConfig
-from ferrule.errors import ModelUnavailable, SetupError, StoreError
+from ferrule.errors import LockLost, ModelUnavailable, SetupError, StoreError
 from ferrule.policy.budgets import Budget
 from ferrule.store import ToolKnowledgeStore
 from tests.batch.scripted_batch import AddingModel, make_add, make_tasks, read_lines, run_batch
@@ -221,6 +222,24 @@ async def test_a_task_waits_while_its_store_does_not_answer_and_repeats_no_call(
         return await find(self, **conditions)
 
     monkeypatch.setattr(ToolKnowledgeStore, "query_call_records", find_later)
+    log = tmp_path / "log"
+    result = await run_batch(tmp_path / "out", make_tasks(1), store=f"sqlite:///{tmp_path}/calls.db", add=make_add(log))
+    assert result.summary["states"] == {"finished": 1}
+    assert log.read_text().split() == ["0"]
+
+
+async def test_a_task_whose_run_lost_its_lock_continues_and_repeats_no_call(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "STORE_DELAYS", (0.0,) * 5)
+    lock, losses = ToolKnowledgeStore.lock, iter([1])
+
+    @asynccontextmanager
+    async def lock_and_lose(self, name):
+        async with lock(self, name) as held:
+            yield held
+            if next(losses, None) is not None:
+                raise LockLost(name)
+
+    monkeypatch.setattr(ToolKnowledgeStore, "lock", lock_and_lose)
     log = tmp_path / "log"
     result = await run_batch(tmp_path / "out", make_tasks(1), store=f"sqlite:///{tmp_path}/calls.db", add=make_add(log))
     assert result.summary["states"] == {"finished": 1}

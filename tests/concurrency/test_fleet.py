@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -421,6 +422,30 @@ async def test_an_answer_429_lowers_the_limit_of_an_engine() -> None:
         engine.register(pay)
         await engine.execute("pay", {})
         assert engine.concurrency.get_bucket_metrics()["pay"]["adaptive_limit"] == 7
+
+
+@pytest.mark.parametrize(
+    "error, slots",
+    [(ConnectionRefusedError("full"), 7), (ValueError("no"), 7), (TimeoutError(), 4), (httpx.ReadTimeout(""), 4)],
+)
+async def test_a_failure_raises_no_limit_and_a_timeout_of_the_tool_itself_lowers_it(
+    error: Exception, slots: int
+) -> None:
+    failures = iter([Transient("too many requests", status_code=429)])
+
+    @tool(bucket="pay", idempotent=False)
+    async def pay() -> str:
+        """Pay."""
+        raise next(failures, error)
+
+    now = iter(range(0, 1000, 10))
+    limits = ConcurrencyConfig(bucket_limits={"pay": 10}, adaptive_limits={"pay": 4})
+    async with ToolEngine(concurrency=limits) as engine:
+        engine.concurrency._clock = lambda: float(next(now))  # type: ignore[attr-defined]
+        engine.register(pay)
+        for _ in range(8):
+            await engine.execute("pay", {})
+        assert engine.concurrency.get_bucket_metrics()["pay"]["adaptive_limit"] == slots
 
 
 # The leases in a database

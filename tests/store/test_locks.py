@@ -16,7 +16,8 @@ import pytest
 
 from ferrule import Agent, UnifiedToolLibrary, tool
 from ferrule.core.model import ModelReply
-from ferrule.errors import LockHeld, LockLost, SetupError, StoreError
+from ferrule.errors import LockHeld, LockLost, RunInterrupted, StoreError
+from ferrule.server.problems import problem_of_error
 from ferrule.store import ToolKnowledgeStore, locks
 from ferrule.store.writer import MAINTENANCE_INTERVAL
 from ferrule.testing import ScriptedModel
@@ -424,8 +425,9 @@ async def test_a_run_that_another_process_has_taken_makes_no_more_calls(postgres
         await store.flush()
         lock = await take_from(postgres_url, other, "run:r")
         before = await other.read_entries("run:r")
-        with pytest.raises(SetupError, match="another process may have continued it"):
+        with pytest.raises(RunInterrupted, match="another process may have continued it") as caught:
             await task
+        assert problem_of_error(caught.value).status == 503  # so a server keeps the idempotency key of the request
         await store.flush()
         assert done == [] and len(before) == 1 and await other.read_entries("run:r") == before
         await lock.__aexit__(None, None, None)

@@ -39,7 +39,17 @@ from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, Te
 from ferrule.core.names import model_name
 from ferrule.core.permission import LOCAL_USER, Principal
 from ferrule.engine import ToolEngine
-from ferrule.errors import FerruleError, LockHeld, LockLost, ModelError, ReplyTimeout, SetupError, error_text
+from ferrule.errors import (
+    FerruleError,
+    LockHeld,
+    LockLost,
+    ModelError,
+    ReplyTimeout,
+    RunInProgress,
+    RunInterrupted,
+    SetupError,
+    error_text,
+)
 from ferrule.memory import ExecutionContext
 from ferrule.models.reply_checks import check_reply
 from ferrule.policy.approvals import ApprovalRequest, Question
@@ -415,11 +425,11 @@ async def lock_run(store: ToolKnowledgeStore, run_id: str) -> AsyncIterator[Stor
         if error.name != RUN_PREFIX + run_id:
             raise
         if isinstance(error, LockLost):
-            raise SetupError(
+            raise RunInterrupted(
                 f"The run {run_id!r} was interrupted here, because its lock was lost with the connection to the store; "
                 "another process may have continued it. Resume it when the store can be reached."
             ) from None
-        raise SetupError(
+        raise RunInProgress(
             f"The run {run_id!r} is in progress, here or in another process. Wait for its answer, or end it."
         ) from None
 

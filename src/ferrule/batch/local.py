@@ -14,7 +14,7 @@ from ferrule.batch.tasks import BatchTask
 from ferrule.batch.trajectory import TrajectoryParts, build_failure, build_trajectory, remove_secrets
 from ferrule.batch.waiting_model import BatchInterrupted, TaskTrace, WaitingModel
 from ferrule.core.permission import Principal
-from ferrule.errors import LockHeld, SetupError, StoreError
+from ferrule.errors import LockHeld, RunInProgress, SetupError, StoreError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.budgets import is_extension_request
 from ferrule.store import ToolKnowledgeStore
@@ -81,13 +81,13 @@ class LocalBackend:
                 return await self._run_once(task, run_id, may_exist=may_exist)
             except (asyncio.CancelledError, BatchInterrupted):
                 raise
-            except SetupError as error:  # of this task: it names a tool that does not exist
-                return build_failure(task, error, model=self._model.name, started_at=started_at)
-            except StoreError as error:  # the database restarts
+            except (StoreError, RunInProgress) as error:  # the database restarts, and the run has lost its lock
                 if (delay := next(store_delays, None)) is None:
                     return build_failure(task, error, model=self._model.name, started_at=started_at)
                 logger.warning("task=<%s>, error=<%s> | trying again in %g s", task.id, error, delay)
                 await asyncio.sleep(delay)
+            except SetupError as error:  # of this task: it names a tool that does not exist
+                return build_failure(task, error, model=self._model.name, started_at=started_at)
             except Exception as error:
                 attempts += 1
                 logger.exception("task=<%s>, attempt=<%d> | failed", task.id, attempts)

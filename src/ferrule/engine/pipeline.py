@@ -522,7 +522,8 @@ class CallPipeline:
                 return value
             except Exception as error:
                 failure = to_call_error(error)
-                self._concurrency.report_load(call.slot, is_overload=is_overload(failure))
+                if is_overload(failure):  # another failure does not show what the service can bear
+                    self._concurrency.report_load(call.slot, is_overload=True)
                 if failure.transport_fault:
                     breaker.record_fault()
                 else:

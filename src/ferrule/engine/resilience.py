@@ -8,7 +8,7 @@ import copy
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -164,7 +164,9 @@ class CircuitBreaker:
 
 
 def is_overload(error: CallError) -> bool:
-    """Whether the service of a tool has said that it gets too many calls."""
+    """Whether the service of a tool has said that it gets too many calls, or did not answer in time."""
+    if isinstance(error, TimedOut) or not _TIMEOUTS.isdisjoint(_class_names(error.__cause__)):
+        return True
     return error.details.get("status_code") == 429 or ("retry_after" in error.details and not error.transport_fault)
 
 
@@ -226,6 +228,8 @@ FOREIGN_ERRORS: dict[str, type[CallError]] = {
 decides: `httpx.ConnectTimeout` before `httpx.TimeoutException`.
 """
 
+_TIMEOUTS = frozenset(name for name, kind in FOREIGN_ERRORS.items() if "Timeout" in name and kind is Transient)
+
 _INTERRUPTED_CONNECTIONS = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 """The other side was reached, and may have done what was requested."""
 
@@ -234,15 +238,18 @@ def to_call_error(error: BaseException) -> CallError:
     """Convert any exception of a tool to a `CallError`."""
     if isinstance(error, CallError):
         return error
-    # httpx and httpcore report their public module; most others the defining one.
-    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__)
-    kind = next((FOREIGN_ERRORS[name] for name in names if name in FOREIGN_ERRORS), ExecutionFailed)
+    kind = next((FOREIGN_ERRORS[name] for name in _class_names(error) if name in FOREIGN_ERRORS), ExecutionFailed)
     text = error_text(error)
     failure = kind(f"{type(error).__name__}: {text}" if text else type(error).__name__)
     if isinstance(error, _INTERRUPTED_CONNECTIONS):
         failure.details = {"outcome": "unknown"}
     failure.__cause__ = error
     return failure
+
+
+def _class_names(error: BaseException | None) -> Iterator[str]:
+    """Of the class and its bases. httpx and httpcore report their public module; most others the defining one."""
+    return (f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__)
 
 
 def make_timeout_error(tool_name: str, seconds: float, *, is_abandoned: bool) -> TimedOut:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from ferrule.core.content import encode_json
-from ferrule.errors import FerruleError, LockHeld, Rejected, SetupError, StoreError
+from ferrule.errors import FerruleError, LockHeld, Rejected, RunInProgress, RunInterrupted, SetupError, StoreError
 
 logger = logging.getLogger("ferrule.server")
 
@@ -56,7 +56,9 @@ def problem_of_error(error: Exception) -> Problem:
         return error
     if isinstance(error, HTTPException):
         return Problem(error.status_code, str(error.detail), headers=error.headers)
-    if isinstance(error, LockHeld):
+    if isinstance(error, RunInterrupted):  # calls were made: this is no refusal, after which a request may be repeated
+        return Problem(503, str(error))
+    if isinstance(error, LockHeld | RunInProgress):
         return Problem(409, str(error))
     if isinstance(error, Rejected):
         return Problem(429, str(error), headers={"Retry-After": str(error.details.get("retry_after", 1))})
