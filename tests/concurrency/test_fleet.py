@@ -441,7 +441,7 @@ async def test_a_failure_raises_no_limit_and_a_timeout_of_the_tool_itself_lowers
     now = iter(range(0, 1000, 10))
     limits = ConcurrencyConfig(bucket_limits={"pay": 10}, adaptive_limits={"pay": 4})
     async with ToolEngine(concurrency=limits) as engine:
-        engine.concurrency._clock = lambda: float(next(now))  # type: ignore[attr-defined]
+        engine.concurrency._clock = lambda: float(next(now))
         engine.register(pay)
         for _ in range(8):
             await engine.execute("pay", {})
