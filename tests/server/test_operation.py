@@ -234,6 +234,32 @@ async def process_id() -> int:
         until_sync(lambda: all(call(server).status_code == 401 for _ in range(20)))
 
 
+def test_several_workers_finish_what_they_have_begun_and_take_no_new_connection(tmp_path: Path):
+    project = Project(tmp_path)
+    found = tmp_path / "found"
+    with project.serve("--workers", "2") as server, ThreadPoolExecutor(1) as threads, server.client() as http:
+        assert "need one worker" in server.log
+        body = {"arguments": {"path": str(found)}}
+        calling = threads.submit(http.post, "/v1/tools/wait_for/call", json=body)
+        until_sync(found.with_name("found.started").exists)
+        server.process.terminate()
+
+        def is_refused() -> bool:
+            try:
+                httpx.get(f"{server.url}/healthz", timeout=5)
+            except httpx.ConnectError:
+                return True
+            except httpx.TransportError:
+                return False
+            return False
+
+        until_sync(is_refused)
+        assert not calling.done()
+        found.touch()
+        assert calling.result(60).json()["output"] == {"result": "found"}
+        assert server.process.wait(60) == 0
+
+
 def test_a_wrong_internal_url_is_explained(tmp_path: Path) -> None:
     project = Project(tmp_path, more='[server]\ninternal_url = "10.0.0.5:8321/mcp"\n')
     done = project.ferrule("serve")

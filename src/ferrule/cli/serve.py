@@ -85,6 +85,10 @@ def serve(
     settings = {"host": host, "port": port, "ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
     scheme = "https" if tls_certificate is not None else "http"
     print_error(f"ferrule: serving on {scheme}://{_host_in_url(host)}:{port} (MCP at /mcp). Ctrl-C stops.")
+    if workers > 1:
+        print_error(
+            "ferrule: MCP clients of the protocol before 2026 need one worker: their sessions are in one process."
+        )
     if is_open:
         print_error("ferrule: there are no tokens: every program on this machine may use the server.")
     configure_logs(log_format, log_level)
@@ -95,23 +99,34 @@ def _run_server(
     options: dict[str, Any], settings: dict[str, Any], workers: int, trusted_proxies: Sequence[str]
 ) -> None:
     import uvicorn
+    from uvicorn.supervisors import Multiprocess
 
     from ferrule.server.protocol import LimitedHttpProtocol
 
+    class Workers(Multiprocess):
+        def terminate_all(self) -> None:
+            for each in self.sockets:  # or else clients connect and wait, while the workers finish what they have begun
+                each.close()
+            super().terminate_all()
+
     os.environ[WORKER_VARIABLE] = json.dumps(options)
-    uvicorn.run(
-        "ferrule.cli.serve:make_app",
-        factory=True,
-        workers=workers if workers > 1 else None,
-        http=LimitedHttpProtocol,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        forwarded_allow_ips=list(trusted_proxies),
-        proxy_headers=bool(trusted_proxies),
-        **settings,
-    )
+    application = "ferrule.cli.serve:make_app"
+    settings |= {
+        "factory": True,
+        "workers": workers,
+        "http": LimitedHttpProtocol,
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": GRACE_SECONDS,
+        "forwarded_allow_ips": list(trusted_proxies),
+        "proxy_headers": bool(trusted_proxies),
+    }
+    if workers == 1:
+        uvicorn.run(application, **settings)
+        return
+    config = uvicorn.Config(application, **settings)
+    Workers(config, [config.bind_socket()]).run()
 
 
 def make_app() -> ASGIApp:

@@ -95,9 +95,7 @@ def find_expression(text: str) -> ExpressionSpan | None:
         return None  # it would take an exchange rate
     spaces = {match.start() for match in _SPACE_BESIDE_CHINESE.finditer(text)}  # many write `80 的 15%`
     positions = [
-        at
-        for at in range(len(text))
-        if at not in spaces and not any(at in amount.currency_span for amount in amounts)
+        at for at in range(len(text)) if at not in spaces and not any(at in amount.currency_span for amount in amounts)
     ]
     plain = "".join(text[at] for at in positions)
     candidates = [*_find_word_problems(plain), *_find_phrases(plain.rstrip(" ?？。.")), *_find_token_runs(plain)]
