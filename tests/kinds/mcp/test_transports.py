@@ -142,3 +142,37 @@ async def test_a_call_that_its_server_never_saw_is_not_in_doubt():
     await stack.aclose()
     assert forgotten.is_success
     assert "the call was not sent" in (gone.error or "") and "outcome" not in gone.metadata
+
+
+async def test_progress_that_comes_together_with_an_answer_is_reported_before_the_call_ends(tmp_path):
+    script = tmp_path / "server.py"
+    script.write_text(
+        """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    key, params = message.get("id"), message.get("params") or {}
+    if message["method"] == "initialize":
+        about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}, "logging": {}}}
+        answers = [{"id": key, "result": {**about, "serverInfo": {"name": "one", "version": "1"}}}]
+    elif message["method"] == "tools/list":
+        answers = [{"id": key, "result": {"tools": [{"name": "go", "inputSchema": {"type": "object"}}]}}]
+    elif message["method"] == "tools/call":
+        token = params["_meta"]["progressToken"]
+        answers = [{"method": "notifications/message", "params": {"level": "info", "data": "working"}}]
+        progress = {"progressToken": token, "progress": 1, "total": 4}
+        answers += [{"method": "notifications/progress", "params": {**progress, "progress": n}} for n in (1, 2)]
+        answers += [{"method": "notifications/progress", "params": {**progress, "progress": "much"}}]
+        answers += [{"id": str(key), "result": {"content": [{"type": "text", "text": "done"}]}}]
+        answers += [{"id": key, "result": {"content": [{"type": "text", "text": "again"}]}}]
+    else:
+        answers = [] if key is None else [{"id": key, "error": {"code": -32601, "message": "no"}}]
+    sys.stdout.write("".join(json.dumps({"jsonrpc": "2.0", **answer}) + "\\n" for answer in answers))
+    sys.stdout.flush()
+"""
+    )
+    seen: list[Progress] = []
+    async with engine_for(program(script)) as engine:
+        results = [await engine.execute("server", {}, action="go", on_progress=seen.append) for _ in range(2)]
+    assert [result.text for result in results] == ["done", "done"]
+    assert [report.fraction for report in seen] == [0.25, 0.5, 0.25, 0.5]

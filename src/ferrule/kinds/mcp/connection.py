@@ -231,6 +231,7 @@ class Connection:
                 async with asyncio.timeout(self._options.config.start_timeout):
                     client = await stack.enter_async_context(self._client())
                     client.session.validate_tool_result = _skip_sdk_check  # type: ignore[method-assign]
+                    self._state.serve_calls(client.session)
                     self._refresher.listing = await self._refresher.list_now(client)
                 await self._options.on_listing(self.listing)
                 self._ready.set_result(client)

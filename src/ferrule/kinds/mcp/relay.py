@@ -158,10 +158,10 @@ class ServerRequestCallbacks:
         return ErrorData(code=INVALID_REQUEST, message="There is no client that could answer.")
 
 
-def add_client_details(message: SessionMessage) -> None:
+def add_client_details(params: dict[str, Any]) -> None:
     """Let a request to a server say what the client in front of it can do, and pass on the client's own `_meta`."""
-    request, params = current_request.get(), getattr(message.message, "params", None)
-    if request is None or getattr(message.message, "id", None) is None or not isinstance(params, dict):
+    request = current_request.get()
+    if request is None:
         return
     meta = params.setdefault("_meta", {})
     for key, value in request.meta.items():
@@ -173,6 +173,13 @@ def add_client_details(message: SessionMessage) -> None:
         meta[CAPABILITIES_KEY] = own | passed
         if request.log_level is not None:
             meta[LOG_LEVEL_KEY] = request.log_level
+
+
+def add_client_details_to_request(message: SessionMessage) -> None:
+    """The same for a message of the SDK, if it is a request."""
+    params = getattr(message.message, "params", None)
+    if getattr(message.message, "id", None) is not None and isinstance(params, dict):
+        add_client_details(params)
 
 
 def is_logged(level: str, lowest: str | None) -> bool:
@@ -189,7 +196,7 @@ class ClientDetailsStream:
         self._stream = stream
 
     async def send(self, message: SessionMessage, /) -> None:
-        add_client_details(message)
+        add_client_details_to_request(message)
         await self._stream.send(message)
 
     async def aclose(self) -> None:

@@ -16,13 +16,15 @@ from typing import Any, Final, cast
 from ferrule.core.aio import finish_despite_cancellation, wait_at_most
 from ferrule.errors import ExecutionFailed, TransportFault
 from ferrule.kinds.mcp.config import McpServerConfig
+from ferrule.kinds.mcp.line_calls import LineCalls
 from ferrule.kinds.mcp.streams import (
     MAX_QUEUED_MESSAGES,
     ConnectionState,
     MessageReader,
     MessageWriter,
     Streams,
-    parse_message,
+    read_json,
+    read_message,
 )
 from ferrule.process.groups import KILL_TIMEOUT, end_process_tree, find_process_tree, mark_environment
 
@@ -48,8 +50,12 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._max_message_size = state.config.max_message_size
+        self._calls = LineCalls(self._write)
+        state.serve_calls = self._calls.serve
         self.reader = MessageReader(
-            state.config.max_actions, lambda is_full: self._set_pause_reason("queue is full", is_full)
+            state.config.max_actions,
+            lambda is_full: self._set_pause_reason("queue is full", is_full),
+            self._calls.end,
         )
         self.writer = MessageWriter(self._write)
         self.mark = ""
@@ -116,7 +122,11 @@ class ServerProcess(asyncio.SubprocessProtocol):
 
     def _receive_line(self, line: bytes) -> None:
         try:
-            message = parse_message(line)
+            value = read_json(line)
+            if (delivery := self._calls.find_delivery(value)) is not None:
+                self.reader.run_in_order(delivery)
+                return
+            message = read_message(value)
         except ValueError:
             if line.strip():
                 start = line[:200].decode("utf-8", "replace")

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from ferrule.core.patterns import lazy_pattern
 from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.listing_checks import extract_entries
-from ferrule.kinds.mcp.relay import add_client_details
+from ferrule.kinds.mcp.relay import add_client_details_to_request
 
 if TYPE_CHECKING:
+    from mcp import ClientSession
     from mcp.shared.message import SessionMessage
     from mcp.types import JSONRPCMessage
 
-MIN_LONG_MESSAGE: Final = 50_000
 _ESCAPE: Final = lazy_pattern(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
@@ -50,6 +50,8 @@ class ConnectionState:
         """How the connection ended, if the transport knows."""
         self.error_status: int | None = None
         """The last HTTP status that was an error."""
+        self.serve_calls: Callable[[ClientSession], None] = lambda session: None
+        """Lets a transport send the calls of a session itself."""
 
 
 class OutgoingCall:
@@ -68,17 +70,23 @@ current_call: ContextVar[OutgoingCall | None] = ContextVar("ferrule_mcp_call", d
 """The call an HTTP request is made for: the SDK makes requests in the context of the task that calls."""
 
 
-def parse_message(data: bytes | str) -> JSONRPCMessage:
-    """A message of the protocol; ValueError for anything else."""
-    from mcp.types import jsonrpc_message_adapter
-
+def read_json(data: bytes | str) -> Any:
+    """What a server has sent; ValueError for anything but JSON."""
     data = replace_lone_surrogates(data if isinstance(data, bytes) else data.encode("utf-8", "replace"))
-    if len(data) < MIN_LONG_MESSAGE:
-        return jsonrpc_message_adapter.validate_json(data, by_name=False)
-    try:  # pydantic would read the JSON once for each kind of message, which takes ten times as long
-        return jsonrpc_message_adapter.validate_python(json.loads(data), by_name=False)
+    try:
+        return json.loads(data.decode())
     except RecursionError as error:
         raise ValueError("nested too deep") from error
+
+
+def read_message(value: Any) -> JSONRPCMessage:
+    """A message of the protocol; ValueError for anything else.
+
+    Pydantic does not read the JSON itself: it would do that once for each kind of message.
+    """
+    from mcp.types import jsonrpc_message_adapter
+
+    return jsonrpc_message_adapter.validate_python(value, by_name=False)
 
 
 def replace_lone_surrogates(data: bytes) -> bytes:
@@ -108,19 +116,27 @@ class _CloseableStream:
 class MessageReader(_CloseableStream):
     """Messages from a server, until it ends. `on_full` tells the transport when to pause reading (True) and resume."""
 
-    def __init__(self, max_actions: int, on_full: Callable[[bool], None] = lambda is_full: None) -> None:
-        self._queue: deque[SessionMessage] = deque()
+    def __init__(
+        self,
+        max_actions: int,
+        on_full: Callable[[bool], None] = lambda is_full: None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._queue: deque[SessionMessage | Callable[[], None]] = deque()
         self._wakeup: asyncio.Future[None] | None = None
         self._ended = False
         self._is_full = False
-        self._max_actions, self._on_full = max_actions, on_full
+        self._max_actions, self._on_full, self._on_end = max_actions, on_full, on_end
 
     def add(self, message: SessionMessage) -> None:
-        self._queue.append(message)
-        if len(self._queue) > MAX_QUEUED_MESSAGES and not self._is_full:
-            self._is_full = True
-            self._on_full(True)
-        self._wake_reader()
+        self._append(message)
+
+    def run_in_order(self, delivery: Callable[[], None]) -> None:
+        """Deliver a message in another way, when the session has taken all earlier ones."""
+        if self._queue or self._wakeup is None or self._wakeup.done():
+            self._append(delivery)
+        else:
+            delivery()
 
     def end(self) -> None:
         """No more messages will come."""
@@ -131,17 +147,21 @@ class MessageReader(_CloseableStream):
         return self
 
     async def __anext__(self) -> SessionMessage:
-        while not self._queue:
-            if self._ended:
-                raise StopAsyncIteration
-            self._wakeup = asyncio.get_running_loop().create_future()
-            await self._wakeup
-        if self._is_full and len(self._queue) < MAX_QUEUED_MESSAGES // 2:
-            self._is_full = False
-            self._on_full(False)
-        message = self._queue.popleft()
-        await extract_entries(message, self._max_actions)
-        return message
+        while True:
+            while not self._queue:
+                if self._ended:
+                    self._on_end()
+                    raise StopAsyncIteration
+                self._wakeup = asyncio.get_running_loop().create_future()
+                await self._wakeup
+            if self._is_full and len(self._queue) < MAX_QUEUED_MESSAGES // 2:
+                self._is_full = False
+                self._on_full(False)
+            message = self._queue.popleft()
+            if not callable(message):
+                await extract_entries(message, self._max_actions)
+                return message
+            message()
 
     async def receive(self) -> SessionMessage:
         try:
@@ -154,6 +174,14 @@ class MessageReader(_CloseableStream):
     async def aclose(self) -> None:
         self._queue.clear()
         self.end()
+        self._on_end()
+
+    def _append(self, message: SessionMessage | Callable[[], None]) -> None:
+        self._queue.append(message)
+        if len(self._queue) > MAX_QUEUED_MESSAGES and not self._is_full:
+            self._is_full = True
+            self._on_full(True)
+        self._wake_reader()
 
     def _wake_reader(self) -> None:
         if self._wakeup is not None and not self._wakeup.done():
@@ -176,7 +204,7 @@ class MessageWriter(_CloseableStream):
         if self._closed:
             raise ClosedResourceError
         try:
-            add_client_details(message)
+            add_client_details_to_request(message)
             is_urgent = getattr(message.message, "method", None) == "notifications/cancelled"
             await self._write(message.message.model_dump_json(by_alias=True, exclude_unset=True), is_urgent)
         except ConnectionError as error:

@@ -23,7 +23,8 @@ from ferrule.kinds.mcp.streams import (
     ServerReadStream,
     Streams,
     current_call,
-    parse_message,
+    read_json,
+    read_message,
     replace_lone_surrogates,
 )
 
@@ -308,7 +309,7 @@ async def _receive_frames(
     try:
         async for frame in connection:
             try:
-                message = parse_message(frame)
+                message = read_message(read_json(frame))
             except ValueError:
                 state.log.message("warning", f"a frame that is not a protocol message: {frame[:200]!r}")
                 continue
