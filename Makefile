@@ -3,7 +3,7 @@
 BIN := .venv/bin
 # Test files are distributed among processes, two for each core up to four, because many tests wait for processes.
 PROCESSES := $(shell python3 -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
-PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 # Some machines forbid compiled files, and then each of the thousands of processes of the tests compiles everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -15,14 +15,15 @@ help: ## show this list
 setup: ## create the virtual environment
 	@scripts/setup.sh
 
-services: ## install what all tests need: PostgreSQL, Chromium, bubblewrap, public MCP servers
+services: setup ## install what all tests need: PostgreSQL, Chromium, bubblewrap, public MCP servers
 	@scripts/setup.sh --with-services
 
 run: setup ## see Ferrule work
 	@$(BIN)/python examples/tour.py
 	@$(BIN)/python examples/questions.py
 
-web: setup ## build the web page of the server (needs Node, or takes it from PyPI)
+# Without Node, its package goes into the virtual environment.
+web: $(if $(shell command -v npm),,setup) ## build the web page of the server (needs Node, or takes it from PyPI)
 	@scripts/web.sh
 
 test: services web ## run all tests

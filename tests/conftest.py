@@ -11,6 +11,13 @@ hypothesis.settings.register_profile("ferrule", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("ferrule")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests begin first: one that began last would leave the other processes without work."""
+    slow = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "timeout")))}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"

@@ -11,6 +11,9 @@ import pytest
 
 from ferrule.config import FerruleConfig
 from tests.code_blocks import python_blocks
+from tests.python_processes import run_python
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -24,8 +27,14 @@ BLOCKS = [
 @pytest.mark.parametrize(("page", "index"), BLOCKS)
 def test_a_block_that_is_pasted_into_a_file_runs(page, index, tmp_path):
     (tmp_path / "block.py").write_text(python_blocks(ROOT / page)[index], encoding="utf-8")
-    done = subprocess.run([sys.executable, "block.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = run_python("block.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("index", range(len(python_blocks(PAGES[0]))))
+def test_a_block_of_the_readme_runs_in_a_new_interpreter(index, tmp_path):
+    (tmp_path / "block.py").write_text(python_blocks(PAGES[0])[index], encoding="utf-8")
+    subprocess.run([sys.executable, "block.py"], cwd=tmp_path, check=True, timeout=120)
 
 
 @pytest.mark.parametrize("page", CONFIGURED, ids=lambda page: page.name)

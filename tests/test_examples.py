@@ -13,6 +13,8 @@ import pytest
 from ferrule.errors import SetupError
 from ferrule_tools.browser.chromium import find_chromium
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 MAX_LINES = 40
 

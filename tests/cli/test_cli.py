@@ -17,19 +17,12 @@ from typer.main import get_command
 
 from ferrule.cli.app import app
 from ferrule.cli.remote import remote_app
+from tests.python_processes import run_python
 from tests.waiting import until_sync
 
 
 def ferrule(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ferrule", *arguments],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment(cwd),
-    )
+    return run_python("-m", "ferrule", *arguments, cwd=cwd, stdin=stdin, env=environment(cwd))
 
 
 def environment(cwd: Path) -> dict[str, str]:

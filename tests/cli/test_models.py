@@ -13,6 +13,7 @@ import pytest
 
 from tests.models.test_servers import nowhere
 from tests.models.threaded_server import ThreadedServer, hub_answers, ollama_answers, threaded_server
+from tests.python_processes import run_python
 from tests.waiting import until_sync
 
 KEY = "zz-plain-words-key"
@@ -28,8 +29,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def ferrule(*arguments: str, environ: dict[str, str], cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ferrule", *arguments]
-    return subprocess.run(command, env=environ, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=120)
+    return run_python("-m", "ferrule", *arguments, env=environ, cwd=cwd, stdin=stdin)
 
 
 def listing(environ: dict[str, str], cwd: Path) -> dict[str, dict[str, object]]:

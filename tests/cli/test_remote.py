@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.python_processes import run_python
 from tests.server.serving import Project, RunningServer, free_port
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
@@ -41,10 +41,7 @@ class Elsewhere:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {} if self._token is None else {"FERRULE_TOKEN": self._token}
-        command = [sys.executable, "-m", "ferrule", "--server", self._url, *arguments]
-        return subprocess.run(
-            command, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
+        return run_python("-m", "ferrule", "--server", self._url, *arguments, cwd=self._folder, env=environment)
 
     def json(self, *arguments: str) -> Any:
         done = self.run(*arguments, "--json")

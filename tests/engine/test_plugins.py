@@ -17,6 +17,7 @@ from ferrule.engine import plugins
 from ferrule.engine.plugins import PluginContext, ToolPlugins
 from ferrule.errors import SetupError
 from ferrule.policy.policy import load_policy
+from tests.python_processes import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ferrule(*arguments: str, project: Path, packages: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": str(packages), "XDG_STATE_HOME": str(project / "state")}
-    command = [sys.executable, "-m", "ferrule", "--config", "ferrule.toml", *arguments]
-    return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=60)
+    return run_python("-m", "ferrule", "--config", "ferrule.toml", *arguments, cwd=project, env=environ)
 
 
 def test_an_installed_package_adds_tools_with_a_section_of_their_own(tmp_path: Path, installed: Path):

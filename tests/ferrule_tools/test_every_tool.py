@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +17,7 @@ from ferrule import Agent, UnifiedToolLibrary
 from ferrule.policy.policy import Policy
 from ferrule.server.mcp import HIDDEN_TOOLS, McpServer
 from ferrule.testing import ScriptedModel
+from tests.python_processes import run_python
 
 PAGE = "<html><head><title>Tea</title></head><body><article><h1>Tea</h1><p>{}</p></article></body></html>".format(
     "Tea is made of leaves and hot water, and many people drink it every day of their lives. " * 5
@@ -163,14 +162,8 @@ async def test_all_of_them_are_here(opened):
 def test_by_the_command(name, project, url):
     need_what(name)
     given = [f"{key}:={json.dumps(value)}" for key, value in arguments(name, url).items()]
-    done = subprocess.run(
-        [sys.executable, "-m", "ferrule", "--config", "ferrule.toml", "call", name, *given],
-        cwd=project,
-        env={**os.environ, **keys(url)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = ["-m", "ferrule", "--config", "ferrule.toml", "call", name, *given]
+    done = run_python(*command, cwd=project, env={**os.environ, **keys(url)})
     assert (done.returncode, done.stderr) == (0, "")
     assert CALLS[name][1] in done.stdout
 

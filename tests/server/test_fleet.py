@@ -19,6 +19,8 @@ from tests.server.serving import Project, RunningServer
 from tests.store.conftest import postgres_cluster, postgres_url
 from tests.waiting import until_sync
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["postgres_cluster", "postgres_url"]
 
 

@@ -12,6 +12,8 @@ from ferrule import ToolEngineConfig, UnifiedToolLibrary
 from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer, read_events
 from tests.waiting import until_sync
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 

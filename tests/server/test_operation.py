@@ -19,6 +19,8 @@ import pytest
 from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
 from tests.waiting import until_sync
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 ROOT = Path(__file__).parents[2]

@@ -42,7 +42,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, upstream: ProtectedServer)
 
 @pytest.fixture(scope="module")
 def tokens(project: Project) -> dict[str, str]:
-    stored = project.ferrule("credentials", "set", "api", input="of-the-owner\n", env=environment_of(project))
+    stored = project.ferrule("credentials", "set", "api", stdin="of-the-owner\n", env=environment_of(project))
     assert stored.returncode == 0, stored.stderr
     names = {"ada": ("--role", "caller"), "bob": ("--role", "caller"), "eve": ("--role", "viewer")}
     return {name: project.create_token(name, *options) for name, options in names.items()}

@@ -20,6 +20,8 @@ from tests.waiting import until_sync
 from tests.web.conftest import find_barriers
 from tests.web.demo import DemoProject
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -26,6 +25,7 @@ from ferrule.kinds.mcp import pins
 from ferrule.kinds.mcp import servers as mcp_servers
 from ferrule.kinds.mcp.listing import listed_instructions
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
+from tests.python_processes import run_python
 from tests.store.conftest import postgres_cluster, postgres_url, store_url
 from tests.waiting import until
 
@@ -293,8 +293,8 @@ async def test_an_agent_is_told_of_accepted_instructions_only(tmp_path):
 
 
 def ferrule(folder: Path, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "ferrule", "--config", str(folder / "ferrule.toml"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
+    config = str(folder / "ferrule.toml")
+    done = run_python("-m", "ferrule", "--config", config, *arguments, timeout=240, cwd=folder)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -25,6 +25,8 @@ from ferrule.core.elicitation import Elicitation, OnElicit
 from tests.kinds.mcp.mcp_servers import free_port, wait_for
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SERVERS = Path(__file__).parents[3] / ".servers"
 PYTHON, NODE = SERVERS / "python" / "bin", SERVERS / "node" / "node_modules" / "@modelcontextprotocol"
 HOW = "not installed: run scripts/public_servers.sh, which needs the network once"

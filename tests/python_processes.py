@@ -1,0 +1,122 @@
+"""Programs in Python that tests start: processes of their own, made by one process that has loaded Ferrule.
+
+What only a new interpreter does (take options before `-m`, read variables besides `PYTHONPATH`, load something for the
+first time) needs `subprocess`.
+"""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parents[1]
+START_TIMEOUT = 120.0
+"""Seconds; the first program waits until everything is loaded."""
+_STARTING = threading.Lock()
+_STARTED: list[socket.socket] = []
+
+
+class PythonProcess:
+    """`python ARGUMENTS`, started; with the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path,
+        stdin: IO[Any],
+        stdout: IO[Any],
+        stderr: IO[Any],
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.args = (sys.executable, *arguments)
+        self.returncode: int | None = None
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            files = [file.fileno() for file in (stdin, stdout, stderr)]
+            socket.send_fds(_preloaded(), [b"\0"], [*files, theirs.fileno()])
+        program = {"arguments": arguments, "cwd": str(cwd), "env": dict(os.environ if env is None else env)}
+        self._connection.sendall(json.dumps(program).encode() + b"\n")
+        self.pid = self._read_number(START_TIMEOUT)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self.returncode = self._read_number(timeout)
+            self._connection.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _read_number(self, timeout: float | None) -> int:
+        """The number of the process comes first, and its exit code when it has ended."""
+        if not select.select([self._connection], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        text = b""
+        while not text.endswith(b"\n"):
+            part = self._connection.recv(1)
+            assert part, f"the process that starts {self.args} ended"
+            text += part
+        return int(text)
+
+
+def run_python(
+    *arguments: str, cwd: Path, env: dict[str, str] | None = None, stdin: str = "", timeout: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` for `python ARGUMENTS`, with everything it prints."""
+    with _pipe_with(stdin) as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = PythonProcess(*arguments, cwd=cwd, env=env, stdin=given, stdout=output, stderr=errors)
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(process.args, code, output.read().decode(), errors.read().decode())
+
+
+def _pipe_with(text: str) -> IO[bytes]:
+    """A closed pipe with a text, which is short enough for its buffer."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with open(writing, "wb") as file:
+        file.write(text.encode())
+    return open(reading, "rb")
+
+
+def _preloaded() -> socket.socket:
+    """The way to the process that makes the others; it ends when this process closes it."""
+    with _STARTING:
+        if not _STARTED:
+            ours, theirs = socket.socketpair()
+            command = [sys.executable, "-m", "tests.preloaded_python", str(theirs.fileno())]
+            with theirs:
+                process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            atexit.register(_end, ours, process)
+            _STARTED.append(ours)
+        return _STARTED[0]
+
+
+def _end(control: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+    control.close()
+    process.wait(60)
