@@ -294,5 +294,10 @@ def test_the_openai_client_works(server: RunningServer):
         assert "48" in response.output_text
         events = list(client.responses.create(model="ferrule", input="what is 6 * 9?", stream=True))
         assert events[-1].type == "response.completed" and "54" in events[-1].response.output_text
-        with pytest.raises(openai.NotFoundError, match="no model"):
+        with pytest.raises(openai.NotFoundError, match="no model") as missing:
             client.chat.completions.create(model="gpt-9", messages=messages)
+        assert missing.value.code == "model_not_found"
+        with pytest.raises(openai.UnprocessableEntityError, match=r"body\.messages"):
+            client.chat.completions.create(model="ferrule", messages=[])
+        with pytest.raises(openai.PermissionDeniedError, match="origin"):
+            client.responses.create(model="ferrule", input="what is 6 * 8?", extra_headers={"Origin": "http://x"})

@@ -215,7 +215,7 @@ class AccessControl:
             client = scope.setdefault("state", {})["client"] = await self._find_client(scope, headers, text)
             _limit_headers(scope)
         except Exception as error:
-            await problem_of_error(error).to_response()(scope, receive, guarded.send)
+            await problem_of_error(error).to_response(scope["path"])(scope, receive, guarded.send)
             return
         if client is not None:
             guarded.find_client = partial(self._authenticator.find_client, text)

@@ -181,10 +181,10 @@ def _read_messages(items: Sequence[dict[str, Any]]) -> _ChatQuestion:
             messages.append({"role": item["role"], "content": text})
     number = next((n for n in reversed(range(len(messages))) if messages[n]["role"] == "user"), None)
     if number is None:
-        raise _openai_problem(400, "There is no message of the user: send one with text.")
+        raise Problem(400, "There is no message of the user: send one with text.")
     text = str(messages.pop(number)["content"])  # what follows it, such as the start of an answer, is context
     if len(text) > MAX_QUESTION_LENGTH:
-        raise _openai_problem(413, f"A question may have {MAX_QUESTION_LENGTH:,} characters.")
+        raise Problem(413, f"A question may have {MAX_QUESTION_LENGTH:,} characters.")
     return _ChatQuestion(text, messages, "\n\n".join(filter(None, instructions)))
 
 
@@ -193,21 +193,15 @@ def _read_text(item: dict[str, Any]) -> str:
     for part in content if isinstance(content, list) else ():
         if not isinstance(part, dict) or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            raise _openai_problem(400, f"Content of type {kind!r} is not supported. Send text.")
+            raise Problem(400, f"Content of type {kind!r} is not supported. Send text.")
     return text_of_message(item)
 
 
 def _find_strategy(model: str) -> str | None:
     if model not in STRATEGY_MODELS:
         names = ", ".join(STRATEGY_MODELS)
-        raise _openai_problem(404, f"There is no model {model!r}; use one of: {names}.", code="model_not_found")
+        raise Problem(404, f"There is no model {model!r}; use one of: {names}.", code="model_not_found")
     return STRATEGY_MODELS[model]
-
-
-def _openai_problem(status: int, message: str, code: str | None = None) -> Problem:
-    """An error that both a client of OpenAI's API and one of ours can read."""
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    return Problem(status, message, error=error)
 
 
 async def _load_conversation(services: Services, client: Client, conversation_id: str) -> list[Message]:

@@ -18,6 +18,7 @@ from ferrule.errors import FerruleError, LockHeld, Rejected, RunInProgress, RunI
 
 logger = logging.getLogger("ferrule.server")
 
+OPENAI_PATHS: Final = ("/v1/chat/completions", "/v1/responses", "/v1/models")
 PROBLEM_TYPE: Final = "application/problem+json"
 _METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
@@ -29,9 +30,13 @@ class Problem(Exception):
         super().__init__(detail)
         self.status, self.detail, self.headers, self.members = status, detail, headers, members
 
-    def to_response(self) -> Response:
+    def to_response(self, path: str = "") -> Response:
+        """The response to a request for a path; clients of OpenAI's API find the error in their format too."""
         title = HTTPStatus(self.status).phrase
         content = {**self.members, "type": "about:blank", "title": title, "status": self.status, "detail": self.detail}
+        if path.startswith(OPENAI_PATHS):
+            error = {"message": self.detail, "type": "invalid_request_error", "param": None}
+            content["error"] = {**error, "code": content.get("code")}
         return json_response(content, self.status, headers=self.headers, media_type=PROBLEM_TYPE)
 
 
@@ -76,7 +81,7 @@ async def handle_error(request: Request, error: Exception) -> Response:
         problem = _describe_missing_route(request, problem.status)
     if problem.status == 500:
         logger.error("path=<%s> | the request failed", request.url.path, exc_info=error)
-    return problem.to_response()
+    return problem.to_response(request.url.path)
 
 
 def _describe_missing_route(request: Request, status: int) -> Problem:
@@ -100,4 +105,4 @@ async def handle_invalid_request(request: Request, error: Any) -> Response:
     """For FastAPI's validation errors: which part of the request is wrong, without repeating its value."""
     errors = [{"at": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
     detail = "; ".join(f"{each['at']}: {each['message']}" for each in errors[:5])
-    return Problem(422, f"The request is not valid: {detail}.", errors=errors).to_response()
+    return Problem(422, f"The request is not valid: {detail}.", errors=errors).to_response(request.url.path)
