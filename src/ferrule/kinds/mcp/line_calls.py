@@ -51,8 +51,11 @@ class LineCalls:
         """Send the calls of a session from now on."""
         from opentelemetry.context import get_current
 
-        dispatcher = session._dispatcher
-        send_by_dispatcher = dispatcher.send_raw_request
+        dispatcher: Any = getattr(session, "_dispatcher", None)
+        if not hasattr(dispatcher, "send_raw_request"):
+            logger.info("this version of the MCP SDK sends the calls itself, which takes longer")
+            return
+        send_by_dispatcher: Callable[..., Awaitable[dict[str, Any]]] = dispatcher.send_raw_request
 
         async def send_raw_request(
             method: str, params: Mapping[str, Any] | None, opts: Any = None, **details: Any
@@ -61,7 +64,7 @@ class LineCalls:
                 return await self._send(dict(params), opts.get("on_progress"))
             return await send_by_dispatcher(method, params, opts, **details)
 
-        dispatcher.send_raw_request = send_raw_request  # type: ignore[method-assign]
+        dispatcher.send_raw_request = send_raw_request
 
     async def _send(self, params: dict[str, Any], on_progress: Callable[..., Awaitable[None]] | None) -> dict[str, Any]:
         """The result of a call; MCPError as the server answers, or when the connection has ended."""
