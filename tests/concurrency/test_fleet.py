@@ -336,6 +336,31 @@ def test_a_shared_rate_is_never_exceeded(limit: int, calls: list[tuple[int, floa
     run_in_virtual_time(main)
 
 
+def test_starts_that_another_process_gives_back_are_waited_for() -> None:
+    async def main() -> None:
+        table, running = LeasesInMemory(), RunningCalls()
+        first, second = (
+            ToolConcurrencyController(
+                ConcurrencyConfig(shared=True, rate_limits={"pay": 20}, max_concurrent=50, default_timeout=5.0),
+                clock=loop_time,
+            )
+            for _ in range(2)
+        )
+        for controller in (first, second):
+            controller.join_fleet(table)
+        await asyncio.gather(*(running.run(first, 0, 0.01) for _ in range(10)))
+        await running.run(first, 0, 0.01)  # its process leases as many starts as it needed last
+        waiting = asyncio.create_task(running.run(second, 1, 0.01))
+        await asyncio.sleep(0.2)
+        await running.run(second, 1, 0.01)  # it knows by now that all starts are leased
+        await waiting
+        assert loop_time() < 5.0
+        await first.leave_fleet()
+        await second.leave_fleet()
+
+    run_in_virtual_time(main)
+
+
 def test_an_overload_that_one_process_sees_lowers_the_limit_of_all() -> None:
     async def main() -> None:
         table, running = LeasesInMemory(), RunningCalls()

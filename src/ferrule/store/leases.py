@@ -197,8 +197,14 @@ def grant_starts(
     if starts:
         until = now + START_LEASE_SECONDS + RATE_PERIOD
         counted.append(StartLease(owner=owner, starts=starts, counts_until=until, is_open=True))
-    next_in = 0.0 if free > starts else min((lease.counts_until for lease in counted), default=now) - now
-    return counted, StartGrant(starts=starts, next_in=next_in)
+    next_at = now if free > starts else min((_find_return(lease, owner, now) for lease in counted), default=now)
+    return counted, StartGrant(starts=starts, next_in=next_at - now)
+
+
+def _find_return(lease: StartLease, owner: str, now: float) -> float:
+    """When starts of a lease may be free: what another process does not use of an open block, it gives back."""
+    block_end = lease.counts_until - RATE_PERIOD
+    return block_end if lease.is_open and lease.owner != owner and block_end > now else lease.counts_until
 
 
 @cache
