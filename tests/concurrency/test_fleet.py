@@ -25,11 +25,14 @@ from ferrule.store.leases import (
     RATE_PERIOD,
     LeaseGrants,
     LeaseRequest,
+    LimitState,
+    LoadReport,
     SlotLease,
     SlotRequest,
     StartLease,
     StartRequest,
     _lock_leases,
+    adapt_limit,
     grant_slots,
     grant_starts,
     list_slot_leases,
@@ -52,6 +55,7 @@ class LeasesInMemory:
         self.is_unreachable = False
         self.slots: dict[str, dict[str, SlotLease]] = {}
         self.starts: dict[str, list[StartLease]] = {}
+        self.limits: dict[str, LimitState] = {}
 
     async def renew(self, request: LeaseRequest) -> LeaseGrants:
         await asyncio.sleep(self.delay)
@@ -59,6 +63,8 @@ class LeasesInMemory:
             raise StoreError("the database cannot be reached")
         slots, starts = {}, {}
         for bucket, wish in request.slots.items():
+            if wish.load is not None:
+                self.limits[bucket], wish = adapt_limit(self.limits.get(bucket), wish, loop_time())
             leases = self.slots.setdefault(bucket, {})
             leases[request.owner], slots[bucket] = grant_slots(
                 leases.values(), request.owner, wish, request.seconds, loop_time()
@@ -392,6 +398,32 @@ def test_an_overload_that_one_process_sees_lowers_the_limit_of_all() -> None:
     run_in_virtual_time(main)
 
 
+def test_good_calls_of_any_process_raise_the_limit_again() -> None:
+    async def main() -> None:
+        table, running = LeasesInMemory(), RunningCalls()
+        options = {"bucket_limits": {"pay": 8}, "adaptive_limits": {"pay": 2}, "max_concurrent": 50}
+        first, second = (make_process(table, **options) for _ in range(2))
+        long_call = asyncio.create_task(running.run(first, 0, 1000.0))
+        await asyncio.sleep(1)
+        for _ in range(10):
+            async with first.slot("pay") as slot:
+                first.report_load(slot, is_overload=True)
+            await asyncio.sleep(2)
+        assert first.get_bucket_metrics()["pay"]["adaptive_limit"] == 2
+        for _ in range(60):
+            async with second.slot("pay") as slot:
+                await asyncio.sleep(0.1)
+                second.report_load(slot, seconds=0.1)
+        await asyncio.sleep(2)
+        for controller in (first, second):
+            assert controller.get_bucket_metrics()["pay"]["adaptive_limit"] == 8
+        long_call.cancel()
+        await first.leave_fleet()
+        await second.leave_fleet()
+
+    run_in_virtual_time(main)
+
+
 def test_calls_that_do_not_wait_are_rejected_only_when_the_fleet_has_no_slot() -> None:
     async def main() -> None:
         table, running = LeasesInMemory(), RunningCalls()
@@ -505,6 +537,25 @@ async def test_the_database_grants_no_more_starts_than_the_rate(shared_store_url
         assert await ask("b", demand=8) == 1  # half of what is free, so that "a" can get more
         assert await ask("a", used=2, demand=0) == 0
         assert await ask("b", used=1, demand=20) == 3
+
+
+async def test_the_database_has_one_adaptive_limit_for_all(shared_store_url: str, tmp_path: Path) -> None:
+    async with ToolKnowledgeStore(shared_store_url, journal_directory=tmp_path / "journal") as store:
+
+        async def ask(owner: str, **load: int) -> int:
+            report = LoadReport(minimum=2, good_calls=load.get("good", 0), is_overload=bool(load.get("overload")))
+            wish = SlotRequest(limit=10, slots=0, demand=1, load=report)
+            grants = await store.query_without_records(
+                renew_leases, LeaseRequest(owner=owner, seconds=60, slots={"pay": wish})
+            )
+            await store.query_without_records(renew_leases, LeaseRequest(owner=owner, seconds=60))  # gives all back
+            return grants.slots["pay"].limit
+
+        assert await ask("a") == 10
+        assert await ask("a", overload=1) == 7
+        assert await ask("b", overload=1) == 7  # within the same second
+        assert await ask("b", good=8) == 8
+        assert await ask("a", good=1000) == 10
 
 
 async def test_a_process_that_stops_in_the_middle_of_a_renewal_delays_others_only_for_a_moment(

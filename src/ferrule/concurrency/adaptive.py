@@ -1,34 +1,51 @@
-"""Limits that follow what a service can bear: up by one slot after as many good calls as there are slots, down by a
-third when the service is overloaded ("additive increase, multiplicative decrease", as TCP does).
+"""Limits that follow what a service can bear, by the rule of `LimitState`.
+
+Without a fleet each report changes the limit here. With one, reports are collected for the next renewal of the leases:
+the store has the limit, and all processes change it together.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-DECREASE: Final = 0.7
-DECREASE_INTERVAL: Final = 1.0
-"""Seconds between two decreases: calls that ran together report the same overload."""
+from ferrule.store.leases import LimitState, LoadReport
 
 
 class AdaptiveLimit:
     """The slots of one bucket, between a minimum and its configured limit."""
 
-    __slots__ = ("_decreased_at", "_value", "max_latency", "maximum", "minimum")
+    __slots__ = ("_good_calls", "_is_overload", "_state", "max_latency", "maximum", "minimum")
 
     def __init__(self, maximum: int, minimum: int, max_latency: float) -> None:
         self.maximum, self.minimum, self.max_latency = maximum, min(minimum, maximum), max_latency
-        self._value = float(maximum)
-        self._decreased_at = float("-inf")
+        self._state = LimitState(slots=maximum)
+        self._good_calls, self._is_overload = 0, False
 
     @property
     def slots(self) -> int:
-        return int(self._value)
+        return int(self._state.slots)
 
     def report(self, now: float, *, seconds: float, is_overload: bool) -> None:
         """How a call has gone: how long it took, and whether the service said that it is overloaded."""
-        if not is_overload and seconds <= self.max_latency:
-            self._value = min(float(self.maximum), self._value + 1 / self._value)
-        elif now - self._decreased_at >= DECREASE_INTERVAL:
-            self._value = max(float(self.minimum), self._value * DECREASE)
-            self._decreased_at = now
+        self.collect(seconds=seconds, is_overload=is_overload)
+        self._state = self._state.after(self.take_report(), self.maximum, now)
+
+    def collect(self, *, seconds: float, is_overload: bool) -> None:
+        """The same, for the next report to the fleet."""
+        if is_overload or seconds > self.max_latency:
+            self._is_overload = True
+        else:
+            self._good_calls += 1
+
+    def take_report(self) -> LoadReport:
+        """What was collected since the last time."""
+        report = LoadReport(minimum=self.minimum, good_calls=self._good_calls, is_overload=self._is_overload)
+        self._good_calls, self._is_overload = 0, False
+        return report
+
+    def return_report(self, report: LoadReport) -> None:
+        """A report that may not have arrived is sent again with the next one."""
+        self._good_calls += report.good_calls
+        self._is_overload = self._is_overload or report.is_overload
+
+    def follow(self, slots: int) -> None:
+        """What the fleet has found."""
+        self._state = LimitState(slots=slots)

@@ -198,10 +198,12 @@ class ToolConcurrencyController:
         if slot is None or (adaptive := slot.bucket.adaptive) is None:
             return
         bucket = slot.bucket
+        if bucket.is_leased:  # the next renewal reports it
+            adaptive.collect(seconds=seconds, is_overload=is_overload)
+            return
         adaptive.report(self._clock(), seconds=seconds, is_overload=is_overload)
-        if not bucket.is_leased:  # else the next renewal asks for so many
-            bucket.limit = adaptive.slots
-            bucket.scheduler.start_ready()
+        bucket.limit = adaptive.slots
+        bucket.scheduler.start_ready()
 
     def join_fleet(self, table: LeaseTable) -> None:
         """Share the limits with the other processes that use the table. Without `shared` it does nothing."""

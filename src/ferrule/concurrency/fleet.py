@@ -85,7 +85,7 @@ class _LeasedSlots:
     others_waiting: int = 0
     processes: int = 1
     limit: int = maxsize
-    """Of all processes together; an adaptive limit may be lower for another process than for this one."""
+    """Of all processes together; an adaptive one as it is now."""
     is_over_limit: bool = False
     is_yielding: bool = False
     """Whether slots are given to other processes as soon as their calls have ended."""
@@ -228,6 +228,8 @@ class FleetLimits:
                 logger.warning("error=<%r> | shared limits: the leases could not be renewed, trying again", error)
             for name, wish in request.slots.items():  # the answer may be lost, and what was given back with it
                 self._slots[name].slots = min(self._slots[name].slots, wish.slots)
+                if wish.load is not None and (adaptive := self._get_scheduler().buckets[name].adaptive) is not None:
+                    adaptive.return_report(wish.load)
             self._stop_expired()
             return
         self.failures = 0
@@ -248,13 +250,12 @@ class FleetLimits:
         """What to ask for a bucket. From here until the answer, the bucket uses only what is kept."""
         lease, bucket = self._slots[name], self._get_scheduler().buckets[name]
         limit, demand = self._limits[name], self._demand(name)
-        if bucket.adaptive is not None:
-            limit = bucket.adaptive.slots
         if demand:
             lease.used_at = now
         if not (lease.slots or demand):
             lease.is_yielding = False
             return None
+        load = None if bucket.adaptive is None else bucket.adaptive.take_report()
         share = min(limit, lease.limit) // lease.processes
         # What is not used is given back immediately.
         waited = lease.others_waiting and (not demand or now - lease.held_since >= TURN_SECONDS)
@@ -274,7 +275,7 @@ class FleetLimits:
         waiting = max(0, demand - self._requested.get(name, 0) - slots)
         if is_last and slots:
             target, waiting = slots, 0
-        return SlotRequest(limit=limit, slots=slots, demand=target, waiting=waiting)
+        return SlotRequest(limit=limit, slots=slots, demand=target, waiting=waiting, load=load)
 
     def _demand(self, name: str) -> int:
         """How many calls of a bucket run or want to run."""
@@ -289,6 +290,8 @@ class FleetLimits:
             lease.held_since = self._clock()
         lease.slots, lease.others_waiting, lease.processes = grant.slots, grant.others_waiting, grant.processes
         lease.limit, lease.is_over_limit = grant.limit, grant.is_over_limit
+        if bucket.adaptive is not None:
+            bucket.adaptive.follow(grant.limit)
         bucket.usable_until = sent_at + self._config.lease_seconds * USABLE_PART
         bucket.limit = min(bucket.limit, grant.slots) if lease.is_yielding else grant.slots
 

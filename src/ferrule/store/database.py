@@ -29,7 +29,7 @@ from ferrule.store.entry_streams import (
     json_lines_sql,
     rename_notes_table,
 )
-from ferrule.store.leases import create_lease_tables
+from ferrule.store.leases import create_adaptive_limits_table, create_lease_tables
 from ferrule.store.location import StoreLocation, hide_password, make_file
 from ferrule.store.locks import create_lock_holders_table
 from ferrule.store.servers import create_servers_table
@@ -174,6 +174,7 @@ MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
     ("index tool_calls for statistics", _create_indexes),
     ("create lock_holders", create_lock_holders_table),
     ("add claims to requests", add_claims_to_requests),
+    ("create adaptive_limits", create_adaptive_limits_table),
 )
 """Applied in order, once each. Add to the end, never change one that was released."""
 

@@ -6,6 +6,8 @@ the slots that its process has leased. What a dead process held is free again wh
     slots     `slot_leases` has one row per bucket and process. All slots of a bucket are never more than its limit.
     starts    `start_leases` has one row per block of starts (a rate limit allows N starts in 60 seconds). A block
               counts until 60 seconds after its last start could be, so no 60 seconds have more than N.
+    limits    `adaptive_limits` has one row per bucket whose limit follows what its service can bear. All processes
+              report how their calls have gone, and change it together.
 
 The time is that of the database's machine, so the clocks of the processes need not agree.
 """
@@ -16,6 +18,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -28,8 +31,39 @@ START_LEASE_SECONDS: Final = 2.0
 """How long a block of starts can be used. Longer blocks would make a rate limit lose more of its starts."""
 MAX_LOCK_SECONDS: Final = 2
 """How long a process that says nothing more, in the middle of a renewal, can keep all others from renewing."""
+DECREASE: Final = 0.7
+DECREASE_INTERVAL: Final = 1.0
+"""Seconds between two decreases of an adaptive limit: calls that ran together report the same overload."""
 MAX_LEASE_SECONDS: Final = 3600.0
 """A lease that ends later is from before a restart of the machine: SQLite's leases use the time since then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """How the calls of a bucket with an adaptive limit have gone since the last report."""
+
+    minimum: int
+    """The least that the limit can be."""
+    good_calls: int = 0
+    is_overload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitState:
+    """An adaptive limit: up by one after as many good calls as there are slots, down by a third with an overload
+    ("additive increase, multiplicative decrease", as TCP does).
+    """
+
+    slots: float
+    lowered_at: float = float("-inf")
+
+    def after(self, report: LoadReport, maximum: int, now: float) -> LimitState:
+        slots, lowered_at = self.slots, self.lowered_at
+        if not report.is_overload:
+            slots = sqrt(slots * slots + 2 * report.good_calls)  # as if each call had added 1 / slots
+        elif abs(now - lowered_at) >= DECREASE_INTERVAL:  # a time in the future is from before the clock was set
+            slots, lowered_at = slots * DECREASE, now
+        return LimitState(slots=min(max(slots, report.minimum), maximum), lowered_at=lowered_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +71,15 @@ class SlotRequest:
     """What a process has of a bucket's slots, and what it wants."""
 
     limit: int
-    """The slots of all processes together."""
+    """The slots of all processes together; with `load` the most that they can be."""
     slots: int
     """How many it keeps; at most what it was granted before."""
     demand: int
     """How many it could use; `slots` or more."""
     waiting: int = 0
     """Its calls that wait for a slot."""
+    load: LoadReport | None = None
+    """For an adaptive limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +157,13 @@ class StartLease:
     counts_until: float
     is_open: bool
     """Whether its process may still use it."""
+
+
+def adapt_limit(state: LimitState | None, request: SlotRequest, now: float) -> tuple[LimitState, SlotRequest]:
+    """An adaptive limit after a report, and the request with the limit that holds now."""
+    assert request.load is not None
+    state = (state or LimitState(slots=request.limit)).after(request.load, request.limit, now)
+    return state, replace(request, limit=int(state.slots))
 
 
 def grant_slots(
@@ -240,6 +283,23 @@ def create_lease_tables(connection: Connection) -> None:
     slots.metadata.create_all(connection)
 
 
+@cache
+def _limits_table() -> Table:
+    import sqlalchemy as sa
+
+    return sa.Table(
+        "adaptive_limits",
+        sa.MetaData(),
+        sa.Column("bucket", sa.Text, primary_key=True),
+        sa.Column("slots", sa.Double, nullable=False),
+        sa.Column("lowered_at", sa.Double, nullable=False),
+    )
+
+
+def create_adaptive_limits_table(connection: Connection) -> None:
+    _limits_table().metadata.create_all(connection)
+
+
 def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
     """Renew all leases of a process in one transaction; a bucket that it no longer mentions is given back."""
     with database.write() as connection:
@@ -247,6 +307,25 @@ def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
         slot_grants = _renew_slots(connection, request, now)
         start_grants = _renew_starts(connection, request, now)
     return LeaseGrants(slots=slot_grants, starts=start_grants)
+
+
+def _adapt_limits(connection: Connection, slots: Mapping[str, SlotRequest], now: float) -> dict[str, SlotRequest]:
+    """The requests with the limits that hold now."""
+    table, adapted = _limits_table(), dict(slots)
+    buckets = [bucket for bucket, wish in slots.items() if wish.load is not None]
+    if not buckets:
+        return adapted
+    rows = connection.execute(table.select().where(table.c.bucket.in_(buckets))).all()
+    states = {row.bucket: LimitState(slots=row.slots, lowered_at=row.lowered_at) for row in rows}
+    new_rows: list[dict[str, Any]] = []
+    for bucket in buckets:
+        state, adapted[bucket] = adapt_limit(states.get(bucket), slots[bucket], now)
+        if state != states.get(bucket):
+            new_rows.append({"bucket": bucket, "slots": state.slots, "lowered_at": state.lowered_at})
+    if new_rows:
+        connection.execute(table.delete().where(table.c.bucket.in_([row["bucket"] for row in new_rows])))
+        connection.execute(table.insert(), new_rows)
+    return adapted
 
 
 def _renew_slots(connection: Connection, request: LeaseRequest, now: float) -> dict[str, SlotGrant]:
@@ -258,7 +337,7 @@ def _renew_slots(connection: Connection, request: LeaseRequest, now: float) -> d
         leases.setdefault(values.pop("bucket"), []).append(SlotLease(**values))
     grants: dict[str, SlotGrant] = {}
     new_rows: list[dict[str, Any]] = []
-    for bucket, wish in request.slots.items():
+    for bucket, wish in _adapt_limits(connection, request.slots, now).items():
         lease, grants[bucket] = grant_slots(leases.get(bucket, ()), request.owner, wish, request.seconds, now)
         if lease.slots or lease.waiting:
             new_rows.append({"bucket": bucket, **_values_of(lease)})
