@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -511,7 +512,7 @@ async def test_a_failure_raises_no_limit_and_a_timeout_of_the_tool_itself_lowers
 async def test_the_database_grants_no_more_than_the_limit(shared_store_url: str, tmp_path: Path) -> None:
     async with ToolKnowledgeStore(shared_store_url, journal_directory=tmp_path / "journal") as store:
 
-        async def ask(owner: str, **wish: int) -> int:
+        async def ask(owner: str, **wish: Any) -> int:
             request = LeaseRequest(owner=owner, seconds=60, slots={"pay": SlotRequest(limit=5, **wish)})
             grants = await store.query_without_records(renew_leases, request)
             return grants.slots["pay"].slots
