@@ -24,10 +24,10 @@ from ferrule.store import ToolKnowledgeStore
 from ferrule.store.database import StoreDatabase
 from ferrule.store.leases import (
     RATE_PERIOD,
+    BucketLoad,
     LeaseGrants,
     LeaseRequest,
     LimitState,
-    LoadReport,
     SlotLease,
     SlotRequest,
     StartLease,
@@ -544,7 +544,7 @@ async def test_the_database_has_one_adaptive_limit_for_all(shared_store_url: str
     async with ToolKnowledgeStore(shared_store_url, journal_directory=tmp_path / "journal") as store:
 
         async def ask(owner: str, **load: int) -> int:
-            report = LoadReport(minimum=2, good_calls=load.get("good", 0), is_overload=bool(load.get("overload")))
+            report = BucketLoad(minimum=2, good_calls=load.get("good", 0), is_overload=bool(load.get("overload")))
             wish = SlotRequest(limit=10, slots=0, demand=1, load=report)
             grants = await store.query_without_records(
                 renew_leases, LeaseRequest(owner=owner, seconds=60, slots={"pay": wish})

@@ -6,7 +6,7 @@ the store has the limit, and all processes change it together.
 
 from __future__ import annotations
 
-from ferrule.store.leases import LimitState, LoadReport
+from ferrule.store.leases import BucketLoad, LimitState
 
 
 class AdaptiveLimit:
@@ -35,13 +35,13 @@ class AdaptiveLimit:
         else:
             self._good_calls += 1
 
-    def take_report(self) -> LoadReport:
+    def take_report(self) -> BucketLoad:
         """What was collected since the last time."""
-        report = LoadReport(minimum=self.minimum, good_calls=self._good_calls, is_overload=self._is_overload)
+        report = BucketLoad(minimum=self.minimum, good_calls=self._good_calls, is_overload=self._is_overload)
         self._good_calls, self._is_overload = 0, False
         return report
 
-    def return_report(self, report: LoadReport) -> None:
+    def return_report(self, report: BucketLoad) -> None:
         """A report that may not have arrived is sent again with the next one."""
         self._good_calls += report.good_calls
         self._is_overload = self._is_overload or report.is_overload

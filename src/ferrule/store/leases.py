@@ -39,7 +39,7 @@ MAX_LEASE_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport:
+class BucketLoad:
     """How the calls of a bucket with an adaptive limit have gone since the last report."""
 
     minimum: int
@@ -57,7 +57,7 @@ class LimitState:
     slots: float
     lowered_at: float = float("-inf")
 
-    def after(self, report: LoadReport, maximum: int, now: float) -> LimitState:
+    def after(self, report: BucketLoad, maximum: int, now: float) -> LimitState:
         slots, lowered_at = self.slots, self.lowered_at
         if not report.is_overload:
             slots = sqrt(slots * slots + 2 * report.good_calls)  # as if each call had added 1 / slots
@@ -78,7 +78,7 @@ class SlotRequest:
     """How many it could use; `slots` or more."""
     waiting: int = 0
     """Its calls that wait for a slot."""
-    load: LoadReport | None = None
+    load: BucketLoad | None = None
     """For an adaptive limit."""
 
 
