@@ -85,6 +85,9 @@ def run(arguments: list[str], cwd: str, env: dict[str, str]) -> None:
     if arguments[0] == "-m":
         sys.path[:1], sys.argv = [cwd, *search_path], arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.path[:1], sys.argv = [cwd, *search_path], ["-c", *arguments[2:]]
+        exec(arguments[1], {"__name__": "__main__"})
     else:
         sys.path[:1], sys.argv = [str(Path(arguments[0]).parent.resolve()), *search_path], arguments
         runpy.run_path(arguments[0], run_name="__main__")

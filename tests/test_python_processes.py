@@ -53,6 +53,11 @@ def test_a_program_is_signalled_and_its_end_is_seen(tmp_path):
         assert process.wait(60) == process.poll() == -signal.SIGKILL and not is_running(process.pid)
 
 
+def test_a_text_is_a_program(tmp_path):
+    done = run_python("-c", "import sys; print(sys.argv, __name__)", "a", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("['-c', 'a'] __main__\n", "")
+
+
 def test_a_module_of_the_folder_comes_first(tmp_path):
     (tmp_path / "own.py").write_text("import other\nprint(other.__file__)\n")
     (tmp_path / "elsewhere").mkdir()

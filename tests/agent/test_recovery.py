@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,14 @@ from ferrule.policy.policy import Policy, Rule
 from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
 from tests.agent.killed_run import make_tools, script
+from tests.python_processes import ROOT, run_python
 from tests.store.conftest import postgres_cluster, postgres_url  # noqa: F401
-
-HERE = Path(__file__).parent
 
 
 def killed_at(url: str, effects: Path, moment: str) -> None:
     """Run the script in a process of its own that is killed at a moment of its choosing."""
-    command = [sys.executable, "-m", "tests.agent.killed_run", url, str(effects), moment]
-    assert subprocess.run(command, cwd=HERE.parent.parent, check=False).returncode == -9
+    done = run_python("-m", "tests.agent.killed_run", url, str(effects), moment, cwd=ROOT)
+    assert done.returncode == -9, done.stderr
 
 
 @pytest.mark.parametrize("moment", [f"{what}:{n}" for what in ("model", "before", "after") for n in range(1, 5)])
@@ -63,7 +61,7 @@ async def test_a_run_continues_on_another_machine_than_the_one_that_died(postgre
         library.register(*make_tools(effects))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.agent.killed_run", postgres_url, str(effects), "wait:3"),
-            cwd=HERE.parent.parent,
+            cwd=ROOT,
             env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "there")},
         )
         while [r.params["n"] for r in await store.query_call_records() if r.status == "running"] != [3]:

@@ -2,15 +2,14 @@
 
 import asyncio
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from ferrule import UnifiedToolLibrary
 from tests.policy.dying_process import MOMENTS, VARIABLE, make_payment, pay
+from tests.python_processes import ROOT, run_python
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = "import asyncio, sys; from tests.policy import dying_process as p; asyncio.run(p.pay_and_die(*sys.argv[1:]))"
 
 
@@ -25,9 +24,8 @@ async def test_an_approval_and_the_record_of_its_call_survive_together(
         approval_id: str = (await pay(library, "o1")).metadata["approval_id"]
         await library.engine.approvals.record_decision(approval_id, True)
     monkeypatch.setenv(VARIABLE, moment)
-    command = [sys.executable, "-c", PROGRAM, store_url, str(payments), approval_id]
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
-    assert await process.wait() == -signal.SIGKILL
+    done = await asyncio.to_thread(run_python, "-c", PROGRAM, store_url, str(payments), approval_id, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL, done.stderr
     monkeypatch.delenv(VARIABLE)
     async with UnifiedToolLibrary(store=store_url) as library:
         library.register(make_payment(payments))
