@@ -1,6 +1,5 @@
 """The packages that are released: built, installed into an empty environment, and used from there."""
 
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,20 +15,45 @@ ROOT = Path(__file__).parents[1]
 PAGE = "ferrule/web/static/index.html"
 PROGRAM = """
 import asyncio
-from ferrule import Agent, AgentAnswer, Policy, Rule, ToolEngine, UnifiedToolLibrary, tool
+from dataclasses import dataclass
+from typing import Any
+
+from ferrule import Agent, AgentAnswer, Orchestrator, Policy, Rule, RunLimits, ToolEngine, UnifiedToolLibrary, tool
+
+
+@dataclass
+class Price:
+    amount: float
+
 
 @tool(timeout=5)
 def add(a: int, b: int) -> int:
     return a + b
 
+
+@tool
+async def multiply(a: int, b: int) -> int:
+    return a * b
+
+
 async def main() -> int:
     async with UnifiedToolLibrary(policy=Policy(rules=(Rule(tool="delete", verdict="ask"),))) as library:
-        library.register(add)
-        result = await library.execute("add", {"a": 1, "b": 2})
-        answer: AgentAnswer[str] = await Agent(library, "offline").run("What is 15% of 80?")
+        library.register(add, multiply)
+        result = await library.execute("add", {"a": add(1, 1), "b": await multiply(1, 2)})
+        output: dict[str, Any] = result.output
+        records = await library.engine.store.query_call_records(tool_name="add", limit=10)
+        assert [record.status for record in records] == ["success"] and output == {"result": 4}
+        agent = Agent(library, "offline", limits=RunLimits(turns=5))
+        answer: AgentAnswer[str] = await agent.run("What is 15% of 80?")
+        typed: AgentAnswer[Price] = await agent.run("What does it cost?", output=Price)
+        amounts: list[float] = [typed.output.amount] if typed.state == "finished" else []
+        events = [event async for event in agent.stream("What is 2 + 2?")]
+        async with Orchestrator(library, "offline") as orchestrator:
+            greeting: str = (await orchestrator.process_task("Hello")).answer
         engine: ToolEngine = library.engine
-        assert result.output is not None and engine is not None
-        return len(answer.text)
+        assert engine.is_open and events and greeting
+        return len(answer.text) + len(amounts)
+
 
 number: int = asyncio.run(main())
 """
@@ -100,12 +124,11 @@ def test_a_program_is_checked_with_the_types_of_the_wheel(python, tmp_path):
     run(python, "program.py", folder=tmp_path)
 
 
-def test_pyright_accepts_the_program_too(python, tmp_path):
-    pyright = shutil.which("pyright")
-    if pyright is None:
-        pytest.skip("needs pyright, which needs Node and is not among the packages of the tests")
+def test_pyright_accepts_the_program_in_its_strict_mode_too(python, tmp_path):
+    pytest.importorskip("basedpyright", reason="`make setup` installs it, with the Node that it needs")
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    run(pyright, "--pythonpath", python, "program.py", folder=tmp_path)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}', encoding="utf-8")
+    run(sys.executable, "-m", "basedpyright", "--pythonpath", python, "program.py", folder=tmp_path)
 
 
 def test_the_page_of_licences_is_true():
