@@ -57,6 +57,23 @@ def test_an_answer_between_faults_keeps_the_circuit_closed():
     assert breaker.state == "closed"
 
 
+def test_one_process_that_cannot_reach_a_tool_does_not_keep_it_from_others_that_can():
+    clock = Clock()
+    breaker = CircuitBreaker(BreakerConfig(threshold=2, recovery=10), clock)
+    breaker.open()
+    with pytest.raises(Rejected):
+        breaker.begin_call("t")
+    clock.now += 10
+    breaker.begin_call("t")
+    breaker.record_success()
+    breaker.open()  # the other process has tried again, too
+    breaker.begin_call("t")
+    breaker.record_fault()
+    breaker.open()
+    with pytest.raises(Rejected):
+        breaker.begin_call("t")
+
+
 def test_a_failed_trial_opens_the_circuit_again():
     clock = Clock()
     breaker = CircuitBreaker(BreakerConfig(threshold=1, recovery=10), clock)

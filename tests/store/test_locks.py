@@ -6,7 +6,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -463,6 +465,29 @@ async def test_a_holder_that_does_not_hear_from_the_server_stops_before_others_c
                 os.kill(pid, signal.SIGCONT)
         lock = await take_when_free(other, "job")
         await lock.__aexit__(None, None, None)
+
+
+async def test_a_lock_is_kept_while_all_threads_of_the_event_loop_are_busy(postgres_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "MAX_UNCONFIRMED", 2.0)
+    is_over, started = threading.Event(), list[int]()
+
+    def wait(number: int) -> None:
+        started.append(number)
+        is_over.wait(60)
+
+    with ThreadPoolExecutor(max_workers=2) as executor:
+        asyncio.get_running_loop().set_default_executor(executor)
+        async with ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store, store.lock("job"):
+            advisory = store._locks._advisory
+            assert advisory is not None
+            waiting = [asyncio.create_task(asyncio.to_thread(wait, number)) for number in range(2)]
+            try:
+                await until(lambda: len(started) == 2)
+                begun = advisory._confirmed_at
+                await until(lambda: advisory._confirmed_at > begun + 2 * locks.MAX_UNCONFIRMED)
+            finally:
+                is_over.set()
+                await asyncio.gather(*waiting)
 
 
 async def test_the_next_holder_reads_all_that_a_killed_one_wrote(shared_url):

@@ -98,7 +98,16 @@ class CircuitBreaker:
     Only transport faults count. A tool that answers, even with an error, is reachable.
     """
 
-    __slots__ = ("_clock", "_config", "_is_probing", "_on_open", "_opened_at", "faults")
+    __slots__ = (
+        "_clock",
+        "_config",
+        "_is_probing",
+        "_on_open",
+        "_opened_at",
+        "_opened_elsewhere",
+        "_trusts_others",
+        "faults",
+    )
 
     def __init__(
         self,
@@ -112,6 +121,9 @@ class CircuitBreaker:
         self._opened_at: float | None = None
         self._is_probing = False
         """Whether one call was let through to find out if the tool can be reached again."""
+        self._opened_elsewhere = False
+        self._trusts_others = True
+        """False after a tool was reached here that another process could not reach: the fault is there, not here."""
 
     @property
     def state(self) -> Literal["closed", "open", "half_open"]:
@@ -143,20 +155,23 @@ class CircuitBreaker:
         self.faults = 0
         self._opened_at = None
         self._is_probing = False
+        if self._opened_elsewhere:
+            self._opened_elsewhere = self._trusts_others = False
 
     def record_fault(self) -> None:
         """The tool was not reached."""
         self.faults += 1
-        self._is_probing = False
+        self._is_probing = self._opened_elsewhere = False
+        self._trusts_others = True
         if self._config.threshold and self.faults >= self._config.threshold:
             self._opened_at = self._clock()
             self._on_open()
 
     def open(self) -> None:
         """Another process could not reach the tool."""
-        if self._config.threshold:
+        if self._config.threshold and self._trusts_others:
             self.faults = max(self.faults, self._config.threshold)
-            self._opened_at, self._is_probing = self._clock(), False
+            self._opened_at, self._is_probing, self._opened_elsewhere = self._clock(), False, True
 
     def record_abandoned(self) -> None:
         """The call ended without showing whether the tool can be reached."""

@@ -308,16 +308,26 @@ class ToolKnowledgeStore:
             while name not in self._locks.lost_names:
                 await asyncio.sleep(CHECK_INTERVAL)
                 if self._locks.is_check_due:  # it may hang while the network is cut
-                    await asyncio.wait({asyncio.create_task(self._check_locks())}, timeout=CHECK_INTERVAL)
+                    await asyncio.wait({self._check_locks()}, timeout=CHECK_INTERVAL)
                 if not self._locks.is_confirmed:
                     self._locks.give_up(name)
             holder.cancel()
 
         return asyncio.create_task(watch(), name=f"ferrule-lock-{name}")
 
-    async def _check_locks(self) -> None:
-        with suppress(StoreError):  # out of reach: for how long is counted
-            await asyncio.to_thread(self._locks.check)
+    def _check_locks(self) -> asyncio.Future[None]:
+        """In a thread of its own: where others wait for slow queries or names of hosts, a lock must not be given up."""
+        loop = asyncio.get_running_loop()
+        checked: asyncio.Future[None] = loop.create_future()
+
+        def check() -> None:
+            with suppress(StoreError):  # out of reach: for how long is counted
+                self._locks.check()
+            with suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(lambda: None if checked.done() else checked.set_result(None))
+
+        threading.Thread(target=check, name="ferrule-locks", daemon=True).start()
+        return checked
 
     async def is_locked(self, name: str) -> bool:
         """Whether anybody holds the lock, in this process or another."""
