@@ -151,6 +151,8 @@ class FleetLimits:
             self._get_scheduler().buckets[name].limit = 0
         if self._table is not None:
             used = {name: rate.used for name, rate in self._rates.items() if rate.expires_at}
+            for rate in self._rates.values():
+                rate.starts = 0
             with suppress(StoreError):  # then the leases end by themselves
                 await self._table.release(self._owner, used)
 

@@ -343,7 +343,7 @@ class _AdvisoryLocks:
             connection = self._database.connect_outside_pool()
             try:
                 if self._holders and self._session is not None:
-                    connection.execute(_END_SESSION, self._session)  # it may live on where the network was cut
+                    self._end_session(connection, self._session)
                 self._schema, *session = connection.execute(_FIND_SESSION).fetchone()
                 self._session = tuple(session)
                 names = [name for name in sorted(self._holders) if not self._lock_again(connection, name)]
@@ -358,6 +358,13 @@ class _AdvisoryLocks:
         if lock is not None and lock not in self._holders:
             raise LockHeld(lock)
         return self._connection
+
+    def _end_session(self, connection: Any, session: tuple[Any, ...]) -> None:
+        """End the last session, which may live on and keep the locks where the network was cut."""
+        import psycopg
+
+        with suppress(psycopg.ProgrammingError):  # not permitted: then the locks count as lost
+            connection.execute(_END_SESSION, session)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -380,8 +387,12 @@ class _AdvisoryLocks:
 
 
 _FIND_SESSION = "SELECT current_schema(), pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-_END_SESSION = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
-"""Returns when the session has ended, or after five seconds."""
+_END_SESSION = (
+    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity AS session WHERE pid = %s AND backend_start = %s "
+    "AND pid <> pg_backend_pid() "
+    "AND EXISTS (SELECT 1 FROM pg_locks WHERE pg_locks.pid = session.pid AND locktype = 'advisory')"
+)
+"""Returns when the session has ended, or after five seconds. A pooler may have given it to this or another client."""
 
 
 # The last holder of each lock, in a table. Only stores in Postgres use it.
