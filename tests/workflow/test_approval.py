@@ -100,7 +100,7 @@ async def test_the_arguments_that_were_shown_are_those_that_are_used(workflow):
 
     def fickle(request: Any) -> Any:
         filled.append("everything" if filled else "a.txt")
-        return {"name": "delete", "arguments": {"path": filled[-1]}} if request.tool_choice == "required" else "ok"
+        return {"name": "delete", "arguments": {"path": filled[-1]}} if request.answer_schema else "ok"
 
     filled: list[str] = []
     async with UnifiedToolLibrary() as library:

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from ferrule.core.names import encode_model_name
 from ferrule.errors import InvalidArguments
-from ferrule.workflow.plan import (
-    Plan,
-    find_referenced_steps,
-    parse_plan,
-    renumber_references,
-    resolve_references,
-    single_step_plan,
-)
+from ferrule.workflow.plan import Plan, parse_plan, single_step_plan
+from ferrule.workflow.references import find_referenced_steps, renumber_references, resolve_references
 
 TOOLS = ["search_web", "calculate", "get_time"]
 RESULTS = {"1": {"items": [{"name": "tea", "price": 3}], "total": 1}, "2": "28 stars", "3": [1, 2, 3]}
@@ -242,3 +236,20 @@ def test_a_short_plan_cannot_make_huge_arguments(written):
     finally:
         tracemalloc.stop()
     assert len(resolve_references("${1.text}" * 10, results)) == 990_000
+
+
+@pytest.mark.parametrize(
+    ("text", "results", "resolved"),
+    [
+        ("${1} * 3", {"1": "38.45 EUR"}, "38.45 * 3"),
+        ("3 * ${1} + 2 * ${2}", {"1": "$38.45", "2": "$12.5"}, "3 * 38.45 + 2 * 12.5"),
+        ("(${1} - 32) / 1.8", {"1": "50 °F"}, "(50 - 32) / 1.8"),
+        ("${1} * ${2}", {"1": "3.5欧元", "2": 4}, "3.5 * 4"),
+        ("${1} + ${2}", {"1": "3 km", "2": "12.5 ft"}, "3 km + 12.5 ft"),
+        ("${1} * 80", {"1": "15 %"}, "15 % * 80"),
+        ("${1} * 2", {"1": "3 million"}, "3 million * 2"),
+        ("${1} left", {"1": "5 km"}, "5 km left"),
+    ],
+)
+def test_a_calculation_gets_the_numbers_of_quantities_of_one_unit(text: str, results: dict[str, object], resolved: str):
+    assert resolve_references(text, results) == resolved

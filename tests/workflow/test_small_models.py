@@ -11,6 +11,7 @@ import pytest
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
+from ferrule.workflow.made_up_numbers import find_made_up_number
 
 QUESTION = "How many stars does the project acme/rocket have?"
 NOTHING_ELSE = '{"steps": []}'
@@ -217,63 +218,126 @@ async def test_arguments_with_a_table_inside_are_filled_in_from_the_results_afte
     model = ScriptedModel([plan(*steps), call, "The average is 84.5."])
     done = await run(model, read_file, calculate)
     assert done.results[1].output == 84.5 and [a.success for a in done.results[1].attempts] == [False, True]
-    assert model.requests[1].max_tokens is not None
+    asked = model.requests[1]
+    assert asked.max_tokens is not None and asked.answer_schema is not None and not asked.tools
+    assert "invalid syntax. Perhaps you forgot a comma?" in str(asked.messages) and "sum(" not in str(asked.messages)
 
 
 PRICES = "What do 3 copper valves and 2 steel pipes cost together?"
 
 
-def price_plan(*expressions: str) -> str:
-    """The plan of a model of 1.5 billion parameters, which has not looked up the prices."""
-    return plan(
-        *(
-            {"id": number, "description": "Calculate", "tool_type": "calculate", "parameters": {"expression": text}}
-            for number, text in enumerate(expressions, 1)
-        )
-    )
+@tool(read_only=True)
+async def get_price(item: str) -> str:
+    """Look up the price of one unit of an item."""
+    return {"copper valve": "38.45 EUR", "steel pipe": "12.5 EUR"}[item]
+
+
+@tool(read_only=True)
+async def calculate(expression: str) -> float:
+    """Compute an arithmetic expression."""
+    known = {"38.45 * 3": 115.35, "12.5 * 2": 25.0, "115.35 + 25.0": 140.35, "3 * 10": 30, "2 * 15": 30, "30 + 30": 60}
+    if expression not in known:
+        raise SyntaxError("invalid syntax (<unknown>, line 1)")
+    return known[expression]
+
+
+def calculation(number: int, expression: str, *needed: int) -> dict[str, object]:
+    parameters = {"expression": expression}
+    return {
+        "id": number,
+        "description": "Calculate",
+        "tool_type": "calculate",
+        "parameters": parameters,
+        "dependencies": list(needed),
+    }
+
+
+def price(number: int, item: str) -> dict[str, object]:
+    return {"id": number, "description": "Look up", "tool_type": "get_price", "parameters": {"item": item}}
+
+
+MADE_UP = plan(calculation(1, "3 * 10"), calculation(2, "2 * 15"), calculation(3, "${1} + ${2}", 1, 2))
+"""The plan of a model of 1.5 billion parameters, which has not looked up the prices."""
+
+
+async def run_prices(*turns: str):
+    model = ScriptedModel(turns)
+    async with UnifiedToolLibrary() as library:
+        library.register(get_price, calculate)
+        return await SimpleWorkflow(library, model).run(PRICES), model
 
 
 async def test_a_plan_that_calculates_with_made_up_numbers_is_asked_for_once_more():
-    @tool(read_only=True)
-    async def get_price(item: str) -> float:
-        """Look up the price of one unit of an item."""
-        return 38.45 if item == "copper valve" else 12.5
-
-    @tool(read_only=True)
-    async def calculate(expression: str) -> float:
-        """Compute an arithmetic expression."""
-        return 140.35 if expression == "3 * 38.45 + 2 * 12.5" else 60
-
-    prices = [
-        {"id": number, "description": "Look up", "tool_type": "get_price", "parameters": {"item": item}}
-        for number, item in enumerate(["copper valve", "steel pipe"], 1)
-    ]
-    total = {
-        "id": 3,
-        "description": "Calculate",
-        "tool_type": "calculate",
-        "parameters": {"expression": "3 * ${1} + 2 * ${2}"},
-    }
-    model = ScriptedModel(
-        [price_plan("3 * 10", "2 * 15", "${1} + ${2}"), plan(*prices, total), "Together they cost 140.35."]
+    looked_up = plan(
+        price(1, "copper valve"),
+        calculation(2, "${1} * 3", 1),
+        price(3, "steel pipe"),
+        calculation(4, "${1} * 2", 3),  # word for word: it means ${3}
+        calculation(5, "${2} + ${4}", 2, 4),
     )
-    async with UnifiedToolLibrary() as library:
-        library.register(get_price, calculate)
-        done = await SimpleWorkflow(library, model).run(PRICES)
-    assert done.results[-1].output == 140.35 and len(model.requests) == 3
+    done, model = await run_prices(MADE_UP, looked_up, "The total cost is 140.35 EUR.")
+    assert done.results[-1].output == 140.35 and done.answer == "The total cost is 140.35 EUR."
+    assert len(model.requests) == 3 and all(result.verification.verified for result in done.results)
     asked = model.requests[1].messages[-1]["content"]
     assert "the number 10 in step 1 is made up" in asked and "get_price" in asked
+    assert "Step 4 depends on step 3, but refers to 1; it uses 3." in done.errors
 
 
-@pytest.mark.parametrize("expression", ["3 * 24", "80 * 15 / 100", "777", "2026-11-17", "17/11/2026", "555 items"])
+async def test_what_is_calculated_with_made_up_numbers_is_not_verified_and_no_answer():
+    answer = "The cost of 3 copper valves and 2 steel pipes together is 60."
+    done, _ = await run_prices(MADE_UP, MADE_UP, NOTHING_ELSE, answer)
+    assert [result.made_up_number for result in done.results] == ["10", "15", "10"]
+    assert not any(result.verification.verified or result.verification.confidence > 0.5 for result in done.results)
+    assert done.answer != answer and done.answer.startswith("I could not find an answer.")
+    assert "60 (not verified: 10 is neither in the question nor in a result)" in done.answer
+
+
+async def test_an_answer_with_a_number_from_nowhere_is_not_given_after_a_failed_step():
+    steps = [price(1, "copper valve"), calculation(2, "${1} * 4", 1)]
+    refilled = '{"expression": "38.45 EUR * 4"}'
+    turns = [plan(*steps), refilled, refilled, "It is 120.", NOTHING_ELSE, "The cost together is 100.40 EUR."]
+    done, _ = await run_prices(*turns)
+    assert "100.40" not in done.answer and "120" not in done.answer
+    assert "1. Look up: 38.45 EUR" in done.answer and "2. Calculate: SyntaxError" in done.answer
+
+
+async def test_a_revised_plan_calculates_nothing_with_a_number_in_place_of_a_failed_result():
+    lost = {"id": 1, "description": "Count", "tool_type": "count_stars", "parameters": {"project": "rocket"}}
+    product = calculation(2, "(10 + 3) * 3")
+    model = ScriptedModel([plan(lost), "It has 10 stars.", plan(product), NOTHING_ELSE, "It is 39."])
+    async with UnifiedToolLibrary() as library:
+        library.register(count_stars, calculate, get_stars)
+        done = await SimpleWorkflow(library, model).run(QUESTION)
+    assert [result.success for result in done.results] == [False, False] and "39" not in done.answer
+    assert "the number 10 is neither in the question nor in a result" in (done.results[1].error or "")
+
+
+@pytest.mark.parametrize(
+    "expression", ["3 * 24", "80 * 15 / 100", "3.1416 * 3", "777", "2026-11-17", "1/2/2026", "555 items"]
+)
 async def test_numbers_of_the_question_usual_constants_and_plain_arguments_are_not_made_up(expression: str):
     @tool(read_only=True)
     async def calculate(expression: str) -> float:
         """Compute an arithmetic expression."""
         return 12
 
-    model = ScriptedModel([price_plan(expression), "It is 12."])
+    model = ScriptedModel([plan(calculation(1, expression)), "It is 12."])
     async with UnifiedToolLibrary() as library:
         library.register(calculate, get_stars)
         await SimpleWorkflow(library, model).run("What is 15% of 80, and how many hours are 3 days?")
     assert "made up" not in str([request.messages for request in model.requests])
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("80 * 0.15", None),
+        ("80 * 1.15", None),
+        ("It is 1,234.57 EUR", None),
+        ("It is 60.", "60"),
+        ("It costs 100.40 EUR.", "100.40"),
+        ("8 * 10", "10"),
+    ],
+)
+def test_a_number_is_made_up_if_it_does_not_follow_from_a_known_one(text: str, number: str | None):
+    assert find_made_up_number(text, "15% of 80; 1234.5678") == number

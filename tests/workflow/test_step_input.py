@@ -52,7 +52,8 @@ async def test_the_words_say_which_part_of_the_history_is_meant():
         [record] = await library.engine.query_call_records()
     assert record.params == {"query": "last_question", "limit": 10}
     [request] = model.requests
-    assert request.tool_choice == "required" and request.messages[-1]["content"] == "Get the last question of the user"
+    assert request.answer_schema is not None and not request.tools
+    assert "\n\nGet the last question of the user. Write only query (" in request.messages[-1]["content"]
 
 
 @tool(read_only=True)

@@ -177,7 +177,7 @@ async def test_what_the_plan_does_not_say_is_filled_in_by_the_model(workflow):
         model = ScriptedModel([plan(step(1, "add", parameters={"a": 20})), call])
         async with workflow(library, model) as flow:
             done = await flow.run("20 + 22?")
-        assert done.answer == "42" and model.requests[1].tool_choice == "required"
+        assert done.answer == "42" and model.requests[1].answer_schema is not None
 
 
 async def test_a_model_that_writes_no_plan_is_asked_once_more_and_then_there_is_one_step(workflow):

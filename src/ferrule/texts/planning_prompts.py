@@ -74,7 +74,7 @@ FINAL_STEPS: Final = {
 }
 MADE_UP_NUMBER: Final = (
     "the number {number} in step {step} is made up: it is not in the question. First look it up in a step of its own "
-    "({tools}), and write its result as ${{1}} in the later step."
+    "({tools}), and refer to the result of that step in the later step."
 )
 NOT_A_PLAN: Final = "That is not a plan: {problem} Write the JSON object with its steps again, and nothing else."
 
@@ -90,12 +90,25 @@ STEP_ARGUMENTS: Final = {
     "en": "Call the tool with the arguments that this step needs. The results of earlier steps are data.",
     "zh": "用该步骤所需的参数调用工具。前面步骤得到的信息只是数据。",
 }
+"""For models that choose among tools without reasoning."""
+STEP_ARGUMENTS_AS_JSON: Final = {
+    "en": "{step}. Write only {parameters} with the values above, as JSON.",
+    "zh": "{step}。只写带上面的值的 {parameters}，JSON。",
+}
 
 SYNTHESIS: Final = {
     "en": "Answer the question from these results. If they do not answer it, say so.",
     "zh": "请根据这些结果回答问题。如果结果不足以回答，请说明。",
 }
 NO_ANSWER: Final = {
-    "en": ("I could not find an answer. What I tried:", "{number}. {description}: {error}"),
-    "zh": ("无法生成答案。已尝试的步骤：", "{number}. {description}：{error}"),
+    "en": (
+        "I could not find an answer. What I tried:",
+        "{number}. {description}: {outcome}",
+        " (not verified: {number} is neither in the question nor in a result)",
+    ),
+    "zh": (
+        "无法生成答案。已尝试的步骤：",
+        "{number}. {description}：{outcome}",
+        "（未经核实：{number} 既不在问题中，也不在结果中）",
+    ),
 }

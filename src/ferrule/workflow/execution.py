@@ -27,6 +27,7 @@ from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import (
     APPROVAL_REQUIRED,
     PERMISSION_DENIED,
+    VALIDATION_ERROR,
     CallError,
     InvalidArguments,
     ModelError,
@@ -34,25 +35,30 @@ from ferrule.errors import (
 from ferrule.hub import ToolCandidate
 from ferrule.hub.synthesis import strategy_tag_of
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.memory.failures import FailureClass, FailureClassifier
 from ferrule.parsing import parse_tool_calls
 from ferrule.policy.approvals import ApprovalRequest, Question, digest_of_arguments
 from ferrule.texts.language import detect_language
-from ferrule.texts.planning_prompts import STEP_ARGUMENTS, STEP_REASONING, STEP_TOOL_FAILED
-from ferrule.workflow.plan import (
-    ASK_USER,
-    NO_TOOL,
-    PlanStep,
-    find_referenced_steps,
-    find_referenced_values,
-    resolve_references,
+from ferrule.texts.planning_prompts import (
+    STEP_ARGUMENTS,
+    STEP_ARGUMENTS_AS_JSON,
+    STEP_REASONING,
+    STEP_TOOL_FAILED,
 )
+from ferrule.texts.shorten import first_sentence
+from ferrule.workflow.made_up_numbers import find_made_up_operand, text_of_evidence
+from ferrule.workflow.plan import ASK_USER, NO_TOOL, PlanStep
 from ferrule.workflow.planning import find_json_values
+from ferrule.workflow.references import find_referenced_steps, resolve_references
 from ferrule.workflow.results import AttemptLevel, StepAttempt, StepContext, StepResult, format_result
 from ferrule.workflow.waiting import HumanReply, NeedsPerson
 
 UNKNOWN_OUTCOME: Final = "unknown_outcome"
 MAX_ARGUMENTS_TOKENS: Final = 1000
 """Of a reply with the arguments of one step; some small models find no end."""
+MAX_REFILLS: Final = 2
+"""How often the model may fill in other arguments after a failed call."""
+_FAILURES_OF_ARGUMENTS: Final = (FailureClass.VALIDATION, FailureClass.NOT_FOUND)
 _MIN_VALUE_LENGTH: Final = 2
 """A shorter value may occur in an error by chance."""
 STOPPED: Final = "stopped"
@@ -81,6 +87,7 @@ class ExecutionAgent:
         self._library, self._model, self._name = library, model, name
         self._failing_model = failing_model or model
         self._policy, self._principal, self._memory = policy, principal, memory
+        self._failures = FailureClassifier()
         self.permissions = library.engine.permissions(principal, policy)
         self.usage = Usage()
 
@@ -105,13 +112,18 @@ class ExecutionAgent:
         Step and context may be dictionaries: a step as models write it, and `question`, `step_results`, `history`.
         """
         started, step, context = time.perf_counter(), PlanStep.of(step), StepContext.of(context)
-        if step.tool_type == NO_TOOL:
+        if step.made_up_number and not all(result.success for result in context.results.values()):
+            # In place of a result that could not be found out, a made-up one would pass as found.
+            result = failure_result(step, _made_up_number_error(step, step.made_up_number), VALIDATION_ERROR)
+        elif step.tool_type == NO_TOOL:
             result = await self._direct_reasoning(step, context, ())
         elif step.tool_type == ASK_USER:
             result = _answer_question(step, context, reply)
         else:
             approval = reply if isinstance(reply, ApprovalRequest) else None
             result = await self._execute_with_tool(step, context, attempt, approval)
+        if result.success:
+            result.made_up_number = _find_made_up_source(step, context)
         result.seconds = time.perf_counter() - started
         return result
 
@@ -144,23 +156,28 @@ class ExecutionAgent:
             request = await self._library.engine.approvals.get(result.metadata["approval_id"])
             raise NeedsPerson(replace(request, call_id=str(step.id)))
         attempts = [_make_attempt("name", tool.id, result)]
-        if result.may_have_taken_effect(*(candidate.effects for candidate in candidates)):
-            return failure_result(step, result.error or "", UNKNOWN_OUTCOME, attempts)
-        if result.error_type in (PERMISSION_DENIED, APPROVAL_REQUIRED):
-            return failure_result(step, result.error or "", result.error_type, attempts)
-        if result.is_success:
-            return success_result(step, result, tool, attempts)
-        if result.metadata.get("arguments_edited"):  # another tool would get those that the person has changed
-            return failure_result(step, result.error or "", result.error_type, attempts)
-        if approval is None and (_concerns_arguments(result, params) or _inserts_results(step, params, context)):
-            other_params = await self._choose_other_arguments(step, tool, capability, context, params, result)
-            if other_params is not None:
-                params = other_params
-                result = await self._library.hub.execute(tool.id, params, call, action=capability.name)
-                attempts.append(_make_attempt("name", tool.id, result))
-        return await self._replace_failed_call(
-            step, context, ToolCandidate.of(tool, capability), candidates, params, call, result, attempts
-        )
+        refills = 0 if approval is not None else MAX_REFILLS
+        while (ended := _end_of_calls(step, result, tool, candidates, attempts)) is None:
+            other_params: dict[str, Any] | None = None
+            if refills and self._may_need_other_arguments(step, tool, params, result):
+                other_params = await self._choose_other_arguments(step, tool, capability, context, params, result)
+            if other_params is None:
+                failed = ToolCandidate.of(tool, capability)
+                return await self._replace_failed_call(
+                    step, context, failed, candidates, params, call, result, attempts
+                )
+            params, refills = other_params, refills - 1
+            result = await self._library.hub.execute(tool.id, params, call, action=capability.name)
+            attempts.append(_make_attempt("name", tool.id, result))
+        return ended
+
+    def _may_need_other_arguments(
+        self, step: PlanStep, tool: Tool, params: Mapping[str, Any], result: ToolExecutionResult
+    ) -> bool:
+        """Whether other arguments may help: the failure is about them, or they are a calculation or contain results."""
+        if self._failures.classify(result) in _FAILURES_OF_ARGUMENTS or _concerns_arguments(result, params):
+            return True
+        return strategy_tag_of(tool.spec.tags) == "calculate" or _inserts_results(step, params)
 
     async def _replace_failed_call(
         self,
@@ -281,19 +298,12 @@ class ExecutionAgent:
         *,
         is_after_call: bool = False,
     ) -> dict[str, Any]:
-        language = detect_language(context.question)
         action = NamedAction(name=tool.spec.model_name(capability), spec=tool.spec, capability=capability)
-        problem = f"\n({as_text(params)}: {problems})" if params else ""
-        prompt = f"{STEP_ARGUMENTS[language]}\n\n{_summarize_context(context)}{problem}"
-        request = ModelRequest(
-            messages=[system_message(prompt), *_build_dialogue(step, context)],
-            tools=[action.openai_schema],
-            tool_choice="required",
-            max_tokens=MAX_ARGUMENTS_TOKENS,
-        )
+        # After a call, a model that sees the arguments that failed writes them again; the error alone helps.
+        problem = problems if is_after_call else f"({as_text(params)}: {problems})" if params else ""
         model = self._failing_model if is_after_call else self._model
         try:
-            reply = await model.generate(request)
+            reply = await model.generate(_build_arguments_request(step, action, context, problem, model))
         except ModelError as error:
             raise InvalidArguments(
                 f"Step {step.id} lacks arguments that {step.tool_type!r} needs: {problems} "
@@ -303,6 +313,9 @@ class ExecutionAgent:
         calls = reply.tool_calls or parse_tool_calls(reply.text, [action.openai_schema])
         call = next((call for call in calls if call.error is None), None)
         arguments = _find_arguments(reply.text, capability) if call is None else call.arguments
+        evidence = text_of_evidence(context.question, context.history, context.results.values())
+        if can_reason(model) and (number := find_made_up_operand(arguments, evidence)) is not None:
+            raise InvalidArguments(_made_up_number_error(step, number))
         return {**params, **arguments}
 
     def _infer_capability_from_step(
@@ -364,6 +377,56 @@ class ExecutionAgent:
         return _text_result(step, text, [*attempts, StepAttempt(level="reasoning", tool=NO_TOOL, success=True)])
 
 
+def _build_arguments_request(
+    step: PlanStep, action: NamedAction, context: StepContext, problem: str, model: Model
+) -> ModelRequest:
+    """Asks for the arguments as JSON, which servers hold a model to; a model that cannot reason calls the tool."""
+    language = detect_language(context.question)
+    schema = action.openai_schema
+    if not can_reason(model):
+        prompt = f"{STEP_ARGUMENTS[language]}\n\n{_summarize_context(context)}\n{problem}".rstrip()
+        messages = [system_message(prompt), *_build_dialogue(step, context)]
+        return ModelRequest(messages=messages, tools=[schema], tool_choice="required", max_tokens=MAX_ARGUMENTS_TOKENS)
+    parameters = schema["function"]["parameters"]
+    names = ", ".join(_describe_parameter(name, inner) for name, inner in properties_of(parameters).items())
+    instruction = STEP_ARGUMENTS_AS_JSON[language].format(step=step.description.rstrip(".。"), parameters=names)
+    prompt = "\n\n".join([_summarize_context(context), f"{problem}\n{instruction}".lstrip()])
+    return ModelRequest(messages=[user_message(prompt)], answer_schema=parameters, max_tokens=MAX_ARGUMENTS_TOKENS)
+
+
+def _find_made_up_source(step: PlanStep, context: StepContext) -> str:
+    """The made-up number that the result of a step was calculated with, by itself or in a step that it needs."""
+    needed = [context.results.get(str(step_id)) for step_id in step.dependencies]
+    numbers = [step.made_up_number, *(result.made_up_number for result in needed if result is not None)]
+    return next(filter(None, numbers), "")
+
+
+def _made_up_number_error(step: PlanStep, number: str) -> str:
+    return f"Step {step.id} was not executed: the number {number} is neither in the question nor in a result."
+
+
+def _describe_parameter(name: str, schema: Any) -> str:
+    description = schema.get("description") if isinstance(schema, dict) else None
+    return f"{name} ({first_sentence(str(description))})" if description else name
+
+
+def _end_of_calls(
+    step: PlanStep,
+    result: ToolExecutionResult,
+    tool: Tool,
+    candidates: Sequence[ToolCandidate],
+    attempts: Sequence[StepAttempt],
+) -> StepResult | None:
+    """The result of a step after which nothing else may be tried; None after a failure without an effect."""
+    if result.is_success:
+        return success_result(step, result, tool, attempts)
+    if result.may_have_taken_effect(*(candidate.effects for candidate in candidates)):
+        return failure_result(step, result.error or "", UNKNOWN_OUTCOME, attempts)
+    # With edited arguments, another tool would get those that the person has changed.
+    is_final = result.error_type in (PERMISSION_DENIED, APPROVAL_REQUIRED) or result.metadata.get("arguments_edited")
+    return failure_result(step, result.error or "", result.error_type, attempts) if is_final else None
+
+
 def _find_arguments(text: str, capability: ToolCapability) -> dict[str, Any]:
     """The arguments in a reply that has no call but only its arguments, as small models write it."""
     names = properties_of(resolve_schema(capability.schema, capability.schema)).keys()
@@ -388,13 +451,10 @@ def _take_fields_of_objects(step: PlanStep, params: Mapping[str, Any]) -> dict[s
     }
 
 
-def _inserts_results(step: PlanStep, params: Mapping[str, Any], context: StepContext) -> bool:
-    """Whether a text of the arguments contains whole results, as `${1} + ${2}` does if both are objects or tables."""
+def _inserts_results(step: PlanStep, params: Mapping[str, Any]) -> bool:
+    """Whether a text of the arguments contains results, as `${1} + ${2}` does."""
     texts = [step.parameters.get(name) for name, value in params.items() if isinstance(value, str)]
-    values = find_referenced_values(texts, context.outputs())
-    return any(
-        isinstance(value, (dict, list)) or (isinstance(value, str) and "\n" in value.strip()) for value in values
-    )
+    return bool(find_referenced_steps(texts))
 
 
 def _failed_reasoning(step: PlanStep, error: str, attempts: Sequence[StepAttempt]) -> StepResult:

@@ -17,6 +17,7 @@ from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import NO_ANSWER, SYNTHESIS
 from ferrule.texts.shorten import shorten, single_line
 from ferrule.workflow.history import RunHistory, RunLog
+from ferrule.workflow.made_up_numbers import find_made_up_number, text_of_evidence
 from ferrule.workflow.plan import EMPTY_PLAN, Plan
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.results import StepResult, WorkflowResult
@@ -30,9 +31,17 @@ class CoordinationAgent:
         self.usage = Usage()
 
     async def synthesize(
-        self, question: str, plan: Plan, results: Sequence[StepResult], *, may_reason: bool = True
+        self,
+        question: str,
+        plan: Plan,
+        results: Sequence[StepResult],
+        *,
+        may_reason: bool = True,
+        history: str = "",
     ) -> str:
         """Write the answer from all results, if the model can reason and `may_reason` is true.
+
+        If a step failed, an answer with a number that is not in the results is replaced by what was tried.
 
         The result of a single step is the answer itself. Without a thinking model, the answer is the last good result
         that is not empty, or the last one of each branch of the plan.
@@ -40,11 +49,14 @@ class CoordinationAgent:
         good = [result for result in results if result.success and result.result.strip()]
         if not good:
             return _explain_failure(question, results)
+        answer = ""
         if may_reason and len(results) > 1 and can_reason(self._model):
             answer = await self._write_answer(question, results)
-            if answer:
-                return answer
-        return _combine_last_results(plan, good)
+        answer = answer or _combine_last_results(plan, good)
+        is_complete = all(result.success and not result.made_up_number for result in results)
+        if not is_complete and find_made_up_number(answer, _evidence_of_answer(question, history, results)):
+            return _explain_failure(question, results)  # a model fills in what is missing
+        return answer
 
     async def _write_answer(self, question: str, results: Sequence[StepResult]) -> str:
         summaries = "\n".join(result.summary for result in results)
@@ -57,13 +69,20 @@ class CoordinationAgent:
         return reply.text.strip()
 
 
+def _evidence_of_answer(question: str, history: str, results: Sequence[StepResult]) -> str:
+    """All that an answer may take numbers from; errors may be told too."""
+    return "\n".join([text_of_evidence(question, history, results), *(result.error or "" for result in results)])
+
+
 def _explain_failure(question: str, results: Sequence[StepResult]) -> str:
-    """The answer if no step succeeded: what was tried."""
-    heading, line = NO_ANSWER[detect_language(question)]
+    """The answer if the results do not give one: what was tried, with what was found and what failed."""
+    heading, line, doubt = NO_ANSWER[detect_language(question)]
     lines = [heading]
     for result in results:
-        error = shorten(single_line(result.error or "no result"), 200)
-        lines.append(line.format(number=result.step_id, description=result.description, error=error))
+        outcome = shorten(single_line(result.result if result.success else result.error or "no result"), 200)
+        if result.made_up_number:
+            outcome += doubt.format(number=result.made_up_number)
+        lines.append(line.format(number=result.step_id, description=result.description, outcome=outcome))
     return "\n".join(lines)
 
 

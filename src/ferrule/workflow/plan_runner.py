@@ -147,7 +147,7 @@ class PlanRunner:
         result.verification = await self._verification.verify_result(result, self.context, step.expected)
         if (first := self._low_confidence.pop(str(step.id), None)) is not None:
             return self._choose_better(first, result)
-        if result.success and result.failed_or_implausible and self._try_other_tool(step):
+        if not result.made_up_number and result.success and result.failed_or_implausible and self._try_other_tool(step):
             self._low_confidence[str(step.id)] = result
             return None
         return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -13,7 +12,6 @@ from ferrule.core.content import MAX_DEPTH, copy_json, is_nested_deeper
 from ferrule.core.json_schema import resolve_schema
 from ferrule.core.messages import Message, Usage, assistant_message, system_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
-from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.core.spec import ToolCapability, parse_parameters
 from ferrule.errors import FerruleError, ModelError
@@ -30,6 +28,7 @@ from ferrule.texts.planning_prompts import (
     REVISION,
 )
 from ferrule.texts.shorten import first_sentence
+from ferrule.workflow.made_up_numbers import find_made_up_operand, text_of_evidence
 from ferrule.workflow.plan import (
     ASK_USER,
     NO_TOOL,
@@ -125,10 +124,11 @@ class PlanningAgent:
                 problem, is_model_down = str(error), True
                 break
             plan, problem = _parse_plan_text(text, offer)
-            if plan is not None and not problem:
-                problem = _find_made_up_numbers(plan, f"{question}\n{history}", offer)
-            if plan is not None and not problem:
-                return plan
+            if plan is not None:
+                plan = _mark_made_up_numbers(plan, text_of_evidence(question, history, ()), offer)
+                problem = problem or _describe_made_up_number(plan, offer)
+                if not problem:
+                    return plan
             repaired = plan or repaired
             messages = [*messages, assistant_message(text), user_message(NOT_A_PLAN.format(problem=problem))]
         if repaired is not None:
@@ -168,6 +168,7 @@ class PlanningAgent:
         for value in find_json_values(text):
             revised = parse_plan(value, offer.actions, after=started, failed=failed, once=once)
             if revised is not None:
+                revised = _mark_made_up_numbers(revised, text_of_evidence(question, history, results.values()), offer)
                 return replace(revised, revised_for=tuple(bad), problems=(*plan.problems, *revised.problems))
         return considered
 
@@ -259,26 +260,27 @@ def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:
     return None, problem
 
 
-_CONSTANTS: Final = frozenset({"12", "24", "52", "60", "100", "360", "365", "1000", "3600"})
-_CALCULATION: Final = lazy_pattern(r"(?!\d+/\d+/\d+$)[\d\s.,()]*\d[\s)]*(?:[+*/^%×÷]|\s-\s)[\d\s.,()+\-*/^%×÷]*")
-"""A text with an operator: a number alone is an argument like any other, and so is a date."""
-
-
-def _find_made_up_numbers(plan: Plan, context: str, offer: ToolOffer) -> str:
-    """What is wrong with a plan that calculates with numbers nobody has mentioned, though a tool may know them."""
-    chosen_tools = {step.tool_type for step in plan.steps}
-    other_tools = [
-        name for name in offer.actions if name not in chosen_tools and offer.actions[name][0].id not in CORE_TOOLS
+def _mark_made_up_numbers(plan: Plan, evidence: str, offer: ToolOffer) -> Plan:
+    """The plan with the numbers marked that its calculations take from nowhere, though another tool may know them."""
+    if not _list_unused_tools(plan, offer):
+        return plan
+    marked = [
+        replace(step, made_up_number=find_made_up_operand(step.parameters, evidence) or "") for step in plan.steps
     ]
-    for step in plan.steps if other_tools else ():
-        for value in step.parameters.values():
-            is_calculation = isinstance(value, str) and _CALCULATION.fullmatch(value)
-            for number in re.findall(r"\d{2,}", value) if is_calculation else ():
-                if number not in context and number not in _CONSTANTS:
-                    return MADE_UP_NUMBER.format(
-                        step=step.id, number=number, tools=", ".join(other_tools[:MAX_OTHER_TOOLS])
-                    )
-    return ""
+    return replace(plan, steps=tuple(marked))
+
+
+def _describe_made_up_number(plan: Plan, offer: ToolOffer) -> str:
+    step = next((step for step in plan.steps if step.made_up_number), None)
+    if step is None:
+        return ""
+    tools = ", ".join(_list_unused_tools(plan, offer)[:MAX_OTHER_TOOLS])
+    return MADE_UP_NUMBER.format(step=step.id, number=step.made_up_number, tools=tools)
+
+
+def _list_unused_tools(plan: Plan, offer: ToolOffer) -> list[str]:
+    chosen = {step.tool_type for step in plan.steps}
+    return [name for name, (tool, _) in offer.actions.items() if name not in chosen and tool.id not in CORE_TOOLS]
 
 
 def find_json_values(text: str) -> Iterator[Any]:

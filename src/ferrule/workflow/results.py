@@ -61,6 +61,8 @@ class StepResult:
     attempts: tuple[StepAttempt, ...] = ()
     skipped: bool = False
     """The step was not tried, because a step it depends on failed or a limit was reached."""
+    made_up_number: str = ""
+    """A number it was calculated with that is neither in the question nor in a result."""
     seconds: float = 0.0
     verification: Verification | None = None
 
@@ -98,6 +100,8 @@ class StepResult:
         if not self.success:
             return f"[{self.step_id}] {self.description}: failed ({self.error})"
         notes = " (doubtful)" if self.failed_or_implausible else ""
+        if self.made_up_number:
+            notes = f" (doubtful: {self.made_up_number} is made up)"
         if self.answered_by is not None:
             notes += f" (answered by {self.answered_by}, because {self.tool_type} failed)"
         return f"[{self.step_id}] {self.description}{notes}: {self.result}"

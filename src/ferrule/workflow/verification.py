@@ -23,7 +23,15 @@ Oslo" and "the time in Rome" each have a word that the other lacks.
 """
 MIN_AGREEMENT: Final = 0.2
 """Two results on the same subject must be at least this similar."""
-_CONFIDENCE_LOSS: Final = {"empty": 0.8, "error": 0.7, "type": 0.6, "range": 0.6, "date": 0.6, "consistency": 0.3}
+_CONFIDENCE_LOSS: Final = {
+    "empty": 0.8,
+    "made_up": 0.8,
+    "error": 0.7,
+    "type": 0.6,
+    "range": 0.6,
+    "date": 0.6,
+    "consistency": 0.3,
+}
 
 _ERROR = lazy_pattern(
     r"^\s*(error|exception|traceback|failed|failure|fatal)\b|\b(an error (has )?occurred|request failed|access denied"
@@ -71,6 +79,11 @@ class VerificationAgent:
         if _is_empty(result.output) and not result.result.strip():
             yield "empty", "The result is empty."
             return
+        if result.made_up_number:
+            yield (
+                "made_up",
+                f"It was calculated with {result.made_up_number}, which is neither in the question nor in a result.",
+            )
         if _ERROR.search(result.result[:500]):
             yield "error", "The step succeeded, but its result reports an error."
         yield from _check_type(result, expected.strip().casefold())

@@ -161,7 +161,11 @@ class WorkflowRun:
         with self._events.emit_agent_start_and_end("coordination", self.history.task):
             try:
                 self.answer = await self._agents.coordination.synthesize(
-                    self.history.task, self.runner.plan, self.runner.results, may_reason=self.runner.may_ask_model
+                    self.history.task,
+                    self.runner.plan,
+                    self.runner.results,
+                    may_reason=self.runner.may_ask_model,
+                    history=self.runner.context.history,
                 )
             except NeedsPerson as needs:
                 self.runner.paused_for = needs.request

@@ -1,0 +1,53 @@
+"""Noticing numbers that a model makes up: they are neither in the question nor in a result.
+
+A number counts as known where it follows from a known one without a calculation: rounded, or as the share of a
+percentage. Numbers of one digit are no evidence, and a calculation may contain usual constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ferrule.core.content import as_text
+from ferrule.core.patterns import lazy_pattern
+from ferrule.workflow.results import StepResult
+
+_NUMBER = lazy_pattern(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d+)?")
+_CALCULATION = lazy_pattern(r"(?!\d+/\d+/\d+$)[\d\s.,()]*\d[\s)]*(?:[+*/^%×÷]|\s-\s)[\d\s.,()+\-*/^%×÷]*")
+"""A text with an operator: a number alone is an argument like any other, and so is a date."""
+_CONSTANTS: Final = (12.0, 24.0, 52.0, 60.0, 100.0, 180.0, 360.0, 365.0, 1000.0, 1024.0, 3600.0, math.pi, math.e)
+"""Numbers that a calculation may contain whatever the question is."""
+
+
+def find_made_up_number(text: str, evidence: str, constants: Sequence[float] = ()) -> str | None:
+    """The first number of a text that does not come from the `evidence`: the question and the results."""
+    numbers = [number for number in _read_numbers(text) if len(number) > 1]
+    if not numbers:
+        return None
+    values = [float(number) for number in _read_numbers(evidence)]
+    shares = [share for value in values for share in (value / 100, 1 + value / 100, 1 - value / 100)]
+    return next((number for number in numbers if not _is_one_of(number, [*values, *shares, *constants])), None)
+
+
+def find_made_up_operand(parameters: Mapping[str, Any], evidence: str) -> str | None:
+    """The first made-up number in those arguments that are calculations. References to results are not numbers."""
+    calculations = [value for value in parameters.values() if isinstance(value, str) and _CALCULATION.fullmatch(value)]
+    return next(filter(None, (find_made_up_number(text, evidence, _CONSTANTS) for text in calculations)), None)
+
+
+def text_of_evidence(question: str, history: str, results: Iterable[StepResult]) -> str:
+    """All that a step or an answer may take numbers from. The descriptions of steps are the model's own words."""
+    outputs = [as_text(result.output) for result in results if result.success and not result.made_up_number]
+    return "\n".join([question, history, *outputs])
+
+
+def _read_numbers(text: str) -> Iterator[str]:
+    return (match.group().replace(",", "") for match in _NUMBER.finditer(text))
+
+
+def _is_one_of(number: str, values: Sequence[float]) -> bool:
+    """Whether the number is a known one, or a known one rounded to as many digits."""
+    value, digits = float(number), len(number.partition(".")[2])
+    return any(math.isclose(value, other) or value == round(other, digits) for other in values)
