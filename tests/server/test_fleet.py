@@ -109,6 +109,28 @@ def test_a_server_shows_what_happens_on_another_and_stops_it(servers: list[Runni
     assert Path(f"{waiting}.cancelled").exists()
 
 
+def test_a_run_in_progress_is_refused_and_stopped_on_another_server(
+    servers: list[RunningServer], project: Project
+) -> None:
+    (first, second), waiting = servers, project.folder / "never"
+    runs: list[Any] = []
+    with first.client() as client, second.client() as other:
+
+        def is_listed() -> bool:
+            runs[:] = other.get("/v1/runs").json()["runs"]
+            return bool(runs)
+
+        answer = in_thread(lambda: client.post("/v1/ask", json={"question": f"wait_for path={waiting}"}))
+        until_sync(lambda: Path(f"{waiting}.started").exists())
+        until_sync(is_listed)
+        run = f"/v1/runs/{runs[0]['run_id']}"
+        assert other.post(f"{run}/resume", json={}).status_code == 409
+        assert other.post(f"{run}/cancel").json()["cancelled"]
+        assert Path(f"{waiting}.cancelled").exists()
+        assert other.post(f"{run}/cancel").status_code == 409
+        answer()
+
+
 def test_clients_of_a_balancer_notice_no_killed_server(project: Project) -> None:
     with project.serve() as first, project.serve() as second, balance([first.url, second.url]) as url:
         transport = httpx.HTTPTransport(retries=3)
