@@ -121,6 +121,30 @@ async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
         assert [record.status for record in records] == ["success", "success"]
 
 
+@pytest.mark.parametrize("era", ["older", "newer"])
+async def test_tools_are_listed_as_the_sdk_lists_them(era: str):
+    async with serving(add, delete) as (url, library), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        body: dict[str, Any] = {"jsonrpc": "2.0", "id": 4, "method": "tools/list"}
+        if era == "older":
+            headers = await open_session(http)
+        else:
+            headers, body["params"] = {**MCP_HEADERS, "mcp-method": "tools/list"}, {"_meta": MCP_META}
+        direct = await http.post("/mcp", json=body, headers=headers)
+        assert direct.headers["content-type"] == "application/json"
+        names = [each["name"] for each in direct.json()["result"]["tools"]]
+        assert {"add", "delete"} <= set(names) and "ask_user" not in names
+        twice = [*headers.items(), ("mcp-note", "1"), ("mcp-note", "2")]  # which only the SDK answers
+        by_sdk = await http.post("/mcp", json={**body, "id": 5}, headers=twice)
+        text = next((line for line in by_sdk.text.splitlines() if line.startswith("data: {")), f"data: {by_sdk.text}")
+        assert json.loads(text.removeprefix("data: "))["result"] == direct.json()["result"]
+        library.engine.registry.disable("delete")
+        again = await http.post("/mcp", json={**body, "id": 6}, headers=headers)
+        assert {each["name"] for each in again.json()["result"]["tools"]} == set(names) - {"delete"}
+        if era == "older":
+            page = {**body, "id": 7, "params": {"cursor": "x"}}
+            assert "event-stream" in (await http.post("/mcp", json=page, headers=headers)).headers["content-type"]
+
+
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_the_client_of_the_sdk_gets_results_errors_and_progress(mode: str):
     reported: list[Any] = []

@@ -1,4 +1,4 @@
-"""Answers calls in front of the application, whose routing and layers take longer than they do."""
+"""Answers frequent requests in front of the application, whose routing and layers take longer than they do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ferrule.server.problems import Problem
 
 
 class FrequentRequests:
-    """Between access control and the application: single calls over HTTP, and plain ones over MCP."""
+    """Between access control and the application: single calls over HTTP, plain calls and lists over MCP."""
 
     def __init__(self, app: ASGIApp, tool_calls: ToolCallApp, mcp_apps: Mapping[str, McpHttpApp]) -> None:
         """`mcp_apps` by their paths."""

@@ -1,4 +1,4 @@
-"""Answers `tools/call` over HTTP without the SDK, which takes many times as long.
+"""Answers `tools/call` and `tools/list` over HTTP without the SDK, which takes many times as long.
 
 Only plain requests are answered here. A request that wants progress, or whose headers or body are unusual, is left to
 the SDK, which also says what is wrong with it, and does everything else. The answer is one JSON document, or a stream
@@ -8,7 +8,7 @@ of events if something has to be sent before it: a question or a log message of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -40,14 +40,14 @@ _VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 
 
 class DirectCalls:
-    """Answers plain calls of the tools of an `McpServer`."""
+    """Answers plain calls and lists of the tools of an `McpServer`."""
 
     def __init__(self, mcp_server: McpServer, sessions: McpSessions, server_info: Mapping[str, Any]) -> None:
         self._mcp_server, self._sessions = mcp_server, sessions
         self._stamp = {"io.modelcontextprotocol/serverInfo": dict(server_info)}
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Answer a plain call; None when that is done, else from where the SDK is to read the request."""
+        """Answer a plain request; None when that is done, else from where the SDK is to read it."""
         headers, client = dict(scope["headers"]), scope["state"]["client"]
         if not _is_candidate(scope, headers) or not client.may("call"):
             return receive
@@ -56,11 +56,11 @@ class DirectCalls:
             session = self._sessions.find(headers, client)
             if session is None:
                 return receive
-        elif headers.get(b"mcp-method") != b"tools/call":
+        elif headers.get(b"mcp-method") not in (b"tools/call", b"tools/list"):
             return receive
         body = await read_body(receive)
         if session is None:
-            message = _read_newer_call(body, headers)
+            message = _read_newer_request(body, headers)
             is_answered = message is not None and await self._answer_newer(message, client, scope, receive, send)
         else:
             is_answered = await self._answer_older(body, session, scope, receive, send)
@@ -70,13 +70,17 @@ class DirectCalls:
         self, message: dict[str, Any], client: Client, scope: Scope, receive: Receive, send: Send
     ) -> bool:
         params, principal = message["params"], self._mcp_server.restrict(client.principal)
-        if not self._mcp_server.is_plain(params["name"], principal):
+        work: Coroutine[Any, Any, Any]
+        if message["method"] == "tools/list":
+            work = self._mcp_server.describe_tools(principal, FIRST_MODERN_VERSION)
+        elif self._mcp_server.is_plain(params["name"], principal):
+            request = NewerRequest(principal, params["_meta"], scope, client)
+            work = self._mcp_server.call(request, params["name"], params.get("arguments"))
+        else:
             return False
-        request = NewerRequest(principal, params["_meta"], scope, client)
         answer = DirectAnswer(send)
         with _TraceContinuation(params["_meta"]):
-            call = self._mcp_server.call(request, params["name"], params.get("arguments"))
-            outcome = await answer.wait_for(call, receive)
+            outcome = await answer.wait_for(work, receive)
         if outcome is not None:
             status, content = self._describe_newer(outcome)
             await answer.finish(status, encode_answer({"jsonrpc": "2.0", "id": message["id"], **content}))
@@ -91,9 +95,8 @@ class DirectCalls:
             data = modern_error_data(outcome)
             return ERROR_CODE_HTTP_STATUS.get(data.code, 200), {"error": _dump(data)}
         result = _dump(outcome)
-        result["_meta"] = {**result.get("_meta", {}), **self._stamp}
-        result.setdefault("resultType", "complete")
-        return 200, {"result": result}
+        meta = {**result.get("_meta", {}), **self._stamp}
+        return 200, {"result": {"resultType": "complete", **result, "_meta": meta}}
 
     # Sessions of the older protocol
 
@@ -107,24 +110,26 @@ class DirectCalls:
                 await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
                 await send({"type": "http.response.body", "body": b""})
             return is_ours
-        if not _is_plain_call(message) or message["id"] in session.running or session.renew():
+        if not _is_plain(message) or message["id"] in session.running or session.renew():
             return False
-        await self._answer_call(message, session, scope, receive, send)
+        await self._answer_request(message, session, scope, receive, send)
         return True
 
-    async def _answer_call(
+    async def _answer_request(
         self, message: dict[str, Any], session: McpSession, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        params, client, answer = message["params"], scope["state"]["client"], DirectAnswer(send)
-        meta = params.get("_meta") or {}
-        request = OlderRequest(
-            self._mcp_server.restrict(client.principal), meta, scope, client, session=session, answer=answer
-        )
+        params, client, answer = message.get("params", {}), scope["state"]["client"], DirectAnswer(send)
+        meta, principal = params.get("_meta") or {}, self._mcp_server.restrict(client.principal)
+        work: Coroutine[Any, Any, Any]
+        if message["method"] == "tools/list":
+            work = self._mcp_server.describe_tools(principal, session.version)
+        else:
+            request = OlderRequest(principal, meta, scope, client, session=session, answer=answer)
+            work = self._mcp_server.call(request, params["name"], params.get("arguments"))
         session.running[message["id"]] = answer
         try:
             with _TraceContinuation(meta):
-                call = self._mcp_server.call(request, params["name"], params.get("arguments"))
-                outcome = await answer.wait_for(call, receive)
+                outcome = await answer.wait_for(work, receive)
         finally:
             del session.running[message["id"]]
         if outcome is not None:
@@ -196,36 +201,44 @@ def _parse(body: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _is_plain_call(message: dict[str, Any]) -> bool:
-    """Whether a message is a call whose client wants no progress."""
-    params = message.get("params")
-    if message.get("method") != "tools/call" or not isinstance(params, dict):
+def _is_plain(message: dict[str, Any]) -> bool:
+    """Whether a message is a call whose client wants no progress, or asks for the first page of the tools."""
+    params = message.get("params", {})
+    if not isinstance(params, dict):
         return False
     meta = params.get("_meta", {})
     return (
-        message.keys() == {"jsonrpc", "id", "method", "params"}
+        message.keys() | {"params"} == {"jsonrpc", "id", "method", "params"}
         and message["jsonrpc"] == "2.0"
         and type(message["id"]) in (int, str)
-        and params.keys() <= _PLAIN_PARAMS
-        and isinstance(params.get("name"), str)
-        and isinstance(params.get("arguments", {}), dict)
+        and (_is_plain_call(params) if message["method"] == "tools/call" else params.keys() <= {"_meta"})
+        and message["method"] in ("tools/call", "tools/list")
         and isinstance(meta, dict)
         and "progressToken" not in meta
     )
 
 
-def _read_newer_call(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, Any] | None:
-    """A plain call of the newer protocol; None for anything that the SDK should look at."""
+def _is_plain_call(params: dict[str, Any]) -> bool:
+    return (
+        params.keys() <= _PLAIN_PARAMS
+        and isinstance(params.get("name"), str)
+        and isinstance(params.get("arguments", {}), dict)
+    )
+
+
+def _read_newer_request(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, Any] | None:
+    """A plain request of the newer protocol; None for anything that the SDK should look at."""
     message = _parse(body)
-    if message is None or not _is_plain_call(message):
+    if message is None or not _is_plain(message):
         return None
-    params = message["params"]
-    meta = params.get("_meta", {})
+    params = message.get("params", {})
+    meta, name = params.get("_meta", {}), headers.get(b"mcp-name")
     is_consistent = (
         isinstance(meta.get(CAPABILITIES_KEY), dict)
         and LOG_LEVEL_KEY not in meta
         and meta.get(_VERSION_KEY) == FIRST_MODERN_VERSION
-        and headers.get(b"mcp-name", b"").decode("latin-1") == params["name"]
+        and headers[b"mcp-method"].decode("latin-1") == message["method"]
+        and (None if name is None else name.decode("latin-1")) == params.get("name")
         and _is_valid_client(orjson.dumps([meta[CAPABILITIES_KEY], meta.get(_CLIENT_KEY)]))
     )
     return message if is_consistent else None

@@ -65,6 +65,8 @@ class ToolNames:
         self._version = -1
         self._actions: dict[Principal, dict[str, NamedAction]] = {}
         self._listed: dict[Principal, list[McpTool]] = {}
+        self._results: dict[tuple[Principal, str], tuple[list[McpTool], dict[str, Any]]] = {}
+        """What `tools/list` is answered with, by version of the protocol, and the tools it was made of."""
 
     def list_tools(self, principal: Principal) -> list[McpTool]:
         """The tools that a client may call, in the types of MCP."""
@@ -77,6 +79,20 @@ class ToolNames:
             if principal in self._actions:
                 self._listed[principal] = listed
         return listed
+
+    def describe_tools(self, principal: Principal, version: str) -> dict[str, Any]:
+        """The result of `tools/list` as JSON, in a version of the protocol; not to be changed."""
+        from mcp.types import ListToolsResult
+        from mcp_types.methods import serialize_server_result
+
+        tools = self.list_tools(principal)
+        earlier, result = self._results.get((principal, version), (None, {}))
+        if earlier is not tools:
+            described = ListToolsResult(tools=tools).model_dump(mode="json", by_alias=True, exclude_none=True)
+            result = serialize_server_result("tools/list", version, described)
+            if principal in self._listed:
+                self._results[principal, version] = tools, result
+        return result
 
     def resolve(self, principal: Principal, name: str) -> tuple[str, str | None]:
         """The tool and the action that a name stands for; ToolNotFound for what is not offered to anybody."""
@@ -144,7 +160,7 @@ class ToolNames:
         engine = self._library.engine
         snapshot = engine.registry.snapshot()
         if snapshot.version != self._version:
-            self._version, self._actions, self._listed = snapshot.version, {}, {}
+            self._version, self._actions, self._listed, self._results = snapshot.version, {}, {}, {}
         actions_before = self._actions.get(principal)
         if actions_before is not None:
             return actions_before

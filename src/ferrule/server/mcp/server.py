@@ -121,6 +121,11 @@ class McpServer:
         await wait_for_servers(self._library.engine)
         return ListToolsResult(tools=self._names.list_tools(self.find_principal(context)))
 
+    async def describe_tools(self, principal: Principal, version: str) -> dict[str, Any]:
+        """The result of `tools/list` as JSON, for a principal of this server; not to be changed."""
+        await wait_for_servers(self._library.engine)
+        return self._names.describe_tools(principal, version)
+
     def find_schema(self, name: str, principal: Principal | None = None) -> Mapping[str, Any] | None:
         """The input schema of a tool that a client may call.
 
