@@ -34,8 +34,10 @@ async def direct_client(mode: str) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def gateway_client(mode: str, folder: Path, **options: Any) -> AsyncIterator[Client]:
-    entry = {"command": sys.executable, "args": [str(SDK_SERVER), "stdio"]}
+async def gateway_client(
+    mode: str, folder: Path, *, program: Path = SDK_SERVER, **options: Any
+) -> AsyncIterator[Client]:
+    entry = {"command": sys.executable, "args": [str(program), "stdio"]}
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"server": entry}}))
     config = ToolEngineConfig(tools_directory="none", mcp_file=str(folder / "mcp.json"))
     async with (
@@ -85,6 +87,47 @@ async def test_results_are_passed_on_unchanged(mode: str, tmp_path: Path, action
         expected = as_json(await client.call_tool(action, arguments))
     async with gateway_client(mode, tmp_path) as client:
         assert as_json(await client.call_tool(f"server__{action}", arguments)) == expected
+
+
+LIST_SERVER = """
+import asyncio
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
+
+async def list_tools(context, params):
+    numbers = {"type": "array", "items": {"type": "integer"}}
+    return ListToolsResult(tools=[
+        Tool(name="numbers", input_schema={"type": "object"}, output_schema=numbers),
+        Tool(name="other", input_schema={"type": "object"}),
+    ])
+
+async def call_tool(context, params):
+    return CallToolResult(content=[TextContent(type="text", text="1, 2")], structured_content=[1, 2])
+
+async def main():
+    server = Server("lists", on_list_tools=list_tools, on_call_tool=call_tool)
+    async with stdio_server() as (reader, writer):
+        await server.run(reader, writer, server.create_initialization_options())
+
+asyncio.run(main())
+"""
+
+
+async def test_a_list_as_structured_content_is_passed_on_and_spoils_nothing_for_older_clients(
+    mode: str, tmp_path: Path
+):
+    program = tmp_path / "lists.py"
+    program.write_text(LIST_SERVER)
+    async with gateway_client(mode, tmp_path, program=program) as client:
+        offered = await list_by_name(client)
+        assert {"server__numbers", "server__other"} <= offered.keys()
+        if mode == "legacy":
+            assert "outputSchema" not in offered["server__numbers"]
+        else:
+            assert offered["server__numbers"]["outputSchema"] == {"type": "array", "items": {"type": "integer"}}
+            result = await client.call_tool("server__numbers", {})
+            assert result.structured_content == [1, 2] and not result.is_error
 
 
 @pytest.mark.parametrize("value", [1000, "1000", 1000.0])

@@ -85,7 +85,7 @@ def _reduce_entry(entry: Any, number: int) -> dict[str, Any]:
         if isinstance(entry.get(key), kind):
             fields[key] = entry[key]
     if isinstance(name, str) and name:
-        problem = _find_problem(schema)
+        problem = _find_problem_of_parameters(schema)
     else:
         name, problem = f"number {number}", "it has no name"
     if problem:
@@ -100,12 +100,17 @@ def _reduce_entry(entry: Any, number: int) -> dict[str, Any]:
     return {"name": name, "inputSchema": schema, "headers": _HEADER_KEY in str(schema), **fields}
 
 
-def _find_problem(schema: Any, key: str = "inputSchema") -> str:
+def _find_problem_of_parameters(schema: Any) -> str:
+    """Why the schema of arguments cannot be used; empty when it can."""
+    if isinstance(schema, dict) and schema.get("type", "object") != "object":
+        return f'its inputSchema has the type {str(schema["type"])[:50]!r} instead of "object"'
+    return _find_problem(schema, "inputSchema")
+
+
+def _find_problem(schema: Any, key: str) -> str:
     """Why a schema cannot be used; empty when it can."""
     if not isinstance(schema, dict):
         return f"its {key} is not an object"
-    if schema.get("type", "object") != "object":
-        return f'its {key} has the type {str(schema["type"])[:50]!r} instead of "object"'
     try:
         estimate_cost(schema)
         compile_schema(schema)

@@ -82,6 +82,13 @@ def make_mcp_result(result: ToolExecutionResult | FerruleError) -> CallToolResul
     return described
 
 
+def fit_result_to_older_protocol(result: CallToolResult | dict[str, Any]) -> CallToolResult | dict[str, Any]:
+    """A result whose structured content is an object, if it has any: the older protocol knows no other."""
+    if isinstance(result, dict) or isinstance(result.structured_content, dict | None):
+        return result
+    return result.model_copy(update={"structured_content": None})
+
+
 def make_content_blocks(result: ToolExecutionResult) -> list[dict[str, Any]]:
     """The content of a result as JSON: its parts, after its text unless it has only parts."""
     if not result.content:

@@ -13,6 +13,7 @@ from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool
 from ferrule.errors import InvalidArguments, ToolNotFound
 from ferrule.kinds.mcp.listing import HANDLER
+from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.policy import Policy
 from ferrule.server.mcp.content import is_of_server, make_mcp_tool
@@ -86,9 +87,11 @@ class ToolNames:
         from mcp_types.methods import serialize_server_result
 
         tools = self.list_tools(principal)
+        is_older = version < FIRST_MODERN_VERSION
         earlier, result = self._results.get((principal, version), (None, {}))
         if earlier is not tools:
-            described = ListToolsResult(tools=tools).model_dump(mode="json", by_alias=True, exclude_none=True)
+            fitting = fit_to_older_protocol(tools) if is_older else tools
+            described = ListToolsResult(tools=fitting).model_dump(mode="json", by_alias=True, exclude_none=True)
             result = serialize_server_result("tools/list", version, described)
             if principal in self._listed:
                 self._results[principal, version] = tools, result
@@ -199,6 +202,16 @@ class ToolNames:
             destructive_hint=any(each.destructive for each in effects) or None,
             idempotent_hint=all(each.repeatable for each in effects) or None,
         )
+
+
+def fit_to_older_protocol(tools: list[McpTool]) -> list[McpTool]:
+    """The tools without output schemas of lists and single values, which the older protocol does not know."""
+    return [
+        tool
+        if tool.output_schema is None or tool.output_schema.get("type") == "object"
+        else tool.model_copy(update={"output_schema": None})
+        for tool in tools
+    ]
 
 
 def _make_meta_tools() -> list[McpTool]:

@@ -19,6 +19,7 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotFound
+from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import POLICIES, FailureClass, FailureClassifier, FailurePolicy
@@ -26,8 +27,8 @@ from ferrule.server.endless_responses import mark_endless
 from ferrule.server.mcp.approval_questions import ApprovalQuestions
 from ferrule.server.mcp.calls import LOG_LEVEL_STATE, ClientCall, IncomingRequest, PausedCalls, connection_of
 from ferrule.server.mcp.change_notifications import ChangeNotifications
-from ferrule.server.mcp.content import make_mcp_result
-from ferrule.server.mcp.names import ToolNames
+from ferrule.server.mcp.content import fit_result_to_older_protocol, make_mcp_result
+from ferrule.server.mcp.names import ToolNames, fit_to_older_protocol
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, wait_for_servers
 from ferrule.server.mcp.server_requests import ServerRequests, unwrap_answer
 from ferrule.server.mcp.sessions import McpSessions
@@ -119,7 +120,9 @@ class McpServer:
         from mcp.types import ListToolsResult
 
         await wait_for_servers(self._library.engine)
-        return ListToolsResult(tools=self._names.list_tools(self.find_principal(context)))
+        tools = self._names.list_tools(self.find_principal(context))
+        is_older = context.protocol_version < FIRST_MODERN_VERSION
+        return ListToolsResult(tools=fit_to_older_protocol(tools) if is_older else tools)
 
     async def describe_tools(self, principal: Principal, version: str) -> dict[str, Any]:
         """The result of `tools/list` as JSON, for a principal of this server; not to be changed."""
@@ -167,7 +170,7 @@ class McpServer:
         converted = make_mcp_result(result)
         if result.original is converted:
             self._resources_and_prompts.remember_links(result.tool_name.partition("__")[0], converted)
-        return converted
+        return fit_result_to_older_protocol(converted) if call.uses_older_protocol else converted
 
     async def _execute(
         self, call: ClientCall, name: str, action: str | None, arguments: dict[str, Any]
