@@ -361,6 +361,52 @@ async def test_a_value_that_the_model_made_up_names_the_tool_that_finds_it():
         assert text.splitlines()[-1] == "Try instead: the tool 'find_employee'."
 
 
+async def advice_after(failing: object, *others: object, task: str, **arguments: str) -> str:
+    """What a model is told last after its call of the first tool failed."""
+    async with UnifiedToolLibrary() as library:
+        library.register(failing, *others)
+        name = failing.__name__  # type: ignore[attr-defined]
+        model = ScriptedModel([{"name": name, "arguments": arguments}, "It failed."])
+        await Agent(library, model).run(task)
+        return str(model.requests[1].messages[-1]["content"]).splitlines()[-1]
+
+
+async def test_a_failure_names_no_tool_that_does_another_job():
+    def get_price(item: str) -> str:
+        """Look up the price of one unit of an item."""
+        raise RuntimeError("the price list was withdrawn for good")
+
+    def get_department(department: str) -> str:
+        """Look up a department: its manager and floor."""
+        return "floor 3"
+
+    def get_stock(item: int) -> str:
+        """Count the valves in stock, by number."""
+        return "7"
+
+    task = "What is the price of the item copper valve in stock?"
+    told = await advice_after(get_price, get_department, get_stock, task=task, item="copper valve")
+    assert "withdrawn for good" in told and "Try instead" not in told
+
+
+async def test_a_value_of_something_else_names_the_tool_that_finds_the_right_one():
+    def get_customer(customer_id: str) -> str:
+        """Look up a customer: name, email and city."""
+        raise LookupError(f"There is no customer {customer_id}.")
+
+    def get_order(order_id: int) -> str:
+        """Look up an order: its customer id and total."""
+        return "C-23"
+
+    def find_customer(name: str) -> str:
+        """Look up a customer's telephone number by name."""
+        return "555-0182"
+
+    task = "In which city is the customer who placed order 5120?"
+    told = await advice_after(get_customer, get_order, find_customer, task=task, customer_id="5120")
+    assert told.endswith("Try instead: the tool 'get_order'.")
+
+
 # The first prompt
 
 

@@ -32,6 +32,8 @@ _UNSPECIFIC_CATEGORIES: Final = frozenset({"", ToolCategory.GENERAL.value, ToolC
 _MIN_RELATION: Final = 0.05
 _FULL_TASK_MATCH: Final = 4
 """Shared words that count as a full match with a task, so that long tasks do not lower every score."""
+_RENAMED_FIT: Final = 0.7
+"""How well an action fits that has another name for one of the arguments."""
 _JSON_TYPES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
@@ -101,22 +103,29 @@ class FailureAdvisor:
         return self._alternatives[key]
 
     def _find_tool_for_invented_value(self, capability: ToolCapability, failure: CallFailure) -> list[str]:
-        """The tool that may find a value which the model made up: it is neither in the task nor in an observation."""
+        """The tool that may find a value which the model made up: it is neither in the task nor in an observation.
+
+        A value of the task may be one of something else, as the number of an order is for `customer_id`: if the error
+        mentions it, the tool that tells all that the name of the parameter says may find the right one.
+        """
         context_text = " ".join([self._context.task_description, *self._context.observation_texts]).casefold()
         properties = properties_of(resolve_schema(capability.schema, capability.schema))
         words: set[str] = set()
+        required_words: set[str] = set()
         for name, value in failure.parameters.items():
-            if (
-                isinstance(value, str)
-                and value.casefold() not in context_text
-                and isinstance(properties.get(name), dict)
-            ):
-                words |= set(extract_terms(f"{name.replace('_', ' ')} {properties[name].get('description', '')}"))
+            if not isinstance(value, str) or not isinstance(properties.get(name), dict):
+                continue
+            name_words = set(extract_terms(name.replace("_", " ")))
+            if value.casefold() not in context_text:
+                words |= {*name_words, *extract_terms(str(properties[name].get("description", "")))}
+            elif len(name_words) > 1 and value.casefold() in failure.error.casefold():
+                words, required_words = words | name_words, required_words | name_words
         excluded = {*self._failed_tools(), failure.tool_id}
         best: tuple[int, str] = (0, "")
         for spec in self._list_specs() if words else ():
             for action in spec.capabilities if spec.tool_id not in excluded else ():
-                shared = len(words & _cached_terms(spec.tool_id, spec.description, action.name, action.description))
+                terms = _cached_terms(spec.tool_id, spec.description, action.name, action.description)
+                shared = len(words & terms) if required_words <= terms else 0
                 best = max(best, (shared, self._name_for_model(spec, action)), key=lambda item: item[0])
         return [best[1]] if best[0] else []
 
@@ -141,9 +150,10 @@ class FailureAdvisor:
             self._list_specs(),
             failed={*self._failed_tools(), tool.id},
             task=self._context.task_description,
-            limit=MAX_ALTERNATIVES,
+            limit=len(self._tools),
         )
-        alternatives = [item for item in alternatives if item.score >= MIN_ALTERNATIVE_SCORE]
+        alternatives = [item for item in alternatives if item.fits and item.score >= MIN_ALTERNATIVE_SCORE]
+        alternatives = alternatives[:MAX_ALTERNATIVES]
         if alternatives:
             reason = f"{tool.id} failed {self._max_retries} times"
             self._context.add_switch(tool.id, [item.spec.tool_id for item in alternatives], reason)
@@ -170,6 +180,8 @@ class AlternativeTool:
     reason: str
     score: float
     """0 to 1; it orders alternatives."""
+    fits: bool = False
+    """Whether it does the same job with the same arguments, as far as its tags, words and parameters say."""
 
 
 def alternative_tools(
@@ -203,6 +215,8 @@ class _AlternativeScorer:
         self._parameters = parameters
         self._task = set(extract_terms(task))
         self._action = set(extract_terms(f"{capability.name} {capability.description or spec.description}"))
+        self._parameter_words = set(extract_terms(" ".join(parameters).replace("_", " ")))
+        """That two actions take a city says nothing about what they do with it."""
 
     def best_action(self, other: ToolSpec) -> AlternativeTool | None:
         scored = [item for action in other.capabilities if (item := self._score(other, action)) is not None]
@@ -231,7 +245,10 @@ class _AlternativeScorer:
             how,
         ]
         score = round(related + 0.2 * fit, 3)
-        return AlternativeTool(spec=other, action=action.name, reason="; ".join(reasons), score=score)
+        shared = action_words - self._parameter_words
+        # With the same arguments, a tag or a word is enough; where an argument has another name, most words.
+        fits = (fit == 1.0 and bool(tags or shared)) or (fit == _RENAMED_FIT and 2 * len(shared) > len(self._action))
+        return AlternativeTool(spec=other, action=action.name, reason="; ".join(reasons), score=score, fits=fits)
 
 
 @lru_cache(maxsize=10_000)
@@ -262,7 +279,7 @@ def _rate_argument_fit(action: ToolCapability, parameters: Mapping[str, Any]) ->
         return (1.0, "takes the same arguments") if accepted else (0.5, "needs no arguments")
     unused = [value for name, value in parameters.items() if name not in accepted]
     if len(missing) == 1 and sum(_accepts_type_of(properties.get(missing[0]), value, action) for value in unused) == 1:
-        return 0.7, f"takes one of the arguments as {missing[0]!r}"
+        return _RENAMED_FIT, f"takes one of the arguments as {missing[0]!r}"
     return 0.0, f"needs {', '.join(missing[:5])}"
 
 

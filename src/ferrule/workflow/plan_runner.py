@@ -303,7 +303,7 @@ class PlanRunner:
         alternatives = alternative_tools(
             tool, capability, step.parameters, specs, failed={tool.id}, task=step.description, limit=len(specs)
         )
-        best = next((other for other in alternatives if _is_as_harmless(other, effects)), None)
+        best = next((other for other in alternatives if other.fits and _is_as_harmless(other, effects)), None)
         if best is None or best.score < MIN_SIMILARITY:
             return False
         action = best.spec.capability(best.action) or best.spec.capabilities[0]
