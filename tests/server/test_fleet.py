@@ -1,6 +1,7 @@
 """Two servers on one Postgres store behind a balancer: any of them answers any request, whatever was killed."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from ferrule.store.channel import MAX_PAYLOAD, pack_messages
 from tests.server.balancing import balance
-from tests.server.serving import Project, RunningServer
+from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
 from tests.store.conftest import postgres_cluster, postgres_url
 from tests.waiting import until_sync
 
@@ -319,3 +320,56 @@ def test_messages_are_packed_into_notifications_that_postgres_accepts() -> None:
     payloads = pack_messages("me", [*messages, too_long])
     assert all(len(payload.encode()) <= MAX_PAYLOAD for payload in payloads)
     assert len(payloads) < 10
+
+
+COUNTER = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("counter", log_level="ERROR")
+count = 0
+
+@server.tool()
+def increment() -> str:
+    \"\"\"Count one more.\"\"\"
+    global count
+    count += 1
+    return f"count {count}"
+
+server.run("stdio")
+"""
+
+
+def test_calls_of_a_stateful_mcp_server_go_to_the_server_that_has_its_process(project: Project) -> None:
+    (project.folder / "counter.py").write_text(COUNTER)
+    entry = {"command": sys.executable, "args": [str(project.folder / "counter.py")], "stateful": True, "trusted": True}
+    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))
+    with project.serve() as second:
+        with project.serve() as first:
+
+            def call(server: RunningServer, path: str = "counter__increment") -> str:
+                with server.client() as client:
+                    response = client.post(f"/v1/tools/{path}/call", json={"arguments": {}})
+                    assert response.status_code == 200 and response.json()["is_success"], response.text
+                    return str(response.json()["output"]["result"])
+
+            def call_mcp(server: RunningServer) -> str:
+                params = {"name": "counter__increment", "arguments": {}, "_meta": MCP_META}
+                headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "counter__increment"}
+                body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+                with server.client() as client:
+                    response = client.post("/mcp", json=body, headers=headers)
+                    assert response.status_code == 200, response.text
+                    return str(response.json()["result"]["content"][0]["text"])
+
+            until_sync(lambda: knows_counter(first) and knows_counter(second))
+            counts = [call(first), call(second), call_mcp(second), call_mcp(first), call(second, "counter")]
+            assert counts == [f"count {number}" for number in range(1, 6)]
+        assert call(second) == "count 1"  # the other server has ended, and its process with it
+        assert call_mcp(second) == "count 2"
+
+
+def knows_counter(server: RunningServer) -> bool:
+    with server.client() as client:
+        return (
+            "counter__increment" in client.get("/v1/tools").text or "increment" in client.get("/v1/tools/counter").text
+        )

@@ -51,6 +51,7 @@ from ferrule.server.services import (
     encode_event,
     event_stream,
 )
+from ferrule.server.stateful_servers import StatefulServers
 from ferrule.server.store_changes import CHANGED, Part
 from ferrule.server.tokens import SESSION_SECONDS, Tokens
 
@@ -86,7 +87,8 @@ def create_app(
     orchestrators that `make_orchestrator` makes must have it too. `models` make what answers with another model, for
     clients that choose it by its name. `tenant_limits` are for all tokens of a tenant together, `*` for each tenant
     without an entry; where the library's limits are shared by all servers, so are those of tokens and tenants. At
-    `internal_url` the other servers of the store reach this one, for the MCP sessions that it has opened. `page` are
+    `internal_url` the other servers of the store reach this one, for the MCP sessions that it has opened and the
+    stateful MCP servers that it has started. `page` are
     the routes of the web page, which are public: what it shows, it reads with the visitor's token.
     """
     check_policy(policy)
@@ -95,6 +97,7 @@ def create_app(
     limits = CallLimits(library.engine.store, library.engine.concurrency.config, tenant_limits)
     authenticator = Authenticator(tokens, limits, is_open=is_open and verifier is None, verifier=verifier)
     services = Services(library, tokens, make_orchestrator, policy, models, internal_url)
+    stateful_servers = StatefulServers(library, services.fleet)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {
         f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, services.fleet)
@@ -109,6 +112,7 @@ def create_app(
                 yield
             await cancel_all(tasks)
             await limits.aclose()
+            await stateful_servers.aclose()
             await services.aclose()
 
     app = FastAPI(title="Ferrule", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -117,7 +121,7 @@ def create_app(
     _add_routes(app, tool_calls, mcp_apps, verifier, page)
     sizes = {} if max_body_size is None else {"max_body_size": max_body_size}
     return AccessControl(
-        FrequentRequests(app, tool_calls, mcp_apps),
+        FrequentRequests(app, tool_calls, mcp_apps, stateful_servers),
         authenticator=authenticator,
         is_local=is_local,
         allowed_hosts=allowed_hosts,

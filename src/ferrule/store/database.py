@@ -32,7 +32,7 @@ from ferrule.store.entry_streams import (
 from ferrule.store.leases import create_adaptive_limits_table, create_lease_tables
 from ferrule.store.location import StoreLocation, hide_password, make_file
 from ferrule.store.locks import create_lock_holders_table
-from ferrule.store.servers import create_servers_table
+from ferrule.store.servers import create_mcp_owners_table, create_servers_table
 from ferrule.store.spending import create_spending_table
 from ferrule.store.tokens import create_tokens_table
 from ferrule.store.tool_vectors import create_tool_vectors_table
@@ -175,6 +175,7 @@ MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
     ("create lock_holders", create_lock_holders_table),
     ("add claims to requests", add_claims_to_requests),
     ("create adaptive_limits", create_adaptive_limits_table),
+    ("create mcp_owners", create_mcp_owners_table),
 )
 """Applied in order, once each. Add to the end, never change one that was released."""
 

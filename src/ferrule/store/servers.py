@@ -71,6 +71,29 @@ def list_servers(database: StoreDatabase) -> dict[str, ServerAddress]:
     return {address.server_id: address for address in addresses}
 
 
+def create_mcp_owners_table(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE mcp_owners (name TEXT PRIMARY KEY, server_id TEXT NOT NULL)")
+
+
+def claim_mcp_server(database: StoreDatabase, name: str, server_id: str, dead_server: str = "") -> str:
+    """The server that has the process of a stateful MCP server: the one that claimed it first and lives.
+
+    `dead_server` could not be reached, whatever its row says.
+    """
+    import sqlalchemy as sa
+
+    claim = sa.text(
+        "INSERT INTO mcp_owners (name, server_id) VALUES (:name, :server_id) "
+        "ON CONFLICT (name) DO UPDATE SET server_id = excluded.server_id WHERE mcp_owners.server_id = :dead_server "
+        "OR mcp_owners.server_id NOT IN (SELECT server_id FROM servers WHERE expires_at > :now)"
+    )
+    with database.write() as connection:
+        now = read_database_clock(connection)
+        connection.execute(claim, {"name": name, "server_id": server_id, "dead_server": dead_server, "now": now})
+        owner = connection.scalar(sa.text("SELECT server_id FROM mcp_owners WHERE name = :name"), {"name": name})
+    return str(owner)
+
+
 def read_database_clock(connection: Connection) -> float:
     """The time for what several servers must agree on, whatever their own clocks say."""
     if connection.dialect.name == "postgresql":

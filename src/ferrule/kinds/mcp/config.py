@@ -120,6 +120,8 @@ class McpServerConfig:
     oauth: OAuthClientConfig | None = None
     pass_headers: tuple[str, ...] = ()
     """The headers of MCP clients that are passed on to it."""
+    is_stateful: bool = field(default=False, compare=False)
+    """What one call does matters to the next: of several servers of a store, one has its process and others forward."""
     folder: Path | None = None
     """The folder of the file that names it: the program is started there, and relative paths begin there."""
 
@@ -248,6 +250,7 @@ def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerCo
         action_tags=parsed.tags if isinstance(parsed.tags, dict) else {},
         oauth=parsed.oauth_client,
         pass_headers=parsed.pass_headers,
+        is_stateful=parsed.stateful is True and parsed.command is not None,
         folder=folder,
     )
     names = _find_credential_names(config)

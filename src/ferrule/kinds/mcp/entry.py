@@ -109,6 +109,7 @@ class McpServerEntry(BaseModel):
     oauth: Annotated[
         OAuthEntry | None, BeforeValidator(lambda value: value if isinstance(value, Mapping) else None)
     ] = Field(None, validation_alias=AliasChoices("oauth", "auth"))
+    stateful: Any = False
     pass_headers: _Texts = Field((), alias="passHeaders")
     """Names of headers of MCP clients that are passed on to the server."""
     tags: tuple[str, ...] | dict[str, tuple[str, ...]] = ()

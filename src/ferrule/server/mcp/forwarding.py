@@ -35,42 +35,23 @@ _NOT_FORWARDED: Final = frozenset(
 """Headers that are about one connection, and the length, which is computed again."""
 
 
-class SessionForwarder:
-    """Finds out where the requests of sessions belong, and forwards those of others."""
+class RequestForwarder:
+    """Lets another server answer a request."""
 
     def __init__(self, fleet: ServerFleet) -> None:
         self._fleet = fleet
         self._client: httpx.AsyncClient | None = None
+
+    def was_forwarded(self, scope: Scope) -> bool:
+        return _find_header(_client_headers(scope), FORWARDED_HEADER) is not None
 
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
 
-    def open_own_session(self, scope: Scope, send: Send) -> tuple[Scope, Send] | None:
-        """A request that this server answers, with its session's id as the SDK knows it, and where to send the answer.
-
-        None for a request of a session of another server.
-        """
-        if not self._fleet.is_available or not _uses_sessions(scope):
-            return scope, send
-        suffix = b"-" + self._fleet.server_id.encode()
-        session_id = _find_header(scope["headers"], SESSION_HEADER)
-        if session_id is not None and session_id.endswith(suffix):
-            scope = {**scope, "headers": _replace_header(scope["headers"], session_id.removesuffix(suffix))}
-        elif session_id is not None and b"-" in session_id and not self._was_forwarded(scope):
-            return None
-        if self._fleet.address is None:  # nobody could forward to this server
-            return scope, send
-        return scope, _add_suffix_to_session_id(send, suffix)
-
-    async def forward(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Let the server of the session answer; None when that is done.
-
-        Otherwise nobody has the session any more: returns from where the request is to be read.
-        """
-        session_id = _find_header(scope["headers"], SESSION_HEADER) or b""
-        server_id = session_id.rpartition(b"-")[2].decode("latin-1")
+    async def forward_to(self, server_id: str, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """Let a server answer; None when that is done, else from where the request is to be read: it is gone."""
         url = await self._fleet.find_url(server_id)
         if url is None:
             return receive
@@ -97,11 +78,13 @@ class SessionForwarder:
             request = client.build_request(scope["method"], target, headers=headers, content=body)
             response = await client.send(request, stream=True)
         except httpx.ConnectError as error:
-            logger.info("server=<%s>, error=<%s> | the server of an MCP session is gone", url, error)
+            logger.info("server=<%s>, error=<%s> | the server that a request belongs to is gone", url, error)
             return False
         except httpx.TransportError as error:
-            logger.warning("server=<%s>, error=<%s> | an MCP request could not be forwarded", url, error)
-            problem = Problem(503, "The server of this session did not answer.", headers={"Retry-After": "1"})
+            logger.warning("server=<%s>, error=<%s> | a request could not be forwarded", url, error)
+            problem = Problem(
+                503, "The server that this request belongs to did not answer.", headers={"Retry-After": "1"}
+            )
             await problem.to_response()(scope, replay_body(body, _never_receive), send)
             return True
         try:
@@ -114,8 +97,35 @@ class SessionForwarder:
             await response.aclose()
         return True
 
-    def _was_forwarded(self, scope: Scope) -> bool:
-        return _find_header(_client_headers(scope), FORWARDED_HEADER) is not None
+
+class SessionForwarder(RequestForwarder):
+    """Finds out where the requests of sessions belong, and forwards those of others."""
+
+    def open_own_session(self, scope: Scope, send: Send) -> tuple[Scope, Send] | None:
+        """A request that this server answers, with its session's id as the SDK knows it, and where to send the answer.
+
+        None for a request of a session of another server.
+        """
+        if not self._fleet.is_available or not _uses_sessions(scope):
+            return scope, send
+        suffix = b"-" + self._fleet.server_id.encode()
+        session_id = _find_header(scope["headers"], SESSION_HEADER)
+        if session_id is not None and session_id.endswith(suffix):
+            scope = {**scope, "headers": _replace_header(scope["headers"], session_id.removesuffix(suffix))}
+        elif session_id is not None and b"-" in session_id and not self.was_forwarded(scope):
+            return None
+        if self._fleet.address is None:  # nobody could forward to this server
+            return scope, send
+        return scope, _add_suffix_to_session_id(send, suffix)
+
+    async def forward(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """Let the server of the session answer; None when that is done.
+
+        Otherwise nobody has the session any more: returns from where the request is to be read.
+        """
+        session_id = _find_header(scope["headers"], SESSION_HEADER) or b""
+        server_id = session_id.rpartition(b"-")[2].decode("latin-1")
+        return await self.forward_to(server_id, scope, receive, send)
 
 
 def _make_client() -> httpx.AsyncClient:
@@ -125,6 +135,14 @@ def _make_client() -> httpx.AsyncClient:
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
         trust_env=False,
     )
+
+
+def find_called_tool(scope: Scope) -> str | None:
+    """The tool that a request of the newer protocol calls, by its headers."""
+    headers = dict(scope["headers"])
+    if headers.get(b"mcp-method") != b"tools/call" or SESSION_HEADER in headers:
+        return None
+    return headers.get(b"mcp-name", b"").decode("latin-1") or None
 
 
 def _uses_sessions(scope: Scope) -> bool:
