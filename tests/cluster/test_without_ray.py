@@ -78,6 +78,7 @@ async def test_a_worker_shares_the_file_of_a_store_only_on_its_machine(tmp_path,
 
 async def test_a_worker_that_would_use_another_model_is_not_used(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FERRULE_SAMPLE", "0")  # which a worker sets: restored after the test
     with pytest.raises(SetupError, match="would use the model 'offline', not 'gpt'"):
         async with open_node_backend(make_project(tmp_path, is_same_machine=True, model_name="gpt")):
             pass

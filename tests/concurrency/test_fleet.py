@@ -657,10 +657,14 @@ async def test_a_process_that_was_stopped_starts_nothing_with_its_old_lease(
     processes = [stopped]
     try:
         await until(lambda: lines_of(stopped, 1) > 0)
-        stopped.send_signal(signal.SIGSTOP)
-        await asyncio.to_thread(os.waitpid, stopped.pid, os.WUNTRACED)
-        begun = lines_of(stopped, 1)
-        running = begun - lines_of(stopped, -1)
+        running = begun = 0
+        while running < limit:  # all slots are taken by calls that have begun, and none by one that is about to begin
+            stopped.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.001)
+            stopped.send_signal(signal.SIGSTOP)
+            await asyncio.to_thread(os.waitpid, stopped.pid, os.WUNTRACED)
+            begun = lines_of(stopped, 1)
+            running = begun - lines_of(stopped, -1)
         processes.append(other := start())
         await until(lambda: lines_of(other, 1) > 0)
         stopped.send_signal(signal.SIGCONT)

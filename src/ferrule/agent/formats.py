@@ -228,10 +228,14 @@ class DecisionFormat:
 
 def _with_visible_tools_first(context: ExecutionContext, offer: ToolOffer) -> ExecutionContext:
     """The context with the tools first whose schemas would be shown to a model that calls tools."""
-    names = {schema["function"]["name"] for schema in offer.schemas}
-    visible = {offer.actions[name][0].id for name in names if name in offer.actions}
+    visible = _list_visible_tools(offer)
     tools = sorted(context.available_tools, key=lambda spec: spec.tool_id not in visible)
     return replace(context, available_tools=tools)
+
+
+def _list_visible_tools(offer: ToolOffer) -> list[str]:
+    names = [schema["function"]["name"] for schema in offer.schemas]
+    return [offer.actions[name][0].id for name in names if name in offer.actions]
 
 
 def _convert_decision(decision: AgentDecision, run: Run, offer: ToolOffer) -> ParsedReply:
@@ -246,7 +250,9 @@ def _convert_decision(decision: AgentDecision, run: Run, offer: ToolOffer) -> Pa
         return ParsedReply(text=decision.reasoning, correction="Continue with the new plan: decide on its first step.")
     if decision.action_type == "switch_tool" and not decision.parameters:
         switches = run.context.learned_patterns.get("tool_switches") or []
-        others = switches[-1]["to_tools"] if switches else sorted({tool.id for tool, _ in offer.actions.values()})
+        switch = switches[-1] if switches else {"from_tool": None, "to_tools": []}
+        tools = dict.fromkeys([*switch["to_tools"], *_list_visible_tools(offer)])
+        others = [name for name in tools if name != switch["from_tool"]]
         correction = f"Decide which tool to execute instead. Available: {', '.join(others[:10])}."
         return ParsedReply(text=decision.reasoning, correction=correction)
     name = model_name(decision.tool_id or "", decision.action)
