@@ -11,11 +11,12 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
-from benchmarks.server_calls import Connection, make_plain_call, report
+from benchmarks.server_calls import Connection, make_plain_call
 from benchmarks.server_process import MeasuredServer, find_free_port, make_project, run_server, serve_command
 
 CONNECTIONS = 8
@@ -24,6 +25,10 @@ QUESTIONS = 500
 SESSIONS = 200
 MODES = ("legacy", "2026-07-28")
 LOAD = 0.7
+
+
+def report(text: str, value: float, goal: str, is_met: Callable[[float], bool]) -> None:
+    print(f"{'met    ' if is_met(value) else 'NOT MET'} {text}: {value:.2f} (goal {goal})", flush=True)
 
 
 # Calls
