@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import httpx2
+import psycopg
 import pytest
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -340,9 +341,7 @@ server.run("stdio")
 
 
 def test_calls_of_a_stateful_mcp_server_go_to_the_server_that_has_its_process(project: Project) -> None:
-    (project.folder / "counter.py").write_text(COUNTER)
-    entry = {"command": sys.executable, "args": [str(project.folder / "counter.py")], "stateful": True, "trusted": True}
-    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))
+    add_counter(project)
     with project.serve() as second:
         with project.serve() as first:
 
@@ -366,6 +365,27 @@ def test_calls_of_a_stateful_mcp_server_go_to_the_server_that_has_its_process(pr
             assert counts == [f"count {number}" for number in range(1, 6)]
         assert call(second) == "count 1"  # the other server has ended, and its process with it
         assert call_mcp(second) == "count 2"
+
+
+def test_a_stateful_mcp_server_on_a_server_out_of_reach_is_neither_started_again_nor_taken(
+    project: Project, postgres_url: str
+) -> None:
+    add_counter(project)
+    with project.serve() as server, psycopg.connect(postgres_url, autocommit=True) as database:
+        until_sync(lambda: knows_counter(server))
+        values = "'far', 'http://127.0.0.1:9', 'another machine', extract(epoch FROM now()) + 600"
+        database.execute(f"INSERT INTO servers (server_id, url, machine, expires_at) VALUES ({values})")
+        database.execute("INSERT INTO mcp_owners (name, server_id) VALUES ('counter', 'far')")
+        with server.client() as client:
+            response = client.post("/v1/tools/counter__increment/call", json={"arguments": {}})
+        assert response.status_code == 503 and "Set internal_url" in response.json()["detail"], response.text
+        assert database.execute("SELECT server_id FROM mcp_owners").fetchall() == [("far",)]
+
+
+def add_counter(project: Project) -> None:
+    (project.folder / "counter.py").write_text(COUNTER)
+    entry = {"command": sys.executable, "args": [str(project.folder / "counter.py")], "stateful": True, "trusted": True}
+    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))
 
 
 def knows_counter(server: RunningServer) -> bool:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ferrule.errors import StoreError
 from ferrule.server.call_routes import ToolCallApp
 from ferrule.server.mcp.forwarding import find_called_tool
 from ferrule.server.mcp.http import McpHttpApp
-from ferrule.server.problems import Problem
+from ferrule.server.problems import Problem, problem_of_error
 from ferrule.server.stateful_servers import StatefulServers
 
 
@@ -36,8 +37,11 @@ class FrequentRequests:
             return
         try:
             rest = await self._answer(scope, receive, send)
-        except Problem as problem:  # the body is too long, or not complete
-            await problem.to_response()(scope, receive, send)
+        except (
+            Problem,
+            StoreError,
+        ) as error:  # the body is too long or not complete, or nobody knows where a call belongs
+            await problem_of_error(error).to_response()(scope, receive, send)
             return
         if rest is not None:
             await self._app(scope, rest, send)

@@ -7,6 +7,7 @@ of the older protocol, and runs of agents, use the process of the server where t
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final
 
@@ -15,8 +16,9 @@ from starlette.types import Receive, Scope, Send
 from ferrule.errors import ToolNotFound
 from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.server.fleet import ServerFleet
+from ferrule.server.fleet import LOOK_INTERVAL, ServerFleet
 from ferrule.server.mcp.forwarding import RequestForwarder
+from ferrule.server.problems import Problem
 from ferrule.store.servers import claim_mcp_server
 
 OWNER_LIFETIME: Final = 2.0
@@ -47,8 +49,17 @@ class StatefulServers:
         if tool_id is None:
             return receive
         owner = await self._find_owner(tool_id)
+        if owner != self._fleet.server_id and await self._fleet.find_url(owner) is None:
+            await asyncio.sleep(LOOK_INTERVAL)  # the fleet may have looked for servers just before this one was there
+            owner = await self._claim(tool_id)
         if owner == self._fleet.server_id:
             return receive
+        if await self._fleet.find_url(owner) is None:
+            raise Problem(
+                503,
+                f"{tool_id!r} runs on a server that cannot be reached from here. Set internal_url on each server.",
+                headers={"Retry-After": "1"},
+            )
         rest = await self._forwarder.forward_to(owner, scope, receive, send)
         if rest is not None:  # it is gone, and its process with it
             await self._claim(tool_id, dead_server=owner)
