@@ -26,9 +26,19 @@ def find_made_up_number(text: str, evidence: str, constants: Sequence[float] = (
     numbers = [number for number in _read_numbers(text) if len(number) > 1]
     if not numbers:
         return None
-    values = [float(number) for number in _read_numbers(evidence)]
-    shares = [share for value in values for share in (value / 100, 1 + value / 100, 1 - value / 100)]
-    return next((number for number in numbers if not _is_one_of(number, [*values, *shares, *constants])), None)
+    values = {float(number) for number in _read_numbers(evidence)}
+    known = {
+        *constants,
+        *(other for value in values for other in (value, value / 100, 1 + value / 100, 1 - value / 100)),
+    }
+    rounded: dict[int, set[float]] = {}  # a result may have very many numbers: each is rounded once
+    for number in numbers:
+        digits = len(number.partition(".")[2])
+        if digits not in rounded:
+            rounded[digits] = {round(value, digits) for value in known}
+        if float(number) not in rounded[digits]:
+            return number
+    return None
 
 
 def find_made_up_operand(parameters: Mapping[str, Any], evidence: str) -> str | None:
@@ -45,9 +55,3 @@ def text_of_evidence(question: str, history: str, results: Iterable[StepResult])
 
 def _read_numbers(text: str) -> Iterator[str]:
     return (match.group().replace(",", "") for match in _NUMBER.finditer(text))
-
-
-def _is_one_of(number: str, values: Sequence[float]) -> bool:
-    """Whether the number is a known one, or a known one rounded to as many digits."""
-    value, digits = float(number), len(number.partition(".")[2])
-    return any(math.isclose(value, other) or value == round(other, digits) for other in values)
