@@ -13,7 +13,8 @@ from tests.waiting import is_running
 PROGRAM = """
 import atexit, os, sys, threading
 atexit.register(print, "at exit")
-threading.Thread(target=sys.stdout.write, args=("thread\\n",)).start()
+thread = threading.Thread(target=sys.stdout.write, args=("thread\\n",))
+thread.start()
 sys.stdout.write(f"{{os.getcwd(), sys.argv, sys.stdin.read(), os.environ.get('COLOUR'), __name__, sys.path[0]}}\\n")
 print("an error", file=sys.stderr)
 sys.stdout.flush()
@@ -25,7 +26,7 @@ ENDS = [
     "sys.exit('no')",
     "sys.exit(None)",
     "raise ValueError('wrong')",
-    "os.kill(os.getpid(), 9)",
+    "thread.join(); sys.stdout.flush(); os.kill(os.getpid(), 9)",
 ]
 
 

@@ -27,7 +27,7 @@ def find_made_up_number(text: str, evidence: str, constants: Sequence[float] = (
     if not numbers:
         return None
     values = {float(number) for number in _read_numbers(evidence)}
-    known = {
+    evidence_values = {
         *constants,
         *(other for value in values for other in (value, value / 100, 1 + value / 100, 1 - value / 100)),
     }
@@ -35,7 +35,7 @@ def find_made_up_number(text: str, evidence: str, constants: Sequence[float] = (
     for number in numbers:
         digits = len(number.partition(".")[2])
         if digits not in rounded:
-            rounded[digits] = {round(value, digits) for value in known}
+            rounded[digits] = {round(value, digits) for value in evidence_values}
         if float(number) not in rounded[digits]:
             return number
     return None
