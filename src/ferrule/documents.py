@@ -13,13 +13,14 @@ from typing import Any, Final, Self
 
 from ferrule.agent.agent import Agent
 from ferrule.agent.agent import Agent as SuperMagic
+from ferrule.agent.budget import RunLimits
 from ferrule.agent.decisions import AgentDecision, parse_decision
 from ferrule.agent.formats import DecisionFormat
 from ferrule.agent.prompts import adaptive_execution_prompt as create_adaptive_execution_prompt
 from ferrule.agent.prompts import contextual_decision_prompt as create_contextual_decision_prompt
 from ferrule.agent.prompts import contextual_tool_selection_prompt as create_contextual_tool_selection_prompt
 from ferrule.agent.prompts import execution_status, failure_summary, format_tools_for_prompt, learning_summary
-from ferrule.agent.run import Run, RunLimits
+from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ToolOffer
 from ferrule.catalog.descriptions import describe_in_one_line
 from ferrule.core.call import ToolExecutionContext as AgentContext

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.agent.run import BudgetedModel, RunBudget
+from ferrule.agent.budget import BudgetedModel, RunBudget
 from ferrule.batch.waiting_model import WaitingModel
 from ferrule.core.messages import user_message
 from ferrule.core.model import can_end_reply, can_reason

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ferrule import SetupError, UnifiedToolLibrary, tool
-from ferrule.agent.run import RunBudget
+from ferrule.agent.budget import RunBudget
 from ferrule.core.messages import ToolCall
 from ferrule.errors import ModelRefused
 from ferrule.models.offline import OfflineModel

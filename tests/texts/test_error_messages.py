@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from ferrule.agent.budget import RunLimits
 from ferrule.agent.prompts import explain_stop
-from ferrule.agent.run import RunLimits
 from ferrule.core.messages import Usage
 from ferrule.engine.resilience import make_timeout_error
 from ferrule.memory import ExecutionContext

@@ -2,7 +2,7 @@
 
 from ferrule.agent.agent import Agent
 from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep
-from ferrule.agent.run import RunLimits
+from ferrule.agent.budget import RunLimits
 from ferrule.policy.approvals import Approval, ApprovalRequest, Person, Question
 
 __all__ = [

@@ -25,6 +25,7 @@ from ferrule.agent.answer import (
     TurnStarted,
     log_listener_errors,
 )
+from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
 from ferrule.agent.formats import (
     DecisionFormat,
     ReplyFormat,
@@ -42,7 +43,7 @@ from ferrule.agent.prompts import (
     warnings_from_earlier_runs,
 )
 from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
-from ferrule.agent.run import RUN_PREFIX, BudgetedModel, Run, RunBudget, RunLimits, lock_run
+from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.agent.toolbox import AgentLibrary, CallResolver, ResolvedCall, Toolbox, ToolOffer, register_functions
 from ferrule.agent.turn import RunServices, TurnExecutor, policy_of_run
 from ferrule.core.events import RunEvents

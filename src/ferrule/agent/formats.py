@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from ferrule.agent.answer import OnEvent, TextPiece
+from ferrule.agent.budget import RunLimits
 from ferrule.agent.decisions import AgentDecision, parse_decision
 from ferrule.agent.prompts import contextual_decision_prompt
-from ferrule.agent.run import Run, RunLimits
+from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ToolOffer
 from ferrule.core.content import as_text, encode_json
 from ferrule.core.messages import Message, ToolCall, assistant_message, user_message

@@ -1,4 +1,4 @@
-"""One run: its messages, steps, open questions, limits, budget and lock. It is written into the store as it proceeds.
+"""One run: its messages, steps, open questions and lock. It is written into the store as it proceeds.
 
 Everything that happens is one entry in the run's stream (see `ferrule.store.entry_streams`), appended and never
 rewritten, so the hundredth turn costs as much as the first. The entries contain the whole state of the run: if a
@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Final
+from dataclasses import asdict, fields, replace
+from typing import Any, Final
 from uuid import uuid4
 
 from ferrule.agent.answer import NO_OUTPUT, AgentAnswer, AgentState, AgentStep
 from ferrule.catalog.model_schemas import estimate_schema_tokens
-from ferrule.core.events import RunEvents, ToolEngineEventType
 from ferrule.core.messages import (
     Message,
     Schema,
@@ -35,25 +33,19 @@ from ferrule.core.messages import (
     text_of_message,
     tool_message,
 )
-from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.core.names import model_name
-from ferrule.core.permission import LOCAL_USER, Principal
-from ferrule.engine import ToolEngine
 from ferrule.errors import (
     FerruleError,
     LockHeld,
     LockLost,
-    ModelError,
-    ReplyTimeout,
     RunInProgress,
     RunInterrupted,
     SetupError,
     error_text,
 )
 from ferrule.memory import ExecutionContext
-from ferrule.models.reply_checks import check_reply
 from ferrule.policy.approvals import ApprovalRequest, Question
-from ferrule.policy.budgets import CostControl, Payer, RunCosts, estimate_usage, is_extension_request
+from ferrule.policy.budgets import RunCosts, is_extension_request
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.store import StoreLock
 
@@ -366,48 +358,6 @@ class Run:
         return replace(call, error=error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLimits:
-    """The limits at which an unfinished run is stopped. None means no limit."""
-
-    turns: int | None = 20
-    calls: int | None = 100
-    calls_per_turn: int = 32
-    tokens: int | None = None
-    seconds: float | None = None
-    cost: float | None = None
-    """In the unit of `price`; calls of paid tools count too."""
-    price: Callable[[Usage], float] | None = None
-    max_retries: int = 3
-    """After this many failures of one tool, other tools are suggested to the model."""
-    priority: int = 0
-    """Of its calls, where the limits have the strategy `priority`: the higher goes first."""
-
-    def __post_init__(self) -> None:
-        for name in ("turns", "calls", "calls_per_turn", "tokens", "seconds", "cost", "max_retries"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SetupError(f"The limit {name} must be more than 0, not {value!r}; None means no limit.")
-        if self.cost is not None and self.price is None:
-            raise SetupError("A limit on cost needs a price: a function from a Usage to its cost.")
-
-    def find_reached_limit(
-        self, *, turns: int, calls: int, seconds: float, usage: Usage, tool_cost: float = 0.0
-    ) -> str | None:
-        """A text that says which limit a run has reached; None if it may continue."""
-        if self.turns is not None and turns >= self.turns:
-            return f"it took {turns} turns (limit {self.turns})"
-        if self.calls is not None and calls >= self.calls:
-            return f"it made {calls} calls (limit {self.calls})"
-        if self.tokens is not None and usage.total_tokens >= self.tokens:
-            return f"it used {usage.total_tokens} tokens (limit {self.tokens})"
-        if self.seconds is not None and seconds >= self.seconds:
-            return f"it took {seconds:.0f} s (limit {self.seconds:g} s)"
-        if self.cost is not None and self.price is not None and self.price(usage) + tool_cost >= self.cost:
-            return f"it cost {self.price(usage) + tool_cost:.4g} (limit {self.cost:g})"
-        return None
-
-
 def describe_interruption(error: BaseException) -> str:
     """The reason why a run was interrupted, from the exception that ended it."""
     if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
@@ -481,126 +431,3 @@ class RunEntries:
         if not self._secrets:
             return entry
         return {name: value if name in _NEVER_SECRET else self._secrets.redact(value) for name, value in entry.items()}
-
-
-# What a run may still use. Everything that a run does asks the same object, from the first moment on.
-
-
-class RunBudget:
-    """The limits of a run and how much of them is used."""
-
-    current: ClassVar[ContextVar[RunBudget | None]] = ContextVar("ferrule_run_budget", default=None)
-    """The budget of the run whose model is asked at the moment."""
-
-    def __init__(
-        self,
-        limits: RunLimits | None = None,
-        *,
-        usage: Usage | None = None,
-        calls: int = 0,
-        seconds: float = 0.0,
-        run_costs: RunCosts | None = None,
-    ) -> None:
-        """`usage`, `calls`, `seconds` and `run_costs` are what the run used before it was resumed."""
-        self.limits = limits or RunLimits()
-        self.usage, self.calls, self.run_costs = usage or Usage(), calls, run_costs or RunCosts()
-        self.reply_cost: float | None = None
-        """What the last reply of the model cost; None if it has no price."""
-        self.payer = Payer(principal=LOCAL_USER)
-        self.costs: CostControl | None = None
-        self.events: RunEvents | None = None
-        """Where the requests to models are reported."""
-        self._started = time.monotonic() - seconds
-        self._timers: set[asyncio.Timeout] = set()
-
-    def attach(self, engine: ToolEngine, principal: Principal, run_id: str) -> RunEvents:
-        """Report and pay what the models of a run do; returns where it is reported."""
-        self.events = RunEvents(engine.events, principal, run_id)
-        self.payer, self.costs = Payer(principal=principal, run_id=run_id), engine.costs
-        engine.costs.follow_run(run_id, self.run_costs)
-        return self.events
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Never 0, because some functions take a timeout of 0 as no timeout; None without a limit."""
-        seconds = self.limits.seconds
-        return None if seconds is None else max(0.001, self._started + seconds - time.monotonic())
-
-    def exclude_time(self, seconds: float) -> None:
-        """Let time not count: the run waits for a server that is down or refuses more requests for now."""
-        self._started += seconds
-        for timer in self._timers:
-            if (when := timer.when()) is not None:
-                timer.reschedule(when + seconds)
-
-    @asynccontextmanager
-    async def limit_time(self) -> AsyncIterator[asyncio.Timeout]:
-        """Wait for a model no longer than the run may take; TimeoutError after that."""
-        token = self.current.set(self)
-        try:
-            async with asyncio.timeout(self.seconds_left) as timer:
-                self._timers.add(timer)
-                try:
-                    yield timer
-                finally:
-                    self._timers.discard(timer)
-        finally:
-            self.current.reset(token)
-
-    def find_reached_limit(self, *, turns: int = 0, calls: int = 0) -> str | None:
-        """A text that says which limit the run has reached; None if it may continue."""
-        seconds = time.monotonic() - self._started
-        return self.limits.find_reached_limit(
-            turns=turns, calls=calls, seconds=seconds, usage=self.usage, tool_cost=self.run_costs.tools or 0.0
-        )
-
-
-class BudgetedModel(ModelWrapper):
-    """A model as one run uses it: its replies are checked, counted, and awaited no longer than the run may take."""
-
-    def __init__(self, model: Model, budget: RunBudget) -> None:
-        super().__init__(model)
-        self._budget = budget
-
-    async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
-        if (limit := self._budget.find_reached_limit()) is not None:
-            raise ModelError(f"the model {self.name!r} was not asked: {limit}")
-        if self._budget.events is None:
-            return await self._generate(request, on_text)
-        types = ToolEngineEventType.MODEL_STARTED, ToolEngineEventType.MODEL_ENDED
-        with self._budget.events.emit_start_and_end(*types, model=self.name, request=request) as data:
-            reply = data["reply"] = await self._generate(request, on_text)
-            data["cost"] = self._budget.reply_cost
-        return reply
-
-    async def _generate(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
-        """Ask the model, and pay for its reply."""
-        budget, costs = self._budget, self._budget.costs
-        if costs is None:
-            return await self._generate_in_time(request, on_text)
-        payer, started = budget.payer, time.monotonic()
-        payment = await costs.pay_for_request(payer, self.name, request)
-        usage, is_estimated = Usage(), False
-        try:
-            reply = await self._generate_in_time(request, on_text)
-            usage = reply.usage
-        except (asyncio.CancelledError, ReplyTimeout):  # the model has worked on it, and did not say how much
-            usage, is_estimated = estimate_usage(request), True
-            raise
-        finally:
-            seconds = time.monotonic() - started
-            budget.reply_cost = await costs.record_reply(
-                payer, self.name, payment, usage, seconds, is_estimated=is_estimated
-            )
-        return reply
-
-    async def _generate_in_time(self, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
-        try:
-            async with self._budget.limit_time() as timer:
-                reply = await self.model.generate(request, on_text)
-        except TimeoutError:
-            reason = "within the time limit of the run" if timer.expired() else "in time"
-            raise ReplyTimeout(f"the model {self.name!r} did not reply {reason}") from None
-        reply = check_reply(reply, request, model=self.name)
-        self._budget.usage += reply.usage
-        return reply

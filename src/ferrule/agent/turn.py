@@ -25,10 +25,11 @@ from ferrule.agent.answer import (
     OnEvent,
     RunEvent,
 )
+from ferrule.agent.budget import RunBudget
 from ferrule.agent.control_tools import ASK_USER, FINISH_TASK
 from ferrule.agent.made_up_values import MadeUpValueCheck
 from ferrule.agent.prompts import explain_stop
-from ferrule.agent.run import Run, RunBudget
+from ferrule.agent.run import Run
 from ferrule.agent.toolbox import CallResolver, ResolvedCall, ToolOffer
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import Progress, ToolExecutionResult

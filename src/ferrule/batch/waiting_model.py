@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from ferrule.agent.run import RunBudget
+from ferrule.agent.budget import RunBudget
 from ferrule.core.messages import Message
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.core.prices import ModelPrice

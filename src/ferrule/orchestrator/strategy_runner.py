@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from ferrule.agent import Agent, Approval, Person, RunLimits
 from ferrule.agent.answer import AgentAnswer, AgentState, TextPiece
+from ferrule.agent.budget import BudgetedModel, RunBudget
 from ferrule.agent.prompts import explain_stop
-from ferrule.agent.run import BudgetedModel, Run, RunBudget, lock_run
+from ferrule.agent.run import Run, lock_run
 from ferrule.core.content import as_text
 from ferrule.core.messages import (
     Message,

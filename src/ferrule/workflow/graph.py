@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Literal, TypedDict
 
-from ferrule.agent.run import RunLimits
+from ferrule.agent.budget import RunLimits
 from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.errors import MissingExtra

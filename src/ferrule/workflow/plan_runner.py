@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Final
 
-from ferrule.agent.run import RunBudget
+from ferrule.agent.budget import RunBudget
 from ferrule.core.events import RunEvents
 from ferrule.core.spec import Effects
 from ferrule.errors import PERMISSION_DENIED, ToolNotFound

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from uuid import uuid4
 
 from ferrule.agent.answer import AgentState
-from ferrule.agent.run import RunBudget
+from ferrule.agent.budget import RunBudget
 from ferrule.core.content import as_text
 from ferrule.core.messages import Usage
 from ferrule.core.names import did_you_mean

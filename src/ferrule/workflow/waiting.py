@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ferrule.agent.run import RunBudget
+from ferrule.agent.budget import RunBudget
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.errors import BudgetSpent
 from ferrule.policy.approvals import ApprovalRequest, Question

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from ferrule.agent.answer import AgentState
-from ferrule.agent.run import BudgetedModel, RunBudget, RunLimits, describe_interruption, lock_run
+from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
+from ferrule.agent.run import describe_interruption, lock_run
 from ferrule.core.events import RunEvents, ToolEngineEventType
 from ferrule.core.messages import Usage
 from ferrule.core.model import Model
