@@ -26,6 +26,7 @@ from ferrule import (
     ToolSpec,
     ToolType,
     UnifiedToolLibrary,
+    ValidationResult,
     documents,
     tool,
 )
@@ -196,6 +197,7 @@ def test_the_fields_of_specs_can_be_given_by_position_in_the_order_of_the_docume
     ):
         assert (spec.tool_id, spec.name, spec.description, spec.tool_type, spec.capabilities) == common[:5]
         assert (spec.tags, spec.version, spec.enabled, spec.metadata) == common[5:]
+    assert ValidationResult(True, [], {"a": 1}).validated_params == {"a": 1}
     function = FunctionToolSpec(*common, "module", "Class", {"a": 1})
     assert (function.module_path, function.class_name, function.init_params) == ("module", "Class", {"a": 1})
     server = MCPServerSpec(*common, {"b": 2}, "ws://localhost", {"timeout": 30})

@@ -281,7 +281,22 @@ FAMILIES = {
     "react with plain input": ("Action: get_weather\nAction Input: Paris\nObservation: Sunny.", [PARIS]),
     "react in bold": ('**Action:** get_weather\n**Action Input:** "Paris"\n', [PARIS]),
     "react json": ('Action:\n```json\n{"action": "get_weather", "action_input": {"city": "Paris"}}\n```', [PARIS]),
+    "react in brackets": ("Action 1: get_weather[Paris]", [PARIS]),
+    "react in Chinese": ('行动：get_weather\n行动输入：{"city": "Paris"}\n观察：', [PARIS]),
+    "react in other Chinese words": ("动作: get_weather\n动作参数: Paris", [PARIS]),
+    "labels in Chinese": ('工具：get_weather\n参数：{"city": "Paris"}', [PARIS]),
     "tool tags": ("<tool>get_weather</tool><tool_input>Paris</tool_input>", [PARIS]),
+    "the tool's name as a tag": ("<get_weather>\n<city>Paris</city>\n</get_weather>", [PARIS]),
+    "names as tags": ('<get_weather>{"city": "Paris"}</get_weather>\n<get_time>\n</get_time>', [PARIS, NOW]),
+    "functionary": ('<|from|>assistant\n<|recipient|>get_weather\n<|content|>{"city": "Paris"}<|stop|>', [PARIS]),
+    "functionary 3.2": ('>>>get_weather\n{"city": "Paris"}', [PARIS]),
+    "qwen-agent": ('✿FUNCTION✿: get_weather\n✿ARGS✿: {"city": "Paris"}\n✿RESULT✿: sun\n✿RETURN✿: Sun.', [PARIS]),
+    "deepseek in ASCII": (
+        "<|tool▁calls▁begin|><|tool▁call▁begin|>function<|tool▁sep|>get_weather\n```json\n"
+        '{"city": "Paris"}\n```<|tool▁call▁end|><|tool▁calls▁end|>',
+        [PARIS],
+    ),
+    "json of gemini": ('{"functionCall": {"name": "get_weather", "args": {"city": "Paris"}}}', [PARIS]),
 }
 
 
@@ -413,6 +428,13 @@ def test_parameter_names_are_unescaped_between_tags():
         '{"name": "find", "arguments": {user\\_id: 7}}',
     ):
         assert [call.arguments for call in parse_tool_calls(text, tools)] == [{"user_id": 7}], text
+
+
+def test_an_answer_behind_an_invented_observation_is_invented_too():
+    text = "Thought: Look.\nAction: get_weather\nAction Input: Paris\nObservation: Rain.\nFinal Answer: It rains."
+    parsed = parse_model_text(text, KNOWN)
+    assert [(call.name, call.arguments) for call in parsed.calls] == [PARIS]
+    assert parsed.text == "Thought: Look."
 
 
 def test_invented_observations_are_left_out():

@@ -52,7 +52,22 @@ NO_CALLS = {
     "a usage": "get_weather {city}",
     "a result behind a name": 'get_weather: {"unit": "C"}',
     "an empty result": "get_time: {}",
-    "an element": "<get_weather><city>Paris</city></get_weather>",
+    "an element with text": "<get_weather>Paris</get_weather>",
+    "an element in a sentence": "Put <get_weather><city>Paris</city></get_weather> on the page.",
+    "an element with parameters and text": "<get_weather><city>Paris</city> is nice</get_weather>",
+    "JSON in a sentence": 'Send {"name": "get_weather", "arguments": {"city": "Paris"}} to the server.',
+    "a refused call": 'You ask me to call this, but I won\'t:\n```python\nget_weather(city="Paris")\n```',
+    "a refused call in Chinese": '我不能执行下面的调用：\nget_weather(city="Paris")',
+    "a call that waits for the user": 'Once you confirm, I will call:\n\nget_weather(city="Paris")',
+    "a call that waits for the user, in Chinese": '等您确认后，我会调用：\nget_weather(city="Paris")',
+    "tagged examples": (
+        'For example:\n<tool_call>{"name": "get_time", "arguments": {}}</tool_call>\n'
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+    ),
+    "a tagged example in Chinese": '例如：\n<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>\n就这样。',
+    "tags at the end of a sentence": "Models write <tool_call> before a call and close it with </tool_call>.",
+    "a call in a result": '<tool_response>\n{"name": "get_time", "arguments": {}}\n</tool_response>',
+    "an action that is no tool": "行动：我们应该打电话给客户。",
     "an example in a fence below a name": 'For example, get_weather:\n```json\n{"city": "Paris"}\n```',
     "a program that prints more": '```python\nw = get_weather(city="Paris")\nprint(w["wind"])\n```',
     "a final answer": 'Final Answer: say {"name": "get_time", "arguments": {}}',

@@ -203,6 +203,23 @@ def test_an_action_together_with_a_final_answer_is_refused():
     assert "the text has an action and a final answer" in (call.error or "")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Thought: Look.\nAction: get_weather\nAction Input: {"city": "Par',
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_wea",
+        "<get_weather>\n<city>Par",
+        '<get_weather>{"city": "Paris"</get_weather>',
+        "<get_weather>\n<city>Paris</city>\n",
+        "<get_weather>\n<city>Paris</city>\n<day>1</day>\n</get_weather>",
+        '✿FUNCTION✿: get_weather\n✿ARGS✿: {"city": "Par',
+        '<|recipient|>get_weather\n<|content|>{"city": "Par',
+    ],
+)
+def test_a_call_that_is_cut_off_is_refused(text):
+    assert "cannot be read" in (refusal(text).error or "")
+
+
 def test_nothing_is_evaluated(tmp_path):
     path = tmp_path / "made"
     calls = parse_model_text(f"search_web(query=__import__('pathlib').Path({str(path)!r}).touch())", KNOWN).calls

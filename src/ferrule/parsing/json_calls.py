@@ -17,7 +17,10 @@ _ARGUMENTS_KEYS = (
     *("tool_arguments", "tool_parameters", "function_args", "function_arguments", "function_parameters"),
 )
 _PLAIN_INPUT_KEYS = frozenset({"input", "action_input", "tool_input"})
-_CALL_LIST_KEYS = ("tool_calls", "function_calls", "tool_uses", "calls", "function_call", "tool_call")
+_CALL_LIST_KEYS = (
+    *("tool_calls", "function_calls", "tool_uses", "calls", "function_call", "tool_call"),
+    *("toolCalls", "functionCalls", "toolUses", "functionCall", "toolCall", "toolUse"),
+)
 _SEPARATORS = lazy_pattern(r"[\s;,|]*+")
 _TOOL_NAME = lazy_pattern(
     r"""["'](?:name|tool_name|tool|function_name|function|action)["']\s*:\s*["']([^"'\n]{1,200})["']"""

@@ -27,13 +27,17 @@ _CALL_LANGUAGES = frozenset(
 )
 _TOOL_LANGUAGE = lazy_pattern(r"(?:tools?|functions?)(?:[_-]?(?:calls?|code|uses?))?")
 _CALL_LANGUAGE = lazy_pattern(r"(?:tools?|functions?)[_-]?(?:calls?|code|uses?)")
+TOOL_LABEL = r"(?:(?:Tool|Function)(?:[ \t]Name)?|(?:工具|函数)名?称?)[ \t*]*[:：]"
 _NAME_BEFORE = (
-    r"(?:^[ \t*#`]*+(?:(?:Tool|Function)(?:[ \t]Name)?[ \t*]*:[ \t*`]*)?|(?<=[.:!?。：])[ \t]*`?)"
+    rf"(?:^[ \t*#`>]*+(?:{TOOL_LABEL}[ \t*`]*)?|(?<=[.:!?。：])[ \t]*`?)"
     rf"(?P<name>{python_calls.NAME})[ \t*`:]*"
 )
-_ARGUMENTS_LABEL = r"\**(?:(?:Tool|Function)[ \t])?(?:Arguments|Parameters|Input|Args)[ \t*]*:[ \t*]*"
+_ARGUMENTS_LABEL = (
+    r"\**(?:(?:(?:Tool|Function)[ \t])?(?:Arguments|Parameters|Input|Args)|(?:工具|函数)?(?:参数|输入))"
+    r"[ \t*]*[:：][ \t*]*"
+)
 _NAME_LINE = lazy_pattern(rf"{_NAME_BEFORE}(?:\n\s*)?(?:{_ARGUMENTS_LABEL}\s*)?\Z", re.MULTILINE)
-_NAME_LINE_SO_FAR = lazy_pattern(rf"{_NAME_BEFORE}(?:\n\s*[\w \t*:]{{0,30}}\s*)?\Z", re.MULTILINE)
+_NAME_LINE_SO_FAR = lazy_pattern(rf"{_NAME_BEFORE}(?:\n\s*[\w \t*:：]{{0,30}}\s*)?\Z", re.MULTILINE)
 _MAX_NAME_LINE = 200
 _LINE_HEAD = lazy_pattern(
     r"(?P<bullet>[ \t]*(?:(?:[-*•>→]|->|=>|>>>)[ \t]+|\d{1,3}[.)][ \t]+)?\**`?)"
@@ -44,11 +48,22 @@ _MARKDOWN_LINK = lazy_pattern(r"\[|\(|:[ \t]*\S")
 _AFTER_COLON = lazy_pattern(r"[:：][*`]*+[ \t]*+`?\Z")
 _LINE_END = lazy_pattern(rf"[ \t]*`?\**[ \t]*[;,.。]?[ \t]*(?:\\(?=\n)|\#[^\n]*)?(?=\n|\Z|{END_OF_TURN})")
 _END_OF_TURN = lazy_pattern(END_OF_TURN)
-_EXAMPLE = lazy_pattern(
+_NO_REQUEST = lazy_pattern(
     r"\b(?:for example|for instance|e\.g\.|examples?(?!\.\w)|usage|such as"
-    r"|you (?:can|could|may|might) (?:also )?(?:call|use|write|run|invoke|try))\b|例如|比如|示例|例子|用法|举例",
+    r"|you (?:can|could|may|might) (?:also )?(?:call|use|write|run|invoke|try)"
+    r"|(?:if|once|when|after) you (?:confirm|agree|approve|allow))\b|例如|比如|示例|例子|用法|举例"
+    r"|(?:如果|若|待|等)[你您](?:确认|同意|批准)"
+    r"|\b(?:can[’']?t|cannot|won[’']t|will not)(?: (?:call|run|execute|do|make) (?:this|that|it))?[ \t*]*[:：]\Z"
+    r"|(?:不能|不会|无法|拒绝)(?:直接)?(?:执行|调用|运行)[^，,]{0,10}[:：]\Z",
     re.IGNORECASE,
 )
+"""In the sentence before a call: it introduces an example, a call that waits for the user, or one that is refused."""
+_TAGGED_EXAMPLE = lazy_pattern(
+    r"(?:\b(?:for example|for instance|e\.g\.|(?:is|as) an example(?: call)?)|例如|比如|举例(?:来说|说明)?|示例如下)"
+    r"[ \t*]*[:：,，]?[ \t*]*\Z",
+    re.IGNORECASE,
+)
+_WORD_BEFORE = lazy_pattern(r"[^\W\d_][ \t`*]*\Z")
 _SENTENCE_END = lazy_pattern(r"[.!?]\s+(?=[A-Z])|[。！？]")
 _COMPOUND_STATEMENT = lazy_pattern(
     r"^[ \t]*(?:async[ \t]+)?(?:for|while|if|elif|else|def|with|try|except|finally|class)\b"
@@ -111,8 +126,9 @@ def read_json(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | N
     begin, tool = find_name_line(text, at, tools)
     segment = _read_arguments_object(text, begin, at, tool) if tool else None
     segment = segment or json_calls.read_json_segment(text, at, tools)
-    is_example = segment and _is_introduced_as_example(text, segment.start)
-    return MarkedSegment(at, segment.end, kind="code") if segment and is_example else segment
+    if segment and (_is_introduced_as_example(text, segment.start) or _is_in_sentence(text, segment)):
+        return MarkedSegment(at, segment.end, kind="code")
+    return segment
 
 
 def find_name_line(text: SourceText, at: int, tools: KnownTools) -> tuple[int, CallableTool | None]:
@@ -269,6 +285,25 @@ def _is_in_program(text: SourceText, line: int) -> bool:
 
 
 def _is_introduced_as_example(text: SourceText, at: int) -> bool:
-    """Whether the sentence before introduces an example."""
-    before = text.whole[max(text.calls_end, at - 400) : at].rstrip(" \t\n`").rpartition("\n")[2]
-    return _EXAMPLE.search(_SENTENCE_END.split(before)[-1]) is not None
+    """Whether the sentence before introduces an example, or another call that is not meant to be made now."""
+    return _NO_REQUEST.search(_SENTENCE_END.split(_find_introduction(text, at))[-1]) is not None
+
+
+def is_tagged_example(text: SourceText, at: int) -> bool:
+    """Whether the words directly before a tag introduce an example: tags are for calls, so little else is believed."""
+    return _TAGGED_EXAMPLE.search(_find_introduction(text, at)) is not None
+
+
+def _find_introduction(text: SourceText, at: int) -> str:
+    """The line before, without what was a call."""
+    return text.whole[max(text.calls_end, at - 400) : at].rstrip(" \t\n`").rpartition("\n")[2]
+
+
+def _is_in_sentence(text: SourceText, segment: MarkedSegment) -> bool:
+    """Whether words of the same sentence are before and after it."""
+    before = text.line_before(segment.start)[0]
+    return (
+        _WORD_BEFORE.search(before) is not None
+        and text.calls_end <= text.line_start(segment.start)
+        and text.is_prose_until_line_end(segment.end)
+    )

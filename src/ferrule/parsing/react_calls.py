@@ -14,14 +14,25 @@ from ferrule.parsing.text import END_OF_TURN, MarkedSegment, SourceText
 
 _LINE = r"^[ \t>*#]*+"
 _COLON = r"(?:[ \t]*+\d++)?[ \t]*+\**+[ \t]*+[:：]\**+"
-ACTION_OPENING = rf"{_LINE}Action{_COLON}"
-FINAL_ANSWER = rf"{_LINE}Final[ \t]Answer{_COLON}"
-NEXT_TURN = r"^[ \t]*\#{2,4}[ \t]*(?:Instructions?|Question|User|Human)[ \t]*:"
-_ACTION = lazy_pattern(rf"{ACTION_OPENING}\s*+(?P<name>[^\n]++)\n\s*+[>*#]*+Action[ \t]Input{_COLON}", re.MULTILINE)
-_NEXT_LABEL = lazy_pattern(rf"{_LINE}(?:Observation|Thought|Action|Final[ \t]Answer){_COLON}", re.MULTILINE)
-_OBSERVATION = lazy_pattern(rf"{_LINE}Observation{_COLON}", re.MULTILINE)
+_ACTION_LABEL, _OBSERVATION_LABEL = r"(?:Action|行动|动作)", r"(?:Observation|观察(?:结果)?)"
+_INPUT_LABEL = r"(?:Action[ \t]Input|(?:行动|动作)(?:输入|参数))"
+FIRST_WORDS = r"(?:Action|Final[ \t]Answer|行动|动作|最终(?:答案|回答))"
+"""What the lines begin with that matter to a reader of the text."""
+ACTION_OPENING = rf"{_LINE}{_ACTION_LABEL}{_COLON}"
+FINAL_ANSWER = rf"{_LINE}(?:Final[ \t]Answer|最终(?:答案|回答)){_COLON}"
+NEXT_TURN = r"^[ \t]*\#{2,4}[ \t]*(?:Instructions?|Question|User|Human)[ \t]*:|✿RE(?:SULT|TURN)✿"
+_ACTION = lazy_pattern(rf"{ACTION_OPENING}\s*+(?P<name>[^\n]++)\n\s*+[>*#]*+{_INPUT_LABEL}{_COLON}", re.MULTILINE)
+_ACTION_WITH_INPUT = lazy_pattern(
+    rf"{ACTION_OPENING}[ \t]*+(?P<name>[^\W\d][\w.-]*+)\[(?P<input>[^\n]*)\][ \t]*(?=\n|\Z)", re.MULTILINE
+)
+_NEXT_LABEL = lazy_pattern(
+    rf"{_LINE}(?:{_OBSERVATION_LABEL}|Thought|思考|{FIRST_WORDS}){_COLON}",
+    re.MULTILINE,
+)
+_OBSERVATION = lazy_pattern(rf"\s*+{_LINE}{_OBSERVATION_LABEL}{_COLON}", re.MULTILINE)
 _FINAL_ANSWER = lazy_pattern(FINAL_ANSWER, re.MULTILINE)
 _BEFORE_OBJECT = lazy_pattern(r"(?:```[a-z]*\s*)?(?=\{)")
+_FIRST_KEY = lazy_pattern(r"""(?:```[a-z]*\s*)?\{\s*["'](\w+)["']\s*:""")
 _AFTER_OBJECT = lazy_pattern(r"\s*(?:```)?[ \t]*(?:\n|\Z)")
 _TRAILING_TOKENS = lazy_pattern(rf"(?:\s*(?:{END_OF_TURN}))+\s*\Z")
 _TOOL_TAG = lazy_pattern(r"<tool>\s*+(?P<name>[^<\n]*+)</tool>(?P<input>\s*+<tool_input>)?")
@@ -33,18 +44,24 @@ def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
 
     An observation that the model wrote itself is invented: nothing after it is parsed or shown.
     """
-    action = _ACTION.match(text.whole, at)
+    action = _ACTION.match(text.whole, at) or _ACTION_WITH_INPUT.match(text.whole, at)
     if action is None:
         return _read_action_without_input(text, at, tools)
     name = action.group("name").strip()
-    end = text.find(_NEXT_LABEL, action.end())[0]
-    input_text, raw = _TRAILING_TOKENS.sub("", text.whole[action.end() : end]).strip(), text.excerpt(at, end)
-    if text.find(_OBSERVATION, end)[0] == end:
-        end = text.end
+    bracketed = action.groupdict().get("input")
+    if bracketed is None:
+        end = text.find(_NEXT_LABEL, action.end())[0]
+        input_text = _TRAILING_TOKENS.sub("", text.whole[action.end() : end]).strip()
+    else:
+        end, input_text = action.end(), bracketed
+    raw = text.excerpt(at, end)
+    is_invented = _OBSERVATION.match(text.whole, end) is not None
+    end = text.end if is_invented else end
     tool = tools.find(name)
     if tool is None:
-        return MarkedSegment(at, end, (tools.unknown_tool_call(name, raw),)) if _looks_like_a_name(name) else None
-    if text.find(_FINAL_ANSWER, action.end())[0] < text.end:
+        is_call = bracketed is None and _looks_like_a_name(name)
+        return MarkedSegment(at, end, (tools.unknown_tool_call(name, raw),)) if is_call else None
+    if not is_invented and text.find(_FINAL_ANSWER, action.end())[0] < text.end:
         reason = "the text has an action and a final answer. Write one of them"
         return MarkedSegment(at, text.end, (unreadable_call(tool, reason, raw),))
     return MarkedSegment(at, end, (_make_action_call(tool, input_text, raw),))
@@ -93,6 +110,9 @@ def _make_action_call(tool: CallableTool, input_text: str, raw: str) -> ToolCall
     ):
         return ToolCall(name=tool.name, arguments=arguments)
     only = tool.only_parameter
+    key = _FIRST_KEY.match(input_text)
+    if arguments is None and key and key.group(1) in tool.properties:
+        return unreadable_call(tool, "they are not complete, or not JSON", raw)
     if only is not None:
         return ToolCall(name=tool.name, arguments={only: parse_argument(_remove_quotes(input_text), tool, only)})
     if not tool.properties or not input_text:

@@ -41,7 +41,7 @@ _WRAPPER = (
 )
 _TOKEN = (
     r"(?:<\|start\|>assistant)?<\|channel\|>(?:final[ \t]*(?:<\|constrain\|>\w+)?|commentary[ \t]*)<\|message\|>"
-    r"|<｜tool_call_begin｜>function<｜tool_sep｜>|<\|[A-Za-z_]{1,40}\|>|<｜[^｜<>{\n]{1,40}｜>|</?s>|</?co(?::[^<>\n]{0,80})?>"
+    r"|<｜tool_call_begin｜>function<｜tool_sep｜>|<\|[A-Za-z_▁]{1,40}\|>|<｜[^｜<>{\n]{1,40}｜>|</?s>|</?co(?::[^<>\n]{0,80})?>"
 )
 
 _NOT_PROSE = lazy_pattern(rf"{_WRAPPER}|{_TOKEN}")
@@ -50,17 +50,18 @@ _QUOTED_NAME = rf"[\"']{NAME}[\"']"
 
 # A fast search: a character that can begin something, or the start of a ReAct line.
 _POSSIBLE_MARKER = lazy_pattern(
-    rf"<(?=[A-Za-z/|｜])|\]<\]|\A\s*to=(?=[\w.:-]{{1,100}}[ ]?<)"
+    rf"<(?=[^\W\d]|[/|｜])|✿|\]<\]|\A\s*to=(?=[\w.:-]{{1,100}}[ ]?<)"
     rf"|\[(?=\s*+[\w{{/\"'`(\[])|\{{(?=\s*+[\"'“\w}}])|[`~◁]|\bfunctools\["
     rf"|(?<![\w./\\-]){NAME}[ \t]?\("
-    rf"|^[ \t>*#]*(?:Action|Final[ \t]Answer)|{react_calls.NEXT_TURN}",
+    rf"|^[ \t>*#]*{react_calls.FIRST_WORDS}|{react_calls.NEXT_TURN}",
     re.MULTILINE,
 )
 _MARKER = lazy_pattern(
     rf"(?P<analysis>{_ANALYSIS})|(?P<answer>{_ANSWER})|(?P<thinking>{_THINKING_OPEN})|(?P<thought>{_THINKING_CLOSE})"
     rf"|(?P<header>{_HEADER})|(?P<xml>{tagged_calls.XML_OPENING})|(?P<tagged>{tagged_calls.TAG_OPENING})|(?P<tags><tool>)"
     rf"|(?P<part>{tagged_calls.CALL_PART})"
-    rf"|(?P<wrapper>{_WRAPPER})|(?P<token>{_TOKEN})"
+    rf"|(?P<wrapper>{_WRAPPER})|(?P<token>{_TOKEN})|(?P<response><tool_response>)"
+    rf"|(?P<element>{tagged_calls.ELEMENT_OPENING})"
     rf"|(?P<final>{react_calls.FINAL_ANSWER})|(?P<action>{react_calls.ACTION_OPENING})"
     rf"|(?P<fence>```|~~~)|(?P<code>`)"
     rf"|(?P<list>\[(?=\s*+[\"'`]?{NAME}[ \t]*\())"
@@ -102,6 +103,7 @@ _READERS: dict[str, Callable[[SourceText, int, KnownTools], MarkedSegment | None
     "xml": tagged_calls.read_xml_call,
     "tags": react_calls.read_tool_tags,
     "part": tagged_calls.read_call_part,
+    "element": tagged_calls.read_element_call,
     "action": react_calls.read_react_action,
     "fence": plain_calls.read_fenced_block,
     "list": plain_calls.read_list,
@@ -123,6 +125,8 @@ def read_marker(text: SourceText, marker: Marker, tools: KnownTools) -> MarkedSe
         return MarkedSegment(marker.start, text.find(_END_OF_ANALYSIS, marker.end)[1], kind="thought")
     if marker.kind == "thought":
         return MarkedSegment(marker.start, marker.end, kind="thought")
+    if marker.kind == "response":
+        return MarkedSegment(marker.start, text.find("</tool_response>", marker.end)[1], kind="code")
     if marker.kind == "turn":
         return None
     if marker.kind == "code":
@@ -201,7 +205,7 @@ def scan_segments(text: SourceText, tools: KnownTools) -> list[MarkedSegment]:
     """Everything that is not prose, from left to right."""
     segments: list[MarkedSegment] = []
     is_invented = False
-    at = 0
+    at = example_end = 0
     while (marker := find_marker(text.whole, at)) is not None:
         if marker.kind == "final":
             break
@@ -220,6 +224,16 @@ def scan_segments(text: SourceText, tools: KnownTools) -> list[MarkedSegment]:
         if marker.kind == "thought" and segments and segments[-1].kind != "thought":
             # The thinking was opened in the prompt: anything that looked like a call so far was part of it.
             segments = [s for s in segments if s.kind in ("thought", "token")]
+        if (
+            segment
+            and segment.is_tagged
+            and (
+                plain_calls.is_tagged_example(text, segment.start)
+                or (example_end and text.is_blank(example_end, segment.start))
+            )
+        ):
+            example_end = segment.end
+            segment = MarkedSegment(segment.start, segment.end, kind="code")
         if segment is not None and not (is_invented and segment.calls):
             segments.append(replace(segment, notation=marker.kind) if segment.calls else segment)
             text.calls_end = segment.end if segment.calls else text.calls_end

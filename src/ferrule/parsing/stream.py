@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ferrule.core.messages import Schema
 from ferrule.core.patterns import lazy_pattern
-from ferrule.parsing import json_calls, plain_calls
+from ferrule.parsing import json_calls, plain_calls, react_calls
 from ferrule.parsing.known_tools import KnownTools
 from ferrule.parsing.literals import LiteralError, LiteralReader
 from ferrule.parsing.python_calls import NAME
@@ -20,12 +20,12 @@ from ferrule.parsing.text import ProseBuilder, SourceText
 
 _LOOK_BACK = 1_000
 _TRIGGER = lazy_pattern(
-    rf"[<\[\]{{`~◁]|\A\s*to=[\w.:-]{{1,100}}[ ]?<|\bfunctools\[|(?<![\w./\\-]){NAME}[ \t]?\("
-    r"|^[ \t>*#]*+(?:Action|Final[ \t]Answer)",
+    rf"[<\[\]{{`~◁✿]|\A\s*to=[\w.:-]{{1,100}}[ ]?<|\bfunctools\[|(?<![\w./\\-]){NAME}[ \t]?\("
+    rf"|^[ \t>*#]*+{react_calls.FIRST_WORDS}",
     re.MULTILINE,
 )
 _HEAD_SO_FAR = lazy_pattern(
-    r"[ \t>*#•→=-]*+(?:\d{1,3}[.)]?[ \t]*)?`?(?:(?:Tool|Function)(?:[ \t]Name)?[ \t*]*+:[ \t*`]*+)?"
+    rf"[ \t>*#•→=-]*+(?:\d{{1,3}}[.)]?[ \t]*)?`?(?:{plain_calls.TOOL_LABEL}[ \t*`]*+)?"
     r"(?:[^\W\d][\w./\\-]*+(?:,[ \t]*\w*+){0,8}[ \t]*(?:=[ \t]*)?)?"
     r"(?:await[ \t]*)?(?:print[ \t]*\(?[ \t]*)?(?:[\w./\\-]*+[ \t]?)?"
 )
@@ -39,12 +39,12 @@ _LIST_SO_FAR = lazy_pattern(
     rf"\[\s*+[(\[]?\s*+(?:[\"'`]?{NAME}[ \t]*[\"']?\s*+,?\s*+|[\"'`])?\Z|\[(?:T(?:O(?:OL_?[A-Z_]*)?)?|/?T?H?I?N?K?)\Z"
 )
 _VALUE_SO_FAR = lazy_pattern(r"[\w.$+\\-]*+[ \t]*+:?\Z")
-_LINE_SO_FAR = lazy_pattern(r"[ \t>*#]*+(?:Action|Final[ \t]Answer)[ \t\d*]*\Z")
+_LINE_SO_FAR = lazy_pattern(rf"[ \t>*#]*+{react_calls.FIRST_WORDS}[ \t\d*]*\Z")
 _JSON_SO_FAR = lazy_pattern(r"\{\s*+(?:[\"'“\w}]|\Z)|\[")
 _OPENS_CALLS = ("analysis", "answer", "tagged", "xml", "tags", "part", "wrapper", "action", "list")
 _BEGINS_CALLS = (
     *("<|message_sep|>", "<|action_start|>", "<|channel|>", "<|start|>", "<｜tool_call_begin｜>", "<|message_model|>"),
-    *("<|open|>", "]<]minimax[>["),
+    *("<|open|>", "]<]minimax[>[", "<|from|>", "✿"),
 )
 _MAX_HEAD = 200
 _NON_SPACE = lazy_pattern(r"\S")
@@ -121,6 +121,11 @@ class ToolCallReader:
             return start + 1 if marker is None else self._classify_json(text, start)
         if marker.kind in _OPENS_CALLS:
             return "stop"
+        if marker.kind == "element":
+            return "stop" if self._tools.find(text.whole[start + 1 : marker.end - 1]) else start + 1
+        if marker.kind == "response":
+            end = text.find("</tool_response>", start)[1]
+            return end if end < text.end else self._hold_longer()
         if marker.kind in ("fence", "code"):
             return self._classify_code(text, start)
         if marker.kind == "line":

@@ -43,7 +43,7 @@ _TAGS: tuple[tuple[str, str], ...] = (
     (r"<\|python_(?:tag|start)\|>", r"<\|python_end\|>|<\|eo[tm]_id\|>"),  # Llama
     (r"<\|function_call\|>|<\|message_sep\|>\s*function call<\|role_sep\|>", r"</s>"),  # GigaChat
     (r"(?:<\|message_model\|>[^<\n]{0,80})?<\|content_invoke_tool_(?:json|text)\|>", r"<\|end_message\|>"),  # Inkling
-    (r"<｜tool▁call▁begin｜>", r"<｜tool▁call▁end｜>"),  # DeepSeek V3, R1, V3.1
+    (r"<[|｜]tool▁call▁begin[|｜]>", r"<[|｜]tool▁call▁end[|｜]>"),  # DeepSeek V3, R1, V3.1; distilled models
     (r"<\|tool_call_begin\|>", r"<\|tool_call_end\|>"),  # Kimi
     (
         r"(?:<\|start\|>assistant)?<\|channel\|>[^<\n]{0,80}?(?=\bto=)"
@@ -51,7 +51,7 @@ _TAGS: tuple[tuple[str, str], ...] = (
         r"<\|call\|>|<\|end\|>|<\|start\|>",
     ),  # gpt-oss
     # Around the calls of DeepSeek, Step, Kimi, MiniMax M3, Muse
-    (r"<｜tool[▁_]calls[▁_]begin｜>", r"<｜tool[▁_]calls[▁_]end｜>"),
+    (r"<[|｜]tool[▁_]calls[▁_]begin[|｜]>", r"<[|｜]tool[▁_]calls[▁_]end[|｜]>"),
     (r"<｜DSML｜(?:function|tool)_calls?>", r"</｜DSML｜(?:function|tool)_calls?>"),
     (r"<\|tool_calls_section_begin\|>", r"<\|tool_calls_section_end\|>"),
     (r"<\|open\|>tools<\|sep\|>", r"<\|close\|>tools<\|sep\|>"),
@@ -59,15 +59,17 @@ _TAGS: tuple[tuple[str, str], ...] = (
     (r"<[A-Za-z]+:(?:function|tool)_calls?>", r"</[A-Za-z]+:(?:function|tool)_calls?>"),
     (r"\[TOOL_CALLS\]", r"\[TOOL_CALLS\]|</s>"),  # Mistral
     (r"\bfunctools(?=\[)", r"(?!)"),  # Phi 4 mini, Firefunction
+    (r"(?:<\|from\|>assistant\s*)?<\|recipient\|>(?!\s*all\b)", r"<\|(?:stop|from|recipient)\|>"),  # Functionary 2
+    (r"✿FUNCTION✿[:：]", r"(?=✿(?:RESULT|RETURN|FUNCTION)✿)"),  # Qwen-Agent
 )
 TAG_OPENING = "|".join(opening for opening, _ in _TAGS)
 _OPENING = lazy_pattern("|".join(f"(?P<m{index}>{opening})" for index, (opening, _) in enumerate(_TAGS)))
 _CLOSING = tuple(lazy_pattern(closing) for _, closing in _TAGS)
 _FENCE = lazy_pattern(r"\s*```[a-z]*\s*")
 _BEFORE_JSON = lazy_pattern(
-    r"(?:to=|call:|function<｜tool▁sep｜>)?"
+    r"(?:to=|call:|function<[|｜]tool▁sep[|｜]>)?"
     r"(?P<name>[^\W\d][\w./\\-]*+|\d{1,4}(?=<\|tool_call_argument_begin\|>))(?::\d+)?\s*+"
-    r"(?:<｜tool▁sep｜>|(?:\[CALL_ID\]\w+)?\[ARGS\]|<\|tool_call_argument_begin\|>"
+    r"(?:<[|｜]tool▁sep[|｜]>|(?:\[CALL_ID\]\w+)?\[ARGS\]|<\|tool_call_argument_begin\|>|<\|content\|>|✿ARGS✿[:：]"
     r"|(?:<\|(?:channel|constrain)\|>[^<\n]*+|code|json|[ \t])*<\|message\|>)?\s*+(?:```(?:json)?\s*+)?(?=\{)"
 )
 _LINE_BREAKS = r"(?:\s|\\n)*"
@@ -134,9 +136,9 @@ def unreadable_markup(reason: str, raw: str) -> ToolCall:
 
 def _is_mention(text: SourceText, mark: re.Match[str], body: str, stop: int, closed: int) -> bool:
     """Whether a tag without a call is part of a sentence: nothing closes it, or the sentence goes on behind that."""
-    line = text.line_before(mark.start())[0].strip()
+    line = _MARKUP.sub("", text.line_before(mark.start())[0]).strip()
     if stop < text.end:
-        return bool(line) and "\n" not in body and text.is_prose_until_line_end(closed)
+        return bool(line) and "\n" not in body and text.is_sentence_continued(closed)
     is_after_calls = text.calls_end > 0 and text.is_blank(text.calls_end, mark.start())
     return body[:1] not in ("{", "[") and bool(is_after_calls or line)
 
@@ -276,6 +278,7 @@ _XML_CLOSING_AFTER_SPACE = lazy_pattern(rf"\s*(?:</{_ARGUMENTS_TAG}>\s*)?{_CLOSE
 _ATTRIBUTE_END = lazy_pattern(r"[\"'][^<>\n]*>")
 _CDATA_OPENING = lazy_pattern(r"\s*<!\[CDATA\[")
 _CDATA = lazy_pattern(r"\s*<!\[CDATA\[(.*)\]\]>\s*\Z", re.DOTALL)
+ELEMENT_OPENING = r"<[^\W\d][\w.\\-]{0,100}>"
 _ELEMENT = lazy_pattern(r"\s*(?P<mark>\]<\]minimax\[>\[\s*)?<(?P<name>[\w.\\-]+)>")
 _ELEMENT_CLOSING = lazy_pattern(rf"\s*{_MARK}</(?P<name>[\w.\\-]+)>")
 _ELEMENT_END = lazy_pattern(r"\]<\]minimax\[>\[\s*(?=</?[\w.\\-]+>)")
@@ -298,6 +301,34 @@ def read_xml_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment
         end = max(text.find(_XML_CLOSING, failure.at)[1], failure.at)
         return MarkedSegment(at, end, (unreadable_call(tool, failure.reason, text.excerpt(at, end)),), is_tagged=True)
     return MarkedSegment(at, end, (ToolCall(name=tool.name, arguments=arguments),), is_tagged=True)
+
+
+def read_element_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
+    """The call whose tag is the name of its tool: `<get_weather><city>Paris</city></get_weather>`; None for other tags.
+
+    Only parameters of the tool, JSON or nothing may be inside: text in an element is markup, whatever it is called.
+    """
+    opened = _ELEMENT.match(text.whole, at)
+    tool = tools.find(opened.group("name")) if opened and not text.line_before(at)[0].strip() else None
+    if opened is None or tool is None:
+        return None
+    body = text.skip_blank(opened.end())
+    is_json = text.whole.startswith("{", body)
+    try:
+        arguments, end = LiteralReader(text).read_value(body) if is_json else _read_elements(text, body, tool)
+        closed = _ELEMENT_CLOSING.match(text.whole, end)
+        if closed and closed.group("name") == opened.group("name"):
+            return MarkedSegment(at, closed.end(), (ToolCall(name=tool.name, arguments=arguments),), is_tagged=True)
+        unknown = _ELEMENT.match(text.whole, end)
+        reason = f"there is no parameter {unknown.group('name')!r}" if unknown else "the call is not closed"
+        is_call = bool(arguments) and (is_json or unknown is not None or text.is_blank(end, text.end))
+    except LiteralError as failure:
+        reason, end, is_call = failure.reason, failure.at, is_json or failure.at >= text.end
+    if not is_call:
+        text.record_failure(at, end)
+        return None
+    end = text.find(f"</{opened.group('name')}>", end)[1]
+    return MarkedSegment(at, end, (unreadable_call(tool, reason, text.excerpt(at, end)),), is_tagged=True)
 
 
 def _read_xml_arguments(text: SourceText, at: int, tool: CallableTool) -> tuple[dict[str, Any], int]:
@@ -394,7 +425,7 @@ def _parse_xml_value(raw_value: str, tool: CallableTool, name: str, rest: str = 
 # Parts of calls whose beginning is missing.
 
 CALL_PART = (
-    r"<arg_key>|<｜tool[▁_]sep｜>|<\|tool_call_argument_begin\|>"
+    r"<arg_key>|<[|｜]tool[▁_]sep[|｜]>|<\|tool_call_argument_begin\|>"
     r"|<\|channel\|>commentary[ ]*<\|constrain\|>\w+<\|message\|>"
     rf"|{_OPEN}(?:parameter{_GAP}{_IS}|invoke>)|<function>(?=\s*<)|<\|open\|>call(?=[ ]|<\|sep\|>)"
 )

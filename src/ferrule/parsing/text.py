@@ -19,6 +19,7 @@ _MAX_EFFORT = 50_000
 """The limit for failed attempts. No real text reaches it; the rest of a text that does counts as prose."""
 _NON_SPACE = lazy_pattern(r"\S")
 _WORD_ON_LINE = lazy_pattern(r"[ \t,;:]*+[^\W\d_]")
+_PUNCTUATION = lazy_pattern(r"[.,;:!?)。，；：！？）、]")
 END_OF_TURN = r"<\|(?:im_end|eot_id|eom_id|eo[mt]|end|end_?of_?text|return)\|>|<｜end▁of▁sentence｜>|</s>"
 """The tokens that end a reply, which some servers leave in the text."""
 
@@ -90,6 +91,10 @@ class SourceText:
     def is_prose_until_line_end(self, at: int) -> bool:
         """Whether words follow on the same line."""
         return _WORD_ON_LINE.match(self.whole, at) is not None
+
+    def is_sentence_continued(self, at: int) -> bool:
+        """Whether words follow on the same line, or punctuation follows directly."""
+        return self.is_prose_until_line_end(at) or _PUNCTUATION.match(self.whole, at) is not None
 
     def line_start(self, at: int) -> int:
         searched_from, start = self._line
