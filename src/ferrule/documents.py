@@ -81,7 +81,8 @@ class BaseTool:
     """A tool as an object: its name, its description, and the method that does it.
 
     Anything with these three can be registered, of this class or not. `parameters` is its JSON Schema, if the signature
-    of `execute` does not say enough; `cleanup` is called when the runs that used it have ended.
+    of `execute` does not say enough; `cleanup` is called when the runs that used it have ended, and when the tool ends,
+    because it may have been called outside of runs.
     """
 
     name: str = ""

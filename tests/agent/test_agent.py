@@ -131,6 +131,18 @@ async def test_finish_task_ends_the_run():
         assert answer.text == "It is 2." and answer.is_finished and len(answer.steps) == 2
 
 
+async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_without_both_there_is_none():
+    finish = ToolCall(id="1", name="finish_task", arguments={"message": " "})
+    async with UnifiedToolLibrary() as library:
+        beside = ScriptedModel([ModelReply(text="It is 2.", tool_calls=[finish])])
+        assert (await Agent(library, beside).run("1 + 1?")).text == "It is 2."
+        again = ScriptedModel([[finish], "It is 2."])
+        answer = await Agent(library, again).run("1 + 1?")
+        assert answer.text == "It is 2." and answer.messages[-2]["content"].startswith("That is no answer.")
+        insists = await Agent(library, ScriptedModel([[finish]] * 20)).run("1 + 1?")
+        assert not insists.is_finished and len(insists.steps) <= 10
+
+
 async def test_a_model_that_insists_is_stopped_with_an_account():
     made = []
 

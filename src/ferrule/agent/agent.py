@@ -47,7 +47,14 @@ from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.agent.toolbox import AgentLibrary, CallResolver, ResolvedCall, Toolbox, ToolOffer, register_functions
 from ferrule.agent.turn import RunServices, TurnExecutor, policy_of_run
 from ferrule.core.events import RunEvents
-from ferrule.core.messages import Message, ToolCall, assistant_message, system_message, user_message
+from ferrule.core.messages import (
+    Message,
+    ToolCall,
+    assistant_message,
+    system_message,
+    text_of_message,
+    user_message,
+)
 from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
@@ -59,6 +66,7 @@ from ferrule.models.retry import RetryingModel, close_model
 from ferrule.policy.approvals import Approval, Person, check_person
 from ferrule.policy.policy import check_policy
 from ferrule.texts.language import detect_language
+from ferrule.texts.prompts import prompt_texts
 
 logger = logging.getLogger("ferrule.agent")
 
@@ -545,10 +553,17 @@ class Agent:
         run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
 
     def _end_if_finished(self, active: ActiveRun) -> bool:
-        """End the run if its model has called `finish_task`."""
-        if active.run.finish_message is None:
+        """End the run if its model has called `finish_task`. The answer may be in the text beside the call."""
+        run = active.run
+        if run.finish_message is None:
             return False
-        self._finish(active, active.run.finish_message)
+        reply = next(message for message in reversed(run.messages) if message["role"] == "assistant")
+        text = run.finish_message if run.finish_message.strip() else text_of_message(reply)
+        if text.strip():
+            self._finish(active, text)
+        else:
+            run.finish_message = None
+            self._send_correction(active, prompt_texts(detect_language(run.task)).no_answer)
         return True
 
     def _finish(self, active: ActiveRun, text: str) -> None:
