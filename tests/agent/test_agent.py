@@ -134,7 +134,7 @@ async def test_finish_task_ends_the_run():
 async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_without_both_there_is_none():
     finish = ToolCall(id="1", name="finish_task", arguments={"message": " "})
     async with UnifiedToolLibrary() as library:
-        beside = ScriptedModel([ModelReply(text="It is 2.", tool_calls=[finish])])
+        beside = ScriptedModel([ModelReply(text="It is 2.", tool_calls=(finish,))])
         assert (await Agent(library, beside).run("1 + 1?")).text == "It is 2."
         again = ScriptedModel([[finish], "It is 2."])
         answer = await Agent(library, again).run("1 + 1?")

@@ -1,14 +1,15 @@
 """The calls of the offline model for a question; `None` where it must call nothing."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from ferrule.core.messages import user_message
+from ferrule.core.messages import Schema, user_message
 from ferrule.core.model import ModelRequest
 from ferrule.models.offline import OfflineModel
-from tests.models.offline_tools import TOOLS
+from tests.models.offline_tools import TOOLS, function, text
 
 NOW = datetime(2026, 3, 4, 10, 0)  # a Wednesday
 
@@ -217,9 +218,9 @@ QUESTIONS: list[tuple[str, Any]] = [
 ]
 
 
-async def calls_for(question: str) -> list[tuple[str, dict[str, Any]]]:
+async def calls_for(question: str, tools: Sequence[Schema] = TOOLS) -> list[tuple[str, dict[str, Any]]]:
     model = OfflineModel(clock=lambda: NOW)
-    reply = await model.generate(ModelRequest(messages=[user_message(question)], tools=TOOLS))
+    reply = await model.generate(ModelRequest(messages=[user_message(question)], tools=tools))
     assert bool(reply.text) != bool(reply.tool_calls)
     return [(call.name, call.arguments) for call in reply.tool_calls]
 
@@ -228,3 +229,9 @@ async def calls_for(question: str) -> list[tuple[str, dict[str, Any]]]:
 async def test_a_question_makes_the_right_calls_and_no_others(question, expected):
     calls = expected if isinstance(expected, list) else [expected] if expected else []
     assert await calls_for(question) == calls
+
+
+@pytest.mark.parametrize("question", ["搜索一下附近的餐厅", "搜索 Python 最新版本", "search for restaurants nearby"])
+async def test_words_are_no_selector_and_a_browser_is_no_search(question):
+    click = function("browser__click", "Click an element of the web page.", "selector", selector=text("which element"))
+    assert await calls_for(question, [click]) == []

@@ -19,7 +19,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.durations import CHINESE_DURATION, CHINESE_NUMERAL, DURATION, OUT_OF_RANGE, extract_durations
 from ferrule.texts.holidays import replace_holidays
-from ferrule.texts.language import contains_chinese
+from ferrule.texts.language import SPACE_BESIDE_CHINESE, contains_chinese
 from ferrule.texts.numbers import ValueSpan, parse_number
 from ferrule.texts.time_zones import find_time_zone
 
@@ -92,7 +92,7 @@ def parse_date(text: str, now: datetime, *, prefers_future: bool = False) -> Par
     """
     if len(text) > _MAX_LENGTH:
         raise Retry(f"A date of {len(text)} characters cannot be read. {_EXAMPLES}")
-    plain = unicodedata.normalize("NFKC", text).strip().lower()
+    plain = SPACE_BESIDE_CHINESE.sub("", unicodedata.normalize("NFKC", text).strip().lower())
     plain = replace_holidays(plain, now.date(), prefers_future=prefers_future)
     exact = _parse_iso_or_timestamp(plain, now)
     if exact is not None:

@@ -19,6 +19,8 @@ CJK: Final = r"\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af
 """Characters of Chinese, Japanese and Korean, which write no spaces between words; likewise."""
 
 _HAN = lazy_pattern(f"[{HAN}]")
+SPACE_BESIDE_CHINESE: Final = lazy_pattern(rf"(?<=[{HAN}]) | (?=[{HAN}])")
+"""Many write `3 天后`; the spaces mean nothing."""
 _CJK = lazy_pattern(f"[{CJK}]")
 _KANA_OR_HANGUL = lazy_pattern(r"[\u3040-\u30ff\uac00-\ud7af]")
 _LATIN_WORD = lazy_pattern(r"[A-Za-z][\w'-]*")

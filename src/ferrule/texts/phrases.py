@@ -537,6 +537,11 @@ REWRITES: Final = (
     ),
     (rf"(?:please )?(?:summari[sz]e|sum up|give me a summary of)(?: the page)? {_URL}", "read {url} ; summarize: it"),
     (rf"(?:请|帮我)*(?:总结|概括)(?:一下)?(?:文件)?{_PATH}(?:的内容)?。?", "读取{path}；总结：它"),
+    (rf"(?:请|帮我)*(?:总结|概括)(?:一下)?(?:网页|页面)? ?{_URL}", "读取 {url} ；总结：它"),
+    (
+        rf"(?:请|帮我)*(?:打开|访问|读取?|查看) ?{_URL} ?[，,]?(?:并|再|然后)?(?:总结|概括)(?:一下)?(?:它|内容)?。?",
+        "读取 {url} ；总结：它",
+    ),
 )
 """Requests that take two steps."""
 POLITE: Final = lazy_pattern(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ferrule.core.patterns import lazy_pattern
 from ferrule.kinds.builtin.calculator import can_calculate
 from ferrule.texts.amounts import Amount, find_amounts
-from ferrule.texts.language import HAN
+from ferrule.texts.language import SPACE_BESIDE_CHINESE
 from ferrule.texts.numbers import CHINESE_ARTICLE, CHINESE_INTEGER, DIGITS, NUMBER, ValueSpan, parse_number
 from ferrule.texts.phrases import ARITHMETIC_PHRASES, NO_WORD_PROBLEM, WORD_PROBLEMS, is_chinese_phrase
 from ferrule.texts.unit_conversion import UNIT
@@ -66,7 +66,6 @@ _TOKEN = lazy_pattern(
 )
 _NOT_ARITHMETIC = lazy_pattern(r"(?<![\d-])\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)|(?<!\d)(?:\d{3}-)?\d{3}-\d{4}(?!\d)")
 """Dates and telephone numbers."""
-_SPACE_BESIDE_CHINESE = lazy_pattern(rf"(?<=[{HAN}]) | (?=[{HAN}])")
 _OF_LISTS = ("{sum}", "{product}", "mean(", "max({0})", "min({0})")
 """What other tools may do as well."""
 _MAX_TOKENS = 40
@@ -93,7 +92,7 @@ def find_expression(text: str) -> ExpressionSpan | None:
     amounts = find_amounts(text)
     if len({amount.currency for amount in amounts}) > 1:
         return None  # it would take an exchange rate
-    spaces = {match.start() for match in _SPACE_BESIDE_CHINESE.finditer(text)}  # many write `80 的 15%`
+    spaces = {match.start() for match in SPACE_BESIDE_CHINESE.finditer(text)}  # many write `80 的 15%`
     positions = [
         at for at in range(len(text)) if at not in spaces and not any(at in amount.currency_span for amount in amounts)
     ]

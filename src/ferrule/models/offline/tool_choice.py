@@ -194,7 +194,7 @@ def _matching_term(term: str, tool: OfferedTool) -> str:
     if term in tool.terms:
         return term
     alike = next((other for other in tool.terms if _share_stem(term, other)), "")
-    return alike or (f"#{term}" if tool.tags.intersection(DEFAULT_TABLE.tags_in([term])) else "")
+    return alike or (f"#{term}" if tool.tags.intersection(DEFAULT_TABLE.tags_in([term])[:1]) else "")
 
 
 def _share_stem(first: str, second: str) -> bool:

@@ -62,7 +62,8 @@ _KIND_PATTERNS_OF_NAMES = [
         "place",
     ),
     (
-        r"\b(id|identifier|number|no|code|sku|ticker|symbol|isbn|ip|key|zip|hash|username|user|login)\b|编号|代码|单号",
+        r"\b(id|identifier|number|no|code|sku|ticker|symbol|isbn|ip|key|zip|hash|username|user|login|selector|xpath)\b"
+        r"|编号|代码|单号",
         "id",
     ),
 ]
@@ -289,7 +290,9 @@ class OfferedTool:
         """Chinese words that ask for the tool, the longest first, and the term of the tool that each stands for."""
         words = {term: term for term in self.terms if begins_with_cjk(term)}
         for word, tags in DEFAULT_TABLE.words.items():
-            if begins_with_cjk(word) and self.tags.intersection(tags):
+            if begins_with_cjk(word) and self.tags.intersection(
+                tags[:1]
+            ):  # a browser is on the web, but does not search
                 same = (term for term in self.name_terms if {*DEFAULT_TABLE.tags_in([term])}.intersection(tags))
                 words.setdefault(word, next(same, word))
         words.update((word, term) for word, term in GLOSSARY.items() if term in self.terms)
