@@ -206,7 +206,7 @@ async def test_an_intention_that_is_repeated_is_the_answer(library):
 async def test_a_repeated_call_is_not_made_and_the_answer_is_asked_for_without_tools(library):
     answer, model = await run(library, CALL, CALL, "It is 1266962.")
     assert answer.text == "It is 1266962." and library.executed == ["4817 * 263 + 91"]
-    assert answer.steps[1].text == "You already have this result; answer now: 1266962"
+    assert (answer.steps[1].text, answer.steps[1].advice) == ("1266962", "[You already have this result. Answer now.]")
     assert [bool(request.tools) for request in model.requests] == [True, True, False]
     [(_, asked)] = contents(model, 2)
     result = 'Result of calculator {"expression":"4817 * 263 + 91"}: 1266962'
@@ -236,7 +236,7 @@ async def test_two_calls_that_alternate_with_the_same_results_are_repetitions(li
     other = CALL.replace("91", "92")
     answer, model = await run(library, CALL, other, CALL, other, "It is 1266962.")
     assert answer.is_finished and len(library.executed) == 3
-    assert answer.steps[3].text.startswith("You already have this result") and not model.requests[4].tools
+    assert "already have this result" in answer.steps[3].advice and not model.requests[4].tools
 
 
 NESTED = """```json

@@ -294,6 +294,11 @@ async def test_a_question_whose_calls_all_fail_is_not_answered(orchestrator):
     assert done.state is AgentState.STOPPED and done.answer.startswith("没有成功：无法把“春分”读成日期。")
 
 
+async def test_a_result_that_is_asked_for_twice_is_told_twice_without_advice_for_models(orchestrator):
+    done = await orchestrator.process_task("what is 2+2, then multiply it by 3, then what is 2+2?")
+    assert done.answer.splitlines() == ["2+2 = 4", "4 * 3 = 12", "2+2 = 4"]
+
+
 async def test_it_in_a_question_about_a_date_is_no_reference(orchestrator):
     await orchestrator.process_task("what is 3 + 4?", conversation_id="talk")
     done = await orchestrator.process_task("what year was it 25 years ago?", conversation_id="talk")

@@ -389,6 +389,7 @@ class Agent:
             budget=budget,
             memory=memory,
             listener=log_listener_errors(on_event),
+            can_reason=can_reason(self.model),
         )
         permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
         run.context.available_tools = [*map(permissions.permitted_spec, permissions.select_tools(snapshot).values())]

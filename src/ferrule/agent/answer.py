@@ -47,13 +47,19 @@ class AgentStep:
     arguments: dict[str, Any]
     """Redacted: secrets are replaced."""
     text: str
-    """The result as the model read it."""
+    """The result, or the error message."""
     is_success: bool
     error_type: str | None = None
     seconds: float = 0.0
     cost: float | None = None
     """None for a tool without a price."""
     record_id: str = ""
+    advice: str = ""
+    """What the model is told about the result, besides its text. It is not meant for people."""
+
+    @property
+    def text_for_model(self) -> str:
+        return f"{self.text}\n{self.advice}" if self.advice else self.text
 
 
 NO_OUTPUT: Final = object()

@@ -302,7 +302,9 @@ def ask_for_answer_from_results(run: Run) -> list[Message]:
     results: dict[str, str] = {}
     for step in reversed(run.steps):
         if step.record_id or not step.is_success:  # the result of a repeated call is that of the first one
-            results.setdefault(f"{step.tool_id} {as_text(step.arguments)}", shorten(step.text, MAX_FOUND_LENGTH))
+            results.setdefault(
+                f"{step.tool_id} {as_text(step.arguments)}", shorten(step.text_for_model, MAX_FOUND_LENGTH)
+            )
     results = dict(reversed(results.items()))
     lines = [texts.result.format(tool=call, text=text) for call, text in results.items()]
     return [*before, user_message("\n\n".join([run.task, "\n".join(lines), texts.answer_now]))]

@@ -10,7 +10,7 @@ from ferrule.agent.answer import AgentStep
 from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ResolvedCall, ToolOffer
-from ferrule.agent.turn import RunServices, TurnExecutor, format_for_model
+from ferrule.agent.turn import RunServices, TurnExecutor, advice_for_model
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, ToolExecutionResult
 from ferrule.core.messages import ToolCall
@@ -103,18 +103,19 @@ def _was_executed(step: AgentStep) -> bool:
 
 
 def _step_from_record(call: ToolCall, record: ToolCallRecord) -> AgentStep:
-    text, error_type = UNKNOWN_OUTCOME, INTERRUPTED if record.status in _INTERRUPTED_STATUSES else record.error_type
-    if record.status not in _INTERRUPTED_STATUSES:
-        text = format_for_model(
-            ToolExecutionResult(
-                is_success=record.is_success,
-                tool_name=record.tool_name,
-                output=record.result or {},
-                error=record.error,
-                error_type=record.error_type,
-                metadata=record.metadata,
-            )
+    text, advice, error_type = UNKNOWN_OUTCOME, "", record.error_type
+    if record.status in _INTERRUPTED_STATUSES:
+        error_type = INTERRUPTED
+    else:
+        result = ToolExecutionResult(
+            is_success=record.is_success,
+            tool_name=record.tool_name,
+            output=record.result or {},
+            error=record.error,
+            error_type=record.error_type,
+            metadata=record.metadata,
         )
+        text, advice = result.text, advice_for_model(result)
     return AgentStep(
         id=call.id,
         tool_id=record.tool_name,
@@ -125,6 +126,7 @@ def _step_from_record(call: ToolCall, record: ToolCallRecord) -> AgentStep:
         error_type=error_type,
         seconds=record.execution_time or 0.0,
         record_id=record.record_id,
+        advice=advice,
     )
 
 

@@ -264,7 +264,7 @@ class Run:
         self.questions.pop(step.id, None)
         self.approvals.pop(step.id, None)
         if len(self.answers) == len(self.open_calls):
-            self.messages += [tool_message(call, self.answers[call.id].text) for call in self.open_calls]
+            self.messages += [tool_message(call, self.answers[call.id].text_for_model) for call in self.open_calls]
             self.open_calls, self.answers = [], {}
 
     # Loading a run after a pause or a crash

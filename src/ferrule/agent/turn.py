@@ -90,6 +90,8 @@ class RunServices:
     budget: RunBudget
     memory: RunMemory | None
     listener: OnEvent | None
+    can_reason: bool
+    """Whether the model is a language model, which reads advice."""
 
     def emit(self, event: RunEvent) -> None:
         if self.listener is not None:
@@ -255,7 +257,7 @@ class TurnExecutor:
             self._reject_unreadable_call(resolved, resolved.call.error, offer)
         elif (text := self._find_last_result(resolved)) is not None:
             texts = prompt_texts(detect_language(self._run.task))
-            self._record_answer(resolved, texts.repeated.format(text=text))
+            self._record_answer(resolved, text, advice=texts.repeated)
         elif (text := self._made_up_values.question(resolved, offer)) is not None:
             self._record_answer(resolved, text, error_type=VALIDATION_ERROR)
         else:
@@ -276,9 +278,15 @@ class TurnExecutor:
     def _find_last_result(self, resolved: ResolvedCall) -> str | None:
         """The result that the model already has from the same call in an earlier turn.
 
-        Tools that are called repeatedly on purpose are exempt: by their effects, or by their names.
+        Tools that are called repeatedly on purpose are exempt: by their effects, or by their names. So is a model that
+        cannot reason: it repeats a call only if the question does.
         """
-        if resolved.target is None or resolved.call.error is not None or not self._last_results:
+        if (
+            not self._services.can_reason
+            or resolved.target is None
+            or resolved.call.error is not None
+            or not self._last_results
+        ):
             return None
         tool, capability = resolved.target
         if tool.spec.effects_of(capability).polling or _is_repeated_on_purpose(tool.id, capability.name):
@@ -317,10 +325,9 @@ class TurnExecutor:
         else:
             if call.name == "finish_task" and result.system == FINISH_TASK:
                 self._run.finish_message = str(result.output.get("message", ""))
-            text = format_for_model(result)
             if result.is_success:
-                self._remember_result(resolved, text)
-            self._record_answer(resolved, text, result=result)
+                self._remember_result(resolved, result.text)
+            self._record_answer(resolved, result.text, result=result, advice=advice_for_model(result))
 
     async def _call_tool(self, resolved: ResolvedCall, approval_id: str | None) -> ToolExecutionResult:
         """The result of a call. Its timeout does not include the wait for a slot; the time limit of the run does."""
@@ -399,6 +406,7 @@ class TurnExecutor:
         *,
         result: ToolExecutionResult | None = None,
         error_type: str | None = None,
+        advice: str = "",
     ) -> None:
         tool_id, action = resolved.tool_id, resolved.action
         step = AgentStep(
@@ -412,6 +420,7 @@ class TurnExecutor:
             seconds=0.0 if result is None else result.execution_time,
             cost=None if result is None else result.metadata.get("cost"),
             record_id="" if result is None else result.call_id,
+            advice=advice if self._services.can_reason else "",
         )
         if step.error_type == KNOWN_FAILURE:
             self._run.refused_names.add(resolved.original.name)
@@ -482,9 +491,9 @@ def _group_into_chains(calls: Sequence[ResolvedCall]) -> list[list[ResolvedCall]
     return list(chains.values())
 
 
-def format_for_model(result: ToolExecutionResult) -> str:
-    """The text that the model reads as the result of a call, with the memory's advice."""
-    lines = [result.text]
+def advice_for_model(result: ToolExecutionResult) -> str:
+    """What the model is told about a result, besides its text."""
+    lines = []
     if note := result.metadata.get("note"):
         lines.append(f"[{note}]")
     if result.metadata.get("recalled"):
