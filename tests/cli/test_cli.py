@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 from typer.main import get_command
 
-from ferrule.cli.app import app
+from ferrule.cli.app import app, main
 from ferrule.cli.remote import remote_app
 from tests.python_processes import run_python
 from tests.waiting import until_sync
@@ -215,3 +215,10 @@ def test_a_call_falls_back_to_another_source_as_everywhere_else(project: Path):
     (project / "skills" / "b.py").write_text(failing + '    return f"hello {name}"\n')
     answer = ferrule("call", "greet", "name=Ada", cwd=project)
     assert (answer.returncode, answer.stdout.strip()) == (0, "hello Ada"), answer.stderr
+
+
+def test_the_option_for_a_server_elsewhere_comes_first(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["ferrule", "tools", "list", "--server", "http://localhost:8321"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == "ferrule: --server comes first: ferrule --server URL tools …\n"

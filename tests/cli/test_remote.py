@@ -59,7 +59,7 @@ def test_calls_and_questions(elsewhere: Elsewhere):
     assert (called.returncode, called.stdout.strip()) == (0, "5")
     asked = elsewhere.run("ask", "what is 6 * 7?")
     assert asked.returncode == 0 and "42" in asked.stdout
-    assert "add" in elsewhere.run("calls").stdout
+    assert "add\tsuccess" in elsewhere.run("calls").stdout
     (run, *_) = elsewhere.json("runs", "list")
     assert run["task"] == "what is 6 * 7?" and run["run_id"] in elsewhere.run("runs", "show", run["run_id"]).stdout
 
@@ -92,6 +92,7 @@ def test_mistakes_are_explained(tmp_path: Path, server: RunningServer, elsewhere
     assert "Traceback" not in without.stderr + nobody.stderr
     wrong = elsewhere.run("call", "add", '{"a": 1}')
     assert wrong.returncode == 2 and wrong.stderr.startswith("ferrule: An argument is written name=value")
+    assert "use --params" in wrong.stderr
     local = elsewhere.run("doctor")
     assert local.returncode == 2 and "'doctor' works without --server only" in local.stderr
     unknown = elsewhere.run("dance")

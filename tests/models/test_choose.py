@@ -39,6 +39,13 @@ def test_without_any_key_the_offline_model_is_chosen():
     assert choose_model(None, {}).name == choose_model("offline", {"OPENAI_API_KEY": "k"}).name == "offline"
 
 
+def test_a_model_that_nothing_can_answer_with_is_an_error_and_not_replaced_by_another():
+    with pytest.raises(SetupError, match=r"Unknown model 'gpt-6'. Write 'openai:gpt-6'"):
+        choose_model(None, {"FERRULE_MODEL": "gpt-6"})
+    with pytest.raises(SetupError, match="The base URL 'localhost:8000' of openai:m is no address: write http://"):
+        choose_model(None, {"FERRULE_MODEL": "m", "OPENAI_BASE_URL": "localhost:8000"})
+
+
 @pytest.mark.parametrize(("spec", "package"), [("openai:m", "openai"), ("anthropic:m", "anthropic")])
 async def test_a_missing_sdk_is_an_error_that_names_the_extra(monkeypatch, spec, package):
     monkeypatch.setitem(sys.modules, package, None)

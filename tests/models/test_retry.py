@@ -149,7 +149,7 @@ async def test_retries_are_logged(caplog):
     model = RetryingModel(ScriptedModel([ModelUnavailable("busy"), "3"]), first_wait=0.001)
     with caplog.at_level(logging.WARNING, "ferrule.models"):
         await model.generate(QUESTION)
-    assert "attempt=<1>" in caplog.text and "error=<busy>" in caplog.text
+    assert "attempt 2 of 4" in caplog.text and "error=<busy>" in caplog.text
 
 
 async def test_a_timeout_error_of_the_model_itself_is_not_changed():

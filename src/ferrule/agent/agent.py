@@ -137,7 +137,9 @@ class Agent:
         if isinstance(library, UnifiedToolLibrary):
             self.library = library
         elif library is not None and model is not None:
-            raise SetupError(f"{library!r} is not a library or a list of tools: write Agent(library, model)")
+            raise SetupError(
+                f"{library!r} is not a library or a list of tools: write Agent(library, model) or Agent([tool], model)"
+            )
         else:
             self._own_library = AgentLibrary(tools or ())
             self.library = self._own_library.library

@@ -53,6 +53,10 @@ COMMANDS: Final = {
 """The module of each command, in this package, and its function or group there."""
 
 
+COMMANDS_OF_SERVERS: Final = ("ask", "call", "tools", "calls", "runs", "approvals")
+"""The commands that also work with a server elsewhere."""
+
+
 class _CommandTable(MutableMapping[str, Any]):
     """The commands by their names. A module is imported when one of its commands is looked up, because starting
     `ferrule call` would otherwise take as long as loading everything."""
@@ -103,7 +107,7 @@ app = typer.Typer(
     name="ferrule",
     cls=_Commands,
     help="One governed runtime for every tool a language model may use.",
-    epilog="ferrule --server URL … uses a server elsewhere: ask, call, tools, calls, runs, approvals.",
+    epilog=f"ferrule --server URL … uses a server elsewhere: {', '.join(COMMANDS_OF_SERVERS)}.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -140,6 +144,9 @@ def main() -> None:
 def _choose_app(arguments: Sequence[str]) -> typer.Typer:
     """The commands for this machine, or those for a server elsewhere."""
     if not arguments or not arguments[0].startswith("--server"):
+        if arguments and arguments[0] in COMMANDS_OF_SERVERS and any(word.startswith("--server") for word in arguments):
+            print_error(f"ferrule: --server comes first: ferrule --server URL {arguments[0]} …")
+            sys.exit(EXIT_USAGE)
         return app
     from ferrule.cli.remote import remote_app
 

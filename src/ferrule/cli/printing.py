@@ -220,14 +220,22 @@ def _shell_argument(name: str, value: Any) -> str:
     return shlex.quote(f"{name}:={json.dumps(value, ensure_ascii=False)}")
 
 
+def format_called_action(tool_name: str, action: str | None) -> str:
+    return tool_name if action in (None, tool_name) else f"{tool_name} {action}"
+
+
+def format_status(status: str, error_type: str | None) -> str:
+    return status if error_type in (None, "", status) else f"{status} ({error_type})"
+
+
 def print_calls(records: Sequence[ToolCallRecord], *, empty: str) -> None:
     print_table(
         ("when", "tool", "status", "took", "caller", "what came of it"),
         [
             (
                 _format_local_time(r.created_at),
-                r.tool_name if r.action in (None, r.tool_name) else f"{r.tool_name} {r.action}",
-                r.status if r.is_success or not r.error_type else f"{r.status} ({r.error_type})",
+                format_called_action(r.tool_name, r.action),
+                format_status(r.status, r.error_type),
                 _format_duration(r.execution_time),
                 r.caller_id or r.caller_type,
                 _first_line(r.error or json.dumps(r.result, ensure_ascii=False)),

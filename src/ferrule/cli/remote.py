@@ -34,7 +34,7 @@ from ferrule.cli.session import EXIT_CODES, EXIT_USAGE, fail, parse_arguments
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.call import ToolExecutionResult
 from ferrule.errors import SetupError
-from ferrule.texts.shorten import single_line
+from ferrule.texts.shorten import first_sentence, single_line
 
 TOKEN_VARIABLE: Final = "FERRULE_TOKEN"
 EXIT_WAITING, EXIT_STOPPED, EXIT_UNREACHABLE = 8, 9, 10
@@ -234,8 +234,12 @@ def _print_tools(tools: list[dict[str, Any]], *, as_json: bool, empty: str) -> N
     if as_json:
         printing.print_json(tools)
         return
-    rows = [(tool["tool_id"], tool["source"], single_line(tool["description"])) for tool in tools]
-    printing.print_table(("tool", "source", "what it does"), rows, empty=empty, cut=(2,))
+    rows = [
+        (tool["tool_id"] + (" (not set up)" if tool["needs"] else ""), first_sentence(tool["description"]))
+        + (tool["source"],)
+        for tool in tools
+    ]
+    printing.print_table(("tool", "description", "source"), rows, empty=empty, cut=(1,))
 
 
 @remote_app.command()
@@ -251,7 +255,8 @@ def calls(
         printing.print_json(records)
         return
     rows = [
-        (_local_time(record["created_at"]), record["tool_name"], record["error_type"] or record["status"])
+        (_local_time(record["created_at"]), printing.format_called_action(record["tool_name"], record["action"]))
+        + (printing.format_status(record["status"], record["error_type"]),)
         + (record["principal"] or "-", single_line(record["error"] or json.dumps(record["result"], ensure_ascii=False)))
         for record in records
     ]

@@ -269,7 +269,8 @@ def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
 def _split_argument(pair: str) -> tuple[str, str, str]:
     name, equals, value = pair.partition("=")
     if not equals or not name.rstrip(":"):
-        raise SetupError(f"An argument is written name=value, or name:=JSON; {pair!r} is neither.")
+        hint = " For a JSON object, use --params." if pair.startswith("{") else ""
+        raise SetupError(f"An argument is written name=value, or name:=JSON; {pair!r} is neither.{hint}")
     return (name[:-1], ":=", value) if name.endswith(":") else (name, "=", value)
 
 

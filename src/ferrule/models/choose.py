@@ -113,8 +113,9 @@ def choose_model(spec: Model | str | None = None, environ: Mapping[str, str] | N
     `local:/path/to/model.gguf`, `offline`, or `prefix:name` of a provider that an installed package adds.
 
     Without a spec: `FERRULE_MODEL` if it is one, else the provider for which there is a key or a base URL, else the
-    first model of a server on this machine, else `offline`. An `environ` of your own decides alone: neither stored keys
-    nor servers are looked for then. Models behind a network API get a timeout and retries (`RetryingModel`).
+    first model of a server on this machine (or the one that `FERRULE_MODEL` names), else `offline`. An `environ` of
+    your own decides alone: neither stored keys nor servers are looked for then. Models behind a network API get a
+    timeout and retries (`RetryingModel`).
     """
     if spec is not None and not isinstance(spec, str):
         if not callable(getattr(spec, "generate", None)):
@@ -167,10 +168,12 @@ def find_default(environ: Mapping[str, str], servers: Sequence[ServerState] | No
     if servers is None:
         servers = find_servers(environ) if _may_look_for_servers(environ) else ()
     for state in servers:
-        if state.models:
-            name = default if default in state.models else state.models[0]
+        name = default or next(iter(state.models), "")
+        if name and {name, f"{name}:latest"} & {*state.models}:
             reason = f"{state.server.title} runs at {state.url}, and there is no key"
             return ModelChoice(spec=f"{state.server.prefix}:{name}", reason=reason)
+    if default:  # nothing here has a model of this name: better an error than the answer of another model
+        return ModelChoice(spec=default, reason="FERRULE_MODEL is set")
     return ModelChoice(spec="offline", reason="there is no key and no model server on this machine")
 
 

@@ -211,6 +211,7 @@ _ADVICE = {
     404: "Check the name of the model and the base URL.",
     413: "Send less.",
 }
+_CONNECTION_ADVICE = "Check that a server runs at this address, and that this machine can reach it."
 _MAX_MESSAGE = 1000
 
 
@@ -238,8 +239,9 @@ def to_model_error(error: Exception, table: ErrorTable, *, model: str) -> ModelE
         is_too_long = status == 413 or any(phrase in details for phrase in _TOO_LONG_PHRASES)
         kind = RequestTooLong if is_too_long else ModelRefused
         return kind(f"Model {model!r} refused the request{suffix}: {message} {advice}".rstrip())
+    advice = _CONNECTION_ADVICE if type(error).__name__ == "APIConnectionError" else ""
     return ModelUnavailable(
-        f"Model {model!r} is not available{suffix}: {message}", retry_after=_read_retry_after(error)
+        f"Model {model!r} is not available{suffix}: {message} {advice}".rstrip(), retry_after=_read_retry_after(error)
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ferrule.core.content import encode_json
 from ferrule.core.messages import Message, Usage, arguments_to_send, decode_tool_call, system_message, text_of_message
 from ferrule.core.model import EndReply, FinishReason, ModelReply, ModelRequest, TextSink
-from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable
+from ferrule.errors import MissingExtra, ModelRefused, ModelUnavailable, SetupError
 from ferrule.models.network_model import (
     COMMON_SDK_ERRORS,
     ErrorTable,
@@ -83,6 +83,10 @@ class OpenAIModel:
         if base_url is None:
             base_url = os.environ.get("OPENAI_BASE_URL")
         self.base_url = base_url or None
+        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
+            raise SetupError(
+                f"The base URL {self.base_url!r} of {self.name} is no address: write http://HOST:PORT/v1, or https://…"
+            )
         self._api_key = api_key or None
         self._client = LazyClient(self._create_client)
         self._negotiation = FeatureNegotiation(self.name, _FEATURES, OPENAI_ERRORS)

@@ -61,11 +61,12 @@ class RetryingModel(ModelWrapper):
                 if attempt >= self.attempts or wait > self._max_wait or not (sink is None or sink.restart()):
                     raise
                 logger.warning(
-                    "model=<%s>, attempt=<%d>, wait=<%.2f>, error=<%s> | retrying",
+                    "model=<%s>, error=<%s> | trying again in %.1f s, attempt %d of %d",
                     self.name,
-                    attempt,
-                    wait,
                     failure,
+                    wait,
+                    attempt + 1,
+                    self.attempts,
                 )
             await self._sleep(wait)
             attempt += 1
