@@ -165,6 +165,8 @@ def test_a_call_waits_for_approval_and_is_made_once(project: Project, http: http
 
 def test_tools_are_listed_searched_and_described(http: httpx.Client):
     tools = {tool["tool_id"]: tool for tool in http.get("/v1/tools").json()["tools"]}
+    sources = [tool["source"] for tool in tools.values()]
+    assert sources.index("builtin") == sources.count("tools") > 0  # the user's own tools come first
     assert tools["wipe"]["actions"][0]["effect"] == "destructive" and tools["wipe"]["actions"][0]["needs_approval"]
     assert tools["search_web"]["needs"]
     hits = http.get("/v1/tools", params={"query": "add two numbers", "limit": 3}).json()["tools"]

@@ -24,7 +24,7 @@ from ferrule.cli.session import EXIT_USAGE, Session, exit_on_failure, fail, pars
 from ferrule.cli.terminal import ProgressLine, echo, print_error
 from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
-from ferrule.core.spec import Tool
+from ferrule.core.spec import Tool, listing_order
 from ferrule.engine import ToolEngine
 from ferrule.errors import FerruleError
 from ferrule.library.library import UnifiedToolLibrary
@@ -91,7 +91,7 @@ def list_tools(
         async with context.obj.listing_engine() as engine:
             tools = engine.registry.by_tag(*tag) if tag else list(engine.registry)
             tools = [t for t in tools if source in (None, t.source) and _is_in_category(t, category)]
-            return sorted(tools, key=lambda t: (-t.spec.priority, t.priority, t.id)), _unavailable_reasons(engine)
+            return sorted(tools, key=listing_order), _unavailable_reasons(engine)
 
     tools, unavailable = run(command())
     if as_json:

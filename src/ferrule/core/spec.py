@@ -407,6 +407,11 @@ class Tool:
         return SOURCES.index(self.source) if self.source in SOURCES else len(SOURCES)
 
 
+def listing_order(tool: Tool) -> tuple[int, int, str]:
+    """The key by which lists of tools for people are sorted: the user's own tools come before the bundled ones."""
+    return -tool.spec.priority, tool.priority, tool.id
+
+
 def parse_parameters(schema: JsonSchema) -> list[ToolParameter]:
     """The parameters of an object schema, in order."""
     required = set(schema.get("required") or ())

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from ferrule.core.content import encode_json
 from ferrule.core.permission import effect_tier
-from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability
+from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability, listing_order
 from ferrule.errors import (
     ToolNotFound,
 )
@@ -61,7 +61,7 @@ async def list_tools(
         await library.index.prepare(query)
         tools = [hit.tool for hit in library.index.search(query, limit, is_visible=permissions.may_find)]
     else:
-        tools = [tool for tool in snapshot if permissions.may_use(tool)][:limit]
+        tools = sorted(filter(permissions.may_use, snapshot), key=listing_order)[:limit]
     unavailable = await library.get_unavailable_tools()
     return json_response({"tools": [_describe_tool(tool, services, client, unavailable) for tool in tools]})
 
