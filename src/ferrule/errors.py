@@ -69,7 +69,7 @@ before you repeat it.
 """
 REJECTED: Final = "rejected"
 """The call was not admitted; `metadata["reason"]` is `concurrency_limit`, `queue_full`, `queue_timeout`, `rate_limit`,
-`circuit_open`, `nesting`, `abandoned_calls` or `closed`.
+`circuit_open`, `nesting`, `abandoned_calls`, `server_unreachable` or `closed`.
 
 Call again later, after `metadata["retry_after"]` seconds where it is given, or raise the limits in `[limits]`.
 """

@@ -12,6 +12,7 @@ from ferrule.concurrency import ConcurrencyConfig
 from ferrule.core.prices import PriceList
 from ferrule.policy.budgets import Budget
 from ferrule.server.tokens import Tokens
+from ferrule.store import ToolKnowledgeStore
 
 
 class Site:
@@ -53,7 +54,7 @@ async def serve(
     server_policy: Policy | None = None,
     model: Any = None,
     models: Mapping[str, Any] | None = None,
-    store: str = "sqlite://",
+    store: str | ToolKnowledgeStore = "sqlite://",
     prices: PriceList | None = None,
     budgets: Sequence[Budget] = (),
     concurrency: ConcurrencyConfig | None = None,

@@ -1,10 +1,8 @@
 """Two servers on one Postgres store behind a balancer: any of them answers any request, whatever was killed."""
 
-import json
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,15 @@ import pytest
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from ferrule import UnifiedToolLibrary, tool
+from ferrule.store import ToolKnowledgeStore
 from ferrule.store.channel import MAX_PAYLOAD, pack_messages
+from tests.server.application import serve
 from tests.server.balancing import balance
+from tests.server.mcp_requests import OLDER_HEADERS, add_counter, open_session, read_result, send
 from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
 from tests.store.conftest import postgres_cluster, postgres_url
-from tests.waiting import until_sync
+from tests.waiting import until, until_sync
 
 pytestmark = pytest.mark.slow
 
@@ -152,17 +154,35 @@ def test_clients_of_a_balancer_notice_no_killed_server(project: Project) -> None
     assert (project.folder / "notes.txt").read_text().splitlines() == [f"note {number}" for number in range(10)]
 
 
-def test_a_tool_that_one_server_cannot_reach_is_not_called_by_another(project: Project) -> None:
-    (project.folder / "tools" / "far.py").write_text(
-        "from ferrule import tool\n\n@tool(idempotent=False)\nasync def far() -> str:\n"
-        '    """Reach far."""\n    raise ConnectionError("nobody answers")\n'
-    )
-    with project.serve() as first, project.serve() as second, first.client() as one, second.client() as other:
+async def test_a_tool_that_one_server_cannot_reach_is_not_called_by_others_whenever_they_started(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+
+    @tool(idempotent=False)
+    async def far() -> str:
+        """Reach far."""
+        calls.append("far")
+        raise ConnectionError("nobody answers")
+
+    @asynccontextmanager
+    async def start(name: str) -> AsyncIterator[UnifiedToolLibrary]:
+        store = ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / name)
+        async with serve(far, store=store) as site, site.lifespan():
+            yield site.library
+
+    def is_open(library: UnifiedToolLibrary) -> bool:
+        return library.engine.circuit_state(library.engine.registry.find("far")[0]) == "open"
+
+    async with start("one") as one, start("two") as two:
         for _ in range(5):
-            one.post("/v1/tools/far/call", json={"arguments": {}})
-        until_sync(
-            lambda: "rejected for a while" in other.post("/v1/tools/far/call", json={"arguments": {}}).json()["error"]
-        )
+            await one.execute("far")
+        await until(lambda: is_open(two))
+        async with start("three") as three:
+            await until(lambda: is_open(three))
+            result = await three.execute("far")
+            assert result.error_type == "rejected" and "rejected for a while" in str(result.error), result
+    assert len(calls) == 5
 
 
 def test_a_dead_servers_run_is_taken_over(project: Project) -> None:
@@ -201,43 +221,6 @@ def test_limits_of_tokens_and_tenants_hold_on_all_servers(tmp_path: Path, postgr
             waiting.touch()
             assert call()["is_success"]
             assert other.post("/v1/tools/add/call", json=body).json()["is_success"]
-
-
-OLDER_HEADERS = {
-    "accept": "application/json, text/event-stream",
-    "mcp-protocol-version": "2025-11-25",
-    "connection": "close",  # so that the balancer chooses a server for each request
-}
-OPENING = {
-    "protocolVersion": "2025-11-25",
-    "capabilities": {},
-    "clientInfo": {"name": "test", "version": "1"},
-}
-
-
-def send(client: httpx.Client, method: str, params: dict[str, Any], session: str | None = None) -> httpx.Response:
-    headers = OLDER_HEADERS | ({} if session is None else {"mcp-session-id": session})
-    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
-    if not method.startswith("notifications/"):
-        message["id"] = 1
-    return client.post("/mcp", json=message, headers=headers)
-
-
-def open_session(client: httpx.Client) -> str:
-    response = send(client, "initialize", OPENING)
-    assert response.status_code == 200, response.text
-    session = response.headers["mcp-session-id"]
-    assert send(client, "notifications/initialized", {}, session).status_code == 202
-    return str(session)
-
-
-def read_result(response: httpx.Response) -> dict[str, Any]:
-    """Of an answer that is a JSON document, or a stream of events."""
-    assert response.status_code == 200, response.text
-    if response.headers["content-type"] == "application/json":
-        return dict(response.json()["result"])
-    (data,) = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
-    return dict(json.loads(data)["result"])
 
 
 def test_a_session_is_used_through_every_server(project: Project) -> None:
@@ -298,7 +281,7 @@ def test_a_session_of_a_dead_server_is_not_found(project: Project) -> None:
 
 def test_a_request_is_forwarded_once(servers: list[RunningServer]) -> None:
     first, second = servers
-    with first.client() as one, second.client(headers={"ferrule-forwarded-by": "another"}) as other:
+    with first.client() as one, second.client(headers={"ferrule-forwarded": "1"}) as other:
         session = open_session(one)
         assert send(other, "tools/list", {}, session).status_code == 404
         assert "tools" in read_result(send(one, "tools/list", {}, session))
@@ -321,23 +304,6 @@ def test_messages_are_packed_into_notifications_that_postgres_accepts() -> None:
     payloads = pack_messages("me", [*messages, too_long])
     assert all(len(payload.encode()) <= MAX_PAYLOAD for payload in payloads)
     assert len(payloads) < 10
-
-
-COUNTER = """
-from mcp.server.mcpserver import MCPServer
-
-server = MCPServer("counter", log_level="ERROR")
-count = 0
-
-@server.tool()
-def increment() -> str:
-    \"\"\"Count one more.\"\"\"
-    global count
-    count += 1
-    return f"count {count}"
-
-server.run("stdio")
-"""
 
 
 def test_calls_of_a_stateful_mcp_server_go_to_the_server_that_has_its_process(project: Project) -> None:
@@ -363,6 +329,16 @@ def test_calls_of_a_stateful_mcp_server_go_to_the_server_that_has_its_process(pr
             until_sync(lambda: knows_counter(first) and knows_counter(second))
             counts = [call(first), call(second), call_mcp(second), call_mcp(first), call(second, "counter")]
             assert counts == [f"count {number}" for number in range(1, 6)]
+            with second.client() as client:
+                session = open_session(client)
+                called = read_result(send(client, "tools/call", {"name": "counter__increment"}, session))
+                assert called["content"][0]["text"] == "count 6", called
+            run = ask(second, "call counter__increment")  # which a person must approve, on any server
+            with first.client() as one, second.client() as other:
+                (request,) = one.get("/v1/approvals").json()["approvals"]
+                one.post(f"/v1/approvals/{request['approval_id']}", json={"allowed": True}).raise_for_status()
+                answer = other.post(f"/v1/runs/{run['run_id']}/resume", json={}).json()
+            assert "count 7" in answer["answer"], answer
         assert call(second) == "count 1"  # the other server has ended, and its process with it
         assert call_mcp(second) == "count 2"
 
@@ -378,14 +354,11 @@ def test_a_stateful_mcp_server_on_a_server_out_of_reach_is_neither_started_again
         database.execute("INSERT INTO mcp_owners (name, server_id) VALUES ('counter', 'far')")
         with server.client() as client:
             response = client.post("/v1/tools/counter__increment/call", json={"arguments": {}})
+            calls = [{"tool": "counter", "action": "increment"}]
+            (failed,) = client.post("/v1/calls", json={"calls": calls}).json()["results"]
         assert response.status_code == 503 and "Set internal_url" in response.json()["detail"], response.text
+        assert failed["error_type"] == "rejected" and "was not made" in failed["error"], failed
         assert database.execute("SELECT server_id FROM mcp_owners").fetchall() == [("far",)]
-
-
-def add_counter(project: Project) -> None:
-    (project.folder / "counter.py").write_text(COUNTER)
-    entry = {"command": sys.executable, "args": [str(project.folder / "counter.py")], "stateful": True, "trusted": True}
-    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))
 
 
 def knows_counter(server: RunningServer) -> bool:

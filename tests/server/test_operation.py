@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.server.mcp_requests import add_counter, open_session, read_result, send
 from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
 from tests.waiting import until_sync
 
@@ -205,7 +206,8 @@ def test_the_container_file_is_valid():
     assert extras is not None and all(f"\n{extra} = [" in project for extra in extras[1].split(","))
 
 
-def test_several_workers_share_the_port_and_refuse_a_revoked_token(tmp_path: Path):
+def test_several_workers_share_the_port_and_what_one_of_them_has_opened(tmp_path: Path):
+    """Sessions of MCP clients and the process of a stateful MCP server work through all; a token is revoked for all."""
     project = Project(tmp_path)
     code = '''
 import os
@@ -217,6 +219,7 @@ async def process_id() -> int:
     return os.getpid()
 '''
     (tmp_path / "tools" / "process_id.py").write_text(code)
+    add_counter(project)
     token = project.create_token("short-lived")
 
     def call(server: RunningServer) -> httpx.Response:
@@ -232,6 +235,30 @@ async def process_id() -> int:
             return len(processes) == 2
 
         until_sync(has_seen_both, seconds=120)
+        assert "serving on" in server.log
+
+        def open_one(_: int) -> str:
+            with server.client(token) as http:
+                return open_session(http)
+
+        def find_process(session: str) -> int:
+            with server.client(token) as http:
+                result = read_result(send(http, "tools/call", {"name": "process_id"}, session))
+                return int(result["structuredContent"]["result"])
+
+        def count(_: int) -> str:
+            with server.client(token) as http:
+                response = http.post("/v1/tools/counter__increment/call", json={"arguments": {}})
+                return str(response.json()["output"]["result"])
+
+        sessions: dict[str, str] = {}
+        """One of each worker, by the id of the worker at the end of the session's."""
+        until_sync(lambda: sessions.update((s[-12:], s) for s in threads.map(open_one, range(8))) or len(sessions) == 2)
+        found = [set(threads.map(find_process, [session] * 16)) for session in sessions.values()]
+        assert all(len(each) == 1 for each in found), "a session is in one process, whichever gets the request"
+        assert set.union(*found) == processes
+        counts = list(threads.map(count, range(16)))
+        assert sorted(counts) == sorted(f"count {number}" for number in range(1, 17))
         assert project.ferrule("tokens", "revoke", "short-lived").returncode == 0
         until_sync(lambda: all(call(server).status_code == 401 for _ in range(20)))
 
@@ -240,7 +267,6 @@ def test_several_workers_finish_what_they_have_begun_and_take_no_new_connection(
     project = Project(tmp_path)
     found = tmp_path / "found"
     with project.serve("--workers", "2") as server, ThreadPoolExecutor(1) as threads, server.client() as http:
-        assert "need one worker" in server.log
         body = {"arguments": {"path": str(found)}}
         calling = threads.submit(http.post, "/v1/tools/wait_for/call", json=body)
         until_sync(found.with_name("found.started").exists)

@@ -203,8 +203,11 @@ async def test_mcp_sessions_belong_to_their_token(server: RunningServer, tokens:
 
 
 def test_the_tokens_command(project: Project, tokens: dict[str, str]):
+    project.create_token("slow", "--rate", "7.5", "--concurrent", "3", "--tenant", "acme", "--tool", "add")
     listed = project.ferrule("tokens", "list")
     assert "approver" in listed.stdout and "frl_" not in listed.stdout
+    (row,) = [line.split("\t") for line in listed.stdout.splitlines() if line.startswith("slow\t")]
+    assert row[1:7] == ["caller", "add", "destructive", "acme", "7.5", "3"], row
     wrong = project.ferrule("tokens", "new", "a b")
     assert wrong.returncode == 2 and "letters" in wrong.stderr
     assert project.ferrule("tokens", "new", "x", "--role", "king").returncode == 2

@@ -384,7 +384,9 @@ async def test_what_a_stopped_holder_writes_after_another_has_finished_comes_too
         assert await other.read_entries("job") == {"0001": "begun", "0002": "finished"}
 
 
-async def test_a_process_that_takes_a_lock_back_discards_what_it_wrote_before_it_was_lost(postgres_url, tmp_path):
+async def test_a_process_that_takes_a_lock_back_discards_what_it_wrote_before_it_was_lost(
+    postgres_url, tmp_path, caplog
+):
     async with (
         ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
         ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
@@ -398,6 +400,8 @@ async def test_a_process_that_takes_a_lock_back_discards_what_it_wrote_before_it
             assert await store.read_entries("job") == {"0001": "newer"}
             store.write_entry("job", "0002", "written with the lock")
         assert await other.read_entries("job") == {"0001": "newer", "0002": "written with the lock"}
+    warnings = [record.message for record in caplog.records if "too late" in record.message]
+    assert len(warnings) == 1 and "stream=<job>" in warnings[0], warnings
 
 
 async def test_a_run_that_another_process_has_taken_makes_no_more_calls(postgres_url, tmp_path):

@@ -8,10 +8,13 @@ import os
 import re
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -78,39 +81,34 @@ def serve(
         _check_certificate(tls_certificate, tls_key)
         _check_port(host, port)
         workers = workers or section.workers
-        is_reachable = workers == 1 and tls_certificate is None
-        options |= {"listens_at": _find_own_url(host, port) if is_reachable else None, "workers": workers}
+        options |= {"listens_at": None if tls_certificate is not None else _find_own_url(host, port)}
     except FerruleError as error:
         fail(str(error), code=EXIT_USAGE)
     settings = {"host": host, "port": port, "ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
-    scheme = "https" if tls_certificate is not None else "http"
-    print_error(f"ferrule: serving on {scheme}://{_host_in_url(host)}:{port} (MCP at /mcp). Ctrl-C stops.")
-    if workers > 1:
-        print_error(
-            "ferrule: MCP clients of the protocol before 2026 need one worker: their sessions are in one process."
-        )
-    if is_open:
-        print_error("ferrule: there are no tokens: every program on this machine may use the server.")
+
+    def say_where(actual_port: int) -> None:
+        scheme = "https" if tls_certificate is not None else "http"
+        print_error(f"ferrule: serving on {scheme}://{_host_in_url(host)}:{actual_port} (MCP at /mcp). Ctrl-C stops.")
+        if is_open:
+            print_error("ferrule: there are no tokens: every program on this machine may use the server.")
+
     configure_logs(log_format, log_level)
-    _run_server(options, settings, workers, section.trusted_proxies)
+    _run_server(options, settings, workers, section.trusted_proxies, say_where)
 
 
 def _run_server(
-    options: dict[str, Any], settings: dict[str, Any], workers: int, trusted_proxies: Sequence[str]
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    workers: int,
+    trusted_proxies: Sequence[str],
+    on_listening: Callable[[int], None],
 ) -> None:
     import uvicorn
-    from uvicorn.supervisors import Multiprocess
+    from uvicorn.config import STARTUP_FAILURE
 
+    from ferrule.server.listening import SingleServer, Workers
     from ferrule.server.protocol import LimitedHttpProtocol
 
-    class Workers(Multiprocess):
-        def terminate_all(self) -> None:
-            for each in self.sockets:  # or else clients connect and wait, while the workers finish what they have begun
-                each.close()
-            super().terminate_all()
-
-    os.environ[WORKER_VARIABLE] = json.dumps(options)
-    application = "ferrule.cli.serve:make_app"
     settings |= {
         "factory": True,
         "workers": workers,
@@ -122,11 +120,19 @@ def _run_server(
         "forwarded_allow_ips": list(trusted_proxies),
         "proxy_headers": bool(trusted_proxies),
     }
-    if workers == 1:
-        uvicorn.run(application, **settings)
+    config = uvicorn.Config("ferrule.cli.serve:make_app", **settings)
+    if workers > 1:
+        with TemporaryDirectory(prefix="ferrule-") as folder:  # which only this user may enter
+            os.environ[WORKER_VARIABLE] = json.dumps({**options, "socket_folder": folder})
+            Workers(config, on_listening).run()
         return
-    config = uvicorn.Config(application, **settings)
-    Workers(config, [config.bind_socket()]).run()
+    os.environ[WORKER_VARIABLE] = json.dumps({**options, "socket_folder": None})
+    config.load_app()
+    server = SingleServer(config, on_listening)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
 
 
 def make_app() -> ASGIApp:
@@ -138,12 +144,24 @@ def make_app() -> ASGIApp:
     config = _make_session(options).config()
     engine_config = config.engine_config
     is_watched = engine_config.auto_reload or engine_config.watch_for_changes
-    return ReloadableApp(
+    private_socket = _find_private_socket(options)
+    app = ReloadableApp(
         partial(_make_project_app, options),
         config.path if is_watched else None,
         interval=engine_config.reload_interval,
         instant=engine_config.watch_for_changes,
     )
+    if private_socket is None:
+        return app
+    from ferrule.server.listening import PrivatelyServedApp
+
+    return PrivatelyServedApp(app, private_socket, grace_seconds=GRACE_SECONDS)
+
+
+def _find_private_socket(options: dict[str, Any]) -> Path | None:
+    """Where the other workers reach this one; None for the only one."""
+    folder: str | None = options["socket_folder"]
+    return None if folder is None else Path(folder, f"{os.getpid()}.sock")
 
 
 def _make_session(options: dict[str, Any]) -> Session:
@@ -190,7 +208,8 @@ def _make_project_app(options: dict[str, Any]) -> ASGIApp:
         allowed_origins=section.allowed_origins,
         max_body_size=section.max_body_size,
         tenant_limits=_read_tenant_limits(section),
-        internal_url=_find_internal_url(section.internal_url, options),
+        internal_url=section.internal_url or options["listens_at"],
+        private_socket=_find_private_socket(options),
         virtual_servers={
             name: VirtualServer(**section.virtual_server(name).model_dump()) for name in section.virtual_servers
         },
@@ -276,14 +295,6 @@ def _find_own_url(host: str, port: int) -> str | None:
     return f"http://{_host_in_url(host)}:{port}" if port else None
 
 
-def _find_internal_url(url: str | None, options: dict[str, Any]) -> str | None:
-    """Where other servers reach this process: not at all if it shares its port with others."""
-    if not url or options["workers"] > 1:
-        own_url: str | None = options["listens_at"]
-        return own_url
-    return url
-
-
 def _host_in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
@@ -364,11 +375,11 @@ def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
         printing.print_json([token.to_dict() for token in tokens])
         return
     printing.print_table(
-        ("name", "roles", "tools", "most", "tenant", "created", "state"),
+        ("name", "roles", "tools", "most", "tenant", "a minute", "at once", "created", "state"),
         [
             (token.name, ", ".join(sorted(token.roles)), ", ".join(sorted(token.tools or ["all"])))
-            + (token.max_effect, token.tenant or "-", f"{datetime.fromtimestamp(token.created_at):%Y-%m-%d}")
-            + (_describe_token_state(token),)
+            + (token.max_effect, token.tenant or "-", *_describe_token_limits(token))
+            + (f"{datetime.fromtimestamp(token.created_at):%Y-%m-%d}", _describe_token_state(token))
             for token in tokens
         ],
         empty="There are no tokens. Create one with: ferrule tokens new NAME",
@@ -390,6 +401,13 @@ def revoke_token(context: typer.Context, name: Annotated[str, typer.Argument(hel
 
     run(command())
     echo(f"Token {name!r} is revoked.")
+
+
+def _describe_token_limits(token: AccessToken) -> tuple[str, str]:
+    """How many calls a minute, and at the same time."""
+    limits = (token.calls_per_minute, token.max_concurrent)
+    minute, at_once = ("-" if limit is None else f"{limit:g}" for limit in limits)
+    return minute, at_once
 
 
 def _describe_token_state(token: AccessToken) -> str:

@@ -300,10 +300,13 @@ class ToolEngine:
         """`closed`: calls go through; `open`: the tool cannot be reached; `half_open`: one call may try."""
         return self._actions.breaker(tool.source, tool.id).state
 
-    def share_circuits(self, on_open: Callable[[str, str], None]) -> Callable[[str, str], None]:
-        """Tell other processes which tools cannot be reached, by source and id; returns the way to tell this one."""
+    def share_circuits(self, on_open: Callable[[str, str], None]) -> Callable[[str, str, float], None]:
+        """Tell other processes which tools cannot be reached, by source and id; returns the way to tell this one.
+
+        That also takes how many seconds ago it was.
+        """
         self._actions.on_circuit_open = on_open
-        return lambda source, tool_id: self._actions.breaker(source, tool_id).open()
+        return lambda source, tool_id, age: self._actions.breaker(source, tool_id).open(age)
 
     # Calls
 

@@ -167,11 +167,13 @@ class CircuitBreaker:
             self._opened_at = self._clock()
             self._on_open()
 
-    def open(self) -> None:
-        """Another process could not reach the tool."""
-        if self._config.threshold and self._trusts_others:
+    def open(self, age: float = 0.0) -> None:
+        """Another process could not reach the tool, some seconds ago."""
+        opened_at = self._clock() - age
+        is_newer = age < self._config.recovery and (self._opened_at is None or opened_at > self._opened_at)
+        if self._config.threshold and self._trusts_others and is_newer:
             self.faults = max(self.faults, self._config.threshold)
-            self._opened_at, self._is_probing, self._opened_elsewhere = self._clock(), False, True
+            self._opened_at, self._is_probing, self._opened_elsewhere = opened_at, False, True
 
     def record_abandoned(self) -> None:
         """The call ended without showing whether the tool can be reached."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Query
@@ -38,10 +39,12 @@ from ferrule.server.api_document import complete_document
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import describe_event
+from ferrule.server.forwarded_calls import ForwardedCalls
 from ferrule.server.frequent_requests import FrequentRequests
 from ferrule.server.mcp.http import McpHttpApp, VirtualServer
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, handle_error, handle_invalid_request, json_response
+from ferrule.server.server_connections import ServerConnections
 from ferrule.server.services import (
     AnyClient,
     MakeOrchestrator,
@@ -51,7 +54,7 @@ from ferrule.server.services import (
     encode_event,
     event_stream,
 )
-from ferrule.server.stateful_servers import StatefulServers
+from ferrule.server.stateful_servers import share_stateful_servers
 from ferrule.server.store_changes import CHANGED, Part
 from ferrule.server.tokens import SESSION_SECONDS, Tokens
 
@@ -76,6 +79,7 @@ def create_app(
     models: Mapping[str, MakeOrchestrator] | None = None,
     tenant_limits: Mapping[str, CallAllowance] | None = None,
     internal_url: str | None = None,
+    private_socket: Path | None = None,
     page: Sequence[Route] = (),
 ) -> ASGIApp:
     """The application that serves a library, which is opened and closed with it.
@@ -88,31 +92,33 @@ def create_app(
     clients that choose it by its name. `tenant_limits` are for all tokens of a tenant together, `*` for each tenant
     without an entry; where the library's limits are shared by all servers, so are those of tokens and tenants. At
     `internal_url` the other servers of the store reach this one, for the MCP sessions that it has opened and the
-    stateful MCP servers that it has started. `page` are
-    the routes of the web page, which are public: what it shows, it reads with the visitor's token.
+    stateful MCP servers that it has started; at `private_socket`, where the application is served too, those reach it
+    that share its port. `page` are the routes of the web page, which are public: what it shows, it reads with the
+    visitor's token.
     """
     check_policy(policy)
     tokens = Tokens(library.engine.store)
     verifier = None if oauth is None else TokenVerifier(oauth)
     limits = CallLimits(library.engine.store, library.engine.concurrency.config, tenant_limits)
     authenticator = Authenticator(tokens, limits, is_open=is_open and verifier is None, verifier=verifier)
-    services = Services(library, tokens, make_orchestrator, policy, models, internal_url)
-    stateful_servers = StatefulServers(library, services.fleet)
+    services = Services(library, tokens, make_orchestrator, policy, models, internal_url, private_socket)
+    fleet, connections = services.fleet, ServerConnections(services.fleet)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {
-        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, services.fleet)
+        f"/mcp/{name}" if name else "/mcp": McpHttpApp(library, VirtualServer.of(each), policy, fleet, connections)
         for name, each in selections.items()
     }
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with library:
-            tasks = [asyncio.create_task(each) for each in (services.limit_samples.run(), services.fleet.run())]
+            await fleet.register()
+            tasks = [asyncio.create_task(each) for each in (services.limit_samples.run(), fleet.run())]
             async with _run_all([each.run for each in mcp_apps.values()]):
                 yield
             await cancel_all(tasks)
             await limits.aclose()
-            await stateful_servers.aclose()
+            await connections.aclose()
             await services.aclose()
 
     app = FastAPI(title="Ferrule", version=_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -120,8 +126,8 @@ def create_app(
     tool_calls = call_routes.ToolCallApp(services)
     _add_routes(app, tool_calls, mcp_apps, verifier, page)
     sizes = {} if max_body_size is None else {"max_body_size": max_body_size}
-    return AccessControl(
-        FrequentRequests(app, tool_calls, mcp_apps, stateful_servers),
+    controlled_app = AccessControl(
+        FrequentRequests(app, tool_calls, mcp_apps),
         authenticator=authenticator,
         is_local=is_local,
         allowed_hosts=allowed_hosts,
@@ -129,6 +135,10 @@ def create_app(
         public_routes=page,
         **sizes,
     )
+    if fleet.address is None:
+        return controlled_app
+    owners, executors = share_stateful_servers(library.engine, fleet, connections)
+    return ForwardedCalls(controlled_app, library.engine, fleet, connections, owners, executors)
 
 
 def _add_routes(

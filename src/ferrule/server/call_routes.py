@@ -42,6 +42,7 @@ from ferrule.server.services import (
     event_stream,
     stream_of_task,
 )
+from ferrule.server.stateful_servers import UNREACHABLE
 
 logger = logging.getLogger("ferrule.server")
 router = APIRouter(prefix="/v1")
@@ -233,10 +234,12 @@ async def _execute(
 
 def _make_response(result: ToolExecutionResult) -> Response:
     status = 200 if result.is_success else _STATUS_OF_ERROR.get(result.error_type or "", 200)
+    if status == 429 and result.metadata.get("reason") == UNREACHABLE:
+        status = 503
     content = describe_result(result)
     if status == 200:
         return json_response(content)
-    headers = {"Retry-After": "1"} if status == 429 else None
+    headers = {"Retry-After": "1"} if status in (429, 503) else None
     problem = Problem(status, result.error or "The call was not made.", headers=headers, **content)
     return problem.to_response()
 

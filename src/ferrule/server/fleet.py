@@ -2,20 +2,23 @@
 tool that one of them cannot reach is not called by the others for a while.
 
 Servers tell each other what happens only while somebody watches: a server with an open stream of events says so every
-few seconds. With another store there is one server, and nothing to tell. Each server also registers where the others
-reach it, for requests that only one of them can answer.
+few seconds. With another store there is one server, perhaps with several workers, and nothing to tell. Each server and
+worker registers where the others reach it, for requests that only one of them can answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+import os
+import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from ferrule.agent import AgentAnswer
@@ -29,7 +32,14 @@ from ferrule.errors import SetupError, StoreError
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.policy.approvals import ApprovalRequest
 from ferrule.store.channel import ChannelMessage
-from ferrule.store.servers import ServerAddress, list_servers, remove_server, renew_server
+from ferrule.store.servers import (
+    ServerAddress,
+    list_open_circuits,
+    list_servers,
+    remove_server,
+    renew_server,
+    store_open_circuit,
+)
 
 logger = logging.getLogger("ferrule.server")
 
@@ -41,8 +51,7 @@ CHECK_INTERVAL: Final = 0.1
 SERVER_LIFETIME: Final = 30.0
 """Seconds after which a server that says nothing more is dead."""
 LOOK_INTERVAL: Final = 0.5
-"""Seconds between two looks for a server that is not known, whatever ids clients make up."""
-LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+"""Seconds between two looks for a server that is not known."""
 MAX_TEXT: Final = 1_000
 """Characters of an error that are told to other servers."""
 _TYPES_OF_ONE_SERVER: Final = frozenset(
@@ -72,37 +81,48 @@ class ServerFleet:
         cancel_run: Callable[[str], bool],
         on_news: Callable[[], None],
         internal_url: str | None = None,
+        private_socket: Path | None = None,
     ) -> None:
         """`cancel_run` stops a run of this server; `on_news` is called when another server has done something.
 
-        `internal_url` is where the others reach this server; None if they cannot.
+        `internal_url` is where the others reach this server; None if they cannot. At `private_socket`, those reach it
+        that have theirs in the same folder: the workers that share a port.
         """
         self._engine, self._cancel_run, self._on_news = engine, cancel_run, on_news
         self.server_id = uuid4().hex[:12]
         self._servers: dict[str, ServerAddress] = {}
         """The others, as far as they are known."""
         self._looked_at = float("-inf")
-        self._channel = engine.store.open_channel(self._receive)
+        self._looking: asyncio.Task[None] | None = None
+        self._channel = engine.store.open_channel(self._receive, self._read_missed_circuits)
         self._open_circuit = engine.share_circuits(self._tell_open_circuit)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: set[Listener] = set()
         self._watched_until = 0.0
         self._unsubscribe: Callable[[], None] | None = None
         self.address: ServerAddress | None = None
         """Where the others reach this server; None if they cannot, or there are none."""
-        if internal_url is not None and self._channel.is_available:
-            self.address = ServerAddress(server_id=self.server_id, url=internal_url, machine=socket.gethostname())
+        url = internal_url if internal_url is not None and self._channel.is_available else ""
+        if url or private_socket is not None:
+            self.address = ServerAddress(
+                server_id=self.server_id,
+                url=url,
+                machine=socket.gethostname(),
+                socket="" if private_socket is None else str(private_socket),
+                secret=secrets.token_urlsafe(32),
+            )
 
     @property
     def is_available(self) -> bool:
         """Whether there may be other servers."""
-        return self._channel.is_available
+        return self._channel.is_available or self.address is not None
 
     async def run(self) -> None:
         """Talk to the other servers until cancelled."""
         talking = asyncio.create_task(self._channel.run())
         try:
-            while self._channel.is_available:
-                await self._register()
+            while self.is_available:
+                await self.register()
                 if self._listeners:
                     self._channel.send({"kind": "watch"})
                 if self._unsubscribe is not None and time.monotonic() > self._watched_until:
@@ -116,9 +136,10 @@ class ServerFleet:
             if self.address is not None:
                 with suppress(StoreError):  # or else it is forgotten soon
                     await self._engine.store.query_without_records(remove_server, self.server_id)
-            await cancel_all([talking])
+            await cancel_all([talking, *self._tasks])
 
-    async def _register(self) -> None:
+    async def register(self) -> None:
+        """Tell the others where this server is."""
         if self.address is None:
             return
         try:
@@ -126,17 +147,31 @@ class ServerFleet:
         except StoreError as error:
             logger.warning("error=<%s> | other servers cannot be told where this one is", error)
 
-    async def find_url(self, server_id: str) -> str | None:
-        """Where another server can be reached; None for one that does not live, or that cannot be reached from here."""
-        now = time.monotonic()
-        if server_id not in self._servers and now - self._looked_at >= LOOK_INTERVAL:
-            self._looked_at = now
-            self._servers = await self._engine.store.query_without_records(list_servers)
-        address = self._servers.get(server_id)
-        if address is None or server_id == self.server_id:
-            return None
-        is_loopback = urlsplit(address.url).hostname in LOOPBACK_HOSTS
-        return None if is_loopback and address.machine != socket.gethostname() else address.url
+    async def find_address(self, server_id: str) -> ServerAddress | None:
+        """Where another server is; None for one that does not live."""
+        asked_at = time.monotonic()
+        while server_id not in self._servers and self._looked_at <= asked_at:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
+            await asyncio.shield(self._looking)
+        return self._servers.get(server_id)
+
+    async def _look(self) -> None:
+        """Read the addresses of all servers; not more often than every half second, whatever ids clients make up."""
+        await asyncio.sleep(self._looked_at + LOOK_INTERVAL - time.monotonic())
+        started_at = time.monotonic()
+        self._servers = await self._engine.store.query_without_records(list_servers)
+        self._looked_at = started_at
+
+    def shares_folder_with(self, address: ServerAddress) -> bool:
+        """Whether another server is a worker of the same `ferrule serve`."""
+        own = "" if self.address is None else self.address.socket
+        return bool(own) and os.path.dirname(own) == os.path.dirname(address.socket)
+
+    async def is_secret_of(self, server_id: str, secret: str) -> bool:
+        """Whether somebody knows the secret of this server or another, which only those that use the store know."""
+        address = self.address if server_id == self.server_id else await self.find_address(server_id)
+        return address is not None and hmac.compare_digest(address.secret.encode(), secret.encode())
 
     def forget(self, server_id: str) -> None:
         """A server does not listen any more."""
@@ -190,7 +225,7 @@ class ServerFleet:
             case {"kind": "cancel_call", "call_id": str(call_id)}:
                 self._engine.cancel(call_id)
             case {"kind": "circuit", "source": str(source), "tool_id": str(tool_id)}:
-                self._open_circuit(source, tool_id)
+                self._open_circuit(source, tool_id, 0.0)
             case {"kind": "news"}:
                 self._on_news()
             case {"kind": "event"}:
@@ -200,8 +235,32 @@ class ServerFleet:
                         listener(event)
                     self._on_news()
 
+    # Circuits: told by messages, and stored for those who do not get the message
+
     def _tell_open_circuit(self, source: str, tool_id: str) -> None:
-        self._channel.send({"kind": "circuit", "source": source, "tool_id": tool_id})
+        if self._channel.is_available:
+            self._channel.send({"kind": "circuit", "source": source, "tool_id": tool_id})
+            self._start(self._engine.store.query_without_records(store_open_circuit, source, tool_id))
+
+    def _read_missed_circuits(self) -> None:
+        """Of the time before this server listened."""
+
+        async def read() -> None:
+            for source, tool_id, age in await self._engine.store.query_without_records(list_open_circuits):
+                self._open_circuit(source, tool_id, age)
+
+        self._start(read())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        async def log_failure() -> None:
+            try:
+                await work
+            except StoreError as error:
+                logger.warning("error=<%s> | tools that cannot be reached are not shared with other servers", error)
+
+        task = asyncio.ensure_future(log_failure())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _publish(self, event: ToolEngineEvent) -> None:
         if event.event_type in _APPROVAL_TYPES:  # clients read the request from the store

@@ -1,7 +1,4 @@
-"""Answers frequent requests in front of the application, whose routing and layers take longer than they do.
-
-Calls that another server must answer are forwarded first.
-"""
+"""Answers frequent requests in front of the application, whose routing and layers take longer than they do."""
 
 from __future__ import annotations
 
@@ -9,27 +6,17 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ferrule.errors import StoreError
 from ferrule.server.call_routes import ToolCallApp
-from ferrule.server.mcp.forwarding import find_called_tool
 from ferrule.server.mcp.http import McpHttpApp
-from ferrule.server.problems import Problem, problem_of_error
-from ferrule.server.stateful_servers import StatefulServers
+from ferrule.server.problems import Problem
 
 
 class FrequentRequests:
     """Between access control and the application: single calls over HTTP, plain calls and lists over MCP."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        tool_calls: ToolCallApp,
-        mcp_apps: Mapping[str, McpHttpApp],
-        stateful_servers: StatefulServers,
-    ) -> None:
+    def __init__(self, app: ASGIApp, tool_calls: ToolCallApp, mcp_apps: Mapping[str, McpHttpApp]) -> None:
         """`mcp_apps` by their paths."""
         self._app, self._tool_calls, self._mcp_apps = app, tool_calls, mcp_apps
-        self._stateful_servers = stateful_servers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
@@ -37,11 +24,8 @@ class FrequentRequests:
             return
         try:
             rest = await self._answer(scope, receive, send)
-        except (
-            Problem,
-            StoreError,
-        ) as error:  # the body is too long or not complete, or nobody knows where a call belongs
-            await problem_of_error(error).to_response()(scope, receive, send)
+        except Problem as error:  # the body is too long or not complete
+            await error.to_response()(scope, receive, send)
             return
         if rest is not None:
             await self._app(scope, rest, send)
@@ -49,18 +33,11 @@ class FrequentRequests:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """None when the request is answered, else from where the application is to read it."""
         if (name := self._tool_calls.find_name(scope["path"])) is not None:
-            rest = await self._stateful_servers.forward(name, scope, receive, send)
-            if rest is not None:
-                scope["endpoint"], scope["path_params"] = self._tool_calls, {"name": name}  # for traces
-                await self._tool_calls(scope, rest, send)
+            scope["endpoint"], scope["path_params"] = self._tool_calls, {"name": name}  # for traces
+            await self._tool_calls(scope, receive, send)
             return None
         mcp_app = self._mcp_apps.get(scope["path"])
         if mcp_app is None:
             return receive
-        if (name := find_called_tool(scope)) is not None:
-            rest = await self._stateful_servers.forward(name, scope, receive, send)
-            if rest is None:
-                return None
-            receive = rest
         scope["endpoint"], scope["path_params"] = mcp_app, {}
         return await mcp_app.answer_directly(scope, receive, send)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import scrypt, sha256
+from pathlib import Path
 from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
@@ -64,16 +65,22 @@ class Services:
         policy: CallPolicy | None = None,
         models: Mapping[str, MakeOrchestrator] | None = None,
         internal_url: str | None = None,
+        private_socket: Path | None = None,
     ) -> None:
         """`policy` decides about the clients' calls instead of the library's. `models` are those that clients may
-        choose instead of the usual one, by name. At `internal_url` the other servers of the store reach this one.
+        choose instead of the usual one, by name. At `internal_url` the other servers of the store reach this one, at
+        `private_socket` those that share its port.
         """
         self.library, self.tokens, self.policy = library, tokens, policy
         self.metrics = CallMetrics(library.engine)
         self.limit_samples = LimitSamples(library.engine, self.metrics)
         self.changes = StoreChanges(library.engine.store)
         self.fleet = ServerFleet(
-            library.engine, cancel_run=self.cancel_run, on_news=self.changes.look_now, internal_url=internal_url
+            library.engine,
+            cancel_run=self.cancel_run,
+            on_news=self.changes.look_now,
+            internal_url=internal_url,
+            private_socket=private_socket,
         )
         self.audit = AuditLog(library.engine.store)
         self.run_summaries = RunSummaries(library.engine.store)

@@ -1,92 +1,109 @@
-"""Calls of stateful MCP servers, such as a browser: one server of the fleet has the process, and others forward to it.
+"""Stateful MCP servers, such as a browser: one server of the fleet has the process, and makes the calls of all.
 
-The first server that gets such a call has the process from then on, until that server ends. A request is forwarded as a
-whole, so only requests that name one tool are: single calls over HTTP, and `tools/call` of the newer protocol. Sessions
-of the older protocol, and runs of agents, use the process of the server where they are.
+The first server that gets such a call has the process from then on, until that server ends. Wherever a call comes from
+(HTTP, MCP, an agent), its policy, limits and records are those of the server that got it; only what the executor does
+is done by the server that has the process.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Final
 
-from starlette.types import Receive, Scope, Send
-
-from ferrule.errors import ToolNotFound
+from ferrule.core.call import Invocation, ToolExecutor
+from ferrule.core.content import Output
+from ferrule.core.spec import Tool
+from ferrule.engine import ToolEngine
+from ferrule.errors import Rejected, StoreError
 from ferrule.kinds.mcp.config import McpServerConfig
-from ferrule.library.library import UnifiedToolLibrary
-from ferrule.server.fleet import LOOK_INTERVAL, ServerFleet
-from ferrule.server.mcp.forwarding import RequestForwarder
-from ferrule.server.problems import Problem
+from ferrule.kinds.mcp.executor import McpExecutor
+from ferrule.kinds.mcp.listing import HANDLER
+from ferrule.server.call_forwarding import CallForwarder, NotOwner
+from ferrule.server.fleet import ServerFleet
+from ferrule.server.mcp.server_requests import REQUEST_HANDLER, RequestExecutor
+from ferrule.server.server_connections import ServerConnections, ServerGone, ServerOutOfReach
 from ferrule.store.servers import claim_mcp_server
 
 OWNER_LIFETIME: Final = 2.0
 """Seconds for which it is remembered who has a process."""
+MAX_TRIES: Final = 5
+"""How many servers in a row may turn out to be gone, or to have lost the process to another."""
+UNREACHABLE: Final = "server_unreachable"
+"""The reason of calls that were not made because the server with the process cannot be reached."""
 
 
-class StatefulServers:
-    """Where the processes of stateful MCP servers are."""
+class ProcessOwners:
+    """Which server has the process of each stateful MCP server."""
 
-    def __init__(self, library: UnifiedToolLibrary, fleet: ServerFleet) -> None:
-        self._engine, self._fleet = library.engine, fleet
-        self._forwarder = RequestForwarder(fleet)
-        self._ids: frozenset[str] = frozenset()
-        self._version: object = None
+    def __init__(self, engine: ToolEngine, fleet: ServerFleet) -> None:
+        self._store, self._fleet = engine.store, fleet
         self._owners: dict[str, tuple[str, float]] = {}
 
-    async def aclose(self) -> None:
-        await self._forwarder.aclose()
-
-    async def forward(self, name: str, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Let the server that has the process answer; None when that is done.
-
-        Otherwise this server answers: returns from where the request is to be read.
-        """
-        if self._fleet.address is None or not self._list_ids() or self._forwarder.was_forwarded(scope):
-            return receive
-        tool_id = self._find_stateful(name)
-        if tool_id is None:
-            return receive
-        owner = await self._find_owner(tool_id)
-        if owner != self._fleet.server_id and await self._fleet.find_url(owner) is None:
-            await asyncio.sleep(LOOK_INTERVAL)  # the fleet may have looked for servers just before this one was there
-            owner = await self._claim(tool_id)
-        if owner == self._fleet.server_id:
-            return receive
-        if await self._fleet.find_url(owner) is None:
-            raise Problem(
-                503,
-                f"{tool_id!r} runs on a server that cannot be reached from here. Set internal_url on each server.",
-                headers={"Retry-After": "1"},
-            )
-        rest = await self._forwarder.forward_to(owner, scope, receive, send)
-        if rest is not None:  # it is gone, and its process with it
-            await self._claim(tool_id, dead_server=owner)
-        return rest
-
-    def _list_ids(self) -> frozenset[str]:
-        registry = self._engine.registry
-        if self._version != registry.version:
-            self._version = registry.version
-            self._ids = frozenset(
-                tool.id for tool in registry if isinstance(tool.target, McpServerConfig) and tool.target.is_stateful
-            )
-        return self._ids
-
-    def _find_stateful(self, name: str) -> str | None:
-        try:
-            tool_id = self._engine.registry.find(name)[0].id
-        except ToolNotFound:
-            return None
-        return tool_id if tool_id in self._ids else None
-
-    async def _find_owner(self, tool_id: str) -> str:
+    async def find(self, tool_id: str) -> str:
+        """The server that has the process; this one if there is none."""
         owner, valid_until = self._owners.get(tool_id, ("", 0.0))
-        return owner if time.monotonic() < valid_until else await self._claim(tool_id)
+        return owner if time.monotonic() < valid_until else await self.claim(tool_id)
 
-    async def _claim(self, tool_id: str, dead_server: str = "") -> str:
-        store, server_id = self._engine.store, self._fleet.server_id
-        owner = await store.query_without_records(claim_mcp_server, tool_id, server_id, dead_server)
+    async def claim(self, tool_id: str, dead_server: str = "") -> str:
+        """The same, as the store says it now; `dead_server` has lost what it had."""
+        server_id = self._fleet.server_id
+        owner = await self._store.query_without_records(claim_mcp_server, tool_id, server_id, dead_server)
         self._owners[tool_id] = (owner, time.monotonic() + OWNER_LIFETIME)
         return owner
+
+    def is_own(self, owner: str) -> bool:
+        return owner == self._fleet.server_id
+
+
+class StatefulExecutor:
+    """Runs calls as another executor does; those of stateful servers where their process is."""
+
+    def __init__(self, name: str, executor: ToolExecutor, owners: ProcessOwners, forwarder: CallForwarder) -> None:
+        self._name, self._executor, self._owners, self._forwarder = name, executor, owners, forwarder
+
+    async def execute(self, invocation: Invocation, /) -> Output:
+        if not is_stateful(invocation.tool):
+            return await self._executor.execute(invocation)  # type: ignore[no-any-return]
+        tool_id = invocation.tool.id
+        try:
+            owner = await self._owners.find(tool_id)
+            for _ in range(MAX_TRIES):
+                if self._owners.is_own(owner):
+                    return await self._executor.execute(invocation)  # type: ignore[no-any-return]
+                try:
+                    return await self._forwarder.execute(owner, self._name, invocation)
+                except ServerGone:  # and its process with it
+                    owner = await self._owners.claim(tool_id, dead_server=owner)
+                except NotOwner:
+                    owner = await self._owners.claim(tool_id)
+            raise ServerOutOfReach("the servers that had it are gone")
+        except ServerOutOfReach as error:
+            raise Rejected(
+                f"{tool_id!r} runs on a server that cannot be reached from here ({error}), so the call was not made. "
+                "Set internal_url on each server.",
+                reason=UNREACHABLE,
+            ) from error
+        except StoreError as error:
+            raise Rejected(
+                f"The call of {tool_id!r} was not made: the store does not say where it runs: {error}",
+                reason=UNREACHABLE,
+            ) from error
+
+    async def aclose(self) -> None:
+        if isinstance(self._executor, McpExecutor):
+            await self._executor.aclose()
+
+
+def is_stateful(tool: Tool) -> bool:
+    return isinstance(tool.target, McpServerConfig) and tool.target.is_stateful
+
+
+def share_stateful_servers(
+    engine: ToolEngine, fleet: ServerFleet, connections: ServerConnections
+) -> tuple[ProcessOwners, dict[str, ToolExecutor]]:
+    """Let the calls of an engine be made where the processes are; returns what makes those of other servers here."""
+    owners, forwarder = ProcessOwners(engine, fleet), CallForwarder(engine, fleet, connections)
+    executors: dict[str, ToolExecutor] = {HANDLER: engine.mcp, REQUEST_HANDLER: RequestExecutor(engine.mcp)}
+    for name, executor in executors.items():
+        engine.register_executor(name, StatefulExecutor(name, executor, owners, forwarder))
+    return owners, executors

@@ -36,9 +36,16 @@ class StoreChannel:
     """Sends messages to the other processes of a store and receives theirs. It belongs to one event loop."""
 
     def __init__(
-        self, database: StoreDatabase, receive: Callable[[ChannelMessage], None], *, is_available: bool
+        self,
+        database: StoreDatabase,
+        receive: Callable[[ChannelMessage], None],
+        on_listening: Callable[[], None],
+        *,
+        is_available: bool,
     ) -> None:
+        """`on_listening` is called whenever messages begin to arrive: those before that were missed."""
         self._database, self._receive, self.is_available = database, receive, is_available
+        self._on_listening = on_listening
         self._sender = uuid4().hex
         self._queue: asyncio.Queue[ChannelMessage] = asyncio.Queue(MAX_QUEUED)
         self._is_stopped = threading.Event()
@@ -95,6 +102,7 @@ class StoreChannel:
             try:
                 connection.execute(f'LISTEN "{_find_channel_name(connection)}"')
                 self.is_listening.set()
+                loop.call_soon_threadsafe(self._on_listening)
                 while not self._is_stopped.is_set():
                     for notification in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1):
                         self._deliver(notification.payload, loop)

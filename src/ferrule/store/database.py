@@ -27,18 +27,24 @@ from ferrule.store.entry_streams import (
     index_entries_by_time,
     insert_entries_statement,
     json_lines_sql,
+    late_streams_statement,
     rename_notes_table,
 )
 from ferrule.store.leases import create_adaptive_limits_table, create_lease_tables
 from ferrule.store.location import StoreLocation, hide_password, make_file
 from ferrule.store.locks import create_lock_holders_table
-from ferrule.store.servers import create_mcp_owners_table, create_servers_table
+from ferrule.store.servers import (
+    add_sockets_to_servers,
+    create_circuits_table,
+    create_mcp_owners_table,
+    create_servers_table,
+)
 from ferrule.store.spending import create_spending_table
 from ferrule.store.tokens import create_tokens_table
 from ferrule.store.tool_vectors import create_tool_vectors_table
 
 if TYPE_CHECKING:
-    from sqlalchemy import Column, Connection, Dialect, Engine, Table
+    from sqlalchemy import Column, Connection, CursorResult, Dialect, Engine, Table
 
 logger = logging.getLogger("ferrule.store")
 
@@ -176,6 +182,8 @@ MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
     ("add claims to requests", add_claims_to_requests),
     ("create adaptive_limits", create_adaptive_limits_table),
     ("create mcp_owners", create_mcp_owners_table),
+    ("add sockets to servers", add_sockets_to_servers),
+    ("create open_circuits", create_circuits_table),
 )
 """Applied in order, once each. Add to the end, never change one that was released."""
 
@@ -318,12 +326,23 @@ class StoreDatabase:
         try:
             with self.write() as connection:
                 for rows, statement, values in inserts:
-                    _execute_with_lines(connection, statement, rows, values)
+                    inserted = _execute_with_lines(connection, statement, rows, values).rowcount
+                    if statement is self._insert_entries and inserted < len(rows):
+                        self._log_late_entries(connection, rows, owner)
             return 0
         except StoreError as error:
             if not _is_content_error(error.__cause__):
                 raise
         return sum(self._insert_lines(*insert) for insert in inserts)
+
+    def _log_late_entries(self, connection: Connection, lines: list[bytes], owner: str) -> None:
+        if self._location.kind != "postgresql":  # where such lines are older than what is there
+            return
+        statement = late_streams_statement(connection.dialect)
+        for (stream,) in _execute_with_lines(connection, statement, lines, {"owner": owner}):
+            logger.warning(
+                "stream=<%s> | entries came too late and are discarded: another process has had its lock since", stream
+            )
 
     def insert_start(self, connection: Connection, start: CallStart) -> None:
         """Record the start of a call in the transaction of a connection; a call that has ended stays as it is."""
@@ -420,11 +439,11 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def _execute_with_lines(
     connection: Connection, statement: str, lines: Sequence[bytes], values: Mapping[str, Any]
-) -> None:
+) -> CursorResult[Any]:
     import sqlalchemy as sa
 
     document = (b"[" + b",".join(lines) + b"]").decode("utf-8", "replace")
-    connection.execute(sa.text(statement), {**values, "lines": document})
+    return connection.execute(sa.text(statement), {**values, "lines": document})
 
 
 def _insert_calls_statement(dialect: Dialect, replaces_if: str) -> str:

@@ -9,7 +9,7 @@ survives `kill -9`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.redaction import ESCAPE_MARK, escape_text, map_texts, unescape_text
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect
 
     from ferrule.store.database import StoreDatabase
+
+
+_HOLDER: Final = "SELECT owner FROM lock_holders WHERE name = line.value->>1"
 
 
 def insert_entries_statement(dialect: Dialect) -> str:
@@ -32,13 +35,20 @@ def insert_entries_statement(dialect: Dialect) -> str:
     """
     condition, order = "true", ""
     if dialect.name == "postgresql":
-        holder = "SELECT owner FROM lock_holders WHERE name = line.value->>1 FOR SHARE"
-        condition, order = f"COALESCE(({holder}), :owner) = :owner", "ORDER BY 1, 2 "
+        condition, order = f"COALESCE(({_HOLDER} FOR SHARE), :owner) = :owner", "ORDER BY 1, 2 "
     return (
         f"INSERT INTO entries (stream, key, written_at, value) SELECT line.value->>1, line.value->>2, "
         f"CAST(line.value->>3 AS DOUBLE PRECISION), line.value->4 FROM {json_lines_sql(dialect)} WHERE {condition} "
         f"{order}ON CONFLICT (stream, key) DO UPDATE SET value = excluded.value, written_at = excluded.written_at "
         "WHERE excluded.written_at >= entries.written_at OR entries.written_at > :replaced_after"
+    )
+
+
+def late_streams_statement(dialect: Dialect) -> str:
+    """The streams of lines that were not inserted, because their lock has another last holder than `owner`."""
+    return (
+        f"SELECT DISTINCT line.value->>1 FROM {json_lines_sql(dialect)} WHERE COALESCE(({_HOLDER}), :owner) <> :owner "
+        "ORDER BY 1"
     )
 
 

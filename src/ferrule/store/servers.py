@@ -6,7 +6,7 @@ The time is that of the database's machine, so the clocks of the servers need no
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,13 @@ class ServerAddress:
 
     server_id: str
     url: str
+    """Empty for one that only the workers of the same `ferrule serve` reach."""
     machine: str
     """The name of its machine: an address of the loopback interface is of use there alone."""
+    socket: str = ""
+    """Where the workers of the same `ferrule serve` reach this one, which shares its port with them."""
+    secret: str = field(default="", repr=False)
+    """What a server must know to let this one make calls for it: whoever reads the store may."""
 
 
 @cache
@@ -37,11 +42,22 @@ def servers_table() -> Table:
         sa.Column("url", sa.Text, nullable=False),
         sa.Column("machine", sa.Text, nullable=False),
         sa.Column("expires_at", sa.Double, nullable=False),
+        sa.Column("socket", sa.Text, nullable=False, server_default=""),
+        sa.Column("secret", sa.Text, nullable=False, server_default=""),
     )
 
 
 def create_servers_table(connection: Connection) -> None:
     servers_table().metadata.create_all(connection)
+
+
+def add_sockets_to_servers(connection: Connection) -> None:
+    import sqlalchemy as sa
+
+    columns = {column["name"] for column in sa.inspect(connection).get_columns("servers")}
+    for name in ("socket", "secret"):
+        if name not in columns:
+            connection.exec_driver_sql(f"ALTER TABLE servers ADD COLUMN {name} TEXT NOT NULL DEFAULT ''")
 
 
 def renew_server(database: StoreDatabase, address: ServerAddress, seconds: float) -> None:
@@ -67,7 +83,8 @@ def list_servers(database: StoreDatabase) -> dict[str, ServerAddress]:
     table = servers_table()
     with database.read() as connection:
         rows = connection.execute(table.select().where(table.c.expires_at > read_database_clock(connection))).all()
-    addresses = [ServerAddress(server_id=row.server_id, url=row.url, machine=row.machine) for row in rows]
+    names = [each.name for each in fields(ServerAddress)]
+    addresses = [ServerAddress(**{name: getattr(row, name) for name in names}) for row in rows]
     return {address.server_id: address for address in addresses}
 
 
@@ -92,6 +109,40 @@ def claim_mcp_server(database: StoreDatabase, name: str, server_id: str, dead_se
         connection.execute(claim, {"name": name, "server_id": server_id, "dead_server": dead_server, "now": now})
         owner = connection.scalar(sa.text("SELECT server_id FROM mcp_owners WHERE name = :name"), {"name": name})
     return str(owner)
+
+
+# Tools that a server cannot reach
+
+
+def create_circuits_table(connection: Connection) -> None:
+    connection.exec_driver_sql(
+        "CREATE TABLE open_circuits (source TEXT NOT NULL, tool_id TEXT NOT NULL, opened_at DOUBLE PRECISION NOT NULL, "
+        "PRIMARY KEY (source, tool_id))"
+    )
+
+
+def store_open_circuit(database: StoreDatabase, source: str, tool_id: str) -> None:
+    """A server cannot reach a tool; what is older than an hour is of no use to anybody."""
+    import sqlalchemy as sa
+
+    with database.write() as connection:
+        values = {"source": source, "tool_id": tool_id, "now": read_database_clock(connection)}
+        connection.execute(sa.text("DELETE FROM open_circuits WHERE opened_at < :now - 3600"), values)
+        connection.execute(
+            sa.text(
+                "INSERT INTO open_circuits (source, tool_id, opened_at) VALUES (:source, :tool_id, :now) "
+                "ON CONFLICT (source, tool_id) DO UPDATE SET opened_at = excluded.opened_at"
+            ),
+            values,
+        )
+
+
+def list_open_circuits(database: StoreDatabase) -> list[tuple[str, str, float]]:
+    """The source and id of each tool that a server could not reach, and how many seconds ago."""
+    with database.read() as connection:
+        now = read_database_clock(connection)
+        rows = connection.exec_driver_sql("SELECT source, tool_id, opened_at FROM open_circuits").all()
+    return [(source, tool_id, max(now - opened_at, 0.0)) for source, tool_id, opened_at in rows]
 
 
 def read_database_clock(connection: Connection) -> float:

@@ -430,9 +430,12 @@ class ToolKnowledgeStore:
         self._check_open()
         return await asyncio.to_thread(run)
 
-    def open_channel(self, receive: Callable[[ChannelMessage], None]) -> StoreChannel:
-        """Messages to and from the other processes of the store: `receive` gets theirs, in the event loop."""
-        return StoreChannel(self._database, receive, is_available=self.location.kind == "postgresql")
+    def open_channel(self, receive: Callable[[ChannelMessage], None], on_listening: Callable[[], None]) -> StoreChannel:
+        """Messages to and from the other processes of the store: `receive` gets theirs, in the event loop.
+
+        `on_listening` is called whenever messages begin to arrive, at first and after a connection was lost.
+        """
+        return StoreChannel(self._database, receive, on_listening, is_available=self.location.kind == "postgresql")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -299,6 +299,8 @@ class ServerClient:
             # Some older servers exit when the first message is not the handshake they know.
             if kind in ("stdio", "ws") and self.mode == "auto":
                 combinations.append((kind, "legacy"))
+            if self.config.is_stateful and self.mode == "legacy":  # which it may not know
+                combinations.append((kind, "auto"))
         return combinations
 
     def _check_may_start(self) -> None:

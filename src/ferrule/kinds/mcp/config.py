@@ -121,7 +121,7 @@ class McpServerConfig:
     pass_headers: tuple[str, ...] = ()
     """The headers of MCP clients that are passed on to it."""
     is_stateful: bool = field(default=False, compare=False)
-    """What one call does matters to the next: of several servers of a store, one has its process and others forward."""
+    """What one call does matters to the next: of several servers of a store, one has its process for all."""
     folder: Path | None = None
     """The folder of the file that names it: the program is started there, and relative paths begin there."""
 

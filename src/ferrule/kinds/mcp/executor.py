@@ -231,10 +231,14 @@ def _key_of(client: ServerClient) -> tuple[str, ProtocolMode, str]:
 
 
 def _choose_mode(tool: Tool) -> ProtocolMode:
-    """The older protocol for an MCP client that speaks it, if the server knows both."""
+    """The older protocol for an MCP client that speaks it, if the server knows both.
+
+    A stateful server has one process for all clients; the older protocol lets it ask all of them, whatever they speak.
+    """
     request = current_request.get()
     is_modern = str(tool.spec.metadata.get("protocol_version", "")) >= FIRST_MODERN_VERSION
-    return "legacy" if request is not None and request.uses_older_protocol and is_modern else "auto"
+    needs_older = config_of_tool(tool).is_stateful or (request is not None and request.uses_older_protocol)
+    return "legacy" if needs_older and is_modern else "auto"
 
 
 def config_of_tool(tool: Tool) -> McpServerConfig:

@@ -120,27 +120,28 @@ class ServerRequestCallbacks:
         from mcp.types import ElicitRequest
 
         schema, url = getattr(params, "requested_schema", None), getattr(params, "url", None)
-        return await self._pass_on(context, ElicitRequest(params=params), params.message, schema=schema, url=url)
+        return await self.pass_on(
+            str(context.request_id), ElicitRequest(params=params), params.message, schema=schema, url=url
+        )
 
     async def create_message(self, context: Any, params: Any) -> Any:
         from mcp.types import CreateMessageRequest
 
-        return await self._pass_on(context, CreateMessageRequest(params=params), "asks the model")
+        return await self.pass_on(str(context.request_id), CreateMessageRequest(params=params), "asks the model")
 
     async def list_roots(self, context: Any) -> Any:
         from mcp.types import ListRootsRequest
 
-        return await self._pass_on(context, ListRootsRequest(), "asks for the folders")
+        return await self.pass_on(str(context.request_id), ListRootsRequest(), "asks for the folders")
 
-    async def _pass_on(self, context: Any, request: Any, message: str, **details: Any) -> Any:
+    async def pass_on(self, key: str, request: Any, message: str, **details: Any) -> Any:
+        """The client's result, or the error to answer the server with."""
         from mcp.shared.exceptions import MCPError
         from mcp.types import INVALID_REQUEST, ErrorData
 
         if self._waiting >= MAX_QUESTIONS:
             return ErrorData(code=INVALID_REQUEST, message="Too many questions wait for answers.")
-        question = Elicitation(
-            tool_id=self._tool_id, message=message, request=request, key=str(context.request_id), **details
-        )
+        question = Elicitation(tool_id=self._tool_id, message=message, request=request, key=key, **details)
         self._waiting += 1
         try:
             reply = await self._ask(question)

@@ -1,8 +1,7 @@
 """MCP sessions of the older protocol belong to the server that opened them; other servers of the store forward to it.
 
 The id of a session ends with the id of its server, so a server knows from the id alone where a request belongs. The
-request is sent on with everything that the client sent, its token too: the server of the session checks it itself. A
-request that was forwarded once is never forwarded again.
+request is sent on with everything that the client sent, its token too: the server of the session checks it itself.
 """
 
 from __future__ import annotations
@@ -18,70 +17,67 @@ from starlette.types import Message, Receive, Scope, Send
 from ferrule.core.aio import cancel_all
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.calls import CLIENT_HEADERS
-from ferrule.server.messages import read_body, replay_body
+from ferrule.server.messages import read_body, replay_body, wait_for_disconnect
 from ferrule.server.problems import Problem
+from ferrule.server.server_connections import (
+    FORWARDED_HEADER,
+    ServerConnections,
+    ServerGone,
+    ServerOutOfReach,
+    count_hops,
+)
 
 logger = logging.getLogger("ferrule.server")
 
 SESSION_HEADER: Final = b"mcp-session-id"
 VERSION_HEADER: Final = b"mcp-protocol-version"
-FORWARDED_HEADER: Final = b"ferrule-forwarded-by"
-CONNECT_TIMEOUT: Final = 5.0
-WRITE_TIMEOUT: Final = 30.0
 _NOT_FORWARDED: Final = frozenset(
     b"connection content-length keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade "
     b"expect".split()
-)
+) | {FORWARDED_HEADER}
 """Headers that are about one connection, and the length, which is computed again."""
 
 
 class RequestForwarder:
     """Lets another server answer a request."""
 
-    def __init__(self, fleet: ServerFleet) -> None:
-        self._fleet = fleet
-        self._client: httpx.AsyncClient | None = None
+    def __init__(self, connections: ServerConnections) -> None:
+        self._connections = connections
 
-    def was_forwarded(self, scope: Scope) -> bool:
-        return _find_header(_client_headers(scope), FORWARDED_HEADER) is not None
+    async def forward_to(
+        self, server_id: str, headers: Iterable[tuple[bytes, bytes]], scope: Scope, receive: Receive, send: Send
+    ) -> Receive | None:
+        """Let a server answer; None when that is done, else from where the request is to be read: it is gone.
 
-    async def aclose(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
-
-    async def forward_to(self, server_id: str, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Let a server answer; None when that is done, else from where the request is to be read: it is gone."""
-        url = await self._fleet.find_url(server_id)
-        if url is None:
-            return receive
+        `headers` are all that the client sent.
+        """
         body = await read_body(receive)
-        sending = asyncio.ensure_future(self._send_on(url, scope, body, send))
-        leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
+        sending = asyncio.ensure_future(self._send_on(server_id, list(headers), scope, body, send))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done() and sending.result() is False:
-                self._fleet.forget(server_id)
                 return replay_body(body, receive)
         finally:
             await cancel_all([sending, leaving])
         return None
 
-    async def _send_on(self, url: str, scope: Scope, body: bytes, send: Send) -> bool:
-        """Whether the other server answered; False when it does not exist any more."""
-        headers = [(name, value) for name, value in _client_headers(scope) if name.lower() not in _NOT_FORWARDED]
-        headers.append((FORWARDED_HEADER, self._fleet.server_id.encode()))
+    async def _send_on(
+        self, server_id: str, client_headers: list[tuple[bytes, bytes]], scope: Scope, body: bytes, send: Send
+    ) -> bool:
+        """Whether the request was answered; False when the other server does not exist any more."""
+        headers = [(name, value) for name, value in client_headers if name.lower() not in _NOT_FORWARDED]
         query = scope.get("query_string", b"").decode("latin-1")
-        target = f"{url}{scope['path']}{'?' if query else ''}{query}"
-        client = self._client = self._client or _make_client()
+        path = f"{scope['path']}{'?' if query else ''}{query}"
         try:
-            request = client.build_request(scope["method"], target, headers=headers, content=body)
-            response = await client.send(request, stream=True)
-        except httpx.ConnectError as error:
-            logger.info("server=<%s>, error=<%s> | the server that a request belongs to is gone", url, error)
+            response = await self._connections.send(
+                server_id, scope["method"], path, headers, body, hops=count_hops(client_headers)
+            )
+        except ServerGone:
+            logger.info("server=<%s> | the server that a request belongs to is gone", server_id)
             return False
-        except httpx.TransportError as error:
-            logger.warning("server=<%s>, error=<%s> | a request could not be forwarded", url, error)
+        except (ServerOutOfReach, httpx.TransportError) as error:
+            logger.warning("server=<%s>, error=<%s> | a request could not be forwarded", server_id, error)
             problem = Problem(
                 503, "The server that this request belongs to did not answer.", headers={"Retry-After": "1"}
             )
@@ -98,8 +94,11 @@ class RequestForwarder:
         return True
 
 
-class SessionForwarder(RequestForwarder):
+class SessionForwarder:
     """Finds out where the requests of sessions belong, and forwards those of others."""
+
+    def __init__(self, fleet: ServerFleet, connections: ServerConnections) -> None:
+        self._fleet, self._forwarder = fleet, RequestForwarder(connections)
 
     def open_own_session(self, scope: Scope, send: Send) -> tuple[Scope, Send] | None:
         """A request that this server answers, with its session's id as the SDK knows it, and where to send the answer.
@@ -112,7 +111,7 @@ class SessionForwarder(RequestForwarder):
         session_id = _find_header(scope["headers"], SESSION_HEADER)
         if session_id is not None and session_id.endswith(suffix):
             scope = {**scope, "headers": _replace_header(scope["headers"], session_id.removesuffix(suffix))}
-        elif session_id is not None and b"-" in session_id and not self.was_forwarded(scope):
+        elif session_id is not None and b"-" in session_id:
             return None
         if self._fleet.address is None:  # nobody could forward to this server
             return scope, send
@@ -125,24 +124,7 @@ class SessionForwarder(RequestForwarder):
         """
         session_id = _find_header(scope["headers"], SESSION_HEADER) or b""
         server_id = session_id.rpartition(b"-")[2].decode("latin-1")
-        return await self.forward_to(server_id, scope, receive, send)
-
-
-def _make_client() -> httpx.AsyncClient:
-    """Without limits: every stream of a session of another server is a connection."""
-    return httpx.AsyncClient(
-        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT, write=WRITE_TIMEOUT),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
-        trust_env=False,
-    )
-
-
-def find_called_tool(scope: Scope) -> str | None:
-    """The tool that a request of the newer protocol calls, by its headers."""
-    headers = dict(scope["headers"])
-    if headers.get(b"mcp-method") != b"tools/call" or SESSION_HEADER in headers:
-        return None
-    return headers.get(b"mcp-name", b"").decode("latin-1") or None
+        return await self._forwarder.forward_to(server_id, scope["state"][CLIENT_HEADERS], scope, receive, send)
 
 
 def _uses_sessions(scope: Scope) -> bool:
@@ -150,12 +132,6 @@ def _uses_sessions(scope: Scope) -> bool:
 
     version = _find_header(scope["headers"], VERSION_HEADER)
     return version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
-
-
-def _client_headers(scope: Scope) -> Iterable[tuple[bytes, bytes]]:
-    """All that the client sent, also what routes do not see."""
-    headers: Iterable[tuple[bytes, bytes]] = scope["state"][CLIENT_HEADERS]
-    return headers
 
 
 def _find_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
@@ -177,11 +153,6 @@ def _add_suffix_to_session_id(send: Send, suffix: bytes) -> Send:
         await send(message)
 
     return send_with_suffix
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _never_receive() -> Message:

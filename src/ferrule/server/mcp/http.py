@@ -17,6 +17,7 @@ from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.direct_calls import DirectCalls
 from ferrule.server.mcp.forwarding import SessionForwarder
 from ferrule.server.mcp.server import McpServer
+from ferrule.server.server_connections import ServerConnections
 
 MAX_SESSIONS: Final = 2_000
 
@@ -46,7 +47,9 @@ class McpHttpApp:
         virtual_server: VirtualServer,
         policy: CallPolicy | None,
         fleet: ServerFleet,
+        connections: ServerConnections,
     ) -> None:
+        """`connections` are those to the other servers, which have sessions of their own."""
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
         self._server = McpServer(
@@ -59,7 +62,7 @@ class McpHttpApp:
         server = self._server.server()
         self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)
         self._direct_calls = DirectCalls(self._server, self._server.sessions, server.server_info_stamp)
-        self._forwarder = SessionForwarder(fleet)
+        self._forwarder = SessionForwarder(fleet, connections)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -68,7 +71,6 @@ class McpHttpApp:
             try:
                 yield
             finally:
-                await self._forwarder.aclose()
                 await self._server.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

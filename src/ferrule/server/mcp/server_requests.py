@@ -46,7 +46,7 @@ class ServerRequests:
         self._engine, self._policy = library.engine, policy
         self._tools: dict[str, tuple[Tool, Tool]] = {}
         """The servers, and each with the actions of this module."""
-        self._engine.register_executor(REQUEST_HANDLER, _RequestExecutor(self._engine.mcp))
+        self._engine.register_executor(REQUEST_HANDLER, RequestExecutor(self._engine.mcp))
 
     def make_context(self, principal: Principal, conversation_id: str) -> ToolExecutionContext:
         return ToolExecutionContext(
@@ -83,7 +83,7 @@ def unwrap_answer(result: ToolExecutionResult) -> Any:
     raise MCPError(code=INTERNAL_ERROR, message=result.error or "The request failed.")
 
 
-class _RequestExecutor:
+class RequestExecutor:
     """Asks the server of a tool."""
 
     def __init__(self, mcp: McpExecutor) -> None:

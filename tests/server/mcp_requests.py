@@ -1,0 +1,68 @@
+"""Requests of the older protocol of MCP, and an MCP server that counts."""
+
+import json
+import sys
+from typing import Any
+
+import httpx
+
+from tests.server.serving import Project
+
+OLDER_HEADERS = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2025-11-25",
+    "connection": "close",  # so that the balancer chooses a server for each request
+}
+OPENING = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "test", "version": "1"},
+}
+
+
+def send(client: httpx.Client, method: str, params: dict[str, Any], session: str | None = None) -> httpx.Response:
+    headers = OLDER_HEADERS | ({} if session is None else {"mcp-session-id": session})
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+    if not method.startswith("notifications/"):
+        message["id"] = 1
+    return client.post("/mcp", json=message, headers=headers)
+
+
+def open_session(client: httpx.Client) -> str:
+    response = send(client, "initialize", OPENING)
+    assert response.status_code == 200, response.text
+    session = response.headers["mcp-session-id"]
+    assert send(client, "notifications/initialized", {}, session).status_code == 202
+    return str(session)
+
+
+def read_result(response: httpx.Response) -> dict[str, Any]:
+    """Of an answer that is a JSON document, or a stream of events."""
+    assert response.status_code == 200, response.text
+    if response.headers["content-type"] == "application/json":
+        return dict(response.json()["result"])
+    (data,) = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
+    return dict(json.loads(data)["result"])
+
+
+COUNTER = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("counter", log_level="ERROR")
+count = 0
+
+@server.tool()
+def increment() -> str:
+    \"\"\"Count one more.\"\"\"
+    global count
+    count += 1
+    return f"count {count}"
+
+server.run("stdio")
+"""
+
+
+def add_counter(project: Project) -> None:
+    (project.folder / "counter.py").write_text(COUNTER)
+    entry = {"command": sys.executable, "args": [str(project.folder / "counter.py")], "stateful": True, "trusted": True}
+    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))

@@ -1,0 +1,229 @@
+"""Stateful MCP servers: two applications on one store in this process, which reach each other by private sockets."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import ElicitResult
+
+from ferrule import UnifiedToolLibrary
+from ferrule.core.call import Progress
+from ferrule.engine.config import ToolEngineConfig
+from ferrule.kinds.mcp.relay import ask_client
+from ferrule.server.app import create_app
+from ferrule.server.listening import PrivatelyServedApp
+from ferrule.server.mcp.http import VirtualServer
+from ferrule.store.servers import list_servers
+from tests.waiting import until
+
+SERVER = '''
+import asyncio
+from pathlib import Path
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.types import CallToolResult, TextContent
+from pydantic import BaseModel
+
+server = MCPServer("counter", log_level="ERROR")
+count = 0
+
+class Name(BaseModel):
+    name: str
+
+@server.tool(structured_output=False)
+async def increment() -> str:
+    """Count one more."""
+    global count
+    count += 1
+    return f"count {count}"
+
+@server.tool()
+async def work(path: str, context: Context) -> str:
+    """Report, and wait for a file."""
+    global count
+    count += 1
+    await context.report_progress(1, 4, "一半")
+    Path(path + ".started").touch()
+    try:
+        while not Path(path).exists():
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        Path(path + ".cancelled").touch()
+        raise
+    return "found"
+
+@server.tool()
+async def greet(context: Context) -> str:
+    """Ask for a name."""
+    answer = await context.elicit("Who are you?", Name)
+    return f"hello {answer.data.name}" if answer.action == "accept" else answer.action
+
+@server.tool()
+async def fail() -> CallToolResult:
+    """Fail."""
+    content = [TextContent(type="text", text="no luck")]
+    return CallToolResult(content=content, structured_content={"reason": 2**70}, is_error=True, _meta={"a/b": None})
+
+@server.resource("memo://count")
+async def memo() -> str:
+    """The count."""
+    return f"memo {count}"
+
+server.run("stdio")
+'''
+
+
+class Site:
+    """One server: an application with its library, and where it is served."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        config = ToolEngineConfig(tools_directory=str(folder / "tools"), mcp_file=str(folder / "mcp.json"))
+        self.library = UnifiedToolLibrary(config, store=f"sqlite:///{folder}/calls.db", on_elicit=ask_client)
+        self.socket = folder / f"{name}.sock"
+        plain = VirtualServer(tools=["counter"], plain_names=True)
+        app = create_app(self.library, is_open=True, private_socket=self.socket, virtual_servers={"plain": plain})
+        self._app = PrivatelyServedApp(app, self.socket, grace_seconds=5)
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator["Site"]:
+        messages: asyncio.Queue[Any] = asyncio.Queue()
+        replies: asyncio.Queue[Any] = asyncio.Queue()
+        task = asyncio.create_task(self._app({"type": "lifespan", "state": {}}, messages.get, replies.put))
+        messages.put_nowait({"type": "lifespan.startup"})
+        assert (await replies.get())["type"] == "lifespan.startup.complete"
+        try:
+            yield self
+        finally:
+            messages.put_nowait({"type": "lifespan.shutdown"})
+            await task
+
+    def http(self) -> httpx.AsyncClient:
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+
+    @asynccontextmanager
+    async def mcp(self, mode: Any, path: str = "/mcp", **options: Any) -> AsyncIterator[Client]:
+        transport = httpx2.AsyncHTTPTransport(uds=str(self.socket))
+        async with (
+            httpx2.AsyncClient(transport=transport, timeout=60) as http,
+            Client(streamable_http_client(f"http://localhost{path}", http_client=http), mode=mode, **options) as client,
+        ):
+            yield client
+
+    async def count(self) -> str:
+        return str((await self.library.execute("counter", {}, action="increment")).output["result"])
+
+    def die(self) -> None:
+        """Stop answering, in the middle of everything, as a killed process does."""
+        for server in self._app._server.servers:
+            server.close()
+        for connection in list(self._app._server.server_state.connections):
+            connection.transport.abort()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stateful")
+    (folder / "tools").mkdir()
+    (folder / "server.py").write_text(SERVER)
+    entry = {"command": sys.executable, "args": [str(folder / "server.py")], "stateful": True, "trusted": True}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))
+    return folder
+
+
+@asynccontextmanager
+async def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Site, Site]]:
+    """Two servers, of which the first has the process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    async with Site(folder, "first").run() as first, Site(folder, "second").run() as second:
+        for site in (first, second):
+            await site.library.engine.wait_for_discovery("counter")
+        yield first, second
+
+
+async def test_a_call_has_its_outcome_on_every_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serve(folder, monkeypatch) as (first, second):
+        assert [await first.count(), await second.count(), await first.count()] == ["count 1", "count 2", "count 3"]
+        for site in (first, second):
+            await site.library.engine.store.flush()
+        assert len(await first.library.engine.query_call_records()) == 3, "a forwarded call is recorded once"
+        await check_that_clients_are_refused(first)
+        async with second.http() as http:  # several calls in one request
+            calls = [{"tool": "counter", "action": "increment"}] * 2
+            results = (await http.post("/v1/calls", json={"calls": calls})).json()["results"]
+            assert {each["output"]["result"] for each in results} == {"count 4", "count 5"}
+        for mode in ("legacy", "auto"):
+            async with first.mcp(mode) as here, second.mcp(mode) as there, second.mcp(mode, "/mcp/plain") as plain:
+                failures = [await client.call_tool("counter__fail", {}) for client in (here, there)]
+                assert failures[0] == failures[1] and failures[0].is_error, failures
+                assert failures[1].structured_content == {"reason": 2**70}, failures[1]
+                uri = (await here.list_resources()).resources[0].uri
+                memo: Any = (await there.read_resource(uri)).contents[0]
+                assert memo.text == {"legacy": "memo 5", "auto": "memo 6"}[mode], memo
+                result: Any = await plain.call_tool("increment", {})
+                assert result.content[0].text == {"legacy": "count 6", "auto": "count 7"}[mode], result
+
+
+async def test_progress_questions_and_cancellation_pass_until_the_server_with_the_process_dies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def say_name(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async with serve(folder, monkeypatch) as (first, second):
+        await first.count()
+        for mode in ("legacy", "auto"):
+            async with second.mcp(mode, elicitation_callback=say_name) as client:
+                greeting: Any = await client.call_tool("counter__greet", {})
+                assert greeting.content[0].text == "hello Ada", greeting
+        path, reports = folder / "found", list[Progress]()
+        call = asyncio.create_task(
+            second.library.execute("counter", {"path": str(path)}, action="work", on_progress=reports.append)
+        )
+        await until(lambda: reports and path.with_name("found.started").exists())
+        assert (reports[0].fraction, reports[0].message, reports[0].total) == (0.25, "一半", 4), reports
+        call.cancel()
+        await until(path.with_name("found.cancelled").exists)
+        path = folder / "late"
+        result = await second.library.execute("counter", {"path": str(path)}, action="work", timeout=0.5)
+        assert result.error_type == "timeout", result
+        await until(path.with_name("late.cancelled").exists)
+        await check_death(folder / "lost", first, second)
+
+
+async def check_death(path: Path, first: Site, second: Site) -> None:
+    call = asyncio.create_task(second.library.execute("counter", {"path": str(path)}, action="work"))
+    await until(path.with_name("lost.started").exists)
+    first.die()
+    result = await call
+    assert not result.is_success and "UNKNOWN" in str(result.error), result
+    assert result.metadata["outcome"] == "unknown"
+    assert await second.count() == "count 1", "the next call has a process of its own, and the lost one is not repeated"
+
+
+async def check_that_clients_are_refused(site: Site) -> None:
+    """Only servers that read the store can let others make calls."""
+    addresses = await site.library.engine.store.query(list_servers)
+    by_socket = {Path(address.socket).name: address for address in addresses.values()}
+    own, other = by_socket["first.sock"], by_socket["second.sock"]
+    assert own.secret not in repr(own)
+    for server_id, secret in (
+        ("", "-"),
+        (own.server_id, "-"),
+        (own.server_id, other.secret),
+        (other.server_id, own.secret),
+        ("unknown", own.secret),
+    ):
+        headers = {"ferrule-server": server_id, "authorization": f"Bearer {secret}"}
+        async with site.http() as http:
+            for path in ("/internal/calls", "/internal/answers"):
+                response = await http.post(path, json={}, headers=headers)
+                assert response.status_code == 401, (server_id, response.text)
