@@ -143,6 +143,13 @@ async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_w
         assert not insists.is_finished and len(insists.steps) <= 10
 
 
+async def test_a_model_that_insists_on_a_tool_that_does_not_exist_is_stopped():
+    async with UnifiedToolLibrary() as library:
+        answer = await Agent(library, ScriptedModel([[call("fly", to="Rome")]] * 20)).run("Fly to Rome")
+        assert answer.state is AgentState.STOPPED and len(answer.steps) <= 5
+        assert {step.error_type for step in answer.steps} == {"tool_not_found"}
+
+
 async def test_a_model_that_insists_is_stopped_with_an_account():
     made = []
 

@@ -9,6 +9,7 @@ from ferrule.agent.prompts import explain_stop
 from ferrule.core.messages import Usage
 from ferrule.engine.resilience import make_timeout_error
 from ferrule.memory import ExecutionContext
+from ferrule.memory.failures import POLICIES
 from ferrule.texts.error_messages import translate_error
 
 
@@ -38,7 +39,23 @@ def test_the_report_of_a_run_that_reached_a_limit_has_no_english_words(limits):
         (str(make_timeout_error("fetch", 3.0, is_abandoned=False)), "工具 'fetch' 在 3 秒内没有完成，已被停止。"),
         ("The user refused this call. Too expensive", "用户拒绝了这次调用。 Too expensive"),
         ("quota exceeded", "quota exceeded"),
+        ("There is no tool '付款'. List the tools to see which exist.", "没有工具 '付款'。"),
+        (
+            "This call of 'pay' failed once before and was not made again: ValueError: no. It has been requested 2 "
+            "more times since. Change the arguments, or use another tool; the same call fails again.",
+            "'pay' 的这次调用此前已失败 1 次，没有再次执行：ValueError: no.此后又被请求 2 次。"
+            "请更改参数或换一个工具：同样的调用还会失败。",
+        ),
+        (
+            "Invalid arguments for 'weather': city: is required. It is described as “城市”.",
+            "'weather' 的参数无效：缺少 city。它的说明是“城市”。",
+        ),
     ],
 )
 def test_known_parts_are_translated_and_others_stay(message, chinese):
     assert translate_error(message, "zh") == chinese and translate_error(message, "en") == message
+
+
+def test_every_advice_about_a_call_that_is_known_to_fail_has_a_chinese_text():
+    for policy in POLICIES.values():
+        assert not re.search("[A-Za-z]", translate_error(policy.advice, "zh"))

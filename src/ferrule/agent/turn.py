@@ -44,6 +44,7 @@ from ferrule.errors import (
     KNOWN_FAILURE,
     PERMISSION_DENIED,
     TIMEOUT,
+    TOOL_NOT_FOUND,
     VALIDATION_ERROR,
     BudgetSpent,
     SetupError,
@@ -425,7 +426,7 @@ class TurnExecutor:
         if step.error_type == KNOWN_FAILURE:
             self._run.refused_names.add(resolved.original.name)
             self._insistent_calls += 1
-        elif step.error_type in (PERMISSION_DENIED, VALIDATION_ERROR):
+        elif step.error_type in (PERMISSION_DENIED, TOOL_NOT_FOUND, VALIDATION_ERROR):
             call = tool_id, action, encode_json(step.arguments), text
             self._insistent_calls += call in self._rejected_calls
             self._rejected_calls.add(call)

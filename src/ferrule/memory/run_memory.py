@@ -45,6 +45,7 @@ from ferrule.memory.failures import (
     find_texts,
     remove_secrets,
 )
+from ferrule.texts.shorten import end_sentence
 
 MAX_REMEMBERED: Final = 1_000
 """Failures, and results, per run; the oldest are forgotten first."""
@@ -261,9 +262,8 @@ class RunMemory:
     def _make_known_failure(self, tool: Tool, capability: ToolCapability, failure: CallFailure) -> KnownFailure:
         policy = self.classifier.policy(failure.failure_class)
         times = "once" if failure.count == 1 else f"{failure.count} times"
-        message = [
-            f"This call of {tool.id!r} failed {times} before and was not made again: {_shorten_quote(failure.error)}"
-        ]
+        error = end_sentence(_shorten_quote(failure.error))
+        message = [f"This call of {tool.id!r} failed {times} before and was not made again: {error}"]
         if failure.refusals > 1:
             message.append(f"It has been requested {failure.refusals} more times since.")
         message.append(policy.advice)

@@ -6,10 +6,11 @@ An error is translated piece by piece: what a tool, a server or the operating sy
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-_CHINESE: Final = (
+_CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = (
     # Calculations
     (r"this divides by zero\.", "除数不能为零。"),
     (r"(\S+) is not defined for ([^\n]+?)\.(?= |\Z)", r"\1 对 \2 没有定义。"),
@@ -65,7 +66,35 @@ _CHINESE: Final = (
     (r"The MCP server ('[^'\n]+') did not answer within ([\d.e+]+) s\.", r"MCP 服务器 \1 在 \2 秒内没有回应。"),
     (r"The user refused this call\.", "用户拒绝了这次调用。"),
     (r"The policy does not allow ('[^'\n]+')\.", r"策略不允许 \1。"),
-    (r"There is no tool ('[^'\n]+')\.", r"没有工具 \1。"),
+    (r"There is no tool ('[^'\n]+')(?: here)?\.(?: List the tools to see which exist\.)?", r"没有工具 \1。"),
+    (r"Tool ('[^'\n]+') has no action ('[^'\n]+')\. Its actions are: ", r"工具 \1 没有动作 \2。它的动作有："),
+    (r"Invalid arguments for ('[^'\n]+'): ", r"\1 的参数无效："),
+    (r"Step (\S+) lacks arguments that ('[^'\n]+') needs: ", r"第 \1 步缺少 \2 需要的参数："),
+    (r"([\w.\[\]-]+): is required\.", r"缺少 \1。"),
+    (r" ?It is described as “([^”\n]*)”\.", r"它的说明是“\1”。"),
+    (r"The arguments of ('[^'\n]+') cannot be read: ", r"无法读懂 \1 的参数："),
+    (r"MCP server ('[^'\n]+') \(([^)\n]+)\) cannot be used: ", r"无法使用 MCP 服务器 \1（\2）："),
+    (r"No page is open\. Call navigate with a URL first\.", "还没有打开网页，请先给出网址。"),
+    # Calls that are known to fail
+    (
+        r"This call of ('[^'\n]+') failed (?:once|(\d+) times) before and was not made again: ",
+        lambda m: f"{m[1]} 的这次调用此前已失败 {m[2] or 1} 次，没有再次执行：",
+    ),
+    (r" ?It has been requested (\d+) more times since\.", r"此后又被请求 \1 次。"),
+    (r" ?Correct the arguments; the same ones fail again\.", "请更正参数：同样的参数还会失败。"),
+    (r" ?It may work later; do something else meanwhile\.", "稍后可能会成功，请先做别的。"),
+    (r" ?It is not permitted: ask the user, or do without it\.", "没有权限：请询问用户，或不用它。"),
+    (
+        r" ?What it asks for does not exist: look at what exists and ask for that\.",
+        "所请求的东西不存在：请先看看有什么。",
+    ),
+    (r" ?It cannot work: try a different approach\.", "这样行不通：请换一种办法。"),
+    (
+        r" ?Change the arguments, or use another tool; the same call fails again\.",
+        "请更改参数或换一个工具：同样的调用还会失败。",
+    ),
+    (r" ?Arguments that worked: ", " 成功过的参数："),
+    (r" ?Try instead: ", " 可以改用："),
     # Runs that were stopped
     (r"it took (\d+) turns \(limit (\d+)\)", r"已用 \1 轮（上限 \2）"),
     (r"it made (\d+) calls \(limit (\d+)\)", r"已调用 \1 次（上限 \2）"),
@@ -88,7 +117,7 @@ _MAX_LENGTH: Final = 5_000
 
 
 @cache
-def _compile_table() -> list[tuple[re.Pattern[str], str]]:
+def _compile_table() -> list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]:
     return [(re.compile(pattern), chinese) for pattern, chinese in _CHINESE]
 
 

@@ -100,6 +100,7 @@ SYNTHESIS: Final = {
     "en": "Answer the question from these results. If they do not answer it, say so.",
     "zh": "请根据这些结果回答问题。如果结果不足以回答，请说明。",
 }
+NO_RESULT: Final = {"en": "no result", "zh": "没有结果"}
 NO_ANSWER: Final = {
     "en": (
         "I could not find an answer. What I tried:",

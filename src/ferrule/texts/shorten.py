@@ -33,6 +33,13 @@ def cut(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else f"{text[:max_length]}…"
 
 
+def end_sentence(text: str) -> str:
+    """The text with punctuation at its end, so that another sentence can follow."""
+    if not text or text.endswith(tuple(".!?…。！？")):
+        return text
+    return f"{text}。" if _WIDE_CHARACTER.match(text[-1]) else f"{text}."
+
+
 def single_line(text: str) -> str:
     return " ".join(text.split())
 

@@ -13,8 +13,9 @@ from ferrule.errors import ModelError
 from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.policy.budgets import RunCosts
 from ferrule.texts.answers import main_text
+from ferrule.texts.error_messages import translate_error
 from ferrule.texts.language import detect_language
-from ferrule.texts.planning_prompts import NO_ANSWER, SYNTHESIS
+from ferrule.texts.planning_prompts import NO_ANSWER, NO_RESULT, SYNTHESIS
 from ferrule.texts.shorten import shorten, single_line
 from ferrule.workflow.history import RunHistory, RunLog
 from ferrule.workflow.made_up_numbers import find_made_up_number, text_of_evidence
@@ -76,10 +77,12 @@ def _evidence_of_answer(question: str, history: str, results: Sequence[StepResul
 
 def _explain_failure(question: str, results: Sequence[StepResult]) -> str:
     """The answer if the results do not give one: what was tried, with what was found and what failed."""
-    heading, line, doubt = NO_ANSWER[detect_language(question)]
+    language = detect_language(question)
+    heading, line, doubt = NO_ANSWER[language]
     lines = [heading]
     for result in results:
-        outcome = shorten(single_line(result.result if result.success else result.error or "no result"), 200)
+        error = translate_error(result.error or NO_RESULT[language], language)
+        outcome = shorten(single_line(result.result if result.success else error), 200)
         if result.made_up_number:
             outcome += doubt.format(number=result.made_up_number)
         lines.append(line.format(number=result.step_id, description=result.description, outcome=outcome))
