@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --
 # Some machines forbid compiled files, and then each of the thousands of processes of the tests compiles everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup services run web test quick check format lint types bench bench-long chaos screenshots docs requirements clean
+.PHONY: help setup system services run web test quick check format lint types bench bench-long chaos screenshots docs requirements clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -15,8 +15,11 @@ help: ## show this list
 setup: ## create the virtual environment
 	@scripts/setup.sh
 
-services: setup ## install what all tests need: PostgreSQL, Chromium, bubblewrap, public MCP servers
-	@scripts/setup.sh --with-services
+system:
+	@scripts/system_packages.sh
+
+services: setup system ## install what all tests need: PostgreSQL, Chromium, bubblewrap, public MCP servers
+	@scripts/public_servers.sh
 
 run: setup ## see Ferrule work
 	@$(BIN)/python examples/tour.py

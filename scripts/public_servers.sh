@@ -22,8 +22,8 @@ install_python() {
     echo "Installing MCP servers from PyPI for the tests …"
     rm -rf "$home/python" "$home/python.sum"
     if "$python" -m venv "$home/python" >/dev/null 2>&1 &&
-        "$home/python/bin/python" -m pip install --quiet --disable-pip-version-check --timeout 15 --retries 1 \
-            --require-hashes --no-deps -r "$locks/requirements.txt" >"$home/python.log" 2>&1; then
+        PIP_TIMEOUT=15 PIP_RETRIES=1 scripts/install.sh "$home/python/bin/python" --require-hashes --no-deps \
+            -r "$locks/requirements.txt" >"$home/python.log" 2>&1; then
         echo "$sum" >"$home/python.sum"
     else
         rm -rf "$home/python"

@@ -37,5 +37,5 @@ def find_usable_bubblewrap() -> Bubblewrap | str:
 def bubblewrap() -> Bubblewrap:
     usable = find_usable_bubblewrap()
     if isinstance(usable, str):
-        pytest.skip(f"bubblewrap cannot be used here: it needs {usable} (scripts/setup.sh --with-services installs it)")
+        pytest.skip(f"bubblewrap cannot be used here: it needs {usable} (make services installs it)")
     return usable
