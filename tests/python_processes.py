@@ -8,12 +8,15 @@ import atexit
 import json
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,18 +41,18 @@ class PythonProcess:
     ) -> None:
         self.args = (sys.executable, *arguments)
         self.returncode: int | None = None
-        self._connection, theirs = socket.socketpair()
+        self.connection, theirs = socket.socketpair()
         with theirs:
             files = [file.fileno() for file in (stdin, stdout, stderr)]
             socket.send_fds(_preloaded(), [b"\0"], [*files, theirs.fileno()])
         program = {"arguments": arguments, "cwd": str(cwd), "env": dict(os.environ if env is None else env)}
-        self._connection.sendall(json.dumps(program).encode() + b"\n")
+        self.connection.sendall(json.dumps(program).encode() + b"\n")
         self.pid = self._read_number(START_TIMEOUT)
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
             self.returncode = self._read_number(timeout)
-            self._connection.close()
+            self.connection.close()
         return self.returncode
 
     def poll(self) -> int | None:
@@ -70,11 +73,11 @@ class PythonProcess:
 
     def _read_number(self, timeout: float | None) -> int:
         """The number of the process comes first, and its exit code when it has ended."""
-        if not select.select([self._connection], [], [], timeout)[0]:
+        if not select.select([self.connection], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         text = b""
         while not text.endswith(b"\n"):
-            part = self._connection.recv(1)
+            part = self.connection.recv(1)
             assert part, f"the process that starts {self.args} ended"
             text += part
         return int(text)
@@ -93,6 +96,48 @@ def run_python(
         output.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess(process.args, code, output.read().decode(), errors.read().decode())
+
+
+@contextmanager
+def python_command(*arguments: str) -> Iterator[str]:
+    """A shell command for `python ARGUMENTS`, for another program. It may start many: two of them run, others wait."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{folder}/socket"
+        listener.bind(path)
+        listener.listen(100)
+        threading.Thread(target=_accept_programs, args=(listener,), daemon=True).start()
+        yield shlex.join([sys.executable, "-ISs", str(ROOT / "tests/forwarded_program.py"), path, *arguments])
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _accept_programs(listener: socket.socket) -> None:
+    slots = threading.Semaphore(2)
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # it was shut down
+            return
+        threading.Thread(target=_run_program, args=(connection, slots), daemon=True).start()
+
+
+def _run_program(connection: socket.socket, slots: threading.Semaphore) -> None:
+    with slots, connection, ExitStack() as files:
+        streams = [files.enter_context(open(number, "rb")) for number in socket.recv_fds(connection, 1, 3)[1]]
+        with connection.makefile() as requests:
+            program = json.loads(requests.readline())
+        process = PythonProcess(
+            *program["arguments"],
+            cwd=program["cwd"],
+            env=program["env"],
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+        )
+        files.close()
+        select.select([connection, process.connection], [], [])  # until either has ended
+        process.kill()
+        with suppress(BrokenPipeError):  # its caller was killed
+            connection.sendall(f"{process.wait()}\n".encode())
 
 
 def _pipe_with(text: str) -> IO[bytes]:
