@@ -287,6 +287,7 @@ FAMILIES = {
     "labels in Chinese": ('工具：get_weather\n参数：{"city": "Paris"}', [PARIS]),
     "tool tags": ("<tool>get_weather</tool><tool_input>Paris</tool_input>", [PARIS]),
     "the tool's name as a tag": ("<get_weather>\n<city>Paris</city>\n</get_weather>", [PARIS]),
+    "the tool's name as a tag in a fence": ("```xml\n<get_weather>\n<city>Paris</city>\n</get_weather>\n```", [PARIS]),
     "names as tags": ('<get_weather>{"city": "Paris"}</get_weather>\n<get_time>\n</get_time>', [PARIS, NOW]),
     "functionary": ('<|from|>assistant\n<|recipient|>get_weather\n<|content|>{"city": "Paris"}<|stop|>', [PARIS]),
     "functionary 3.2": ('>>>get_weather\n{"city": "Paris"}', [PARIS]),
@@ -435,6 +436,12 @@ def test_an_answer_behind_an_invented_observation_is_invented_too():
     parsed = parse_model_text(text, KNOWN)
     assert [(call.name, call.arguments) for call in parsed.calls] == [PARIS]
     assert parsed.text == "Thought: Look."
+
+
+@pytest.mark.parametrize("words", ["I'll search the web for usage examples:", "我来搜索一些代码示例："])
+def test_a_search_for_examples_is_no_example(words):
+    text = f'{words}\n{{"name": "search_web", "arguments": {{"query": "asyncio"}}}}'
+    assert [call.name for call in parse_tool_calls(text, KNOWN)] == ["search_web"]
 
 
 def test_invented_observations_are_left_out():

@@ -49,15 +49,23 @@ _AFTER_COLON = lazy_pattern(r"[:：][*`]*+[ \t]*+`?\Z")
 _LINE_END = lazy_pattern(rf"[ \t]*`?\**[ \t]*[;,.。]?[ \t]*(?:\\(?=\n)|\#[^\n]*)?(?=\n|\Z|{END_OF_TURN})")
 _END_OF_TURN = lazy_pattern(END_OF_TURN)
 _NO_REQUEST = lazy_pattern(
-    r"\b(?:for example|for instance|e\.g\.|examples?(?!\.\w)|usage|such as"
+    r"\b(?:for example|for instance|e\.g\.|such as"
     r"|you (?:can|could|may|might) (?:also )?(?:call|use|write|run|invoke|try)"
-    r"|(?:if|once|when|after) you (?:confirm|agree|approve|allow))\b|例如|比如|示例|例子|用法|举例"
+    r"|(?:if|once|when|after) you (?:confirm|agree|approve|allow))\b|例如|比如|举例"
     r"|(?:如果|若|待|等)[你您](?:确认|同意|批准)"
     r"|\b(?:can[’']?t|cannot|won[’']t|will not)(?: (?:call|run|execute|do|make) (?:this|that|it))?[ \t*]*[:：]\Z"
     r"|(?:不能|不会|无法|拒绝)(?:直接)?(?:执行|调用|运行)[^，,]{0,10}[:：]\Z",
     re.IGNORECASE,
 )
 """In the sentence before a call: it introduces an example, a call that waits for the user, or one that is refused."""
+_EXAMPLE_WORD = lazy_pattern(r"\b(?:examples?(?!\.\w)|usage)\b|示例|例子|用法", re.IGNORECASE)
+_SEARCH_FOR = lazy_pattern(
+    r"\b(?:I[’']ll|I will|I am going to|I[’']m going to|let me|let[’']s) (?:now |first )?"
+    r"(?:search|look|find|check|query|fetch|get)\b"
+    r"|(?:我来|我将|我会|让我|我先)(?:帮[你您])?(?:搜索|搜|查|找|检索|获取)",
+    re.IGNORECASE,
+)
+"""`I'll search for examples:` introduces no example."""
 _TAGGED_EXAMPLE = lazy_pattern(
     r"(?:\b(?:for example|for instance|e\.g\.|(?:is|as) an example(?: call)?)|例如|比如|举例(?:来说|说明)?|示例如下)"
     r"[ \t*]*[:：,，]?[ \t*]*\Z",
@@ -231,7 +239,11 @@ def _read_tagged(
     calls: list[ToolCall] = []
     while True:
         at = _skip_space(text, at)
-        segment = tagged_calls.read_tagged_calls(text, at, tools) or tagged_calls.read_xml_call(text, at, tools)
+        segment = (
+            tagged_calls.read_tagged_calls(text, at, tools)
+            or tagged_calls.read_xml_call(text, at, tools)
+            or tagged_calls.read_element_call(text, at, tools)
+        )
         if segment is None and text.whole.startswith("<", at) and (wrapper := _WRAPPER.match(text.whole, at)):
             inner = tagged_calls.read_xml_call(text, wrapper.end(), tools)
             segment = inner or (MarkedSegment(at, wrapper.end()) if calls and wrapper.end() > at else None)
@@ -286,7 +298,9 @@ def _is_in_program(text: SourceText, line: int) -> bool:
 
 def _is_introduced_as_example(text: SourceText, at: int) -> bool:
     """Whether the sentence before introduces an example, or another call that is not meant to be made now."""
-    return _NO_REQUEST.search(_SENTENCE_END.split(_find_introduction(text, at))[-1]) is not None
+    sentence = _SENTENCE_END.split(_find_introduction(text, at))[-1]
+    is_example = _EXAMPLE_WORD.search(sentence) is not None and _SEARCH_FOR.search(sentence) is None
+    return is_example or _NO_REQUEST.search(sentence) is not None
 
 
 def is_tagged_example(text: SourceText, at: int) -> bool:
