@@ -121,6 +121,12 @@ async def test_the_runtime_replans_and_switches_tools_and_says_what_is_no_tool()
     assert result["success"] and result["result"] == "Found.\n\nabout stars" and result["error"] is None
 
 
+async def test_a_run_without_a_decision_says_why_it_has_no_result():
+    async with documents.ContextAwareReasoningRuntime(ScriptedModel(["I do not know."] * 20)) as runtime:
+        result = await runtime.execute_user_query_with_context("Look it up.")
+    assert not result["success"] and "without a call or an answer" in result["error"]
+
+
 async def test_the_runtime_executes_a_plan_with_references_between_its_steps():
     steps = [
         {"id": 1, "description": "add", "tool_type": "calculator", "parameters": {"expression": "40+2"}},

@@ -456,7 +456,10 @@ class ContextAwareReasoningRuntime(ReasoningRuntime):
         answer = await agent.run(user_query)
         context = decider.context or ExecutionContext(user_query)
         context.final_answer = answer.text if answer.is_finished else ""
-        return self.generate_final_result(context)
+        result: Any = self.generate_final_result(context)
+        if isinstance(result, dict) and not result.get("success") and not result.get("error"):
+            result["error"] = answer.text  # no call has failed: the report of the run says why it stopped
+        return result
 
 
 class _Decider(DecisionFormat):
