@@ -1,4 +1,4 @@
-"""`python forwarded_program.py SOCKET ARGUMENTS`: what a command of `python_command` starts. Loads almost nothing."""
+"""`python forwarded_program.py SOCKET ARGUMENTS`: what the command of `forwarded_python` starts; it loads little."""
 
 import json
 import os

@@ -8,7 +8,6 @@ import atexit
 import json
 import os
 import select
-import shlex
 import signal
 import socket
 import subprocess
@@ -99,19 +98,22 @@ def run_python(
 
 
 @contextmanager
-def python_command(*arguments: str) -> Iterator[str]:
-    """A shell command for `python ARGUMENTS`, for another program. It may start many: two of them run, others wait."""
+def forwarded_python(max_running: int = 100) -> Iterator[list[str]]:
+    """A command that takes the place of `sys.executable` where another program starts processes.
+
+    A process that is killed kills its program. Of more than `max_running`, the others wait.
+    """
+    slots = threading.Semaphore(max_running)
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         path = f"{folder}/socket"
         listener.bind(path)
         listener.listen(100)
-        threading.Thread(target=_accept_programs, args=(listener,), daemon=True).start()
-        yield shlex.join([sys.executable, "-ISs", str(ROOT / "tests/forwarded_program.py"), path, *arguments])
+        threading.Thread(target=_accept_programs, args=(listener, slots), daemon=True).start()
+        yield [sys.executable, "-ISs", str(ROOT / "tests/forwarded_program.py"), path]
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def _accept_programs(listener: socket.socket) -> None:
-    slots = threading.Semaphore(2)
+def _accept_programs(listener: socket.socket, slots: threading.Semaphore) -> None:
     while True:
         try:
             connection, _ = listener.accept()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.python_processes import PythonProcess, python_command, run_python
+from tests.python_processes import PythonProcess, forwarded_python, run_python
 from tests.waiting import is_running
 
 PROGRAM = """
@@ -67,8 +67,9 @@ def test_a_module_of_the_folder_comes_first(tmp_path):
     assert (done.stdout, done.stderr) == (f"{tmp_path / 'elsewhere/other.py'}\n", "")
 
 
-def test_a_command_of_a_program_can_be_given_to_another_program(tmp_path):
+def test_a_program_can_be_started_by_another_program(tmp_path):
     (tmp_path / "program.py").write_text("import sys\nprint(sys.argv, input())\nsys.exit(7)\n")
-    with python_command("program.py", "a b") as command:
-        done = subprocess.run(f"{command} c", shell=True, input="text", cwd=tmp_path, capture_output=True, text=True)
-    assert (done.stdout, done.stderr, done.returncode) == ("['program.py', 'a b', 'c'] text\n", "", 7)
+    with forwarded_python() as python:
+        command = [*python, "program.py", "a b"]
+        done = subprocess.run(command, input="text", cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("['program.py', 'a b'] text\n", "", 7)

@@ -7,6 +7,7 @@ servers of the suite.
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.python_processes import python_command
+from tests.python_processes import forwarded_python
 from tests.server.serving import Project, RunningServer
 
 HERE = Path(__file__).parent
@@ -67,6 +68,7 @@ def test_as_a_server(gateway: RunningServer, version: str):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_as_a_client(version: str):
-    with python_command(str(HERE / "conformance_client.py")) as command:
+    with forwarded_python(max_running=2) as python:
+        command = shlex.join([*python, str(HERE / "conformance_client.py")])
         output = run_suite("client", "--command", command, "--requirements", version)
     assert not failed_scenarios(output), output

@@ -25,6 +25,7 @@ from pydantic import FileUrl
 
 from ferrule import Policy, Rule, ToolEngine, ToolEngineConfig, UnifiedToolLibrary
 from ferrule.server.mcp import McpServer, ask_client
+from tests.python_processes import forwarded_python
 from tests.server.test_gateway import as_json
 from tests.waiting import until
 
@@ -86,19 +87,20 @@ async def gateway(
     folder: Path, *, notes: bool = False, is_discovered: bool = True, **options: Any
 ) -> AsyncIterator[Any]:
     """The server of the SDK in front of one or two servers, which have been listed if `is_discovered`."""
-    entries = {"every": {"command": sys.executable, "args": [str(SERVER)]}}
-    if notes:
-        (folder / "notes.py").write_text(NOTES)
-        entries["notes"] = {"command": sys.executable, "args": [str(folder / "notes.py")]}
-    (folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
     config = ToolEngineConfig(tools_directory="none", builtin_tools=False, mcp_file=str(folder / "mcp.json"))
     library = UnifiedToolLibrary(engine=ToolEngine(config, on_elicit=ask_client))
     server = McpServer(library, **options)
-    async with library:
-        if is_discovered:
-            await library.engine.wait_for_discovery()
-        yield server.server()
-        await server.aclose()
+    with forwarded_python() as python:
+        entries = {"every": {"command": python[0], "args": [*python[1:], str(SERVER)]}}
+        if notes:
+            (folder / "notes.py").write_text(NOTES)
+            entries["notes"] = {"command": python[0], "args": [*python[1:], str(folder / "notes.py")]}
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
+        async with library:
+            if is_discovered:
+                await library.engine.wait_for_discovery()
+            yield server.server()
+            await server.aclose()
 
 
 async def test_resources_prompts_and_completions_are_those_of_the_server(mode: str, tmp_path: Path):
