@@ -228,6 +228,20 @@ def test_nothing_of_what_a_person_agrees_to_is_hidden(capsys: pytest.CaptureFixt
     assert "rm -rf /" in shown and "\u202e" not in shown and "characters are not shown" in shown
 
 
+def test_a_run_with_a_chinese_question_asks_in_chinese(capsys: pytest.CaptureFixture[str]):
+    from ferrule.agent import AgentAnswer, AgentState, ApprovalRequest
+    from ferrule.cli.run_view import print_waiting
+
+    reason = "refund may destroy something that cannot be restored."
+    request = ApprovalRequest(call_id="1", tool_id="refund", action=None, arguments={"order": 7}, reason=reason)
+    print_waiting(AgentAnswer(run_id="r", state=AgentState.WAITING, approvals=[request]), "zh")
+    assert capsys.readouterr().err.splitlines() == [
+        '? 允许调用 refund 吗？参数：{"order":7}',
+        "  refund 可能造成无法恢复的破坏。",
+        "  批准：ferrule runs resume r --approve（拒绝用 --deny）",
+    ]
+
+
 def test_a_person_who_hangs_up_leaves_a_run_that_waits(shop: Path):
     terminal = Terminal(shop, "ask", "delete order number 7")
     terminal.wait_for("[y]es, or the reason for no:")

@@ -34,6 +34,7 @@ from ferrule.models import Model, choose_model, close_model
 from ferrule.orchestrator import Orchestrator, OrchestratorResult
 from ferrule.orchestrator.orchestrator import DEFAULT_CACHE_TTL
 from ferrule.orchestrator.strategy_runner import StrategyChosen, history_as_messages
+from ferrule.texts.language import detect_language
 
 
 def build_agent(
@@ -214,7 +215,7 @@ def run_question(
         chosen = select_model(section, model)
         view.shows_results = can_reason(chosen)
         engine = session.engine(on_elicit=terminal_elicitation(tree.hidden))
-        person = TerminalUser(read_line, yes=yes, hidden=tree.hidden)
+        person = TerminalUser(read_line, yes=yes, hidden=tree.hidden, language=detect_language(question or ""))
         try:
             async with UnifiedToolLibrary(engine=engine, hub=session.config().hub) as library:
                 built = build_orchestrator(
@@ -255,6 +256,6 @@ def run_question(
 def _print_answer(result: OrchestratorResult, view: RunView, *, quiet: bool) -> None:
     if result.state is not AgentState.WAITING:
         view.finish(result.answer)
-    print_waiting(result)
+    print_waiting(result, detect_language(result.question))
     if result.cached and not quiet:
         print_error("(This answer is from the cache; --no-cache asks again.)")

@@ -114,7 +114,7 @@ class ChatSession:
             name="chat",
             tools=self._tools,
             turns=None,
-            person=TerminalUser(read_line),
+            person=TerminalUser(read_line, language=detect_language(line)),
         )
         try:
             answer: AgentAnswer = self._run_in_loop(agent.run(line, history=self._history, on_event=view))
@@ -126,7 +126,7 @@ class ChatSession:
             print_error(f"ferrule: {error}")
             return
         if answer.state is AgentState.WAITING:
-            print_waiting(answer)
+            print_waiting(answer, detect_language(line))
             return
         view.finish(answer.text)
         self._history = answer.messages

@@ -17,6 +17,7 @@ from ferrule.errors import CallCancelled
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.texts.answers import main_text
 from ferrule.texts.error_messages import translate_error
+from ferrule.texts.fixed_replies import QUESTIONS_TO_USER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import shorten, single_line
 from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep
@@ -25,7 +26,7 @@ from ferrule.workflow.results import PlanCreated, StepEnded, StepResult
 MAX_ARGUMENT_LENGTH = 100
 _MAX_APPROVAL_LENGTH = 10_000
 """Characters of arguments shown for approval; the middle of longer ones is left out, and that is said."""
-_YES = ("y", "yes", "是", "好", "ok")
+_YES = ("y", "yes", "是", "好", "可以", "允许", "同意", "ok")
 ReadLine = Callable[[str], Awaitable[str]]
 
 
@@ -101,9 +102,10 @@ class TerminalUser:
         *,
         yes: bool = False,
         hidden: Callable[[], AbstractContextManager[None]] = nullcontext,
+        language: str = "en",
     ) -> None:
         """`hidden` removes other output from the terminal while the user types."""
-        self._read_line, self._yes, self._hidden = read_line, yes, hidden
+        self._read_line, self._yes, self._hidden, self._language = read_line, yes, hidden, language
 
     async def answer(self, question: Question) -> str | None:
         if not can_ask():
@@ -132,20 +134,21 @@ class TerminalUser:
             return await self._ask_approval(request)
 
     async def _ask_approval(self, request: ApprovalRequest) -> Approval | None:
-        _print_request(request)
+        _print_request(request, self._language)
         try:
-            reply = await self._read_line("  [y]es, or the reason for no: ")
+            reply = await self._read_line(f"  {QUESTIONS_TO_USER[self._language]['reply']}")
         except CallCancelled:
             return None
         if reply.strip().casefold() in _YES:
             return Approval(allowed=True)
-        return Approval(allowed=False, reason="" if reply.strip().casefold() in ("", "n", "no", "否") else reply)
+        return Approval(allowed=False, reason="" if reply.strip().casefold() in ("", "n", "no", "否", "不") else reply)
 
 
-def _print_request(request: ApprovalRequest) -> None:
+def _print_request(request: ApprovalRequest, language: str) -> None:
     action = "" if request.action in (None, "", request.tool_id) else f" ({request.action})"
-    print_error(f"? Allow {request.tool_id}{action} with {_arguments_to_approve(request.arguments)}?")
-    for line in request.reason.splitlines():
+    call, arguments = f"{request.tool_id}{action}", _arguments_to_approve(request.arguments)
+    print_error(f"? {QUESTIONS_TO_USER[language]['allow'].format(call=call, arguments=arguments)}")
+    for line in translate_error(request.reason, language).splitlines():
         print_error(f"  {line}")
 
 
@@ -162,19 +165,19 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def print_waiting(answer: AgentAnswer | OrchestratorResult) -> None:
+def print_waiting(answer: AgentAnswer | OrchestratorResult, language: str = "en") -> None:
     """Print what a waiting run needs, and the command that resumes it."""
     if answer.state is not AgentState.WAITING:
         return
+    texts = QUESTIONS_TO_USER[language]
     for number, question in enumerate(answer.questions):
         print_error(f"? {indent_lines(question.text)}")
         for option in question.options:
             print_error(f"  - {option}")
-        then = "After that, answer" if number else "Answer"
-        print_error(f'  {then} with: ferrule ask --resume {answer.run_id} "your answer"')
+        print_error(f"  {texts['next_answer' if number else 'answer'].format(run_id=answer.run_id)}")
     for request in answer.approvals:
-        _print_request(request)
-        print_error(f"  Decide with: ferrule runs resume {answer.run_id} --approve   (or --deny)")
+        _print_request(request, language)
+        print_error(f"  {texts['decide'].format(run_id=answer.run_id)}")
 
 
 MAX_LINE_LENGTH = 100

@@ -65,6 +65,7 @@ _CHINESE: Final[tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]] = 
     (r"(\S+) took longer than ([\d.e+]+) seconds\.", r"\1 超过 \2 秒没有完成。"),
     (r"The MCP server ('[^'\n]+') did not answer within ([\d.e+]+) s\.", r"MCP 服务器 \1 在 \2 秒内没有回应。"),
     (r"The user refused this call\.", "用户拒绝了这次调用。"),
+    (r"(\S+) may destroy something that cannot be restored\.", r"\1 可能造成无法恢复的破坏。"),
     (r"The policy does not allow ('[^'\n]+')\.", r"策略不允许 \1。"),
     (r"There is no tool ('[^'\n]+')(?: here)?\.(?: List the tools to see which exist\.)?", r"没有工具 \1。"),
     (r"Tool ('[^'\n]+') has no action ('[^'\n]+')\. Its actions are: ", r"工具 \1 没有动作 \2。它的动作有："),

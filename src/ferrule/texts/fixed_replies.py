@@ -126,3 +126,21 @@ OFFLINE_MODEL: Final = {
     },
 }
 """What the offline model says itself; results are put into words by `ferrule.texts.answers`."""
+
+QUESTIONS_TO_USER: Final = {
+    "en": {
+        "allow": "Allow {call} with {arguments}?",
+        "reply": "[y]es, or the reason for no: ",
+        "decide": "Decide with: ferrule runs resume {run_id} --approve   (or --deny)",
+        "answer": 'Answer with: ferrule ask --resume {run_id} "your answer"',
+        "next_answer": 'After that, answer with: ferrule ask --resume {run_id} "your answer"',
+    },
+    "zh": {
+        "allow": "允许调用 {call} 吗？参数：{arguments}",
+        "reply": "允许请输入 y，拒绝请输入理由：",
+        "decide": "批准：ferrule runs resume {run_id} --approve（拒绝用 --deny）",
+        "answer": '回答：ferrule ask --resume {run_id} "您的回答"',
+        "next_answer": '然后回答：ferrule ask --resume {run_id} "您的回答"',
+    },
+}
+"""What a person is asked at the terminal, and how a run that waits is continued."""
