@@ -136,3 +136,10 @@ async def test_a_second_store_for_a_file_takes_no_locks_from_the_first(tmp_path)
         store.write_entry("stream", "second", {"number": 2})
         await store.flush()
         assert len(await store.read_entries("stream")) == 2
+
+
+async def test_a_file_that_cannot_be_created_is_explained(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot be created: .*Name another place in \[store\] url"):
+        async with ToolKnowledgeStore(f"sqlite:///{tmp_path}/file/calls.db") as store:
+            await store.query_call_records()

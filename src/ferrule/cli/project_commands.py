@@ -33,7 +33,9 @@ def init(
     """Create a project with example tools."""
     try:
         created = make_project(directory, force=force)
-    except (SetupError, OSError) as error:
+    except OSError as error:
+        fail(f"The project cannot be created: {error.filename}: {error.strerror}.", code=EXIT_USAGE)
+    except SetupError as error:
         fail(str(error), code=EXIT_USAGE)
     for path in created.paths:
         echo(f"created {path}")

@@ -397,7 +397,10 @@ def _create_engine(location: StoreLocation) -> Engine:
         try:
             make_file(Path(location.database))
         except OSError as error:
-            raise StoreError(f"the file of the store {location.display_name!r} cannot be created: {error}") from error
+            raise StoreError(
+                f"the file of the store {location.display_name!r} cannot be created: {error.strerror}. Name another "
+                "place in [store] url of ferrule.toml, or in FERRULE_STORE_URL."
+            ) from error
     options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT, "check_same_thread": False}}
     if location.kind == "memory":
         # Each connection would be a database of its own, so all threads share one and wait for it.
