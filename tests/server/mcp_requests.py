@@ -1,5 +1,6 @@
 """Requests of the older protocol of MCP, and an MCP server that counts."""
 
+import itertools
 import json
 import sys
 from typing import Any
@@ -13,6 +14,8 @@ OLDER_HEADERS = {
     "mcp-protocol-version": "2025-11-25",
     "connection": "close",  # so that the balancer chooses a server for each request
 }
+_IDS = itertools.count(1)
+"""Of requests: a session must not have two with the same id at the same time."""
 OPENING = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},
@@ -24,7 +27,7 @@ def send(client: httpx.Client, method: str, params: dict[str, Any], session: str
     headers = OLDER_HEADERS | ({} if session is None else {"mcp-session-id": session})
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
     if not method.startswith("notifications/"):
-        message["id"] = 1
+        message["id"] = next(_IDS)
     return client.post("/mcp", json=message, headers=headers)
 
 

@@ -109,9 +109,11 @@ async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
         newer["params"]["_meta"] = MCP_META
         names = {"mcp-method": "tools/call", "mcp-name": "add"}
         answers = [await http.post("/mcp", json=newer, headers={**MCP_HEADERS, **names})]
-        answers.append(
-            await http.post("/mcp", json=make_call("add", {"a": 1, "b": 2}), headers=await open_session(http))
-        )
+        session = await open_session(http)
+        answers.append(await http.post("/mcp", json=make_call("add", {"a": 1, "b": 2}), headers=session))
+        ping = await http.post("/mcp", json={"jsonrpc": "2.0", "id": "p", "method": "ping"}, headers=session)
+        assert ping.headers["content-type"] == "application/json"
+        assert ping.json() == {"jsonrpc": "2.0", "id": "p", "result": {}}
         for answer in answers:
             assert answer.headers["content-type"] == "application/json"
             assert answer.headers["x-content-type-options"] == "nosniff"

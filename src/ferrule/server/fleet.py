@@ -171,7 +171,8 @@ class ServerFleet:
     async def is_secret_of(self, server_id: str, secret: str) -> bool:
         """Whether somebody knows the secret of this server or another, which only those that use the store know."""
         address = self.address if server_id == self.server_id else await self.find_address(server_id)
-        return address is not None and hmac.compare_digest(address.secret.encode(), secret.encode())
+        expected = "" if address is None else address.secret
+        return bool(expected) and hmac.compare_digest(expected.encode(), secret.encode())
 
     def forget(self, server_id: str) -> None:
         """A server does not listen any more."""

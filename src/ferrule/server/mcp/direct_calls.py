@@ -1,4 +1,4 @@
-"""Answers `tools/call` and `tools/list` over HTTP without the SDK, which takes many times as long.
+"""Answers `tools/call`, `tools/list` and `ping` over HTTP without the SDK, which takes many times as long.
 
 Only plain requests are answered here. A request that wants progress, or whose headers or body are unusual, is left to
 the SDK, which also says what is wrong with it, and does everything else. The answer is one JSON document, or a stream
@@ -22,7 +22,7 @@ from ferrule.server.access import Client
 from ferrule.server.mcp.direct_answer import DirectAnswer
 from ferrule.server.mcp.direct_requests import NewerRequest, OlderRequest
 from ferrule.server.mcp.sessions import McpSession, McpSessions
-from ferrule.server.messages import encode_answer, read_body, replay_body
+from ferrule.server.messages import encode_answer, read_body, replay_body, send_json
 
 if TYPE_CHECKING:
     from ferrule.server.mcp.server import McpServer
@@ -112,6 +112,9 @@ class DirectCalls:
             return is_ours
         if not _is_plain(message) or message["id"] in session.running or session.renew():
             return False
+        if message["method"] == "ping":
+            await send_json(send, 200, encode_answer({"jsonrpc": "2.0", "id": message["id"], "result": {}}))
+            return True
         await self._answer_request(message, session, scope, receive, send)
         return True
 
@@ -202,7 +205,10 @@ def _parse(body: bytes) -> dict[str, Any] | None:
 
 
 def _is_plain(message: dict[str, Any]) -> bool:
-    """Whether a message is a call whose client wants no progress, or asks for the first page of the tools."""
+    """Whether a message is a call whose client wants no progress, asks for the first page of the tools, or is a ping.
+
+    The newer protocol has no pings.
+    """
     params = message.get("params", {})
     if not isinstance(params, dict):
         return False
@@ -212,7 +218,7 @@ def _is_plain(message: dict[str, Any]) -> bool:
         and message["jsonrpc"] == "2.0"
         and type(message["id"]) in (int, str)
         and (_is_plain_call(params) if message["method"] == "tools/call" else params.keys() <= {"_meta"})
-        and message["method"] in ("tools/call", "tools/list")
+        and message["method"] in ("tools/call", "tools/list", "ping")
         and isinstance(meta, dict)
         and "progressToken" not in meta
     )
