@@ -68,7 +68,9 @@ async def test_a_retry_after_above_max_wait_fails_immediately():
 
 async def test_a_model_that_times_out_is_asked_again():
     async with model_server(HANG, completion("3")) as server:
-        model = RetryingModel(OpenAIModel("m", base_url=server.openai), timeout=3, first_wait=0.01)
+        model = RetryingModel(
+            OpenAIModel("m", base_url=server.openai), timeout=1, attempts=60, first_wait=0.01, max_wait=1
+        )
         assert (await model.generate(QUESTION)).text == "3"
         await asyncio.wait_for(server.client_left.wait(), 30)
         await model.aclose()
