@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ferrule.orchestrator.strategy_runner import history_as_messages
 from tests.cli.test_cli import environment, ferrule
 from tests.cli.test_safety import trusted
 from tests.models.threaded_server import Reply, answer_chat, threaded_server
+from tests.python_processes import forwarded_python
 
 
 @pytest.fixture
@@ -153,6 +155,12 @@ def test_a_chat_reads_lines_and_commands(tmp_path: Path):
     assert done.returncode == 0 and "42" in done.stdout and "user: what is 6 * 7?" in done.stdout
     assert "calculator" in done.stdout and "Unknown command /nonsense." in done.stdout
     assert "Unknown model 'nonsense'" in done.stderr and "A new conversation." in done.stderr
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[list[str]]:
+    with forwarded_python() as command:
+        yield command
 
 
 class Terminal:
@@ -375,11 +383,11 @@ def test_text_that_is_piped_or_attached_belongs_to_the_question(tmp_path: Path):
         assert failed.returncode == 2 and reason in failed.stderr
 
 
-def test_an_inherited_pipe_that_nobody_writes_to_does_not_hold_up_the_question(tmp_path: Path):
+def test_an_inherited_pipe_that_nobody_writes_to_does_not_hold_up_the_question(tmp_path: Path, python: list[str]):
     reading, writing = os.pipe()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "ferrule", "ask", "-q", "what is 2 + 2?"],
+            [*python, "-m", "ferrule", "ask", "-q", "what is 2 + 2?"],
             cwd=tmp_path,
             stdin=reading,
             capture_output=True,
@@ -406,7 +414,7 @@ def test_continue_gives_the_model_the_earlier_questions(tmp_path: Path):
     assert ferrule("ask", "-q", "--continue", "and of 300?", cwd=tmp_path).stdout == "15% of 300 is 45.\n"
 
 
-def test_a_question_that_was_stopped_or_failed_is_not_part_of_the_conversation(tmp_path: Path):
+def test_a_question_that_was_stopped_or_failed_is_not_part_of_the_conversation(tmp_path: Path, python: list[str]):
     asked, released = threading.Event(), threading.Event()
 
     def answer(path: str, headers: dict[str, str], body: bytes) -> Reply:
@@ -415,17 +423,17 @@ def test_a_question_that_was_stopped_or_failed_is_not_part_of_the_conversation(t
             released.wait(60)
         return answer_chat("Fine.", body)
 
-    command = [sys.executable, "-m", "ferrule", "ask", "-q", "-m", "openai:m"]
+    command = ["-m", "ferrule", "ask", "-q", "-m", "openai:m"]
     with threaded_server(answer) as server:
         environ = {**environment(tmp_path), "OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "zz-key"}
         options: dict[str, Any] = {"cwd": tmp_path, "env": environ, "stdin": subprocess.DEVNULL, "text": True}
-        subprocess.run([*command, "a first question"], check=True, **options)
-        process = subprocess.Popen([*command, "a slow question"], stderr=subprocess.PIPE, **options)
+        subprocess.run([*python, *command, "a first question"], check=True, **options)
+        process = subprocess.Popen([sys.executable, *command, "a slow question"], stderr=subprocess.PIPE, **options)
         assert asked.wait(60)
         process.send_signal(signal.SIGINT)
         assert "Stopped." in process.communicate(timeout=60)[1] and process.returncode == 130
         released.set()
-        subprocess.run([*command, "--continue", "a last question"], check=True, **options)
+        subprocess.run([*python, *command, "--continue", "a last question"], check=True, **options)
         messages = json.loads(server.requests[-1][2])["messages"]
     talk = [(message["role"], message["content"]) for message in messages[1:]]
     assert talk == [("user", "a first question"), ("assistant", "Fine."), ("user", "a last question")]
@@ -440,8 +448,8 @@ def test_ask_and_chat_answer_small_talk_and_refusals_alike(tmp_path: Path):
 
 
 @pytest.mark.parametrize("arguments", [["ask", "-q", "2 + 2"], ["tools", "list"], ["call", "echo", "message=x"]])
-def test_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, arguments: list[str]):
-    command = [sys.executable, "-m", "ferrule", *arguments]
+def test_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, arguments: list[str], python: list[str]):
+    command = [*python, "-m", "ferrule", *arguments]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             command,
@@ -459,10 +467,10 @@ def test_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, argum
 
 
 @pytest.mark.parametrize("arguments", [["ask", "-q", "2 + 2"], ["tools", "list", "--json"], ["models"]])
-def test_a_closed_pipe_ends_silently(arguments: list[str], tmp_path: Path):
+def test_a_closed_pipe_ends_silently(arguments: list[str], tmp_path: Path, python: list[str]):
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "ferrule", *arguments]
+    command = [*python, "-m", "ferrule", *arguments]
     done = subprocess.run(
         command,
         cwd=tmp_path,
