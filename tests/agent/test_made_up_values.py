@@ -6,7 +6,7 @@ import pytest
 
 from ferrule import tool
 from ferrule.agent import Agent
-from ferrule.agent.made_up_values import find_made_up_value
+from ferrule.agent.made_up_values import find_made_up_key, find_made_up_value
 from ferrule.testing import ScriptedModel
 
 COPY = "Copy the content of a.txt to b.txt."
@@ -50,12 +50,9 @@ async def test_a_model_that_writes_a_made_up_content_is_told_to_find_it_out_firs
     answer = await Agent(folder.tools(), model).run(COPY)
     assert folder.files["b.txt"] == "blue 42 whale" and answer.text == "Done."
     assert [step.is_success for step in answer.steps] == [False, True, True]
-    shown = model.requests[1].messages[-2:]
-    assert "Copy of" not in str(shown) and '"content": "…"' in shown[0]["content"]
-    assert (
-        "Not done: the value of content is neither in the task nor in a result. First find it out (read_file)"
-        in (shown[1]["content"])
-    )
+    [_, shown] = model.requests[1].messages  # a model that sees its call again writes it again
+    assert shown["content"].startswith(f"{COPY}\nResult of write_file: Not done: the value of content is neither in")
+    assert "First find it out (read_file)" in shown["content"]
 
 
 async def test_a_model_that_insists_on_its_value_gets_its_way():
@@ -63,15 +60,6 @@ async def test_a_model_that_insists_on_its_value_gets_its_way():
     folder, model = Folder(), ScriptedModel([made_up, made_up, "Done."])
     answer = await Agent(folder.tools(), model).run(SUM)
     assert folder.files["total.txt"] == "1234567890" and [s.is_success for s in answer.steps] == [False, True]
-
-
-async def test_what_stands_for_a_value_in_the_history_is_never_written():
-    made_up = call("write_file", path="total.txt", content="The sum of all amounts is: 12345")
-    copied = call("write_file", path="total.txt", content="…")
-    folder, model = Folder(), ScriptedModel([made_up, copied, "I cannot find out the sum."])
-    answer = await Agent(folder.tools(), model).run(SUM)
-    assert "total.txt" not in folder.files and answer.is_finished
-    assert "Not done: content has no value." in model.requests[2].messages[-1]["content"]
 
 
 async def test_a_chinese_run_is_told_in_chinese():
@@ -125,7 +113,114 @@ async def test_a_model_that_copies_the_example_of_a_description_is_told_to_use_t
     assert "(2 + 3) * 4" not in str(model.requests[2].messages)
 
 
-async def test_a_model_that_calls_through_its_api_is_not_asked():
+async def test_a_model_that_replaces_a_file_which_it_has_not_read_is_told_to_read_it_first():
+    edit = "In the file a.txt change the number from 42 to 43. Leave everything else as it is."
+    turns = [
+        call("write_file", path="a.txt", content="number = 43"),
+        call("read_file", path="a.txt"),
+        call("write_file", path="a.txt", content="blue 43 whale"),
+        "Done.",
+    ]
+    folder, model = Folder(), ScriptedModel(turns)
+    await Agent(folder.tools(), model).run(edit)
+    assert folder.files["a.txt"] == "blue 43 whale"
+    told = "Not done: you have not read a.txt. First call read_file; if a.txt is new, make the call again."
+    assert model.requests[1].messages[-1]["content"] == f"{edit}\nResult of write_file: {told}"
+    shown = [[schema["function"]["name"] for schema in request.tools] for request in model.requests]
+    assert shown[:3] == [["read_file", "write_file"], ["read_file"], ["read_file", "write_file"]]
+
+
+@pytest.mark.parametrize(
+    ("task", "content"),
+    [
+        ("Create c.txt that contains exactly this text: Hello from the workshop", "Hello from the workshop"),
+        ("创建文件 c.txt，内容为：星期三 开会", "星期三 开会"),
+    ],
+)
+async def test_a_text_of_the_task_is_written_without_a_question(task: str, content: str):
+    folder = Folder()
+    answer = await Agent(
+        folder.tools(), ScriptedModel([call("write_file", path="c.txt", content=content), "Done."])
+    ).run(task)
+    assert folder.files["c.txt"] == content and [step.is_success for step in answer.steps] == [True]
+
+
+def get_room(room: str) -> dict[str, str]:
+    """Who teaches in a room."""
+    return {"teacher_id": "T-305"}
+
+
+def get_teacher(teacher_id: str) -> dict[str, str]:
+    """Contact data of a teacher."""
+    return {"phone": "0551-88213"}
+
+
+async def test_a_model_that_looks_something_up_by_a_made_up_key_is_told_to_find_it_out_first():
+    made_up, room = call("get_teacher", teacher_id="T-002"), call("get_room", room="12B")
+    model = ScriptedModel([made_up, room, call("get_teacher", teacher_id="T-305"), "It is 0551-88213."])
+    task = "What is the phone number of the person who teaches in room 12B?"
+    answer = await Agent([get_room, get_teacher], model).run(task)
+    assert [step.is_success for step in answer.steps] == [False, True, True]
+    assert "First find it out (get_room)" in answer.steps[0].text and "T-002" not in str(model.requests[1].messages)
+
+
+async def test_the_name_of_a_file_in_a_calculation_is_not_its_content():
+    def calculate(expression: str) -> str:
+        """Compute an arithmetic expression."""
+        return "75"
+
+    code = call("calculate", expression="sum(map(int, open('numbers.txt').readlines()))")
+    turns = [code, call("read_file", path="numbers.txt"), call("calculate", expression="12 + 30 + 33"), "It is 75."]
+    model = ScriptedModel(turns)
+    answer = await Agent([*Folder().tools(), calculate], model).run("Add up the numbers in numbers.txt.")
+    assert [step.is_success for step in answer.steps] == [False, True, True]
+    assert "First find it out (read_file)" in answer.steps[0].text
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+async def test_a_calculation_with_a_made_up_number_is_asked_about_whatever_the_model_and_is_nothing_found(
+    is_text: bool,
+):
+    def get_price(item: str) -> str:
+        """Look up the price of one unit of an item."""
+        return "38.45 EUR"
+
+    def calculate(expression: str) -> str:
+        """Compute an arithmetic expression."""
+        return "70"
+
+    turns: list[object] = [
+        call("calculate", expression=text) if is_text else {"name": "calculate", "arguments": {"expression": text}}
+        for text in ("7 * 1", "7 * 10")
+    ]
+    turns += [call("get_price", item="copper valve"), "It is 269.15 EUR."]
+    answer = await Agent([get_price, calculate], ScriptedModel(turns)).run("How much do 7 copper valves cost?")
+    assert [step.is_success for step in answer.steps] == [True, False, True]
+    assert "the value of expression is neither in the task nor in a result. First find it out (get_price)" in (
+        answer.steps[1].text
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "is_made_up"),
+    [
+        ("T-002", True),
+        (4711, True),
+        ("2024-07-31", True),
+        ("12b", False),
+        ("RE77", False),
+        ("2024-02-10", False),
+        ("report_2026.txt", False),
+        ("Lisbon", False),
+        ("weather in 2031", False),
+    ],
+)
+def test_numbers_and_ids_that_nobody_has_mentioned_are_made_up_keys(value: object, is_made_up: bool):
+    known = "Room 12B, train RE 77, 10 February 2024"
+    assert find_made_up_key({"key": value}, known) == ("key" if is_made_up else None)
+
+
+async def test_other_values_of_a_model_that_calls_through_its_api_are_not_asked_about():
     turns = [{"name": "write_file", "arguments": {"path": "total.txt", "content": "1234567890"}}, "Done."]
     folder = Folder()
     answer = await Agent(folder.tools(), ScriptedModel(turns)).run(SUM)

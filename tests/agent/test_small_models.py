@@ -92,7 +92,7 @@ async def test_what_a_model_writes_after_its_call_does_not_stay_in_its_history(l
     assert contents(model, 1)[1] == ("assistant", f"I will calculate this.\n{CALL}")
 
 
-async def test_a_call_that_fails_again_is_shown_once_and_its_tool_is_not_offered_in_the_next_turn(library):
+async def test_a_call_that_fails_again_is_not_shown_and_its_tool_is_not_offered_in_the_next_turn(library):
     @tool
     async def get_office(employee_number: str) -> str:
         """Tell in which office an employee sits."""
@@ -104,8 +104,8 @@ async def test_a_call_that_fails_again_is_shown_once_and_its_tool_is_not_offered
     await Agent(library, model, tools=["calculator", "get_office"]).run("Where does Maria Lopez sit?")
     shown = [[schema["function"]["name"] for schema in request.tools] for request in model.requests]
     assert shown == [["calculator", "get_office"]] * 2 + [["calculator"], ["calculator", "get_office"]]
-    [_, (_, source), (_, results)] = contents(model, 2)
-    assert source == call and results.count("Result of get_office:") == 2
+    [(_, shown_text)] = contents(model, 2)
+    assert shown_text.count("Result of get_office:") == 2 and "E-1234" not in shown_text.partition("Result")[0]
 
 
 async def log_in(badge: str) -> str:
@@ -163,6 +163,7 @@ async def test_residue_beside_a_call_does_not_stay_in_the_history(library, resid
         "I will use the calculator tool to find the result.",
         "To answer this, I need to call the calculator:",
         "我将使用计算工具来得到结果。",
+        QUESTION,
     ],
 )
 async def test_a_reply_that_is_no_answer_is_asked_about_once(library, reply):

@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 
 from ferrule import UnifiedToolLibrary, tool
+from ferrule.agent.made_up_numbers import find_made_up_number
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
-from ferrule.workflow.made_up_numbers import find_made_up_number
 
 QUESTION = "How many stars does the project acme/rocket have?"
 NOTHING_ELSE = '{"steps": []}'

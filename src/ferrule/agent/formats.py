@@ -335,9 +335,10 @@ _TOOL_WORD = lazy_pattern(r"\b(?:tool|function)s?\b|工具|函数", re.IGNORECAS
 
 
 def _check_answer(text: str, run: Run, offer: ToolOffer) -> ParsedReply:
-    """The answer; or a correction, if the text is none: nothing in it, a result the model made up, or an intention."""
+    """The answer; or a correction, if the text is none: empty, a made-up result, the task itself, or an intention."""
     texts = prompt_texts(detect_language(run.task))
-    if not remove_empty_markup(text) or _OWN_RESULT in text:
+    repeats_task = " ".join(text.split()) == " ".join(run.task.split())
+    if not remove_empty_markup(text) or _OWN_RESULT in text or repeats_task:
         return ParsedReply(correction=texts.no_answer)
     if match := _NAMED_CALL.match(text):
         tools = ", ".join(str(schema["function"]["name"]) for schema in offer.schemas[:_MAX_NAMES])

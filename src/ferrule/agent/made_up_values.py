@@ -1,4 +1,4 @@
-"""Noticing values that a small model makes up instead of looking them up.
+"""Noticing what a model makes up instead of looking it up: values of arguments, and texts that replace unread ones.
 
 A model is asked once in a run, because the value may be right: if it makes the call again, the call is made.
 """
@@ -10,74 +10,122 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ferrule.agent.control_tools import CONTROL_TOOLS
+from ferrule.agent.made_up_numbers import find_made_up_operand, is_calculation
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ResolvedCall, ToolOffer
-from ferrule.core.content import encode_json
-from ferrule.core.json_schema import properties_of
+from ferrule.core.json_schema import properties_of, required_names
 from ferrule.core.messages import text_of_message
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Effects, Tool, ToolCapability
-from ferrule.texts.language import detect_language
+from ferrule.hub.synthesis import strategy_tag_of
+from ferrule.texts.language import HAN, detect_language
 from ferrule.texts.prompts import prompt_texts
 
 _MAX_SHOWN_TOOLS: Final = 5
-_PLACEHOLDER: Final = "…"
-"""What a model is shown in place of the value that it made up."""
-_NUMBER = lazy_pattern(r"\d{2,}")
+_NUMBER = lazy_pattern(r"[1-9]\d+")
+_NOT_ALPHANUMERIC = lazy_pattern(r"[\W_]+")
 _FILE_NAME = lazy_pattern(r"[\w-]+\.[A-Za-z]\w{0,4}\b")
 _EMAIL = lazy_pattern(r"[\w.+-]+@[\w-]+\.[\w.]+")
+_SEVERAL_WORDS = lazy_pattern(rf"\s|[{HAN}]")
 _BLANK_TO_FILL = lazy_pattern(r"\[[A-Z][A-Za-z ]{2,40}\]|<[A-Za-z]+[ _][A-Za-z_ ]{1,40}>")
-_READING_NAME = lazy_pattern(
-    r"(?:calc|calculate|calculator|check|compute|convert|count|fetch|find|get|list|look|lookup|query|read|search|show)"
-    r"(?:[_\W]|$)",
-    re.IGNORECASE,
+_LOOKUP_NAME = lazy_pattern(
+    r"(?:check|convert|count|fetch|find|get|list|look|lookup|query|read|search|show)(?:[_\W]|$)", re.IGNORECASE
 )
-"""Names of tools that look something up or compute it; for tools that do not say what they change."""
+"""Names of tools that look something up; for tools that do not say what they change."""
 
 
 class MadeUpValueCheck:
-    """Asks a model that writes its calls as text, as small ones do, about a value that it cannot know."""
+    """Asks a model about a value that it cannot know, instead of making its call.
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    The calculations of every model are checked, as those of plans are: what they result in looks found out. Small
+    models also write other values before they have looked them up.
+    """
+
+    def __init__(self, run: Run, *, is_small_model: bool = False) -> None:
+        """A model that writes its calls as text is taken for a small one too."""
+        self._run, self._is_small_model = run, is_small_model
         self._has_asked = False
 
     def question(self, resolved: ResolvedCall, offer: ToolOffer) -> str | None:
         """What to tell the model instead of making its call; None if the call is to be made."""
         run, arguments = self._run, resolved.call.arguments
-        if resolved.target is None or not run.call_sources or resolved.tool_id in CONTROL_TOOLS:
+        if resolved.target is None or resolved.tool_id in CONTROL_TOOLS or self._has_asked:
             return None
-        texts = prompt_texts(detect_language(run.task))
-        if (name := _find_placeholder(arguments)) is not None:
-            return texts.placeholder.format(name=name)
-        if self._has_asked:
-            return None
+        is_small = self._is_small_model or bool(run.call_sources)
         context = "\n".join(map(text_of_message, run.messages[:-1]))
-        if (name := find_copied_example(arguments, resolved.target[1], context)) is not None:
+        texts, question = prompt_texts(detect_language(run.task)), None
+        if is_small and (name := find_copied_example(arguments, resolved.target[1], context)) is not None:
             question = texts.copied_example.format(name=name)
-        else:
-            tools = [name for name, action in offer.actions.items() if name not in CONTROL_TOOLS and _reads(*action)]
-            if not tools or _reads(*resolved.target) or any(step.is_success for step in run.steps):
-                return None
-            if (name := find_made_up_value(arguments, context)) is None:
-                return None
-            question = texts.made_up.format(name=name, tools=texts.comma.join(tools[:_MAX_SHOWN_TOOLS]))
-        self._has_asked = True
-        if resolved.call.id in run.call_sources:  # a model that sees its value again writes it again
-            value = encode_json(str(arguments[name])).decode()[1:-1]
-            run.call_sources[resolved.call.id] = run.call_sources[resolved.call.id].replace(value, _PLACEHOLDER)
+        elif tools := self._list_unused_lookups(resolved, offer):
+            name = _find_unknown_operand(arguments, context)
+            if name is None and is_small:
+                name = _find_unknown_value(*resolved.target, arguments, run.task, context)
+            if name is not None:
+                question = texts.made_up.format(name=name, tools=texts.comma.join(tools[:_MAX_SHOWN_TOOLS]))
+            elif is_small and not _reads(*resolved.target) and (unread := _find_unread_text(run, arguments, offer)):
+                question = texts.unread.format(value=unread[0], tool=unread[1])
+            if question is not None:
+                run.refused_names.add(resolved.original.name)  # so that the model calls one of the others first
+        self._has_asked = question is not None
         return question
 
+    def _list_unused_lookups(self, resolved: ResolvedCall, offer: ToolOffer) -> list[str]:
+        """The other tools that could find a value; empty after a call that found something."""
+        if any(step.is_success and not is_calculation(step.arguments) for step in self._run.steps):
+            return []
+        return [
+            name
+            for name, (tool, capability) in offer.actions.items()
+            if tool.id not in CONTROL_TOOLS and tool.id != resolved.tool_id and _looks_up(tool, capability)
+        ]
 
-def _find_placeholder(arguments: Mapping[str, Any]) -> str | None:
-    """The argument that a model has copied from a call whose value was left out."""
-    return next((name for name, text in _text_arguments(arguments) if text.strip() == _PLACEHOLDER), None)
+
+def _find_unread_text(run: Run, arguments: Mapping[str, Any], offer: ToolOffer) -> tuple[str, str] | None:
+    """What a model gives a new text to without having read it, and the tool that reads it.
+
+    It is named in the task, and the tool that reads has a parameter of the same name. A text of the task is right as it
+    is.
+    """
+    task = _normalize(run.task)
+    values = dict(_text_arguments(arguments))
+    if not any(_SEVERAL_WORDS.search(text.strip()) and _normalize(text) not in task for text in values.values()):
+        return None
+    for reader, (tool, capability) in offer.actions.items():
+        for name in properties_of(capability.schema_or_empty) if _reads(tool, capability) else ():
+            value = values.get(name, "")
+            if value.strip() and _normalize(value) in task:
+                is_read = any(step.tool_id == tool.id and step.arguments.get(name) == value for step in run.steps)
+                return None if is_read else (value, reader)
+    return None
 
 
 def _reads(tool: Tool, capability: ToolCapability) -> bool:
-    """Whether an action only looks something up: it says so, or it says nothing and has such a name."""
+    """Whether an action changes nothing: it says so, or it says nothing and looks something up or calculates."""
+    return tool.spec.effects_of(capability).read_only or _computes(tool) or _looks_up(tool, capability)
+
+
+def _looks_up(tool: Tool, capability: ToolCapability) -> bool:
+    """Whether an action finds something out: it changes nothing, or it says nothing about it and has such a name."""
     effects = tool.spec.effects_of(capability)
-    return effects.read_only or (effects == Effects() and _READING_NAME.match(capability.name) is not None)
+    is_lookup = effects.read_only or (effects == Effects() and _LOOKUP_NAME.match(capability.name) is not None)
+    return is_lookup and not _computes(tool)
+
+
+def _computes(tool: Tool) -> bool:
+    """Whether a tool only computes something from its arguments."""
+    return strategy_tag_of(tool.spec.tags) == "calculate"
+
+
+def _find_unknown_value(
+    tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any], task: str, context: str
+) -> str | None:
+    """The argument whose value a small model cannot know. Of a tool that looks something up, its keys are checked."""
+    if _computes(tool):
+        return _find_file_of_task(arguments, task)
+    if _looks_up(tool, capability):
+        required = required_names(capability.schema_or_empty)
+        return find_made_up_key({name: value for name, value in arguments.items() if name in required}, context)
+    return find_made_up_value(arguments, context)
 
 
 def find_made_up_value(arguments: Mapping[str, Any], context: str) -> str | None:
@@ -94,6 +142,32 @@ def find_made_up_value(arguments: Mapping[str, Any], context: str) -> str | None
         if has_new_value or _BLANK_TO_FILL.search(text) or (" " in text and _FILE_NAME.search(text)):
             return name
     return None
+
+
+def find_made_up_key(arguments: Mapping[str, Any], context: str) -> str | None:
+    """The argument that is a number or an id, as `T-002` is, which nobody has mentioned."""
+    known = _NOT_ALPHANUMERIC.sub("", context).casefold()
+    for name, text in _text_arguments(arguments):
+        if " " in text.strip() or _FILE_NAME.fullmatch(text):
+            continue
+        has_letters = any(map(str.isalpha, text))
+        parts = [_NOT_ALPHANUMERIC.sub("", text).casefold()] if has_letters else _NUMBER.findall(text)
+        if any(map(str.isdigit, text)) and any(part not in known for part in parts):
+            return name
+    return None
+
+
+def _find_unknown_operand(arguments: Mapping[str, Any], context: str) -> str | None:
+    """The argument that is a calculation with a made-up number."""
+    return next((name for name in arguments if find_made_up_operand({name: arguments[name]}, context)), None)
+
+
+def _find_file_of_task(arguments: Mapping[str, Any], task: str) -> str | None:
+    """The argument with the name of a file in it where the content would be needed."""
+    return next(
+        (name for name, text in _text_arguments(arguments) if any(file in task for file in _FILE_NAME.findall(text))),
+        None,
+    )
 
 
 def find_copied_example(arguments: Mapping[str, Any], capability: ToolCapability, context: str) -> str | None:

@@ -102,7 +102,8 @@ class RunServices:
 class TurnExecutor:
     """Executes the tool calls of one run."""
 
-    def __init__(self, run: Run, services: RunServices) -> None:
+    def __init__(self, run: Run, services: RunServices, *, is_small_model: bool = False) -> None:
+        """`is_small_model` lets more be checked than the calls of a model that writes none as text."""
         self._run, self._services = run, services
         self._person_lock = asyncio.Lock()
         """A person is asked one thing at a time."""
@@ -117,7 +118,7 @@ class TurnExecutor:
         """How many turns in a row have only calls that are known to fail, or that were refused before."""
         self._rejected_calls: set[Any] = set()
         """The calls that were not allowed, or that had the wrong arguments."""
-        self._made_up_values = MadeUpValueCheck(run)
+        self._made_up_values = MadeUpValueCheck(run, is_small_model=is_small_model)
         self._insistent_calls = 0
         """How many calls of this turn were refused, though the model knew that they would be."""
 
@@ -260,6 +261,7 @@ class TurnExecutor:
             texts = prompt_texts(detect_language(self._run.task))
             self._record_answer(resolved, text, advice=texts.repeated)
         elif (text := self._made_up_values.question(resolved, offer)) is not None:
+            self._hide_call(resolved)
             self._record_answer(resolved, text, error_type=VALIDATION_ERROR)
         else:
             await self._execute(resolved, offer)
@@ -272,9 +274,18 @@ class TurnExecutor:
         texts = prompt_texts(detect_language(run.task))
         if others:
             error = texts.nested_call.format(other=others[0], tool=name)
-        if source:  # not shown again: a model that sees its text again writes it again
-            run.call_sources[resolved.call.id] = ""
+        if source:
+            self._hide_call(resolved)
         self._record_answer(resolved, error, error_type=VALIDATION_ERROR)
+
+    def _hide_call(self, resolved: ResolvedCall) -> None:
+        """Show only the result of a call that was written as text, and of those written like it.
+
+        A small model that sees its call again writes it again, even where the tool is no longer offered.
+        """
+        sources = self._run.call_sources
+        if source := sources.get(resolved.call.id):
+            sources |= {call_id: "" for call_id, text in sources.items() if text == source}
 
     def _find_last_result(self, resolved: ResolvedCall) -> str | None:
         """The result that the model already has from the same call in an earlier turn.
@@ -425,6 +436,7 @@ class TurnExecutor:
         )
         if step.error_type == KNOWN_FAILURE:
             self._run.refused_names.add(resolved.original.name)
+            self._hide_call(resolved)
             self._insistent_calls += 1
         elif step.error_type in (PERMISSION_DENIED, TOOL_NOT_FOUND, VALIDATION_ERROR):
             call = tool_id, action, encode_json(step.arguments), text

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from ferrule.agent.made_up_numbers import find_made_up_operand
 from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
@@ -46,11 +47,17 @@ from ferrule.texts.planning_prompts import (
     STEP_TOOL_FAILED,
 )
 from ferrule.texts.shorten import first_sentence
-from ferrule.workflow.made_up_numbers import find_made_up_operand, text_of_evidence
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, PlanStep
 from ferrule.workflow.planning import find_json_values
 from ferrule.workflow.references import find_referenced_steps, resolve_references
-from ferrule.workflow.results import AttemptLevel, StepAttempt, StepContext, StepResult, format_result
+from ferrule.workflow.results import (
+    AttemptLevel,
+    StepAttempt,
+    StepContext,
+    StepResult,
+    format_result,
+    text_of_evidence,
+)
 from ferrule.workflow.waiting import HumanReply, NeedsPerson
 
 UNKNOWN_OUTCOME: Final = "unknown_outcome"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from ferrule.agent.answer import AgentState
+from ferrule.agent.made_up_numbers import find_made_up_number
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.errors import ModelError
@@ -18,10 +19,9 @@ from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import NO_ANSWER, NO_RESULT, SYNTHESIS
 from ferrule.texts.shorten import shorten, single_line
 from ferrule.workflow.history import RunHistory, RunLog
-from ferrule.workflow.made_up_numbers import find_made_up_number, text_of_evidence
 from ferrule.workflow.plan import EMPTY_PLAN, Plan
 from ferrule.workflow.plan_runner import PlanRunner
-from ferrule.workflow.results import StepResult, WorkflowResult
+from ferrule.workflow.results import StepResult, WorkflowResult, text_of_evidence
 
 
 class CoordinationAgent:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from ferrule.agent.made_up_numbers import find_made_up_operand
 from ferrule.agent.toolbox import Toolbox, ToolOffer
 from ferrule.core.content import MAX_DEPTH, copy_json, is_nested_deeper
 from ferrule.core.json_schema import resolve_schema
@@ -28,7 +29,6 @@ from ferrule.texts.planning_prompts import (
     REVISION,
 )
 from ferrule.texts.shorten import first_sentence
-from ferrule.workflow.made_up_numbers import find_made_up_operand, text_of_evidence
 from ferrule.workflow.plan import (
     ASK_USER,
     NO_TOOL,
@@ -40,7 +40,7 @@ from ferrule.workflow.plan import (
     parse_plan,
     single_step_plan,
 )
-from ferrule.workflow.results import StepResult
+from ferrule.workflow.results import StepResult, text_of_evidence
 
 CORE_TOOLS: Final = ("search_web", "calculate", "calculator", "get_time", "get_conversation_history")
 """Always shown."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 from uuid import uuid4
@@ -153,6 +153,12 @@ class StepContext:
     def outputs(self) -> dict[str, Any]:
         """The results that parameters may refer to."""
         return {step_id: result.output for step_id, result in self.results.items() if result.success}
+
+
+def text_of_evidence(question: str, history: str, results: Iterable[StepResult]) -> str:
+    """All that a step or an answer may take numbers from. The descriptions of steps are the model's own words."""
+    outputs = [as_text(result.output) for result in results if result.success and not result.made_up_number]
+    return "\n".join([question, history, *outputs])
 
 
 def _shallow_fields(value: StepAttempt | Verification | StepResult) -> dict[str, Any]:

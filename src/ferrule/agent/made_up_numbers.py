@@ -1,4 +1,4 @@
-"""Noticing numbers that a model makes up: they are neither in the question nor in a result.
+"""Noticing numbers that a model makes up, in a run or in a plan: they are neither in the question nor in a result.
 
 A number counts as known where it follows from a known one without a calculation: rounded, or as the share of a
 percentage. Numbers of one digit are no evidence, and a calculation may contain usual constants.
@@ -7,12 +7,10 @@ percentage. Numbers of one digit are no evidence, and a calculation may contain 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ferrule.core.content import as_text
 from ferrule.core.patterns import lazy_pattern
-from ferrule.workflow.results import StepResult
 
 _NUMBER = lazy_pattern(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d+)?")
 _CALCULATION = lazy_pattern(r"(?!\d+/\d+/\d+$)[\d\s.,()]*\d[\s)]*(?:[+*/^%×÷]|\s-\s)[\d\s.,()+\-*/^%×÷]*")
@@ -41,16 +39,15 @@ def find_made_up_number(text: str, evidence: str, constants: Sequence[float] = (
     return None
 
 
+def is_calculation(parameters: Mapping[str, Any]) -> bool:
+    """Whether an argument is a calculation: its result is not found out, but follows from what the model wrote."""
+    return any(isinstance(value, str) and _CALCULATION.fullmatch(value) for value in parameters.values())
+
+
 def find_made_up_operand(parameters: Mapping[str, Any], evidence: str) -> str | None:
     """The first made-up number in those arguments that are calculations. References to results are not numbers."""
     calculations = [value for value in parameters.values() if isinstance(value, str) and _CALCULATION.fullmatch(value)]
     return next(filter(None, (find_made_up_number(text, evidence, _CONSTANTS) for text in calculations)), None)
-
-
-def text_of_evidence(question: str, history: str, results: Iterable[StepResult]) -> str:
-    """All that a step or an answer may take numbers from. The descriptions of steps are the model's own words."""
-    outputs = [as_text(result.output) for result in results if result.success and not result.made_up_number]
-    return "\n".join([question, history, *outputs])
 
 
 def _read_numbers(text: str) -> Iterator[str]:
