@@ -164,6 +164,14 @@ async def test_a_model_that_looks_something_up_by_a_made_up_key_is_told_to_find_
     assert "First find it out (get_room)" in answer.steps[0].text and "T-002" not in str(model.requests[1].messages)
 
 
+async def test_a_model_that_goes_on_guessing_is_asked_about_two_calls():
+    guesses = [call("get_teacher", teacher_id=f"T-00{number}") for number in (2, 1, 3)]
+    answer = await Agent([get_room, get_teacher], ScriptedModel([*guesses, "It is unknown."])).run(
+        "Who is in room 12B?"
+    )
+    assert [step.is_success for step in answer.steps] == [False, False, True]
+
+
 async def test_the_name_of_a_file_in_a_calculation_is_not_its_content():
     def calculate(expression: str) -> str:
         """Compute an arithmetic expression."""

@@ -1,6 +1,6 @@
 """Noticing what a model makes up instead of looking it up: values of arguments, and texts that replace unread ones.
 
-A model is asked once in a run, because the value may be right: if it makes the call again, the call is made.
+A model is asked at most twice in a run, because a value may be right: if it makes the call again, the call is made.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from ferrule.texts.language import HAN, detect_language
 from ferrule.texts.prompts import prompt_texts
 
 _MAX_SHOWN_TOOLS: Final = 5
+_MAX_QUESTIONS: Final = 2
+"""In a run; about different calls, because a small model that is asked about one value guesses another."""
 _NUMBER = lazy_pattern(r"[1-9]\d+")
 _NOT_ALPHANUMERIC = lazy_pattern(r"[\W_]+")
 _FILE_NAME = lazy_pattern(r"[\w-]+\.[A-Za-z]\w{0,4}\b")
@@ -44,14 +46,16 @@ class MadeUpValueCheck:
     def __init__(self, run: Run, *, is_small_model: bool = False) -> None:
         """A model that writes its calls as text is taken for a small one too."""
         self._run, self._is_small_model = run, is_small_model
-        self._has_asked = False
+        self._questioned_calls: set[Any] = set()
 
     def question(self, resolved: ResolvedCall, offer: ToolOffer) -> str | None:
         """What to tell the model instead of making its call; None if the call is to be made."""
         run, arguments = self._run, resolved.call.arguments
-        if resolved.target is None or resolved.tool_id in CONTROL_TOOLS or self._has_asked:
-            return None
         is_small = self._is_small_model or bool(run.call_sources)
+        if resolved.target is None or resolved.tool_id in CONTROL_TOOLS or not (is_small or is_calculation(arguments)):
+            return None
+        if resolved.key in self._questioned_calls or len(self._questioned_calls) >= _MAX_QUESTIONS:
+            return None
         context = "\n".join(map(text_of_message, run.messages[:-1]))
         texts, question = prompt_texts(detect_language(run.task)), None
         if is_small and (name := find_copied_example(arguments, resolved.target[1], context)) is not None:
@@ -66,7 +70,8 @@ class MadeUpValueCheck:
                 question = texts.unread.format(value=unread[0], tool=unread[1])
             if question is not None:
                 run.refused_names.add(resolved.original.name)  # so that the model calls one of the others first
-        self._has_asked = question is not None
+        if question is not None:
+            self._questioned_calls.add(resolved.key)
         return question
 
     def _list_unused_lookups(self, resolved: ResolvedCall, offer: ToolOffer) -> list[str]:
