@@ -398,8 +398,7 @@ class Agent:
         reply_format = ToolCallFormat(self._window) if self._style == "tool_calls" else self._style
         if isinstance(reply_format, str):
             reply_format = DecisionFormat()
-        is_small_model = selects_tools(self.model) and can_reason(self.model)  # one in this process
-        turn = TurnExecutor(run, services, is_small_model=is_small_model)
+        turn = TurnExecutor(run, services, is_small_model=selects_tools(self.model) and can_reason(self.model))
         return ActiveRun(run=run, services=services, turn=turn, format=reply_format, events=events, output=output)
 
     async def _run_loop(self, active: ActiveRun, first: Awaitable[None] | None = None) -> AgentAnswer[Any]:
