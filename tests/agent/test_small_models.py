@@ -101,7 +101,7 @@ async def test_a_call_that_fails_again_is_not_shown_and_its_tool_is_not_offered_
     library.register(get_office)
     call = '```json\n{\n  "name": "get_office",\n  "arguments": {\n    "employee_number": "E-1234"\n  }\n}\n```'
     model = ScriptedModel([call, call, CALL, "It is unknown."])
-    await Agent(library, model, tools=["calculator", "get_office"]).run("Where does Maria Lopez sit?")
+    await Agent(library, model, tools=["calculator", "get_office"]).run(f"Where does Maria Lopez sit? {QUESTION}")
     shown = [[schema["function"]["name"] for schema in request.tools] for request in model.requests]
     assert shown == [["calculator", "get_office"]] * 2 + [["calculator"], ["calculator", "get_office"]]
     [(_, shown_text)] = contents(model, 2)

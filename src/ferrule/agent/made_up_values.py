@@ -151,13 +151,13 @@ def find_made_up_value(arguments: Mapping[str, Any], context: str) -> str | None
 
 def find_made_up_key(arguments: Mapping[str, Any], context: str) -> str | None:
     """The argument that is a number or an id, as `T-002` is, which nobody has mentioned."""
-    known = _NOT_ALPHANUMERIC.sub("", context).casefold()
+    context_text = _NOT_ALPHANUMERIC.sub("", context).casefold()
     for name, text in _text_arguments(arguments):
         if " " in text.strip() or _FILE_NAME.fullmatch(text):
             continue
         has_letters = any(map(str.isalpha, text))
         parts = [_NOT_ALPHANUMERIC.sub("", text).casefold()] if has_letters else _NUMBER.findall(text)
-        if any(map(str.isdigit, text)) and any(part not in known for part in parts):
+        if any(map(str.isdigit, text)) and any(part not in context_text for part in parts):
             return name
     return None
 
