@@ -172,6 +172,17 @@ async def test_a_model_that_goes_on_guessing_is_asked_about_two_calls():
     assert [step.is_success for step in answer.steps] == [False, False, True]
 
 
+@pytest.mark.parametrize("task", ["How much is seventeen times twenty?", "十七乘以二十等于多少？"])
+async def test_numbers_that_the_task_has_as_words_are_not_made_up(task: str):
+    def calculate(expression: str) -> str:
+        """Compute an arithmetic expression."""
+        return "340"
+
+    turns = [call("calculate", expression="17 * 20"), "It is 340."]
+    answer = await Agent([get_room, calculate], ScriptedModel(turns)).run(task)
+    assert [step.is_success for step in answer.steps] == [True]
+
+
 async def test_the_name_of_a_file_in_a_calculation_is_not_its_content():
     def calculate(expression: str) -> str:
         """Compute an arithmetic expression."""

@@ -55,7 +55,7 @@ from ferrule.core.messages import (
     text_of_message,
     user_message,
 )
-from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason, selects_tools
+from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
@@ -398,7 +398,7 @@ class Agent:
         reply_format = ToolCallFormat(self._window) if self._style == "tool_calls" else self._style
         if isinstance(reply_format, str):
             reply_format = DecisionFormat()
-        turn = TurnExecutor(run, services, is_small_model=selects_tools(self.model) and can_reason(self.model))
+        turn = TurnExecutor(run, services, self.model)
         return ActiveRun(run=run, services=services, turn=turn, format=reply_format, events=events, output=output)
 
     async def _run_loop(self, active: ActiveRun, first: Awaitable[None] | None = None) -> AgentAnswer[Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ferrule.core.patterns import lazy_pattern
+from ferrule.texts.numbers import find_numbers
 
 _NUMBER = lazy_pattern(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d+)?")
 _CALCULATION = lazy_pattern(r"(?!\d+/\d+/\d+$)[\d\s.,()]*\d[\s)]*(?:[+*/^%×÷]|\s-\s)[\d\s.,()+\-*/^%×÷]*")
@@ -34,7 +35,7 @@ def find_made_up_number(text: str, evidence: str, constants: Sequence[float] = (
         digits = len(number.partition(".")[2])
         if digits not in rounded:
             rounded[digits] = {round(value, digits) for value in evidence_values}
-        if float(number) not in rounded[digits]:
+        if float(number) not in rounded[digits] and not _is_written_out(float(number), evidence):
             return number
     return None
 
@@ -48,6 +49,11 @@ def find_made_up_operand(parameters: Mapping[str, Any], evidence: str) -> str | 
     """The first made-up number in those arguments that are calculations. References to results are not numbers."""
     calculations = [value for value in parameters.values() if isinstance(value, str) and _CALCULATION.fullmatch(value)]
     return next(filter(None, (find_made_up_number(text, evidence, _CONSTANTS) for text in calculations)), None)
+
+
+def _is_written_out(number: float, evidence: str) -> bool:
+    """Whether a number is in the evidence as words: `twenty`, `二十`."""
+    return any(span.value == number for span in find_numbers(evidence))
 
 
 def _read_numbers(text: str) -> Iterator[str]:

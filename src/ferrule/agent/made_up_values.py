@@ -15,6 +15,7 @@ from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ResolvedCall, ToolOffer
 from ferrule.core.json_schema import properties_of, required_names
 from ferrule.core.messages import text_of_message
+from ferrule.core.model import Model, can_reason, selects_tools
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.hub.synthesis import strategy_tag_of
@@ -43,16 +44,21 @@ class MadeUpValueCheck:
     models also write other values before they have looked them up.
     """
 
-    def __init__(self, run: Run, *, is_small_model: bool = False) -> None:
-        """A model that writes its calls as text is taken for a small one too."""
-        self._run, self._is_small_model = run, is_small_model
+    def __init__(self, run: Run, model: Model) -> None:
+        """A model in this process is taken for a small one, and so is one that writes its calls as text.
+
+        One that cannot reason makes nothing up.
+        """
+        self._run, self._can_reason, self._is_small_model = run, can_reason(model), selects_tools(model)
         self._questioned_calls: set[Any] = set()
 
     def question(self, resolved: ResolvedCall, offer: ToolOffer) -> str | None:
         """What to tell the model instead of making its call; None if the call is to be made."""
         run, arguments = self._run, resolved.call.arguments
         is_small = self._is_small_model or bool(run.call_sources)
-        if resolved.target is None or resolved.tool_id in CONTROL_TOOLS or not (is_small or is_calculation(arguments)):
+        if not self._can_reason or not (is_small or is_calculation(arguments)):
+            return None
+        if resolved.target is None or resolved.tool_id in CONTROL_TOOLS:
             return None
         if resolved.key in self._questioned_calls or len(self._questioned_calls) >= _MAX_QUESTIONS:
             return None

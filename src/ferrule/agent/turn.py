@@ -35,6 +35,7 @@ from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.content import encode_json
 from ferrule.core.messages import ToolCall
+from ferrule.core.model import Model
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.permission import CallPolicy, Decision, Principal, matches_any
 from ferrule.core.spec import Tool, ToolCapability
@@ -102,8 +103,8 @@ class RunServices:
 class TurnExecutor:
     """Executes the tool calls of one run."""
 
-    def __init__(self, run: Run, services: RunServices, *, is_small_model: bool = False) -> None:
-        """`is_small_model` lets more be checked than the calls of a model that writes none as text."""
+    def __init__(self, run: Run, services: RunServices, model: Model) -> None:
+        """The calls are those of this model."""
         self._run, self._services = run, services
         self._person_lock = asyncio.Lock()
         """A person is asked one thing at a time."""
@@ -118,7 +119,7 @@ class TurnExecutor:
         """How many turns in a row have only calls that are known to fail, or that were refused before."""
         self._rejected_calls: set[Any] = set()
         """The calls that were not allowed, or that had the wrong arguments."""
-        self._made_up_values = MadeUpValueCheck(run, is_small_model=is_small_model)
+        self._made_up_values = MadeUpValueCheck(run, model)
         self._insistent_calls = 0
         """How many calls of this turn were refused, though the model knew that they would be."""
 
