@@ -24,7 +24,7 @@ from ferrule.cli.options import AsJson
 from ferrule.cli.session import EXIT_USAGE, Session, fail, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.errors import FerruleError, MissingExtra, SetupError
-from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, log_events
+from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, json_log_line, log_events
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -88,9 +88,11 @@ def serve(
 
     def say_where(actual_port: int) -> None:
         scheme = "https" if tls_certificate is not None else "http"
-        print_error(f"ferrule: serving on {scheme}://{_host_in_url(host)}:{actual_port} (MCP at /mcp). Ctrl-C stops.")
+        lines = [f"serving on {scheme}://{_host_in_url(host)}:{actual_port} (MCP at /mcp). Ctrl-C stops."]
         if is_open:
-            print_error("ferrule: there are no tokens: every program on this machine may use the server.")
+            lines.append("there are no tokens: every program on this machine may use the server.")
+        for line in lines:
+            print_error(json_log_line(line) if log_format == "json" else f"ferrule: {line}")
 
     configure_logs(log_format, log_level)
     _run_server(options, settings, workers, section.trusted_proxies, say_where)

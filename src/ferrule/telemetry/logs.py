@@ -64,6 +64,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def json_log_line(message: str) -> str:
+    """A line of a log in JSON that is written at every level."""
+    fields = {"name": "ferrule.serve", "levelname": "INFO", "levelno": logging.INFO, "msg": message}
+    return JsonFormatter().format(logging.makeLogRecord(fields))
+
+
 def _add_ids(record: logging.LogRecord) -> bool:
     invocation = Invocation.current.get()
     if invocation is not None and not hasattr(record, "call_id"):
