@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import ElicitResult
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.store import ToolKnowledgeStore
@@ -296,6 +297,27 @@ async def test_a_client_with_the_official_sdk_notices_nothing(project: Project) 
         ):
             results = [await client.call_tool("add", {"a": number, "b": 1}) for number in range(6)]
     assert [result.structured_content for result in results] == [{"result": number + 1} for number in range(6)]
+
+
+async def test_answers_of_a_client_reach_the_server_on_which_its_call_waits(project: Project) -> None:
+    rule = '\n[[policy.rules]]\nverdict = "ask"\ntool = "note"\n'
+    with (project.folder / "ferrule.toml").open("a") as file:
+        file.write(rule)
+
+    async def allow(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"allow": True})
+
+    with project.serve() as first, project.serve() as second, balance([first.url, second.url]) as url:
+        limits = httpx2.Limits(max_keepalive_connections=0)  # so that another server gets the answer
+        async with (
+            httpx2.AsyncClient(limits=limits, timeout=60) as http,
+            Client(
+                streamable_http_client(f"{url}/mcp", http_client=http), mode="2026-07-28", elicitation_callback=allow
+            ) as client,
+        ):
+            results = [await client.call_tool("note", {"text": str(number)}) for number in range(3)]
+    assert not any(result.is_error for result in results), results
+    assert (project.folder / "notes.txt").read_text().split() == ["0", "1", "2"]
 
 
 def test_messages_are_packed_into_notifications_that_postgres_accepts() -> None:

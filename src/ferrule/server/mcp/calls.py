@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from ferrule.core.call import Progress
@@ -234,6 +234,8 @@ class PausedCalls:
     """Answers the requests of clients, and holds those that wait for answers."""
 
     def __init__(self) -> None:
+        self.make_token: Callable[[], str] = partial(secrets.token_hex, 24)
+        """Makes what a client sends back with its answers."""
         self._paused: dict[str, ClientCall] = {}
 
     async def run(
@@ -290,7 +292,7 @@ class PausedCalls:
         own = [token for token, each in self._paused.items() if each.request.principal == call.request.principal]
         if len(own) >= MAX_PAUSED_CALLS:
             self._end(own[0])
-        token = secrets.token_urlsafe(24)
+        token = self.make_token()
         self._paused[token] = call
         asyncio.get_running_loop().call_later(ANSWER_TIMEOUT, self._end, token)
         questions = {key: request for key, (request, future) in call.questions.items() if not future.done()}

@@ -1,17 +1,21 @@
-"""MCP sessions of the older protocol belong to the server that opened them; other servers of the store forward to it.
+"""Sessions of the older MCP, and calls of the newer that wait for answers, belong to one server; others forward to it.
 
-The id of a session ends with the id of its server, so a server knows from the id alone where a request belongs. The
-request is sent on with everything that the client sent, its token too: the server of the session checks it itself.
+The id of a session ends with the id of its server, and so does what a client sends back with its answers to a call. So
+a server knows from the request alone where it belongs. The request is sent on with everything that the client sent, its
+token too: the other server checks it itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import httpx
+import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 from ferrule.core.aio import cancel_all
@@ -125,6 +129,35 @@ class SessionForwarder:
         session_id = _find_header(scope["headers"], SESSION_HEADER) or b""
         server_id = session_id.rpartition(b"-")[2].decode("latin-1")
         return await self._forwarder.forward_to(server_id, scope["state"][CLIENT_HEADERS], scope, receive, send)
+
+    def make_request_state(self) -> str:
+        """What a client sends back with its answers to a call that waits on this server."""
+        token = secrets.token_hex(24)
+        return token if self._fleet.address is None else f"{token}-{self._fleet.server_id}"
+
+    async def forward_answers(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """Let the server on which a call waits have the client's answers; None when that is done.
+
+        Otherwise it is another request, or the call waits here or nowhere: returns from where it is to be read.
+        """
+        if not self._fleet.is_available or scope["method"] != "POST" or _uses_sessions(scope):
+            return receive
+        body = await read_body(receive)
+        receive = replay_body(body, receive)
+        server_id = _find_server_of_answers(body)
+        if server_id in (None, self._fleet.server_id):
+            return receive
+        return await self._forwarder.forward_to(server_id, scope["state"][CLIENT_HEADERS], scope, receive, send)
+
+
+def _find_server_of_answers(body: bytes) -> str | None:
+    """The id of the server on which a call waits for what a request contains; None for other requests."""
+    if b'"requestState"' not in body:
+        return None
+    with suppress(orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        _, separator, server_id = orjson.loads(body)["params"]["requestState"].rpartition("-")
+        return server_id if separator else None
+    return None
 
 
 def _uses_sessions(scope: Scope) -> bool:

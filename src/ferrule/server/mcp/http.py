@@ -63,6 +63,7 @@ class McpHttpApp:
         self._manager = StreamableHTTPSessionManager(server, max_sessions=MAX_SESSIONS)
         self._direct_calls = DirectCalls(self._server, self._server.sessions, server.server_info_stamp)
         self._forwarder = SessionForwarder(fleet, connections)
+        self._server.paused_calls.make_token = self._forwarder.make_request_state
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -85,6 +86,10 @@ class McpHttpApp:
             if rest is None:
                 return
             receive, own = rest, (scope, send)  # the SDK says that there is no such session
+        elif (rest := await self._forwarder.forward_answers(scope, receive, send)) is None:
+            return
+        else:
+            receive = rest
         if scope["method"] == "DELETE":
             self._server.sessions.end(dict(own[0]["headers"]), client)
         await self._manager.handle_request(own[0], receive, own[1])
