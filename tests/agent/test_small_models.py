@@ -173,6 +173,13 @@ async def test_a_reply_that_is_no_answer_is_asked_about_once(library, reply):
     assert asked == {"role": "user", "content": "That is no answer. Call a tool, or answer the user."}
 
 
+@pytest.mark.parametrize("reply", ['{"name": "calculator"}', '```json\n{"name": "calculator"}\n```'])
+async def test_nothing_but_the_name_of_a_tool_is_a_call_without_arguments(library, reply):
+    answer, model = await run(library, reply, CALL, "It is 1266962.")
+    assert answer.text == "It is 1266962." and len(library.executed) == 1
+    assert "expression: is required" in model.requests[1].messages[-1]["content"]
+
+
 async def test_a_call_of_an_unknown_tool_is_told_which_tools_there_are(library):
     reply = '```json\n{\n  "name": "multiply",\n  "arguments": {\n    "x": 4817,\n    "y": 263\n  }\n}\n```'
     answer, model = await run(library, reply, CALL, "It is 1266962.")

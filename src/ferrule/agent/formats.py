@@ -324,6 +324,9 @@ _NAMED_CALL = lazy_pattern(
     r"^[`\s]*(?:json\s*)?[\[\s]*\{\s*\"(?:name|tool|function)\"\s*:\s*\"([^\"]{1,100})\"\s*,"
     r"\s*\"(?:arguments|parameters)\"\s*:"
 )
+_NAME_ALONE = lazy_pattern(
+    r"[`\s]*(?:json\s*)?[\[\s]*\{\s*\"(?:name|tool|function)\"\s*:\s*\"([^\"]{1,100})\"\s*\}[\]\s`]*"
+)
 _SENTENCE_END = lazy_pattern(r"(?<=[.!?:])\s+|(?<=[。！？：])|\n+")
 _ANNOUNCEMENT = lazy_pattern(
     r"(?:(?:first|next|now|then|okay|sure|to [^,]{1,80}),?\s+)*(?:i will|i'll|i'm going to|i am going to|i need to|"
@@ -335,7 +338,12 @@ _TOOL_WORD = lazy_pattern(r"\b(?:tool|function)s?\b|工具|函数", re.IGNORECAS
 
 
 def _check_answer(text: str, run: Run, offer: ToolOffer) -> ParsedReply:
-    """The answer; or a correction, if the text is none: empty, a made-up result, the task itself, or an intention."""
+    """The answer; or a correction, if the text is none: empty, a made-up result, the task itself, or an intention.
+
+    Nothing but the name of a tool is a call without arguments.
+    """
+    if (match := _NAME_ALONE.fullmatch(text)) and match[1] in offer.actions:
+        return ParsedReply(calls=[ToolCall(name=match[1], arguments={})], source=text)
     texts = prompt_texts(detect_language(run.task))
     repeats_task = " ".join(text.split()) == " ".join(run.task.split())
     if not remove_empty_markup(text) or _OWN_RESULT in text or repeats_task:
