@@ -12,16 +12,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeVar, overload
 
+from ferrule.agent.active_run import ActiveRun
 from ferrule.agent.answer import (
     AgentAnswer,
     AgentState,
     OnEvent,
-    RunEnded,
     RunEvent,
-    RunPaused,
     TurnStarted,
     log_listener_errors,
 )
@@ -34,9 +32,8 @@ from ferrule.agent.formats import (
     assign_call_ids,
     reject_calls_over_limit,
 )
-from ferrule.agent.output import MAX_OUTPUT_ATTEMPTS, OutputType
+from ferrule.agent.output import OutputType
 from ferrule.agent.prompts import (
-    explain_stop,
     short_failure_summary,
     suggest_missing_setup,
     system_prompt,
@@ -46,13 +43,11 @@ from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.agent.toolbox import AgentLibrary, CallResolver, ResolvedCall, Toolbox, ToolOffer, register_functions
 from ferrule.agent.turn import RunServices, TurnExecutor, policy_of_run
-from ferrule.core.events import RunEvents
 from ferrule.core.messages import (
     Message,
     ToolCall,
     assistant_message,
     system_message,
-    text_of_message,
     user_message,
 )
 from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
@@ -66,34 +61,15 @@ from ferrule.models.retry import RetryingModel, close_model
 from ferrule.policy.approvals import Approval, Person, check_person
 from ferrule.policy.policy import check_policy
 from ferrule.texts.language import detect_language
-from ferrule.texts.prompts import prompt_texts
 
 logger = logging.getLogger("ferrule.agent")
 
 T = TypeVar("T")
 
-MAX_EMPTY_REPLIES: Final = 3
-"""The run is stopped after this many replies in a row without a call or an answer."""
 FAILED_TURNS_BEFORE_BRIEFING: Final = 3
 """The model gets a summary of the failures after this many turns in a row in which every call failed."""
 MAX_PAUSED_RUNS: Final = 1_000
 """How many waiting runs have their calls, with the secrets in them, kept in memory."""
-
-
-@dataclass(slots=True, kw_only=True)
-class ActiveRun:
-    """A run in progress: its state, and the objects that work on it."""
-
-    run: Run
-    services: RunServices
-    turn: TurnExecutor
-    format: ReplyFormat
-    events: RunEvents
-    output: OutputType | None = None
-    """The type of the answer, if the caller named one."""
-    rejected_outputs: int = 0
-    empty_replies: int = 0
-    failed_turns: int = 0
 
 
 class Agent:
@@ -411,14 +387,14 @@ class Agent:
                 while run.state is AgentState.RUNNING:
                     await self._take_turn(active)
             except ModelError as error:
-                self._stop(active, str(error))
+                active.stop(str(error))
             except BaseException as error:
                 run.interrupt(error)
                 raise
             finally:
                 if run.state is not AgentState.WAITING:
                     await active.turn.end_tool_use()
-            answer = data["answer"] = self._emit_answer(active)
+            answer = data["answer"] = active.emit_answer()
         return answer
 
     async def _resolve_open_calls(
@@ -440,7 +416,7 @@ class Agent:
         await answer_interrupted_calls(run, active.turn, active.services, offer)
         await self._apply_replies(active, offer, answer, approvals)
         if not run.is_waiting:
-            self._end_if_finished(active)
+            active.end_if_finished()
         else:
             run.wait(is_recorded=run.open_requests <= requested)
 
@@ -448,7 +424,7 @@ class Agent:
         run = active.run
         limit = active.services.budget.find_reached_limit(turns=run.turns, calls=len(run.steps))
         if (reason := limit or active.turn.find_endless_repetition()) is not None:
-            self._stop(active, reason)
+            active.stop(reason)
             return
         offer = self._toolbox.offer(run.topic, run.used_tools)
         run.set_offer(offer.schemas, self.model.name)
@@ -471,13 +447,13 @@ class Agent:
         elif parsed.correction is not None and not (
             parsed.is_answer_if_repeated and (active.empty_replies or active.output)
         ):
-            self._send_correction(active, parsed.correction)
+            active.send_correction(parsed.correction)
         elif not can_reason(self.model) and (run.has_only_failures or reply.finish_reason == "refused"):
             waiting = self.library.engine.registry.snapshot().unavailable
             suggestion = "" if run.steps else f"\n{suggest_missing_setup(run.task, waiting)}"
             run.end(AgentState.STOPPED, parsed.text + suggestion, parsed.text)
         else:
-            self._finish(active, parsed.text)
+            active.finish(parsed.text)
 
     async def _ask_model(self, active: ActiveRun, offer: ToolOffer) -> ModelReply:
         active.services.emit(TurnStarted(active.run.turns + 1))
@@ -507,7 +483,7 @@ class Agent:
             self._paused_calls[run.id] = run.open_calls
             if len(self._paused_calls) > MAX_PAUSED_RUNS:
                 self._paused_calls.popitem(last=False)
-        elif not self._end_if_finished(active):
+        elif not active.end_if_finished():
             has_success = any(step.is_success for step in run.steps[before:])
             active.failed_turns = 0 if has_success else active.failed_turns + 1
             is_due = active.failed_turns > 0 and active.failed_turns % FAILED_TURNS_BEFORE_BRIEFING == 0
@@ -554,56 +530,6 @@ class Agent:
         """Put the secrets back into waiting calls: only the agent that paused the run has them, not the store."""
         calls = {call.id: call for call in self._paused_calls.pop(run.id, ())}
         run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
-
-    def _end_if_finished(self, active: ActiveRun) -> bool:
-        """End the run if its model has called `finish_task`. The answer may be in the text beside the call."""
-        run = active.run
-        if run.finish_message is None:
-            return False
-        reply = next(message for message in reversed(run.messages) if message["role"] == "assistant")
-        text = run.finish_message if run.finish_message.strip() else text_of_message(reply)
-        if text.strip():
-            self._finish(active, text)
-        else:
-            run.finish_message = None
-            self._send_correction(active, prompt_texts(detect_language(run.task)).no_answer)
-        return True
-
-    def _finish(self, active: ActiveRun, text: str) -> None:
-        """End the run with this answer; if it is not of the type of the run's output, tell the model why."""
-        run, output = active.run, active.output
-        if output is None:
-            run.end(AgentState.FINISHED, text)
-            return
-        try:
-            run.value = output.parse(text)
-        except ValueError as error:
-            active.rejected_outputs += 1
-            if active.rejected_outputs >= MAX_OUTPUT_ATTEMPTS:
-                self._stop(active, f"the model gave no answer of the type {output.name}: {error}")
-            else:
-                run.add(user_message(f"This is not an answer of the required form: {error}.\n\n{output.instruction}"))
-        else:
-            run.end(AgentState.FINISHED, output.format(run.value))
-
-    def _send_correction(self, active: ActiveRun, text: str) -> None:
-        active.empty_replies += 1
-        if active.empty_replies >= MAX_EMPTY_REPLIES:
-            self._stop(active, f"the model gave {active.empty_replies} replies in a row without a call or an answer")
-        else:
-            active.run.add(user_message(text))
-
-    def _stop(self, active: ActiveRun, reason: str) -> None:
-        """End the run without an answer; its text says what was tried."""
-        run = active.run
-        shown_reason = self.library.engine.store.get_run_secrets(run.id).redact(reason)
-        logger.info("agent=<%s>, run=<%s>, turns=<%d> | stopped: %s", self.name, run.id, run.turns, shown_reason)
-        run.end(AgentState.STOPPED, explain_stop(run.context, reason, language=detect_language(run.task)), reason)
-
-    def _emit_answer(self, active: ActiveRun) -> AgentAnswer[Any]:
-        answer = active.run.answer(active.services.subagent.get_brief_summary())
-        active.services.emit(RunPaused(answer) if answer.state is AgentState.WAITING else RunEnded(answer))
-        return answer
 
     def _make_toolbox(self, tools: Collection[str] | None) -> Toolbox:
         principal = self._principal if tools is None else self._principal.restricted_to(tools)
