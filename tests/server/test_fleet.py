@@ -1,5 +1,6 @@
 """Two servers on one Postgres store behind a balancer: any of them answers any request, whatever was killed."""
 
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -381,6 +382,17 @@ def test_a_stateful_mcp_server_on_a_server_out_of_reach_is_neither_started_again
         assert response.status_code == 503 and "Set internal_url" in response.json()["detail"], response.text
         assert failed["error_type"] == "rejected" and "was not made" in failed["error"], failed
         assert database.execute("SELECT server_id FROM mcp_owners").fetchall() == [("far",)]
+        # Nobody listens at the address of a server that lives: the address is wrong, until the server is silent too.
+        database.execute("UPDATE servers SET machine = %s WHERE server_id = 'far'", [socket.gethostname()])
+        with server.client() as client:
+
+            def call() -> httpx.Response:
+                return client.post("/v1/tools/counter__increment/call", json={"arguments": {}})
+
+            until_sync(lambda: "nobody listens" in call().text)
+            assert call().status_code == 503
+            database.execute("UPDATE servers SET expires_at = extract(epoch FROM now()) + 15 WHERE server_id = 'far'")
+            assert call().json()["output"] == {"result": "count 1"}
 
 
 def knows_counter(server: RunningServer) -> bool:

@@ -113,6 +113,7 @@ def _run_server(
 
     settings |= {
         "factory": True,
+        "lifespan": "on",
         "workers": workers,
         "http": LimitedHttpProtocol,
         "log_config": None,
@@ -125,6 +126,7 @@ def _run_server(
     config = uvicorn.Config("ferrule.cli.serve:make_app", **settings)
     if workers > 1:
         with TemporaryDirectory(prefix="ferrule-") as folder:  # which only this user may enter
+            _check_socket_folder(folder)
             os.environ[WORKER_VARIABLE] = json.dumps({**options, "socket_folder": folder})
             Workers(config, on_listening).run()
         return
@@ -135,6 +137,20 @@ def _run_server(
         server.run()
     if not server.started:
         sys.exit(STARTUP_FAILURE)
+
+
+def _check_socket_folder(folder: str) -> None:
+    """Sockets have short paths, and not every file system has them."""
+    path = f"{folder}/{'0' * 10}.sock"
+    try:
+        with socket.socket(socket.AF_UNIX) as private_socket:
+            private_socket.bind(path)
+        os.unlink(path)
+    except OSError as error:
+        fail(
+            f"Several workers need sockets, which {folder} cannot have: {error}. Set TMPDIR to another folder.",
+            code=EXIT_USAGE,
+        )
 
 
 def make_app() -> ASGIApp:

@@ -54,21 +54,24 @@ class CallForwarder:
         request = current_request.get()
         client_key = "" if request is None else f"{self._fleet.server_id}-{hash(request.client_key)}"
         body = encode_message(encode_invocation(executor, invocation, request, client_key))
+        outcome, reason = None, "it stopped"
         try:
             response = await self._post(server_id, CALLS_PATH, body)
             try:
                 await self._check_status(server_id, response)
                 async with TaskScope() as questions:
-                    async for line in _read_lines(response):
+                    async for line in _read_lines(response):  # to the end, so that the connection is used again
                         message = decode_message(line)
                         if "answer" in message or "error" in message:
-                            return decode_outcome(message)
-                        await self._pass_on(server_id, invocation, message, questions)
+                            outcome = message
+                        else:
+                            await self._pass_on(server_id, invocation, message, questions)
             finally:
                 await response.aclose()
-            reason = "it stopped"
         except httpx.TransportError as error:
             reason = describe_cause(error)
+        if outcome is not None:
+            return decode_outcome(outcome)
         effects = invocation.tool.spec.effects_of(invocation.capability)
         name = f"{invocation.tool.id} on another server"
         raise make_connection_error(name, invocation.capability.name, reason, repeatable=effects.repeatable)
@@ -119,7 +122,11 @@ class CallForwarder:
         body = {"call_id": invocation.call_id, "number": message["number"], **encode_reply(reply)}
         try:
             response = await self._post(server_id, ANSWERS_PATH, encode_message(body))
-            await response.aclose()
+            await response.aread()
+            if response.status_code != 204:
+                logger.warning(
+                    "server=<%s>, status=<%d> | an answer of a client was not accepted", server_id, response.status_code
+                )
         except (httpx.TransportError, ServerGone, ServerOutOfReach) as error:  # the call itself reports that
             logger.info("server=<%s>, error=<%r> | an answer could not be sent", server_id, error)
 

@@ -19,6 +19,7 @@ from ferrule.errors import (
     CallError,
     ExecutionFailed,
     InvalidArguments,
+    NeedsApproval,
     PermissionDenied,
     Rejected,
     TimedOut,
@@ -26,7 +27,7 @@ from ferrule.errors import (
     TransportFault,
 )
 from ferrule.kinds.mcp.relay import ClientRequest
-from ferrule.kinds.mcp.results import convert_result
+from ferrule.kinds.mcp.results import ProtocolError, convert_result
 
 Values = dict[str, Any]
 
@@ -37,6 +38,7 @@ _ERROR_TYPES: Final = {
         CallCancelled,
         ExecutionFailed,
         InvalidArguments,
+        NeedsApproval,
         PermissionDenied,
         Rejected,
         TimedOut,
@@ -58,7 +60,7 @@ def decode_message(line: bytes) -> Values:
 
 
 def encode_invocation(executor: str, invocation: Invocation, request: ClientRequest | None, client_key: str) -> Values:
-    """`client_key` is equal for requests of the same client, whichever server it uses."""
+    """`client_key` is equal for requests that the same client makes to this server."""
     capability, context = invocation.capability, invocation.context
     effects = invocation.tool.spec.effects_of(capability)
     return {
@@ -125,6 +127,8 @@ def encode_outcome(outcome: Output | CallError) -> Values:
     message: Values = {"type": type(outcome).__name__, "text": str(outcome), "details": dict(outcome.details)}
     if type(original).__name__ == "MCPError":
         message["mcp_error"] = original.error.model_dump(mode="json", exclude_unset=True)
+    elif isinstance(original, ProtocolError):
+        message["protocol_error"] = asdict(original)
     return {"error": message}
 
 
@@ -155,6 +159,8 @@ def _decode_error(message: Mapping[str, Any]) -> CallError:
         from mcp.shared.exceptions import MCPError
 
         error.original = MCPError(**message["mcp_error"])
+    elif "protocol_error" in message:
+        error.original = ProtocolError(**message["protocol_error"])
     return error
 
 

@@ -50,6 +50,8 @@ CANCEL_TIMEOUT: Final = 20.0
 CHECK_INTERVAL: Final = 0.1
 SERVER_LIFETIME: Final = 30.0
 """Seconds after which a server that says nothing more is dead."""
+ADDRESS_LIFETIME: Final = 5.0
+"""Seconds for which the address of a server is believed: another program may be there later."""
 LOOK_INTERVAL: Final = 0.5
 """Seconds between two looks for a server that is not known."""
 MAX_TEXT: Final = 1_000
@@ -101,12 +103,11 @@ class ServerFleet:
         self._watched_until = 0.0
         self._unsubscribe: Callable[[], None] | None = None
         self.address: ServerAddress | None = None
-        """Where the others reach this server; None if they cannot, or there are none."""
-        url = internal_url if internal_url is not None and self._channel.is_available else ""
-        if url or private_socket is not None:
+        """Where the others reach this server, if they can; None if there are no others."""
+        if self._channel.is_available or private_socket is not None:
             self.address = ServerAddress(
                 server_id=self.server_id,
-                url=url,
+                url=internal_url or "" if self._channel.is_available else "",
                 machine=socket.gethostname(),
                 socket="" if private_socket is None else str(private_socket),
                 secret=secrets.token_urlsafe(32),
@@ -115,7 +116,12 @@ class ServerFleet:
     @property
     def is_available(self) -> bool:
         """Whether there may be other servers."""
-        return self._channel.is_available or self.address is not None
+        return self.address is not None
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether others can send requests to this server."""
+        return self.address is not None and bool(self.address.url or self.address.socket)
 
     async def run(self) -> None:
         """Talk to the other servers until cancelled."""
@@ -148,12 +154,19 @@ class ServerFleet:
             logger.warning("error=<%s> | other servers cannot be told where this one is", error)
 
     async def find_address(self, server_id: str) -> ServerAddress | None:
-        """Where another server is; None for one that does not live."""
+        """Where another server is; None for one that does not live. Without the store, what it said last counts."""
         asked_at = time.monotonic()
-        while server_id not in self._servers and self._looked_at <= asked_at:
+        while self._looked_at <= asked_at and (
+            server_id not in self._servers or asked_at - self._looked_at > ADDRESS_LIFETIME
+        ):
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look())
-            await asyncio.shield(self._looking)
+            try:
+                await asyncio.shield(self._looking)
+            except StoreError:
+                if server_id not in self._servers:
+                    raise
+                break
         return self._servers.get(server_id)
 
     async def _look(self) -> None:

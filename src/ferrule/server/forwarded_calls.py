@@ -18,11 +18,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ferrule.core.call import Progress, ToolExecutor
-from ferrule.core.content import Output
 from ferrule.core.spec import Tool
 from ferrule.engine import ToolEngine
 from ferrule.engine.resilience import to_call_error
-from ferrule.errors import CallError, ExecutionFailed
+from ferrule.errors import ExecutionFailed
 from ferrule.kinds.mcp.relay import current_request
 from ferrule.server.access import LimitedBody
 from ferrule.server.call_forwarding import ANSWERS_PATH, CALLS_PATH, GONE_STATUS, NOT_OWNER_STATUS, SERVER_HEADER
@@ -144,20 +143,21 @@ class ForwardedCalls:
         def report(progress: Progress) -> None:
             send({"progress": asdict(progress)})
 
-        client = message["client"]
-        if client is not None:
-            key = client.pop("key")
-            self._requests[message["call_id"]] = request = ForwardedRequest(client_key=key, send=send, **client)
-            current_request.set(request)  # in the context of this task alone
-        outcome: Output | CallError
+        request, call_id, client = None, message["call_id"], message["client"]
         try:
+            if client is not None:
+                request = ForwardedRequest(client_key=client.pop("key"), send=send, **client)
+                self._requests[call_id] = request
+                current_request.set(request)  # in the context of this task alone
             executor = self._executors[message["executor"]]
-            outcome = await executor.execute(decode_invocation(message, self._find_tool(message["tool_id"]), report))
+            output = await executor.execute(decode_invocation(message, self._find_tool(message["tool_id"]), report))
+            outcome = encode_outcome(output)
         except Exception as error:
-            outcome = to_call_error(error)
+            outcome = encode_outcome(to_call_error(error))
         finally:
-            self._requests.pop(message["call_id"], None)
-        send(encode_outcome(outcome))
+            if request is not None and self._requests.get(call_id) is request:  # and not of a further attempt
+                del self._requests[call_id]
+        send(outcome)
 
     def _find_tool(self, tool_id: str) -> Tool:
         for tool in self._engine.registry:

@@ -71,37 +71,49 @@ class PrivatelyServedApp:
             timeout_graceful_shutdown=grace_seconds,
         )
         self._server = uvicorn.Server(config)
-        self._socket: socket.socket | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
+        try:
+            private_socket = self._bind()
+        except OSError as error:
+            await receive()
+            reason = f"The socket {self._path} of a worker cannot be used: {error}. Set TMPDIR to another folder."
+            await send({"type": "lifespan.startup.failed", "message": reason})
+            return
 
         async def receive_and_stop() -> Any:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
-                await self._stop()
+                await self._stop(private_socket)
             return message
 
         async def start_and_send(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
-                await self._start()
+                await self._start(private_socket)
             await send(message)
 
         await self._app(scope, receive_and_stop, start_and_send)
 
-    async def _start(self) -> None:
+    def _bind(self) -> socket.socket:
+        with suppress(FileNotFoundError):  # of an earlier process with the same number
+            self._path.unlink()
+        private_socket = socket.socket(socket.AF_UNIX)
+        try:
+            private_socket.bind(str(self._path))
+        except OSError:
+            private_socket.close()
+            raise
+        return private_socket
+
+    async def _start(self, private_socket: socket.socket) -> None:
         server, config = self._server, self._server.config
         config.load()
         server.lifespan = config.lifespan_class(config)
-        self._socket = socket.socket(socket.AF_UNIX)
-        with suppress(FileNotFoundError):  # of an earlier process with the same number
-            self._path.unlink()
-        self._socket.bind(str(self._path))
-        await server.startup([self._socket])
+        await server.startup([private_socket])
 
-    async def _stop(self) -> None:
-        if self._socket is not None:
-            await self._server.shutdown([self._socket])
-            self._path.unlink(missing_ok=True)
+    async def _stop(self, private_socket: socket.socket) -> None:
+        await self._server.shutdown([private_socket])
+        self._path.unlink(missing_ok=True)

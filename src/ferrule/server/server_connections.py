@@ -28,7 +28,11 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class ServerGone(Exception):
-    """The other server does not run any more."""
+    """The other server does not run any more; it may, unless `is_proven`, if its address is wrong."""
+
+    def __init__(self, *, is_proven: bool = False) -> None:
+        super().__init__()
+        self.is_proven = is_proven
 
 
 class ServerOutOfReach(Exception):
@@ -61,7 +65,7 @@ class ServerConnections:
             if not is_refused(error):
                 raise ServerOutOfReach(str(error) or type(error).__name__) from error
             self._fleet.forget(server_id)
-            raise ServerGone from error
+            raise ServerGone(is_proven=bool(path_of_socket)) from error
 
     async def aclose(self) -> None:
         clients, self._clients = self._clients, {}

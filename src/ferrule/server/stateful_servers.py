@@ -7,8 +7,9 @@ is done by the server that has the process.
 
 from __future__ import annotations
 
+import math
 import time
-from typing import Final
+from typing import Any, Final
 
 from ferrule.core.call import Invocation, ToolExecutor
 from ferrule.core.content import Output
@@ -19,7 +20,7 @@ from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER
 from ferrule.server.call_forwarding import CallForwarder, NotOwner
-from ferrule.server.fleet import ServerFleet
+from ferrule.server.fleet import SERVER_LIFETIME, WATCH_INTERVAL, ServerFleet
 from ferrule.server.mcp.server_requests import REQUEST_HANDLER, RequestExecutor
 from ferrule.server.server_connections import ServerConnections, ServerGone, ServerOutOfReach
 from ferrule.store.servers import claim_mcp_server
@@ -28,6 +29,8 @@ OWNER_LIFETIME: Final = 2.0
 """Seconds for which it is remembered who has a process."""
 MAX_TRIES: Final = 5
 """How many servers in a row may turn out to be gone, or to have lost the process to another."""
+MIN_SILENCE: Final = 2 * WATCH_INTERVAL
+"""Seconds since a server last said that it lives, until it is taken for dead because nobody listens at its address."""
 UNREACHABLE: Final = "server_unreachable"
 """The reason of calls that were not made because the server with the process cannot be reached."""
 
@@ -44,10 +47,23 @@ class ProcessOwners:
         owner, valid_until = self._owners.get(tool_id, ("", 0.0))
         return owner if time.monotonic() < valid_until else await self.claim(tool_id)
 
-    async def claim(self, tool_id: str, dead_server: str = "") -> str:
-        """The same, as the store says it now; `dead_server` has lost what it had."""
-        server_id = self._fleet.server_id
-        owner = await self._store.query_without_records(claim_mcp_server, tool_id, server_id, dead_server)
+    async def claim(self, tool_id: str) -> str:
+        """The same, as the store says it now."""
+        return await self._claim(tool_id, self._fleet.server_id)
+
+    async def take_over(self, tool_id: str, owner: str, *, is_proven: bool) -> str:
+        """The server that has the process now, after its owner was found to be gone.
+
+        Unless that is proven, it must also have been silent: nobody listens at a wrong address either.
+        """
+        seconds_left = math.inf if is_proven else SERVER_LIFETIME - MIN_SILENCE
+        new_owner = await self._claim(tool_id, self._fleet.server_id, owner, seconds_left)
+        if new_owner == owner:
+            raise ServerOutOfReach("nobody listens at its address, but it was there a moment ago")
+        return new_owner
+
+    async def _claim(self, tool_id: str, *arguments: Any) -> str:
+        owner = await self._store.query_without_records(claim_mcp_server, tool_id, *arguments)
         self._owners[tool_id] = (owner, time.monotonic() + OWNER_LIFETIME)
         return owner
 
@@ -72,8 +88,8 @@ class StatefulExecutor:
                     return await self._executor.execute(invocation)  # type: ignore[no-any-return]
                 try:
                     return await self._forwarder.execute(owner, self._name, invocation)
-                except ServerGone:  # and its process with it
-                    owner = await self._owners.claim(tool_id, dead_server=owner)
+                except ServerGone as error:
+                    owner = await self._owners.take_over(tool_id, owner, is_proven=error.is_proven)
                 except NotOwner:
                     owner = await self._owners.claim(tool_id)
             raise ServerOutOfReach("the servers that had it are gone")

@@ -5,6 +5,7 @@ The time is that of the database's machine, so the clocks of the servers need no
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -92,21 +93,24 @@ def create_mcp_owners_table(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE TABLE mcp_owners (name TEXT PRIMARY KEY, server_id TEXT NOT NULL)")
 
 
-def claim_mcp_server(database: StoreDatabase, name: str, server_id: str, dead_server: str = "") -> str:
+def claim_mcp_server(
+    database: StoreDatabase, name: str, server_id: str, dead_server: str = "", seconds_left: float = math.inf
+) -> str:
     """The server that has the process of a stateful MCP server: the one that claimed it first and lives.
 
-    `dead_server` could not be reached, whatever its row says.
+    `dead_server` is dead already if its row is valid for `seconds_left` at most: it has not renewed it lately.
     """
     import sqlalchemy as sa
 
     claim = sa.text(
         "INSERT INTO mcp_owners (name, server_id) VALUES (:name, :server_id) "
-        "ON CONFLICT (name) DO UPDATE SET server_id = excluded.server_id WHERE mcp_owners.server_id = :dead_server "
-        "OR mcp_owners.server_id NOT IN (SELECT server_id FROM servers WHERE expires_at > :now)"
+        "ON CONFLICT (name) DO UPDATE SET server_id = excluded.server_id WHERE mcp_owners.server_id NOT IN "
+        "(SELECT server_id FROM servers WHERE expires_at > :now AND (server_id <> :dead_server OR expires_at > :until))"
     )
     with database.write() as connection:
         now = read_database_clock(connection)
-        connection.execute(claim, {"name": name, "server_id": server_id, "dead_server": dead_server, "now": now})
+        values = {"name": name, "server_id": server_id, "dead_server": dead_server, "now": now}
+        connection.execute(claim, {**values, "until": now + seconds_left})
         owner = connection.scalar(sa.text("SELECT server_id FROM mcp_owners WHERE name = :name"), {"name": name})
     return str(owner)
 

@@ -19,6 +19,7 @@ import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 from ferrule.core.aio import cancel_all
+from ferrule.core.patterns import lazy_pattern
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.calls import CLIENT_HEADERS
 from ferrule.server.messages import read_body, replay_body, wait_for_disconnect
@@ -40,6 +41,7 @@ _NOT_FORWARDED: Final = frozenset(
     b"expect".split()
 ) | {FORWARDED_HEADER}
 """Headers that are about one connection, and the length, which is computed again."""
+_SERVER_ID = lazy_pattern(r"[0-9a-f]{12}")
 
 
 class RequestForwarder:
@@ -117,7 +119,7 @@ class SessionForwarder:
             scope = {**scope, "headers": _replace_header(scope["headers"], session_id.removesuffix(suffix))}
         elif session_id is not None and b"-" in session_id:
             return None
-        if self._fleet.address is None:  # nobody could forward to this server
+        if not self._fleet.is_reachable:  # nobody could forward to this server
             return scope, send
         return scope, _add_suffix_to_session_id(send, suffix)
 
@@ -128,12 +130,14 @@ class SessionForwarder:
         """
         session_id = _find_header(scope["headers"], SESSION_HEADER) or b""
         server_id = session_id.rpartition(b"-")[2].decode("latin-1")
+        if not _SERVER_ID.fullmatch(server_id):
+            return receive
         return await self._forwarder.forward_to(server_id, scope["state"][CLIENT_HEADERS], scope, receive, send)
 
     def make_request_state(self) -> str:
         """What a client sends back with its answers to a call that waits on this server."""
         token = secrets.token_hex(24)
-        return token if self._fleet.address is None else f"{token}-{self._fleet.server_id}"
+        return f"{token}-{self._fleet.server_id}" if self._fleet.is_reachable else token
 
     async def forward_answers(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Let the server on which a call waits have the client's answers; None when that is done.
@@ -155,8 +159,8 @@ def _find_server_of_answers(body: bytes) -> str | None:
     if b'"requestState"' not in body:
         return None
     with suppress(orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-        _, separator, server_id = orjson.loads(body)["params"]["requestState"].rpartition("-")
-        return server_id if separator else None
+        server_id: str = orjson.loads(body)["params"]["requestState"].rpartition("-")[2]
+        return server_id if _SERVER_ID.fullmatch(server_id) else None
     return None
 
 
