@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.errors import SetupError
-from ferrule_tools.browser.chromium import find_chromium
-
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
@@ -89,12 +86,3 @@ def test_questions():
 def test_adapters_agents():
     output = run_example("adapters_agents")
     assert "The file is not there" in output and output.count("failed, timeout") == 3
-
-
-def test_stars():
-    pytest.importorskip("playwright")
-    try:
-        find_chromium()
-    except SetupError as error:
-        pytest.skip(str(error))
-    assert "It has 28.4k stars." in run_example("stars")

@@ -73,7 +73,7 @@ async def test_with_a_memory_what_was_seen_on_the_page_succeeds_at_once(runner, 
 async def test_even_a_model_that_does_not_listen_has_it_tried_once(runner, web):
     answer = await run(web, memory=True, follows=False)
     assert [step.error_type for step in answer.steps[1:]] == ["execution_error"] + ["known_failure"] * 3
-    assert all('{"selector":"span#repo-stars-counter-star"}' in step.text for step in answer.steps[1:])
+    assert all('{"selector":"span#repo-stars-counter-star"}' in step.text_for_model for step in answer.steps[1:])
 
 
 async def test_the_failure_is_known_for_what_it_is(runner, web):
