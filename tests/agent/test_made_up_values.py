@@ -196,9 +196,9 @@ async def test_the_name_of_a_file_in_a_calculation_is_not_its_content():
     assert "First find it out (read_file)" in answer.steps[0].text
 
 
-@pytest.mark.parametrize("is_text", [True, False])
-async def test_a_calculation_with_a_made_up_number_is_asked_about_whatever_the_model_and_is_nothing_found(
-    is_text: bool,
+@pytest.mark.parametrize("is_small", [True, False])
+async def test_a_small_model_is_asked_about_a_calculation_with_a_made_up_number_and_has_found_out_nothing_by_it(
+    is_small: bool,
 ):
     def get_price(item: str) -> str:
         """Look up the price of one unit of an item."""
@@ -209,15 +209,14 @@ async def test_a_calculation_with_a_made_up_number_is_asked_about_whatever_the_m
         return "70"
 
     turns: list[object] = [
-        call("calculate", expression=text) if is_text else {"name": "calculate", "arguments": {"expression": text}}
+        call("calculate", expression=text) if is_small else {"name": "calculate", "arguments": {"expression": text}}
         for text in ("7 * 1", "7 * 10")
     ]
     turns += [call("get_price", item="copper valve"), "It is 269.15 EUR."]
     answer = await Agent([get_price, calculate], ScriptedModel(turns)).run("How much do 7 copper valves cost?")
-    assert [step.is_success for step in answer.steps] == [True, False, True]
-    assert "the value of expression is neither in the task nor in a result. First find it out (get_price)" in (
-        answer.steps[1].text
-    )
+    assert [step.is_success for step in answer.steps] == [True, not is_small, True]
+    question = "the value of expression is neither in the task nor in a result. First find it out (get_price)"
+    assert (question in answer.steps[1].text) is is_small
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ def test_numbers_and_ids_that_nobody_has_mentioned_are_made_up_keys(value: objec
     assert find_made_up_key({"key": value}, known) == ("key" if is_made_up else None)
 
 
-async def test_other_values_of_a_model_that_calls_through_its_api_are_not_asked_about():
+async def test_values_of_a_model_that_calls_through_its_api_are_not_asked_about():
     turns = [{"name": "write_file", "arguments": {"path": "total.txt", "content": "1234567890"}}, "Done."]
     folder = Folder()
     answer = await Agent(folder.tools(), ScriptedModel(turns)).run(SUM)

@@ -38,25 +38,20 @@ _LOOKUP_NAME = lazy_pattern(
 
 
 class MadeUpValueCheck:
-    """Asks a model about a value that it cannot know, instead of making its call.
+    """Asks a small model about a value that it cannot know, instead of making its call.
 
-    The calculations of every model are checked, as those of plans are: what they result in looks found out. Small
-    models also write other values before they have looked them up.
+    Small models write values before they have looked them up. Larger ones calculate with what they know, rightly.
     """
 
     def __init__(self, run: Run, model: Model) -> None:
-        """A model in this process is taken for a small one, and so is one that writes its calls as text.
-
-        One that cannot reason makes nothing up.
-        """
-        self._run, self._can_reason, self._is_small_model = run, can_reason(model), selects_tools(model)
+        """A model in this process is taken for a small one, and so is one that writes its calls as text."""
+        self._run, self._is_small_model = run, can_reason(model) and selects_tools(model)
         self._questioned_calls: set[Any] = set()
 
     def question(self, resolved: ResolvedCall, offer: ToolOffer) -> str | None:
         """What to tell the model instead of making its call; None if the call is to be made."""
         run, arguments = self._run, resolved.call.arguments
-        is_small = self._is_small_model or bool(run.call_sources)
-        if not self._can_reason or not (is_small or is_calculation(arguments)):
+        if not (self._is_small_model or run.call_sources):
             return None
         if resolved.target is None or resolved.tool_id in CONTROL_TOOLS:
             return None
@@ -64,15 +59,15 @@ class MadeUpValueCheck:
             return None
         context = "\n".join(map(text_of_message, run.messages[:-1]))
         texts, question = prompt_texts(detect_language(run.task)), None
-        if is_small and (name := find_copied_example(arguments, resolved.target[1], context)) is not None:
+        if (name := find_copied_example(arguments, resolved.target[1], context)) is not None:
             question = texts.copied_example.format(name=name)
         elif tools := self._list_unused_lookups(resolved, offer):
             name = _find_unknown_operand(arguments, context)
-            if name is None and is_small:
+            if name is None:
                 name = _find_unknown_value(*resolved.target, arguments, run.task, context)
             if name is not None:
                 question = texts.made_up.format(name=name, tools=texts.comma.join(tools[:_MAX_SHOWN_TOOLS]))
-            elif is_small and not _reads(*resolved.target) and (unread := _find_unread_text(run, arguments, offer)):
+            elif not _reads(*resolved.target) and (unread := _find_unread_text(run, arguments, offer)):
                 question = texts.unread.format(value=unread[0], tool=unread[1])
             if question is not None:
                 run.refused_names.add(resolved.original.name)  # so that the model calls one of the others first
