@@ -26,6 +26,7 @@ from ferrule.kinds.function.tools import tool_of
 from ferrule_tools.browser.chromium import CHROMIUM_VARIABLE, VIEWPORT_SIZE, Chromium, find_chromium
 from ferrule_tools.browser.failures import browser_ended_error, convert_browser_error
 from ferrule_tools.browser.page import (
+    NEW_PAGE_LINK,
     act_on_element,
     describe_location,
     find_element,
@@ -209,9 +210,10 @@ class BrowserNavigator:
         async with self._use_tabs(context, f"clicking on {selector!r}") as tabs:
             tab = tabs.front
             element = await find_element(tab, selector, self._element_timeout)
-            tabs.follows_new_pages = True
+            opens_page = await element.locator(NEW_PAGE_LINK).count() > 0
+            tabs.follow_new_page()
             await act_on_element(tab, selector, element.click(timeout=ACTION_TIMEOUT * 1000))
-            return await finish_action(tabs)
+            return await finish_action(tabs, opens_page=opens_page)
 
     @tool(examples=[{"selector": 'input[name="q"]', "text": "ferrule", "submit": True}])
     async def type(
@@ -231,7 +233,7 @@ class BrowserNavigator:
             work = element.select_option(label=text, timeout=within) if is_list else element.fill(text, timeout=within)
             await act_on_element(tab, selector, work)
             if submit:
-                tabs.follows_new_pages = True
+                tabs.follow_new_page()
                 await element.press("Enter", timeout=within)
             return await finish_action(tabs)
 

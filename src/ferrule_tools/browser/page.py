@@ -317,6 +317,9 @@ LOAD_TIMEOUT: Final = 3.0
 """Seconds a readable page may take to load images and scripts."""
 CLICK_DELAY: Final = 0.1
 """Seconds to wait for the effect of a click."""
+NEW_PAGE_LINK: Final = "xpath=ancestor-or-self::a[@target='_blank']"
+NEW_PAGE_TIMEOUT: Final = 5.0
+"""Seconds to wait for the page that such a link opens."""
 MAX_TITLE_LENGTH: Final = 200
 
 
@@ -352,9 +355,13 @@ async def go_back(tabs: BrowserTabs) -> None:
     raise Retry(f"There is no page before {format_url(before)}.")
 
 
-async def finish_action(tabs: BrowserTabs) -> dict[str, Any]:
-    """Wait until the page has reacted to an action, and describe it."""
-    await asyncio.sleep(CLICK_DELAY)
+async def finish_action(tabs: BrowserTabs, *, opens_page: bool = False) -> dict[str, Any]:
+    """Wait until the page has reacted to an action, which may open another one, and describe it."""
+    if opens_page:
+        with suppress(TimeoutError):  # the page may prevent it
+            await asyncio.wait_for(tabs.new_page.wait(), NEW_PAGE_TIMEOUT)
+    else:
+        await asyncio.sleep(CLICK_DELAY)
     await tabs.wait_for_pages()
     tab = tabs.front
     await _wait_for_load(tab)

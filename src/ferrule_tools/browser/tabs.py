@@ -100,6 +100,8 @@ class BrowserTabs:
         """Calls of one run are serialized: each may change the page."""
         self.follows_new_pages = False
         """Whether a page that opens now becomes the front page."""
+        self.new_page = asyncio.Event()
+        """Set when that has happened."""
         self._tabs: list[BrowserTab] = []
         self._dialogs: list[str] = []
         self._is_opening = False
@@ -128,6 +130,11 @@ class BrowserTabs:
             return await self._add_tab(await self._context.new_page())
         finally:
             self._is_opening = False
+
+    def follow_new_page(self) -> None:
+        """Let the next page that opens become the front page."""
+        self.follows_new_pages = True
+        self.new_page.clear()
 
     async def wait_for_pages(self) -> None:
         """Wait for pages that are just being opened or closed."""
@@ -176,6 +183,7 @@ class BrowserTabs:
         if self.follows_new_pages and len(self._tabs) < MAX_PAGES:
             self.follows_new_pages = False
             self._run(self._add_opened_page(page))
+            self.new_page.set()
         elif not self._is_opening:
             self._run(_close_page(page))
 
