@@ -89,7 +89,7 @@ def lose_nodes(load: Load) -> Outcome:
     head = {"num_cpus": 0, "object_store_memory": NODE["object_store_memory"], "include_dashboard": False}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
-        return _lose_nodes(cluster, load, load.count(500, 40), load.count(6, 1))
+        return _lose_nodes(cluster, load, load.count(500, 40), load.count(6, 2))
     finally:
         cluster.shutdown()
 
