@@ -3,19 +3,9 @@
 import os
 from collections.abc import Iterator
 
-import hypothesis
 import pytest
 
-# No test depends on the speed of the machine.
-hypothesis.settings.register_profile("ferrule", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("ferrule")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests begin first: one that began last would leave the other processes without work."""
-    slow = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "timeout")))}
-    items.sort(key=lambda item: item.path not in slow)
+pytest_plugins = ["tests.support.tiers", "tests.support.cpu_time"]
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ import ferrule
 from ferrule.errors import SetupError
 from ferrule_tools.browser.chromium import find_chromium
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TINY = Workload(samples=1, seconds=0.0, calls=3, functions=3, extra_tools=3, max_model_calls=25, memory_calls=100)
 BASELINE = next(contestant for contestant in CONTESTANTS if contestant.name == "baseline")

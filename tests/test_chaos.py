@@ -9,7 +9,7 @@ from chaos.run import Report, _scenarios, format_table, run_scenario, write_repo
 from chaos.scenario import Outcome
 from chaos.scenarios import SCENARIOS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the scenarios use Linux's /proc and limits")

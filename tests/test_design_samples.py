@@ -31,7 +31,7 @@ from ferrule.catalog import descriptions
 from ferrule.core.content import copy_json
 from ferrule.memory.context import ExecutionContext
 from ferrule.testing import ScriptedModel
-from tests.code_blocks import run_block
+from tests.support.code_blocks import run_block
 
 SEEDS = Path(__file__).parents[2] / "shared/seeds"
 PAGES = [SEEDS / f"{name}.md" for name in ("000-toolhub-flow", "001-toolscore", "002-toolengine", "003-agent-loop")]

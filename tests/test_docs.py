@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ferrule.config import FerruleConfig
-from tests.code_blocks import python_blocks
-from tests.python_processes import run_python
+from tests.support.code_blocks import python_blocks
+from tests.support.processes import run_python
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

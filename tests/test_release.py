@@ -64,7 +64,7 @@ follow_imports = skip
 """
 """Without the types of large packages, whose check takes minutes; the program uses none of them."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def run(*command: str | Path, folder: Path) -> str:

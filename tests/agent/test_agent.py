@@ -13,7 +13,7 @@ from ferrule.core.model import ModelReply
 from ferrule.errors import ModelRefused
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @tool

@@ -13,7 +13,7 @@ from ferrule import ToolEngineEventType, ToolExecutionResult, ToolSpec, UnifiedT
 from ferrule.agent import Agent, AgentState
 from ferrule.memory import ExecutionContext
 from ferrule.testing import ScriptedModel
-from tests.code_blocks import python_blocks
+from tests.support.code_blocks import python_blocks
 from tests.memory.runs import Browser
 
 SEEDS = Path(__file__).parents[3] / "shared/seeds"

@@ -17,7 +17,7 @@ from ferrule.policy.policy import Policy, Rule
 from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
 from tests.agent.killed_run import make_tools, script
-from tests.python_processes import ROOT, run_python
+from tests.support.processes import ROOT, run_python
 from tests.store.conftest import postgres_cluster, postgres_url  # noqa: F401
 
 

@@ -18,7 +18,7 @@ from ferrule.core.schema import Secret
 from ferrule.policy.policy import Policy, Rule
 from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def call(name: str, /, **arguments: object) -> dict[str, object]:

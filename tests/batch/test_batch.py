@@ -22,7 +22,7 @@ from ferrule.errors import LockLost, ModelUnavailable, SetupError, StoreError
 from ferrule.policy.budgets import Budget
 from ferrule.store import ToolKnowledgeStore
 from tests.batch.scripted_batch import AddingModel, make_add, make_tasks, read_lines, run_batch
-from tests.waiting import until, until_sync
+from tests.support.waiting import until, until_sync
 
 ROOT = Path(__file__).parents[2]
 

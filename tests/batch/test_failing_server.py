@@ -15,7 +15,7 @@ from ferrule.models.openai import OpenAIModel
 from ferrule.models.retry import RetryingModel
 from tests.batch.scripted_batch import read_lines
 from tests.models.model_server import HANG, Answer, chunks, failure, model_server
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytest.importorskip("openai", reason="pip install 'ferrule[openai]'")
 

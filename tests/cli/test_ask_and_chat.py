@@ -26,7 +26,7 @@ from ferrule.orchestrator.strategy_runner import history_as_messages
 from tests.cli.test_cli import environment, ferrule
 from tests.cli.test_safety import trusted
 from tests.models.threaded_server import Reply, answer_chat, threaded_server
-from tests.python_processes import forwarded_python
+from tests.support.processes import forwarded_python
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ferrule.cli.app import app
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
 ROOT = Path(__file__).parents[2]
 TASKS = [

@@ -17,8 +17,8 @@ from typer.main import get_command
 
 from ferrule.cli.app import app, main
 from ferrule.cli.remote import remote_app
-from tests.python_processes import run_python
-from tests.waiting import until_sync
+from tests.support.processes import run_python
+from tests.support.waiting import until_sync
 
 
 def ferrule(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:

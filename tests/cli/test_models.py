@@ -13,8 +13,8 @@ import pytest
 
 from tests.models.test_servers import nowhere
 from tests.models.threaded_server import ThreadedServer, hub_answers, ollama_answers, threaded_server
-from tests.python_processes import run_python
-from tests.waiting import until_sync
+from tests.support.processes import run_python
+from tests.support.waiting import until_sync
 
 KEY = "zz-plain-words-key"
 WEIGHTS = b"GGUF" + os.urandom(2_000_000)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.python_processes import run_python
+from tests.support.processes import run_python
 from tests.server.serving import Project, RunningServer, free_port
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")

@@ -13,7 +13,7 @@ import pytest
 from ferrule import UnifiedToolLibrary
 from tests.cli.test_cli import environment, ferrule
 from tests.cli.test_safety import LEAVES_A_MARK
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
 PYTHON_TOOL = LEAVES_A_MARK + "from ferrule import tool\n\n@tool\ndef release():\n    'Release.'\n    return 'done'\n"
 COMMAND_TOOL = (

@@ -25,7 +25,7 @@ from ferrule.errors import SetupError  # noqa: E402
 from tests.batch.scripted_batch import read_lines  # noqa: E402
 from tests.cluster import remote_tools  # noqa: E402
 from tests.cluster.cluster_batch import FREE_TASKS, open_broken_backend, run_cluster_batch  # noqa: E402
-from tests.waiting import is_running, until, until_sync  # noqa: E402
+from tests.support.waiting import is_running, until, until_sync  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}

@@ -9,7 +9,7 @@ import pytest
 
 from ferrule.concurrency import ConcurrencyConfig, ConcurrencyMetrics, Slot, ToolConcurrencyController
 from ferrule.errors import Rejected, SetupError
-from tests.virtual_time import loop_time, run_in_virtual_time
+from tests.support.virtual_time import loop_time, run_in_virtual_time
 
 
 def controller_of(**settings) -> ToolConcurrencyController:

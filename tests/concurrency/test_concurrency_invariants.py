@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ferrule.concurrency import ConcurrencyConfig, Slot, ToolConcurrencyController
 from ferrule.errors import Rejected
-from tests.virtual_time import loop_time, run_in_virtual_time
+from tests.support.virtual_time import loop_time, run_in_virtual_time
 
 BUCKETS = ["free", "loose", "narrow", "rated"]
 AGEING = 2.0

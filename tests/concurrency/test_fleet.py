@@ -40,10 +40,10 @@ from ferrule.store.leases import (
     renew_leases,
 )
 from tests.concurrency.fleet_process import count_most_running, read_log
-from tests.virtual_time import loop_time, run_in_virtual_time
-from tests.waiting import until
+from tests.support.virtual_time import loop_time, run_in_virtual_time
+from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 

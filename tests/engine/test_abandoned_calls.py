@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ferrule import ConcurrencyConfig, ToolEngine, ToolEngineConfig, ToolExecutionContext, tool
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.integration,
     # Python reports a coroutine that ignores even its own end.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

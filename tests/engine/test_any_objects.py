@@ -27,9 +27,9 @@ from ferrule.core.content import copy_json, encode_json, plain_json
 from ferrule.errors import SetupError
 from ferrule.memory.run_memory import RunMemory
 from ferrule.store.redaction import Redaction
-from tests.waiting import until
+from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 CONFIG = ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory="no-such-folder")
 

@@ -25,7 +25,7 @@ from ferrule.catalog.registry import ToolRegistry
 from ferrule.engine.resilience import BreakerConfig, RetryPolicy
 from ferrule.errors import ToolNotFound
 from ferrule.kinds.function.tools import tool_of
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @tool

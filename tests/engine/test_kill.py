@@ -11,9 +11,9 @@ import pytest
 
 from ferrule import ToolEngine, ToolEngineConfig, ToolKnowledgeStore
 from tests.engine import late_tools
-from tests.waiting import is_running, until
+from tests.support.waiting import is_running, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 CALLS = """
 import asyncio, sys

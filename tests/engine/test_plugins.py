@@ -17,9 +17,9 @@ from ferrule.engine import plugins
 from ferrule.engine.plugins import PluginContext, ToolPlugins
 from ferrule.errors import SetupError
 from ferrule.policy.policy import load_policy
-from tests.python_processes import run_python
+from tests.support.processes import run_python
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 

@@ -10,7 +10,7 @@ from ferrule import ConcurrencyConfig, ToolEngine, ToolEngineConfig, ToolExecuti
 from ferrule.agent.control_tools import conversation_tools
 from ferrule.core.elicitation import Elicitation
 from tests.kinds.mcp.mcp_servers import SDK_SERVER
-from tests.waiting import until
+from tests.support.waiting import until
 
 CONFIG = ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory="no-such-folder")
 

@@ -7,7 +7,7 @@ import pytest
 from ferrule.http.guard import AddressGuard
 from ferrule_tools.browser import BrowserNavigator
 from tests.ferrule_tools.sites import site as serve
-from tests.waiting import until
+from tests.support.waiting import until
 
 NAMES = {"open.example": ["127.0.0.1"], "secret.example": ["127.0.0.1"]}
 answers: dict[str, list[list[str]]] = {"rebinding.example": [["93.184.216.34"], ["127.0.0.1"]]}

@@ -20,7 +20,7 @@ from ferrule_tools.browser.chromium import CHROMIUM_VARIABLE, find_chromium
 from tests.ferrule_tools.sites import Page, answer, browsers_of
 from tests.ferrule_tools.sites import site as serve
 from tests.http.local_server import local_server
-from tests.waiting import until
+from tests.support.waiting import until
 
 shop_closed = b"yes"
 PAGES: dict[str, Page] = {

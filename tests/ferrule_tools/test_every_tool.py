@@ -17,7 +17,7 @@ from ferrule import Agent, UnifiedToolLibrary
 from ferrule.policy.policy import Policy
 from ferrule.server.mcp import HIDDEN_TOOLS, McpServer
 from ferrule.testing import ScriptedModel
-from tests.python_processes import run_python
+from tests.support.processes import run_python
 
 PAGE = "<html><head><title>Tea</title></head><body><article><h1>Tea</h1><p>{}</p></article></body></html>".format(
     "Tea is made of leaves and hot water, and many people drink it every day of their lives. " * 5

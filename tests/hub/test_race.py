@@ -10,7 +10,7 @@ from ferrule import Refuse
 from ferrule.hub import HubConfig, ToolHub
 from tests.hub import slow_tools
 from tests.hub.recording_tools import BEST, FOREVER, CallRecorder, engine_with, make_tool
-from tests.waiting import until
+from tests.support.waiting import until
 
 QUICK = HubConfig(stagger=0.01)
 

@@ -19,7 +19,7 @@ from ferrule.models.offline import OfflineModel
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
 from tests.hub.recording_tools import BEST, FOREVER, CallRecorder, engine_with, make_tool
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class Scribe:

@@ -20,7 +20,7 @@ from ferrule.kinds.command import CommandExecutor
 from ferrule.kinds.command_line import build_command_line
 from ferrule.process.groups import end_process_group
 from tests.kinds.invocations import invocation
-from tests.waiting import until
+from tests.support.waiting import until
 
 SHOW = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
 """Prints its arguments."""

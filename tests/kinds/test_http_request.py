@@ -28,7 +28,7 @@ from ferrule.http.guard import AddressGuard
 from ferrule.kinds.http_request import HttpRequestConfig, HttpRequestExecutor
 from tests.http.local_server import Answer, Request, local_server
 from tests.kinds.invocations import invocation
-from tests.waiting import until
+from tests.support.waiting import until
 
 OPEN = AddressGuard(allow_private=True)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ferrule import ToolEngine, ToolEngineConfig, ToolEngineEvent, tool
 from ferrule.errors import LoadError
-from tests.waiting import until
+from tests.support.waiting import until
 
 GREET = """\
 name: greet

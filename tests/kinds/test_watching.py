@@ -10,7 +10,7 @@ import pytest
 
 from ferrule.kinds.loading import DirectorySource
 from ferrule.kinds.watching import FileWatcher
-from tests.waiting import until, until_sync
+from tests.support.waiting import until, until_sync
 
 NEVER = 3600.0
 """An interval that does not pass during a test: then only reports can have caused a look."""

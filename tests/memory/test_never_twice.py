@@ -8,7 +8,7 @@ from ferrule import NeedsApproval, Refuse, Retry, ToolEngine, Transient, tool
 from ferrule.memory import ExecutionContext, FailureClass, FailureClassifier, RunMemory
 from ferrule.memory.failures import POLICIES
 from tests.memory.runs import Browser, Clock, Runner
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 async def test_a_call_that_failed_is_answered_from_memory():

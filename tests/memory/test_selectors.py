@@ -7,7 +7,7 @@ import pytest
 from ferrule.core.spec import ToolCapability
 from ferrule.memory.adjustments import suggest_adjustments
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 TEXT = {"type": "string"}
 READ = ToolCapability(

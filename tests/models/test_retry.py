@@ -14,7 +14,7 @@ from ferrule.errors import ModelRefused, ModelUnavailable, SetupError
 from ferrule.models import AnthropicModel, ModelReply, ModelRequest, OpenAIModel, RetryingModel
 from ferrule.testing import RecordingModel, ScriptedModel
 from tests.models.model_server import HANG, Answer, chunks, claude, completion, failure, model_server, text_block
-from tests.waiting import until
+from tests.support.waiting import until
 
 QUESTION = ModelRequest(messages=[user_message("1 + 2?")])
 

@@ -9,7 +9,7 @@ from ferrule import SetupError, UnifiedToolLibrary, tool
 from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.strategy_runner import StrategyChosen
 from ferrule.testing import ScriptedModel
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class Gate:

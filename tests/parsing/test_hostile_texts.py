@@ -9,7 +9,7 @@ from ferrule.parsing.reader import scan_segments
 from ferrule.parsing.text import SourceText
 from tests.parsing.schemas import TOOLS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 KNOWN = KnownTools(TOOLS)
 REPEATED = [

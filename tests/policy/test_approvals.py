@@ -22,9 +22,9 @@ from ferrule.errors import StoreError
 from ferrule.policy.approvals import Approval, Approvals, CallBinding
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
-from tests.approving import execute_approved
+from tests.support.approving import execute_approved
 from tests.policy.payments import payments
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 async def test_an_approval_is_used_once(store_url):

@@ -8,7 +8,7 @@ import pytest
 
 from ferrule import UnifiedToolLibrary
 from tests.policy.dying_process import MOMENTS, VARIABLE, make_payment, pay
-from tests.python_processes import ROOT, run_python
+from tests.support.processes import ROOT, run_python
 
 PROGRAM = "import asyncio, sys; from tests.policy import dying_process as p; asyncio.run(p.pay_and_die(*sys.argv[1:]))"
 

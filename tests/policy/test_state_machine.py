@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from ferrule.policy.approvals import DEFAULT_EXPIRY
 from tests.policy.calling_process import POLICIES, PRINCIPALS, TOOLS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 SINGLE_TOOLS = ("look", "change", "wipe")

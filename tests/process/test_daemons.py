@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ferrule import ToolEngine, ToolEngineConfig, tool
-from tests.waiting import is_running, until, until_sync
+from tests.support.waiting import is_running, until, until_sync
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows processes so")
 

@@ -11,7 +11,7 @@ from ferrule import ToolEngine
 from ferrule.errors import Retry, SetupError
 from ferrule.kinds.function.decorator import tool
 from ferrule.process.pool import IsolatedFunction
-from tests.waiting import is_running
+from tests.support.waiting import is_running
 
 
 def work(what: str, content: Any = None, path: str = "") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ferrule.process.pool import WorkerPool
 from ferrule.process.worker_process import MAX_OUTPUT
 from tests.kinds.function import sample_functions as sample
 from tests.kinds.function.invocations import invocation_of
-from tests.waiting import is_running, until
+from tests.support.waiting import is_running, until
 
 
 async def process_id(pool: WorkerPool) -> int:

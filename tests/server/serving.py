@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
-from tests.python_processes import PythonProcess, run_python
-from tests.waiting import until_sync
+from tests.support.processes import PythonProcess, run_python
+from tests.support.waiting import until_sync
 
 TOOLS = '''
 import asyncio

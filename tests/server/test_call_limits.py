@@ -19,7 +19,7 @@ from ferrule.store import ToolKnowledgeStore
 from tests.server.application import serve
 from tests.server.serving import MCP_HEADERS, MCP_META
 from tests.store.conftest import postgres_cluster, postgres_url
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["postgres_cluster", "postgres_url"]
 

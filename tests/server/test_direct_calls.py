@@ -24,7 +24,7 @@ from ferrule.server.mcp import ask_client, sessions
 from ferrule.server.protocol import LimitedHttpProtocol
 from ferrule.server.tokens import Tokens
 from tests.server.serving import MCP_HEADERS, MCP_META
-from tests.waiting import until
+from tests.support.waiting import until
 
 OLDER = "2025-11-25"
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}

@@ -23,9 +23,9 @@ from tests.server.balancing import balance
 from tests.server.mcp_requests import OLDER_HEADERS, add_counter, open_session, read_result, send
 from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
 from tests.store.conftest import postgres_cluster, postgres_url
-from tests.waiting import until, until_sync
+from tests.support.waiting import until, until_sync
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 __all__ = ["postgres_cluster", "postgres_url"]
 

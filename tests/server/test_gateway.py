@@ -14,7 +14,7 @@ from mcp.types import ElicitResult
 from ferrule import Policy, Rule, ToolEngine, ToolEngineConfig, UnifiedToolLibrary, tool
 from ferrule.server.mcp import McpServer, ask_client
 from tests.kinds.mcp.mcp_servers import SDK_SERVER
-from tests.python_processes import forwarded_python
+from tests.support.processes import forwarded_python
 
 
 @pytest.fixture(params=["legacy", "2026-07-28"])

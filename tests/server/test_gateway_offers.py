@@ -25,9 +25,9 @@ from pydantic import FileUrl
 
 from ferrule import Policy, Rule, ToolEngine, ToolEngineConfig, UnifiedToolLibrary
 from ferrule.server.mcp import McpServer, ask_client
-from tests.python_processes import forwarded_python
+from tests.support.processes import forwarded_python
 from tests.server.test_gateway import as_json
-from tests.waiting import until
+from tests.support.waiting import until
 
 SERVER = Path(__file__).with_name("conformance_server.py")
 NOTES = """

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.server.serving import Project, RunningServer, read_events
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 

@@ -10,9 +10,9 @@ import pytest
 
 from ferrule import ToolEngineConfig, UnifiedToolLibrary
 from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer, read_events
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 

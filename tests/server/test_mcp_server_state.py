@@ -14,7 +14,7 @@ from ferrule.kinds.mcp import pins
 from ferrule.server.mcp import McpServer
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
 from tests.server.application import Site
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 

@@ -18,9 +18,9 @@ import pytest
 
 from tests.server.mcp_requests import add_counter, open_session, read_result, send
 from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 

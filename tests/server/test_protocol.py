@@ -12,7 +12,7 @@ pytest.importorskip("uvicorn", reason="pip install 'ferrule[server]'")
 import uvicorn
 
 from ferrule.server.protocol import LimitedHttpProtocol
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class ImpatientProtocol(LimitedHttpProtocol):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.server.serving import CONFIG, Project, RunningServer
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 

@@ -23,7 +23,7 @@ from ferrule.server.app import create_app
 from ferrule.server.listening import PrivatelyServedApp
 from ferrule.server.mcp.http import VirtualServer
 from ferrule.store.servers import list_servers
-from tests.waiting import until
+from tests.support.waiting import until
 
 SERVER = '''
 import asyncio

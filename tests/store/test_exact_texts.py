@@ -19,7 +19,7 @@ from ferrule.workflow import SimpleWorkflow
 from tests.store.records import finish_record
 from tests.workflow.plans import plan, step
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 ANY_CHARACTER = st.characters(exclude_categories=())
 REJECTED_BY_DATABASES = st.sampled_from("\0\ud800\udfff\ufdd0\ufffd0a \\\"'")

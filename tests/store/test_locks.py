@@ -23,9 +23,9 @@ from ferrule.server.problems import problem_of_error
 from ferrule.store import ToolKnowledgeStore, locks
 from ferrule.store.writer import MAINTENANCE_INTERVAL
 from ferrule.testing import ScriptedModel
-from tests.waiting import until
+from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 HOLDER = """

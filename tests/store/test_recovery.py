@@ -20,9 +20,9 @@ from ferrule.errors import StoreError
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.store.journal import MAX_DEFERRED_SEGMENTS, SEGMENT_BYTES
 from tests.store.records import finish_record, start_record
-from tests.waiting import until
+from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 HEADER = json.dumps({"ferrule_journal": 1, "owner": "host:1:start"}) + "\n"
 ROOT = Path(__file__).parents[2]

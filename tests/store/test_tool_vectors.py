@@ -15,7 +15,7 @@ from ferrule.store.database import StoreDatabase
 from ferrule.store.tool_vectors import tool_vectors_table
 from tests.catalog.search.searchable_tools import make_tool, needs_encoder, office_tools
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 PREPARE = """
 import asyncio, sys

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.serving import Project
 from tests.telemetry.collector import run_collector
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 

@@ -14,7 +14,7 @@ from tests.server.serving import RunningServer
 from tests.web.conftest import find_barriers
 from tests.web.demo import DemoProject
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

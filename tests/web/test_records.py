@@ -16,11 +16,11 @@ from playwright.sync_api import expect
 from ferrule import ToolKnowledgeStore
 from ferrule.store import ToolCallRecord
 from tests.server.serving import RunningServer
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 from tests.web.conftest import find_barriers
 from tests.web.demo import DemoProject
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -15,11 +15,11 @@ pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 from playwright.sync_api import expect
 
 from tests.server.serving import RunningServer, free_port
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 from tests.web.conftest import find_barriers
 from tests.web.demo import DemoProject
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route

@@ -11,7 +11,7 @@ from ferrule.agent import AgentState, Approval
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.results import PlanCreated, StepEnded
-from tests.waiting import until
+from tests.support.waiting import until
 
 NOTHING_ELSE = '{"steps": []}'
 

@@ -5,7 +5,7 @@ from benchmarks.tool_search import measure_hits, share
 
 from tests.catalog.search.searchable_tools import function_docs, mcp_servers, needs_data, needs_encoder
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 
 
 @needs_data

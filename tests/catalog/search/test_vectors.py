@@ -16,7 +16,7 @@ from ferrule.catalog.search.vectors import (
     unpack_vector,
 )
 from tests.catalog.search.searchable_tools import make_tool, needs_encoder, office_tools
-from tests.waiting import until
+from tests.support.waiting import until
 
 np = pytest.importorskip("numpy", reason='vectors need an extra: pip install "ferrule[semantic]"')
 

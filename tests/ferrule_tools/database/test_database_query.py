@@ -27,7 +27,7 @@ from ferrule_tools.database.session import (
     tokenize_sql,
 )
 from tests.ferrule_tools.database.conftest import databases
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def tools(root=".", environ=None, **configs):

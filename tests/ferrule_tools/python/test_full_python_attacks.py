@@ -14,7 +14,7 @@ import pytest
 from ferrule_tools.python.script import Script
 from ferrule_tools.python.subprocess_backend import run_in_full_python
 from tests.ferrule_tools.python.processes import processes_with
-from tests.waiting import until, until_sync
+from tests.support.waiting import until, until_sync
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists only on Linux")
 

@@ -12,7 +12,7 @@ from ferrule.errors import NeedsApproval, Transient
 from ferrule.memory import RunMemory
 from ferrule.testing import ScriptedModel
 from ferrule_tools.python import PythonExecutorConfig, python_executor_tools
-from tests.approving import execute_approved
+from tests.support.approving import execute_approved
 
 
 @tool(read_only=True)

@@ -13,7 +13,7 @@ from ferrule.errors import Retry
 from ferrule_tools.python import PythonExecutorConfig, python_executor_tools
 from ferrule_tools.python.script import MAX_JSON_BYTES, to_plain_json
 from tests.ferrule_tools.python.processes import children
-from tests.waiting import until, until_sync
+from tests.support.waiting import until, until_sync
 
 DOUBLED = "a = []\nfor _ in range(60):\n    a = [a, a]\n"
 """A value that is small in the sandbox, and endless when written out."""

@@ -14,7 +14,7 @@ from agents.tool_guardrails import ToolGuardrailFunctionOutput
 from ferrule import Image, Text, ToolExecutionContext, ToolExecutionResult, UnifiedToolLibrary
 from ferrule.errors import SpecError
 from ferrule.kinds.function.tools import tool_of
-from tests.approving import execute_approved
+from tests.support.approving import execute_approved
 from tests.kinds.frameworks import openai_agents_tools as theirs
 
 

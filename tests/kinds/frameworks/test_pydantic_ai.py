@@ -14,7 +14,7 @@ from ferrule import Image, Resource, ToolExecutionContext, ToolExecutionResult, 
 from ferrule.adapters.pydantic_ai import tools_of_toolset
 from ferrule.errors import SpecError
 from ferrule.kinds.function.tools import tool_of
-from tests.approving import execute_approved
+from tests.support.approving import execute_approved
 from tests.kinds.frameworks import pydantic_ai_tools as theirs
 
 

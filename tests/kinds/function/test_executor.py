@@ -21,7 +21,7 @@ from ferrule.process.python_module import load_python_module
 from ferrule.process.thread import FunctionThreads
 from tests.kinds.function import sample_functions as sample
 from tests.kinds.function.invocations import invocation_of
-from tests.waiting import is_running, until
+from tests.support.waiting import is_running, until
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from ferrule.core.spec import Tool
 from ferrule.kinds.mcp.config import McpServerConfig, TransportKind
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import apply_listing, make_server_tool
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
 HERE = Path(__file__).parent
 SDK_SERVER, RAW_SERVER = HERE / "sdk_server.py", HERE / "raw_server.py"

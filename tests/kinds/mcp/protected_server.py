@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.kinds.mcp.mcp_servers import free_port
-from tests.waiting import until_sync
+from tests.support.waiting import until_sync
 
 
 class ProtectedServer:

@@ -15,7 +15,7 @@ from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.results import PROTOCOL_ERRORS
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, rough, tool
-from tests.waiting import is_running, until
+from tests.support.waiting import is_running, until
 
 
 def numbers_in(note: Path) -> list[int]:

@@ -19,7 +19,7 @@ from ferrule.kinds.mcp import changes, client, listing
 from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.streams import ServerLog
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, listening, program, rough, tool
-from tests.waiting import until
+from tests.support.waiting import until
 
 START = """
 import json, sys, time

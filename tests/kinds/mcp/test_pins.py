@@ -25,9 +25,9 @@ from ferrule.kinds.mcp import pins
 from ferrule.kinds.mcp import servers as mcp_servers
 from ferrule.kinds.mcp.listing import listed_instructions
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
-from tests.python_processes import run_python
+from tests.support.processes import run_python
 from tests.store.conftest import postgres_cluster, postgres_url, store_url
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["postgres_cluster", "postgres_url", "store_url"]
 

@@ -23,9 +23,9 @@ from ferrule.core.call import Progress
 from ferrule.core.content import Image, Resource
 from ferrule.core.elicitation import Elicitation, OnElicit
 from tests.kinds.mcp.mcp_servers import free_port, wait_for
-from tests.waiting import until
+from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SERVERS = Path(__file__).parents[3] / ".servers"
 PYTHON, NODE = SERVERS / "python" / "bin", SERVERS / "node" / "node_modules" / "@modelcontextprotocol"

@@ -13,7 +13,7 @@ from ferrule.errors import CallError
 from ferrule.kinds.mcp.listing import ServerListing
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, program, rough, tool
 from tests.kinds.mcp.test_faults import numbers_in
-from tests.waiting import is_running, until
+from tests.support.waiting import is_running, until
 
 SETSID = """
 import json, subprocess, sys, time

@@ -10,7 +10,7 @@ from ferrule.core.content import Image, Output, Text
 from ferrule.errors import ExecutionFailed
 from ferrule.kinds.mcp.listing import convert_entry
 from ferrule.kinds.mcp.results import convert_result
-from tests.shared_data import shared_data
+from tests.support.shared_data import shared_data
 
 REAL_TOOLS = shared_data("mcp_tools.jsonl")
 

@@ -16,7 +16,7 @@ from ferrule.server import McpServer
 from ferrule.testing import ScriptedModel
 from tests.kinds.mcp.mcp_servers import RAW_SERVER, SDK_SERVER, engine_for, rough
 from tests.kinds.mcp.test_faults import numbers_in
-from tests.waiting import is_running, until
+from tests.support.waiting import is_running, until
 
 SERVER = {"command": sys.executable, "args": [str(RAW_SERVER)]}
 SILENT = {"command": sys.executable, "args": [str(RAW_SERVER), "--silent"]}

@@ -21,7 +21,7 @@ from tests.kinds.mcp.mcp_servers import (
     serving,
     tool,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 LISTENING = ["http", "sse", "ws"]
 ALL = ["stdio", "stdio-2025", *LISTENING]

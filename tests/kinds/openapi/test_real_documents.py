@@ -10,7 +10,7 @@ import pytest
 from ferrule.core.spec import Tool
 from ferrule.errors import LoadError
 from ferrule.kinds.openapi.tool import read_openapi
-from tests.shared_data import shared_data
+from tests.support.shared_data import shared_data
 
 FOLDER = shared_data("openapi")
 

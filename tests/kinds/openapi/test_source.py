@@ -15,7 +15,7 @@ from ferrule.http.guard import AddressGuard
 from ferrule.kinds.openapi.source import OpenApiDocuments, OpenApiEntry
 from tests.http.local_server import local_server
 from tests.kinds.openapi.documents import document, get
-from tests.waiting import until
+from tests.support.waiting import until
 
 KEY_SCHEME = {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}}
 TWO = {"/pets": {"get": {"operationId": "list"}, "delete": {"operationId": "clear"}}}

@@ -8,7 +8,7 @@ import pytest
 
 from ferrule.kinds.skill.strict_validation import validate_skill
 from tests.kinds.skill.skill_files import PDF, write_skill
-from tests.shared_data import shared_data
+from tests.support.shared_data import shared_data
 
 CASES = shared_data("skills_ref_cases.jsonl")
 

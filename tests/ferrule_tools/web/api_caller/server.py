@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrule import ToolExecutionResult, UnifiedToolLibrary
 from ferrule_tools.web.api_caller import ApiCallerConfig, ApiConfig, api_tools
-from tests.approving import execute_approved
+from tests.support.approving import execute_approved
 from tests.http.local_server import LocalServer, Request, local_server
 
 TOKEN = "token-0123456789"

@@ -12,7 +12,7 @@ from ferrule_tools.web.search_providers import duckduckgo_region, search_duckduc
 from ferrule_tools.web.search_results import SearchConfig, SearchQuery
 from ferrule_tools.web.search_web import search_tools
 from tests.http.local_server import local_server
-from tests.waiting import until
+from tests.support.waiting import until
 
 duckduckgo = pytest.importorskip("ddgs.engines.duckduckgo", reason="ddgs is not installed")
 

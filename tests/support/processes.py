@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 120.0
 """Seconds; the first program waits until everything is loaded."""
 _STARTING = threading.Lock()
@@ -109,7 +109,7 @@ def forwarded_python(max_running: int = 100) -> Iterator[list[str]]:
         listener.bind(path)
         listener.listen(100)
         threading.Thread(target=_accept_programs, args=(listener, slots), daemon=True).start()
-        yield [sys.executable, "-ISs", str(ROOT / "tests/forwarded_program.py"), path]
+        yield [sys.executable, "-ISs", str(ROOT / "tests/support/forwarded_program.py"), path]
         listener.shutdown(socket.SHUT_RDWR)
 
 
@@ -156,7 +156,7 @@ def _preloaded() -> socket.socket:
     with _STARTING:
         if not _STARTED:
             ours, theirs = socket.socketpair()
-            command = [sys.executable, "-m", "tests.preloaded_python", str(theirs.fileno())]
+            command = [sys.executable, "-m", "tests.support.preloaded_python", str(theirs.fileno())]
             with theirs:
                 process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
             atexit.register(_end, ours, process)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.python_processes import PythonProcess, forwarded_python, run_python
-from tests.waiting import is_running
+from tests.support.processes import PythonProcess, forwarded_python, run_python
+from tests.support.waiting import is_running
 
 PROGRAM = """
 import atexit, os, sys, threading

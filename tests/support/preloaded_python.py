@@ -1,7 +1,7 @@
 """A Python process that has loaded Ferrule, and makes a child for each program it is told about.
 
 So a program of a test is a process of its own, with its own folder, environment, streams and exit code, but does not
-spend most of its time on loading. `tests/python_processes.py` tells it what to run.
+spend most of its time on loading. `tests/support/processes.py` tells it what to run.
 """
 
 import atexit

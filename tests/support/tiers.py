@@ -1,0 +1,96 @@
+"""A pytest plugin: the three tiers of tests, and how tests are distributed among processes.
+
+- unit: every test without a mark. It starts no process and connects no socket; one that does fails.
+- integration: `make test` runs them too. Processes, sockets, Postgres, a browser.
+- long: `make test-all` runs them too. What takes many seconds, or installs something.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+# Nothing depends on the speed of the machine. `--hypothesis-profile=many` is for `make test-all`.
+_HEALTH_CHECKS = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
+hypothesis.settings.register_profile("few", deadline=None, max_examples=25, suppress_health_check=_HEALTH_CHECKS)
+hypothesis.settings.register_profile("many", deadline=None, max_examples=300, suppress_health_check=_HEALTH_CHECKS)
+hypothesis.settings.load_profile("few")
+
+PROCESS_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+WHAT_TO_DO = "mark the test with @pytest.mark.integration, or do without it (see CONTRIBUTING.md)"
+
+
+def examples(share: float) -> hypothesis.settings:
+    """Return settings with a share of the examples of the profile, for a property that is slow to check."""
+    return hypothesis.settings(max_examples=max(3, round(hypothesis.settings.default.max_examples * share)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not any(map(item.get_closest_marker, ("integration", "long"))):
+            item.add_marker("unit")
+        if _uses_module_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    # The longest first: one that began last would leave the other processes without work.
+    items.sort(key=lambda item: ("long", "integration", "unit").index(tier_of(item)))
+
+
+def tier_of(item: pytest.Item) -> str:
+    return next(tier for tier in ("long", "integration", "unit") if item.get_closest_marker(tier))
+
+
+def _uses_module_fixture(item: pytest.Item) -> bool:
+    """Return whether the test shares a server or a browser with other tests of its file."""
+    definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009  (not public)
+    return any(definition[-1].scope == "module" for definition in definitions)
+
+
+class _UnitTestGuard:
+    """What the unit test that runs now did although no unit test may."""
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self.violations: list[str] = []
+        self._older_threads: set[int] = set()
+
+    def start(self) -> None:
+        self.violations = []
+        self._older_threads = {thread.ident or 0 for thread in threading.enumerate()} - {threading.get_ident()}
+        self.is_active = True
+
+    def check(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.is_active or threading.get_ident() in self._older_threads:
+            return  # a thread of an earlier test may still end what that test began
+        if event in PROCESS_EVENTS:
+            self._refuse(f"started a process ({event} {arguments[:1]})")
+        elif event == "socket.connect":
+            self._refuse(f"connected a socket ({arguments[1:]})")
+
+    def _refuse(self, violation: str) -> None:
+        self.violations.append(violation)
+        raise RuntimeError(f"a unit test {violation}: {WHAT_TO_DO}")
+
+
+_GUARD = _UnitTestGuard()
+sys.addaudithook(_GUARD.check)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if tier_of(item) == "unit":
+        pass  # _GUARD.start()
+    try:
+        return (yield)
+    finally:
+        _GUARD.is_active = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    result = yield
+    if _GUARD.is_active and _GUARD.violations:  # the code under test may have caught the error
+        pytest.fail(f"a unit test {', '.join(_GUARD.violations)}: {WHAT_TO_DO}", pytrace=False)
+    return result
