@@ -38,9 +38,9 @@ def kill_on_sqlite(load: Load) -> Outcome:
 
 
 def kill_on_postgres(load: Load) -> Outcome:
-    from tests.store.conftest import _postgres_programs, run_postgres
+    from tests.support.postgres import find_postgres_programs, run_postgres
 
-    if _postgres_programs() is None:
+    if find_postgres_programs() is None:
         return Outcome(figures={"skipped": "no Postgres programs on this machine"})
     os.environ["XDG_STATE_HOME"] = str(load.folder / "state")
     with run_postgres() as server:

@@ -35,11 +35,11 @@ TIMEOUT = 600.0
 
 
 def cut_network(load: Load) -> Outcome:
-    from tests.store.conftest import _postgres_programs
+    from tests.support.postgres import find_postgres_programs
 
     if reason := _find_reason_to_skip():
         return Outcome(figures={"skipped": reason})
-    if _postgres_programs() is None:
+    if find_postgres_programs() is None:
         return Outcome(figures={"skipped": "no Postgres programs on this machine"})
     arguments = [str(load.folder), str(load.seconds), str(load.seed)]
     done = subprocess.run(
@@ -127,7 +127,7 @@ def in_thread(prepare: Callable[[], None], work: Callable[[], bool]) -> bool:
 
 def cut_cables(load: Load) -> Outcome:
     """In the namespace of the database: the cable of one of two servers is cut, several times."""
-    from tests.store.conftest import run_postgres
+    from tests.support.postgres import run_postgres
 
     outcome, answers, cuts, chance = Outcome(), Answers(), 0, random.Random(load.seed)
     _run("ip", "link", "set", "lo", "up")

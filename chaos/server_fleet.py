@@ -24,9 +24,9 @@ SLOWER_CLOCK = "-3h"
 
 def kill_servers(load: Load) -> Outcome:
     """Every second a server is killed and started again, as long as another one is ready."""
-    from tests.store.conftest import _postgres_programs, run_postgres
+    from tests.support.postgres import find_postgres_programs, run_postgres
 
-    if _postgres_programs() is None:
+    if find_postgres_programs() is None:
         return Outcome(figures={"skipped": "no Postgres programs on this machine"})
     outcome, answers, kills = Outcome(), Answers(), 0
     chance = random.Random(load.seed)
@@ -57,9 +57,9 @@ def kill_servers(load: Load) -> Outcome:
 
 def restart_database(load: Load) -> Outcome:
     """Postgres restarts in the middle of a batch, while clients pay on two servers."""
-    from tests.store.conftest import _postgres_programs, run_postgres
+    from tests.support.postgres import find_postgres_programs, run_postgres
 
-    if _postgres_programs() is None:
+    if find_postgres_programs() is None:
         return Outcome(figures={"skipped": "no Postgres programs on this machine"})
     outcome, answers, restarts = Outcome(), Answers(), 0
     chance, tasks = random.Random(load.seed), load.count(200, 20)
@@ -93,12 +93,12 @@ def restart_database(load: Load) -> Outcome:
 
 def disagree_about_time(load: Load) -> Outcome:
     """Three servers: one is right, the clock of one is a day ahead, that of one hours behind."""
-    from tests.store.conftest import _postgres_programs, run_postgres
+    from tests.support.postgres import find_postgres_programs, run_postgres
 
     library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketime.so.1")), None)
     if library is None:
         return Outcome(figures={"skipped": "faketime is not installed; on Debian: apt-get install faketime"})
-    if _postgres_programs() is None:
+    if find_postgres_programs() is None:
         return Outcome(figures={"skipped": "no Postgres programs on this machine"})
     outcome, answers = Outcome(), Answers()
     # Only the clock of the calendar differs: no machine's time since its start depends on it.

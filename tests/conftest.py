@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["tests.support.tiers", "tests.support.cpu_time"]
+pytest_plugins = ["tests.support.tiers", "tests.support.cpu_time", "tests.support.postgres"]
 
 
 @pytest.fixture(scope="session")
