@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs packages of Debian, if this is root on Debian: those that are given, or else those that the tests use.
+# Installs packages of Debian, if this is root on Debian: those that are given, or else those that `make test` uses;
+# with --all, what only `make test-all` uses as well.
 # What cannot be installed is said, and its tests are skipped. Safe to run again.
 set -eu
 
@@ -10,6 +11,11 @@ install_packages() {
 update_packages() { apt-get -o DPkg::Lock::Timeout=600 update -qq >/dev/null 2>&1 || true; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
+all=
+if [ "${1:-}" = --all ]; then
+    all=yes
+    shift
+fi
 if [ $# -gt 0 ]; then
     can_install || exit 1
     update_packages
@@ -22,6 +28,8 @@ packages=
 has initdb || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || packages="$packages postgresql"
 # The browser tests use the Chromium of the system.
 has chromium || has chromium-browser || has google-chrome || packages="$packages chromium"
+# The tests of MySQL start a private MariaDB.
+[ -z "$all" ] || [ -x /usr/sbin/mariadbd ] || has mariadbd || packages="$packages mariadb-server"
 if [ "$(uname)" = Linux ]; then
     # The tests of python_executor isolate programs with bubblewrap; chaos scenarios cut networks and set clocks.
     has bwrap || packages="$packages bubblewrap"
