@@ -6,11 +6,13 @@ The deadline only ends a test that would otherwise hang. It is far longer than a
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 INTERVAL = 0.005
+Result = TypeVar("Result")
 
 
 async def until(condition: Callable[[], object], seconds: float = DEADLINE) -> None:
@@ -27,6 +29,17 @@ def until_sync(condition: Callable[[], object], seconds: float = DEADLINE) -> No
     while not condition():
         assert time.monotonic() < deadline, f"the condition was not true within {seconds:.0f} s"
         time.sleep(INTERVAL)
+
+
+async def time_out_after_start(
+    call: Callable[[float], Awaitable[Result]], has_started: Callable[[], object]
+) -> Result:
+    """Make a call of endless work with longer and longer timeouts, until the work had started before its timeout."""
+    for timeout in (0.5, 5.0, 60.0):
+        result = await call(timeout)
+        if has_started():
+            return result
+    raise AssertionError("the work did not start within 60 s")
 
 
 def is_running(pid: int) -> bool:
