@@ -1,13 +1,15 @@
 # Everything works from a fresh clone with Python 3.11 or newer and make.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-# Test files are distributed among processes, two for each core up to four, because many tests wait for processes.
+# Two processes for each core, up to four, because many tests wait for other processes.
 PROCESSES := $(shell python3 -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
-PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+# Tests are distributed one by one, but those that share something of their module stay together (tests/support/tiers.py).
+PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 # Some machines forbid compiled files, and then each of the thousands of processes of the tests compiles everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup system services run web test quick check format lint types bench bench-long chaos screenshots docs requirements clean
+.PHONY: help setup system services all-services run web quick test test-all check format lint types bench bench-long chaos \
+	screenshots docs requirements clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -18,7 +20,10 @@ setup: ## create the virtual environment
 system:
 	@scripts/system_packages.sh
 
-services: setup system ## install what all tests need: PostgreSQL, Chromium, bubblewrap, public MCP servers
+services: setup system ## install what `make test` needs from the system: PostgreSQL, Chromium, bubblewrap
+
+all-services: services ## install what `make test-all` needs besides: MariaDB, public MCP servers, MCP's conformance suite
+	@scripts/system_packages.sh --all
 	@scripts/public_servers.sh
 
 run: setup ## see Ferrule work
@@ -29,16 +34,18 @@ run: setup ## see Ferrule work
 web: $(if $(shell command -v npm),,setup) ## build the web page of the server (needs Node, or takes it from PyPI)
 	@scripts/web.sh
 
-test: services web ## run all tests
-	@$(PYTEST)
+quick: setup ## unit tests: no process, no network, no service (a minute)
+	@$(PYTEST) -m unit
 
-quick: setup ## run the tests that need no services, without the slow ones (about a minute)
-	@$(PYTEST) -k "not postgres" -m "not hypothesis and not slow" \
-		tests/core tests/catalog tests/concurrency tests/store tests/kinds/function tests/kinds/yaml tests/engine tests/hub \
-		tests/library tests/memory tests/parsing tests/test_layers.py tests/test_naming.py
+test: services web ## unit and integration tests: every promise (10 minutes)
+	@$(PYTEST) -m "not long"
 
-check: services web lint types ## format, lint, types, all tests
-	@$(PYTEST)
+test-all: test all-services ## the same, then what takes long: releases, benchmarks, chaos, conformance, Ray, MySQL, many examples (45 minutes)
+	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile=many
+	@$(BIN)/python scripts/test_budget.py
+
+check: services web lint types ## format, lint, types, `make test`: must pass before a change is merged
+	@$(PYTEST) -m "not long"
 
 format: setup ## format the code
 	@$(BIN)/ruff format .

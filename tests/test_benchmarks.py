@@ -20,8 +20,6 @@ import ferrule
 from ferrule.errors import SetupError
 from ferrule_tools.browser.chromium import find_chromium
 
-pytestmark = pytest.mark.long
-
 TINY = Workload(samples=1, seconds=0.0, calls=3, functions=3, extra_tools=3, max_model_calls=25, memory_calls=100)
 BASELINE = next(contestant for contestant in CONTESTANTS if contestant.name == "baseline")
 OTHERS = (IMPORT, START, PROMPT)
@@ -29,6 +27,7 @@ OTHERS = (IMPORT, START, PROMPT)
 LOCAL = [(each, name) for each in (FERRULE, BASELINE) for name in each.benchmarks if name not in OTHERS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("contestant", "benchmark"), LOCAL, ids=[f"{name}-{c.name}" for c, name in LOCAL])
 def test_benchmark_runs(contestant, benchmark):
     samples = measure(contestant.module, benchmark, TINY)
@@ -39,6 +38,7 @@ def test_benchmark_runs(contestant, benchmark):
     assert {variant for name, variant in filter(None, rows) if name == contestant.name} <= set(samples)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("benchmark", [MCP, SERVER, GATEWAY, FLEET, PAGE])
 def test_a_benchmark_measures_all_rows_of_its_report_in_one_process(benchmark):
     if benchmark == PAGE and (reason := why_no_page()):
@@ -62,6 +62,7 @@ def why_no_page() -> str:
     return ""
 
 
+@pytest.mark.long
 def test_rounds_run_in_separate_processes_and_are_shown_as_a_table():
     results = Results()
     progress: list[str] = []
@@ -73,6 +74,7 @@ def test_rounds_run_in_separate_processes_and_are_shown_as_a_table():
     assert json.dumps(_to_json({"record": results}))
 
 
+@pytest.mark.long
 def test_commands_are_measured_in_processes_of_their_own():
     results = Results()
     environments = {BASELINE: environment_of(BASELINE)}
@@ -80,6 +82,7 @@ def test_commands_are_measured_in_processes_of_their_own():
     assert results.failures == {} and len(results.rounds[0]["baseline", "python -c pass"]) == 5
 
 
+@pytest.mark.long
 def test_prompt_of_a_thousand_tools_is_shorter_than_that_of_a_hundred():
     samples = measure("ferrule", PROMPT, TINY)[REPORTS[PROMPT].reference[1]]
     assert samples[0]["tokens_1000"] < samples[0]["tokens_100"]
@@ -114,11 +117,13 @@ def test_goal_is_met_missed_or_not_measured():
     assert [is_met(results, goal) for results in (*measurements, Results())] == [True, False, None]
 
 
+@pytest.mark.integration
 def test_error_of_a_failed_process_has_the_last_line_of_its_output():
     with pytest.raises(ProcessError, match="^ValueError: no such thing$"):
         run(["python3", "-c", "raise ValueError('no such thing')"])
 
 
+@pytest.mark.integration
 def test_process_is_killed_on_timeout():
     with pytest.raises(ProcessError, match=r"timed out after 0\.2 s"):
         run(["sleep", "60"], timeout=0.2)
@@ -131,6 +136,7 @@ def test_unknown_benchmark_or_contestant_is_rejected():
         _contestants("other")
 
 
+@pytest.mark.long
 def test_failing_call_is_executed_once_with_a_memory():
     samples = measure("ferrule", "failing_call", TINY)
     assert [samples[variant][0]["executions"] for variant in ("Agent.run", "Agent.run, memory=False")] == [1, 20]
@@ -156,6 +162,7 @@ async def test_endless_run_is_stopped_and_reported():
     assert samples["fail"][0]["executions"] == 1
 
 
+@pytest.mark.long
 def test_legitimate_calls_are_compared_with_their_results_without_a_memory():
     samples = measure("ferrule", "memory", TINY)
     with_memory, without = samples["with RunMemory"][0], samples["without"][0]

@@ -9,9 +9,8 @@ from chaos.run import Report, _scenarios, format_table, run_scenario, write_repo
 from chaos.scenario import Outcome
 from chaos.scenarios import SCENARIOS
 
-pytestmark = pytest.mark.long
 
-
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the scenarios use Linux's /proc and limits")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_scenario_runs_and_no_promise_is_broken(scenario):

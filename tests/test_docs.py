@@ -13,7 +13,7 @@ from ferrule.config import FerruleConfig
 from tests.support.code_blocks import python_blocks
 from tests.support.processes import run_python
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.integration  # each block is a process, made by one that has loaded Ferrule
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,9 +44,13 @@ def test_every_configuration_in_the_manual_is_read(page, tmp_path):
         assert FerruleConfig.read(tmp_path / "ferrule.toml", environ={}).path is not None
 
 
-@pytest.mark.parametrize("script", ["cli_page", "reference_pages"])
+SCRIPTS = [["scripts/cli_page.py"], ["scripts/reference_pages.py"], ["-m", "scripts.benchmarks_page"]]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script[-1])
 def test_generated_pages_are_up_to_date(script):
-    subprocess.run([sys.executable, f"scripts/{script}.py", "--check"], cwd=ROOT, check=True)
+    done = run_python(*script, "--check", cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_navigation_of_the_site_has_every_page_of_the_manual_once():
@@ -59,6 +63,7 @@ def pages_of(navigation: list[dict[str, Any]]) -> list[str]:
     return [page for each in entries for page in (pages_of(each) if isinstance(each, list) else [each])]
 
 
+@pytest.mark.long
 def test_the_site_is_built_without_broken_links_and_loads_nothing_from_other_hosts():
     pytest.importorskip("zensical")
     subprocess.run([sys.executable, "scripts/site.py"], cwd=ROOT, check=True)

@@ -133,7 +133,3 @@ def test_pyright_accepts_the_program_in_its_strict_mode_too(python, tmp_path):
 
 def test_the_page_of_licences_is_true():
     run(sys.executable, "scripts/licences_page.py", "--check", folder=ROOT)
-
-
-def test_the_numbers_of_the_benchmarks_are_those_of_their_data():
-    run(sys.executable, "-m", "scripts.benchmarks_page", "--check", folder=ROOT)

@@ -39,6 +39,7 @@ class PythonProcess:
         env: dict[str, str] | None = None,
     ) -> None:
         self.args = (sys.executable, *arguments)
+        sys.audit("subprocess.Popen", sys.executable, self.args, cwd, env)  # the process is not a child of this one
         self.returncode: int | None = None
         self.connection, theirs = socket.socketpair()
         with theirs:

@@ -1,0 +1,41 @@
+"""Compare the CPU seconds of the last `make test` with the budgets of the test packages.
+
+Prints a table. Exits with 1 if a package takes more than twice its budget.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / ".pytest_cache" / "cpu-seconds.json"
+"""Written by tests/support/cpu_time.py: seconds by file, with those of every process that its tests started."""
+BUDGETS: dict[str, int] = {}
+
+
+def package_of(file: str) -> str:
+    parts = Path(file).parts
+    return parts[1] if len(parts) > 2 else "top level"
+
+
+def main() -> int:
+    if not RESULTS.is_file():
+        print(f"{RESULTS} does not exist: run `make test` first.", file=sys.stderr)
+        return 2
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for file, used in json.loads(RESULTS.read_text(encoding="utf-8")).items():
+        seconds[package_of(file)] += used
+    print(f"{'package':<16}{'CPU s':>8}{'budget':>8}")
+    for package in sorted(seconds.keys() | BUDGETS.keys(), key=lambda name: -seconds[name]):
+        used, budget = seconds[package], BUDGETS.get(package, 0)
+        print(f"{package:<16}{used:>8.0f}{budget:>8}{'  over its budget' if used > budget else ''}")
+    print(f"{'all':<16}{sum(seconds.values()):>8.0f}{sum(BUDGETS.values()):>8}")
+    excessive = [package for package, used in seconds.items() if used > 2 * BUDGETS.get(package, 0)]
+    if excessive:
+        print(f"More than twice the budget: {', '.join(sorted(excessive))}.", file=sys.stderr)
+    return 1 if excessive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The tests themselves: none depends on an amount of time."""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+FILES = [path for path in sorted(TESTS.rglob("*.py")) if path.parent.name != "support" and path != Path(__file__)]
+SLEEP = re.compile(r"\bsleep\((?P<seconds>[\w.]*)")
+CLOCK = re.compile(r"\b(perf_counter|process_time|thread_time|monotonic)(_ns)?\(\)")
+ENDLESS = 30
+"""A sleep of so many seconds stands for work that never ends by itself."""
+
+
+def has_reason(lines: list[str], index: int) -> bool:
+    """Return whether a comment says why the line waits: on the line, or on the one above."""
+    return "  # " in lines[index] or lines[index - 1].lstrip().startswith("# ")
+
+
+def is_harmless(seconds: str) -> bool:
+    """Return whether a sleep only lets the event loop go on, or is there to be interrupted."""
+    return seconds == "0" or (seconds.isdecimal() and int(seconds) >= ENDLESS)
+
+
+def test_a_sleep_has_a_reason_beside_it():
+    """In virtual time, a sleep takes no time and always ends in the same order."""
+    found = []
+    for path in FILES:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if any("virtual_time import" in line for line in lines):
+            continue
+        for index, line in enumerate(lines):
+            match = SLEEP.search(line)
+            if (
+                match
+                and "def sleep(" not in line
+                and not is_harmless(match["seconds"])
+                and not has_reason(lines, index)
+            ):
+                found.append(f"{path.relative_to(TESTS)}:{index + 1} {line.strip()}")
+    assert found == [], "wait for a condition (tests/support/waiting.py), or say in a comment why this waits"
+
+
+def test_no_test_reads_a_clock():
+    """A test that measures how long something takes fails on a busy machine. `make bench` measures."""
+    found = []
+    for path in FILES:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found += [
+            f"{path.relative_to(TESTS)}:{index + 1} {line.strip()}"
+            for index, line in enumerate(lines)
+            if CLOCK.search(line) and not has_reason(lines, index)
+        ]
+    assert found == [], "assert an order of things or use tests/support/virtual_time.py; or say in a comment why not"
