@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ferrule.errors import TimedOut, Transient
 from ferrule_tools.database import DatabaseConfig
 from ferrule_tools.database.config import DatabaseAddress
 from ferrule_tools.database.query import DatabaseWriter
-from tests.store.conftest import postgres_cluster
-
-__all__ = ["postgres_cluster"]
+from tests.support.postgres import POSTGRES
 
 SHOP = """
 CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT NOT NULL, price NUMERIC(10, 2));
@@ -51,7 +50,13 @@ def shop_server(postgres_cluster):
     return postgres_cluster
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
+def reader_url(shop_server):
+    """The address of the same database for somebody who may only read."""
+    return shop_server.replace("ferrule@", "reader@")
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
 def shop(request):
     """One test, two databases: `main`, which can only be read, and `open`, which can be written to."""
     if request.param == "sqlite":
@@ -65,3 +70,16 @@ def shop(request):
 def databases(**configs):
     """The tool's own object, to be called without an engine."""
     return DatabaseWriter({name: DatabaseAddress.of(name, each, Path(), os.environ) for name, each in configs.items()})
+
+
+def timeout_of(url, sql):
+    """The error of a query without end. On a busy machine even connecting may take longer than a short timeout."""
+    for seconds in (0.5, 5.0, 50.0):
+        try:
+            databases(main=DatabaseConfig(url=url, timeout=seconds)).query(sql)
+        except TimedOut as error:
+            assert f"longer than {seconds:g} seconds and was stopped in the database" in str(error)
+            return error
+        except Transient:
+            continue
+    raise AssertionError(f"not stopped: {sql}")
