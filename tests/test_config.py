@@ -7,7 +7,7 @@ from ferrule.config import FerruleConfig
 from ferrule.engine import ToolEngineConfig
 from ferrule.errors import SetupError
 from ferrule.policy.policy import Policy, Rule
-from tests.http.local_server import Request, local_server
+from tests.support.http_servers import Request, serve_http
 
 
 def read(folder: Path, text: str, **environ: str) -> FerruleConfig:
@@ -163,6 +163,7 @@ def test_tools_in_the_box_are_there_and_say_what_they_need(tmp_path: Path):
     assert read(tmp_path, "[engine]\nbuiltin_tools = false\n").engine().registry.candidates("file_processor") == ()
 
 
+@pytest.mark.integration
 async def test_a_workspace_makes_its_tools_ready_and_protects_what_decides_what_is_run(tmp_path: Path):
     (tmp_path / "my_tools").mkdir()
     config = read(tmp_path, '[tools]\nworkspace = "."\n[engine]\ntools_directory = "my_tools"\n')
@@ -182,6 +183,7 @@ def test_a_tool_that_is_not_in_the_box_is_an_error(tmp_path: Path):
         read(tmp_path, "[tools.browser_navigato]\n")
 
 
+@pytest.mark.integration
 async def test_secrets_are_sent_where_the_project_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SHOP_TOKEN", "token-0123456789")
     seen: list[str] = []
@@ -190,7 +192,7 @@ async def test_secrets_are_sent_where_the_project_says(tmp_path: Path, monkeypat
         seen.append(request.headers.get("authorization", ""))
         return 200, {}, b"ok"
 
-    async with local_server(answer) as server:
+    async with serve_http(answer) as server:
         said = f'[tools.http_request]\nsecrets = {{SHOP_TOKEN = ["{server.url}"]}}\n'
         said += "[http]\nallow_private_addresses = true\n"
         async with read(tmp_path, said).engine() as engine:

@@ -1,7 +1,6 @@
 """The code samples of the design documents run as they stand there, but for their import lines."""
 
 import ast
-import asyncio
 import inspect
 import json
 import re
@@ -32,6 +31,7 @@ from ferrule.core.content import copy_json
 from ferrule.memory.context import ExecutionContext
 from ferrule.testing import ScriptedModel
 from tests.support.code_blocks import run_block
+from tests.support.http_servers import json_answer, serve_http
 
 SEEDS = Path(__file__).parents[2] / "shared/seeds"
 PAGES = [SEEDS / f"{name}.md" for name in ("000-toolhub-flow", "001-toolscore", "002-toolengine", "003-agent-loop")]
@@ -57,37 +57,21 @@ def sample(page: Path, containing: str) -> str:
     return re.sub(r"^from (src|core)\.\S+ import", "from ferrule import", block, flags=re.M)
 
 
-async def serve_json(port_of: asyncio.Future[int]) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        body = b'{"answer": 42}'
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        port_of.set_result(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-
+@pytest.mark.integration
 async def test_the_sub_agent_sample_runs(tmp_path):
     """002 §3.1, with the sample's own YAML as the tool and a local server as the foreign network."""
     yaml = re.search(r"```yaml\n(.*?)```", ENGINE.read_text(encoding="utf-8"), re.S)
     assert yaml is not None
     (tmp_path / "http_request.yaml").write_text(yaml.group(1), encoding="utf-8")
-    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    server = asyncio.create_task(serve_json(port))
     guard = ferrule.AddressGuard(allow_private=True)
     seen: list[Any] = []
-    async with ToolEngine(ToolEngineConfig(tools_directory=str(tmp_path)), address_guard=guard) as engine:
+    async with (
+        serve_http(lambda _: json_answer({"answer": 42})) as server,
+        ToolEngine(ToolEngineConfig(tools_directory=str(tmp_path)), address_guard=guard) as engine,
+    ):
         assert engine.registry.find_tool("http_request").source == "tools"
-        code = sample(ENGINE, "1. 创建 ToolSubAgent").replace(
-            "https://api.example.com/data", f"http://127.0.0.1:{await port}"
-        )
+        code = sample(ENGINE, "1. 创建 ToolSubAgent").replace("https://api.example.com/data", server.url)
         made = await run_here(code, {"tool_engine": engine, "handle_result": seen.append})
-    server.cancel()
     assert made["result"].output["body"] == {"answer": 42}
     assert [r.is_success for r in made["results"]] == [True, True]
     assert made["summary"]["tool_usage"] == {"http_request": 1, "echo": 1, "calculator": 1}

@@ -3,7 +3,6 @@ which wrote on without end: further calls with made-up contents, one of which wo
 read.
 """
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,7 +12,11 @@ from ferrule.agent import Agent
 from ferrule.agent.answer import TextPiece
 from ferrule.models import OpenAIModel, RetryingModel
 from ferrule.testing import ScriptedModel
-from tests.models.model_server import Answer, chunks, model_server
+from tests.models.model_server import chunks, model_server
+from tests.support.http_servers import Answer
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
 
 TASK = "Which day is the deadline, according to notes.txt?"
 FIRST_CALL = """\
@@ -99,7 +102,7 @@ async def test_calls_that_a_model_writes_without_the_results_of_the_first_are_no
 @asynccontextmanager
 async def serve_reply(*replies: Answer):
     async with model_server(*replies) as server:
-        model = RetryingModel(OpenAIModel("small", base_url=server.openai))
+        model = RetryingModel(OpenAIModel("small", base_url=f"{server.url}/v1"))
         try:
             yield model, server
         finally:
@@ -126,7 +129,7 @@ async def test_a_model_that_finds_no_end_after_its_calls_is_stopped(has_listener
     async with serve_reply(stream(endless, is_endless=True), stream(READ), stream(ANSWER)) as (model, server):
         agent = Agent(folder.tools(), model)
         answer = await agent.run(TASK, on_event=listen if has_listener else None)
-        await asyncio.wait_for(server.client_left.wait(), 60)
+        await until(lambda: server.abandoned)
     assert answer.text == ANSWER and folder.files == {"notes.txt": "The deadline is 12 March."}
     assert [step.tool_id for step in answer.steps] == ["list_files", "read_file"]
     assert answer.usage.output_tokens > 0

@@ -95,15 +95,17 @@ async def test_a_model_that_never_gives_the_type_is_stopped_and_the_answer_says_
         _ = answer.output
 
 
+@pytest.mark.integration
 async def test_tools_are_called_before_a_typed_answer_and_finish_task_may_give_it():
     script = [{"name": "add", "arguments": {"a": 1, "b": 2}}, {"name": "finish_task", "arguments": {"message": "3"}}]
     answer = await Agent(ScriptedModel(script), tools=[add]).run("1 + 2?", output=int)
     assert (answer.output, [step.tool_id for step in answer.steps]) == (3, ["add", "finish_task"])
 
 
+@pytest.mark.integration
 async def test_the_api_of_a_model_enforces_the_schema_where_only_the_answer_is_missing():
     async with model_server(completion(PARIS)) as server:
-        agent = Agent(RetryingModel(OpenAIModel("m", base_url=server.openai)), tools=[])
+        agent = Agent(RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1")), tools=[])
         assert (await agent.run("Which city?", output=City)).output.name == "Paris"
         await close_model(agent.model)
     sent = server.bodies[0]
@@ -111,6 +113,7 @@ async def test_the_api_of_a_model_enforces_the_schema_where_only_the_answer_is_m
     assert sent["response_format"]["json_schema"]["schema"]["required"] == ["name", "population"]
 
 
+@pytest.mark.integration
 async def test_with_tools_the_schema_is_enforced_after_the_first_wrong_answer():
     answers = [
         completion(None, [call("add", '{"a": 1, "b": 2}')]),
@@ -118,17 +121,18 @@ async def test_with_tools_the_schema_is_enforced_after_the_first_wrong_answer():
         completion('{"answer": 3}'),
     ]
     async with model_server(*answers) as server:
-        agent = Agent(RetryingModel(OpenAIModel("m", base_url=server.openai)), tools=[add])
+        agent = Agent(RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1")), tools=[add])
         assert (await agent.run("1 + 2?", output=int)).output == 3
         await close_model(agent.model)
     assert ["response_format" in body for body in server.bodies] == [False, False, True]
     assert ["tools" in body for body in server.bodies] == [True, True, False]
 
 
+@pytest.mark.integration
 async def test_a_server_without_schemas_gets_the_schema_in_the_prompt():
     refused = failure(400, "response_format is not supported")
     async with model_server(refused, refused, completion(PARIS)) as server:
-        agent = Agent(RetryingModel(OpenAIModel("m", base_url=server.openai)), tools=[])
+        agent = Agent(RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1")), tools=[])
         assert (await agent.run("Which city?", output=City)).output.name == "Paris"
         await close_model(agent.model)
     assert "population" in json.dumps(server.bodies[-1]["messages"])
@@ -151,6 +155,7 @@ async def test_type_checkers_know_the_type_of_the_output():
 # Lists of functions
 
 
+@pytest.mark.integration
 async def test_an_agent_takes_functions_instead_of_a_library():
     script = [{"name": "add", "arguments": {"a": 1, "b": 2}}, "It is 3."]
     agent = Agent(ScriptedModel(script), tools=[add, multiply])
@@ -227,6 +232,7 @@ async def test_an_agent_of_a_library_that_is_not_open_says_so():
 # run_sync
 
 
+@pytest.mark.integration
 def test_run_sync_runs_without_an_event_loop_and_again():
     script = [{"name": "add", "arguments": {"a": 1, "b": 2}}, '{"answer": 3}', "Bye."]
     agent = Agent([add], ScriptedModel(script))
@@ -310,6 +316,7 @@ async def test_a_person_with_one_of_the_methods_will_do_and_mistakes_are_named(c
         Agent([delete], ScriptedModel(script), person=lambda request: True)  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("draw", [draw_in_worker, draw_here])
 async def test_progress_and_events_of_tools_are_in_the_stream(draw):
     script = [{"name": "draw", "arguments": {"size": 2}}, "Here."]

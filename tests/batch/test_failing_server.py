@@ -14,8 +14,11 @@ from ferrule.engine import ToolEngineConfig
 from ferrule.models.openai import OpenAIModel
 from ferrule.models.retry import RetryingModel
 from tests.batch.scripted_batch import read_lines
-from tests.models.model_server import HANG, Answer, chunks, failure, model_server
+from tests.models.model_server import chunks, failure, model_server
+from tests.support.http_servers import HANG, Answer
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
 
 pytest.importorskip("openai", reason="pip install 'ferrule[openai]'")
 

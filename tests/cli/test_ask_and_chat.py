@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +24,10 @@ from ferrule.memory.conversation import Turn
 from ferrule.orchestrator.strategy_runner import history_as_messages
 from tests.cli.test_cli import environment, ferrule
 from tests.cli.test_safety import trusted
-from tests.models.threaded_server import Reply, answer_chat, threaded_server
+from tests.models.model_server import answer_chat
+from tests.support.http_servers import HANG, AnyAnswer, Request, serve_http_in_thread
 from tests.support.processes import forwarded_python
+from tests.support.waiting import until_sync
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def shop(tmp_path: Path) -> Path:
     return trusted(tmp_path)
 
 
+@pytest.mark.integration
 def test_a_question_is_answered_without_any_key(tmp_path: Path):
     done = ferrule("ask", "what is 15% of 80?", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "15% of 80 is 12.\n", "· calculator 15% * 80\n")
@@ -200,6 +202,7 @@ class Terminal:
             os.close(self._fd)
 
 
+@pytest.mark.integration
 def test_a_person_at_the_terminal_is_asked_at_once(shop: Path):
     terminal = Terminal(shop, "ask", "delete order number 7")
     terminal.wait_for("[y]es, or the reason for no:")
@@ -208,6 +211,7 @@ def test_a_person_at_the_terminal_is_asked_at_once(shop: Path):
     assert terminal.end() == 0 and (shop / "deleted").read_text() == "7"
 
 
+@pytest.mark.integration
 def test_two_questions_at_once_are_asked_one_after_the_other(shop: Path):
     (shop / "tools/more.py").write_text(
         "from ferrule import tool\n\n"
@@ -250,6 +254,7 @@ def test_a_run_with_a_chinese_question_asks_in_chinese(capsys: pytest.CaptureFix
     ]
 
 
+@pytest.mark.integration
 def test_a_person_who_hangs_up_leaves_a_run_that_waits(shop: Path):
     terminal = Terminal(shop, "ask", "delete order number 7")
     terminal.wait_for("[y]es, or the reason for no:")
@@ -258,6 +263,7 @@ def test_a_person_who_hangs_up_leaves_a_run_that_waits(shop: Path):
     assert terminal.end() == 8 and not (shop / "deleted").exists()
 
 
+@pytest.mark.integration
 def test_a_pipe_that_nobody_reads_ends_the_run_quietly(tmp_path: Path):
     command = f"{sys.executable} -m ferrule ask -q 'what is 2 + 2?' | true"
     done = subprocess.run(
@@ -268,6 +274,7 @@ def test_a_pipe_that_nobody_reads_ends_the_run_quietly(tmp_path: Path):
         assert (run["state"], run["reason"]) in (("finished", ""), ("interrupted", "it was cancelled"))
 
 
+@pytest.mark.integration
 def test_ctrl_c_stops_the_turn_and_not_the_chat(shop: Path):
     terminal = Terminal(shop, "chat")
     terminal.wait_for("> ")
@@ -323,12 +330,14 @@ def test_small_talk_and_what_was_asked_need_no_model(tmp_path: Path):
     assert wrong.returncode == 2 and "Did you mean 'plan'" in wrong.stderr
 
 
+@pytest.mark.integration
 def test_a_plan_lives_at_a_terminal(shop: Path):
     terminal = Terminal(shop, "ask", "--strategy", "plan", "what is 6*7 and what is 5+5?")
     terminal.wait_for("what is 5+5?: 10")
     assert terminal.end() == 0
 
 
+@pytest.mark.integration
 def test_a_tool_that_asks_the_user_asks_at_the_terminal(tmp_path: Path):
     terminal = Terminal(tmp_path, "call", "ask_user", "question=Which colour?", 'options:=["red","blue"]')
     terminal.wait_for("one of red, blue")
@@ -344,6 +353,7 @@ def test_where_nobody_can_be_asked_the_tool_says_so(tmp_path: Path):
     assert done.returncode == 6 and "There is no terminal to ask at" in done.stderr
 
 
+@pytest.mark.integration
 def test_a_question_that_is_stopped_says_how_to_go_on(shop: Path):
     terminal = Terminal(shop, "ask", "brew coffee for 2 cups")
     terminal.wait_for("brew_coffee")
@@ -383,6 +393,7 @@ def test_text_that_is_piped_or_attached_belongs_to_the_question(tmp_path: Path):
         assert failed.returncode == 2 and reason in failed.stderr
 
 
+@pytest.mark.integration
 def test_an_inherited_pipe_that_nobody_writes_to_does_not_hold_up_the_question(tmp_path: Path, python: list[str]):
     reading, writing = os.pipe()
     try:
@@ -414,27 +425,22 @@ def test_continue_gives_the_model_the_earlier_questions(tmp_path: Path):
     assert ferrule("ask", "-q", "--continue", "and of 300?", cwd=tmp_path).stdout == "15% of 300 is 45.\n"
 
 
+@pytest.mark.integration
 def test_a_question_that_was_stopped_or_failed_is_not_part_of_the_conversation(tmp_path: Path, python: list[str]):
-    asked, released = threading.Event(), threading.Event()
-
-    def answer(path: str, headers: dict[str, str], body: bytes) -> Reply:
-        if b"slow" in body:
-            asked.set()
-            released.wait(60)
-        return answer_chat("Fine.", body)
+    def answer(request: Request) -> AnyAnswer:
+        return HANG if b"slow" in request.body else answer_chat("Fine.", request)
 
     command = ["-m", "ferrule", "ask", "-q", "-m", "openai:m"]
-    with threaded_server(answer) as server:
+    with serve_http_in_thread(answer) as server:
         environ = {**environment(tmp_path), "OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "zz-key"}
         options: dict[str, Any] = {"cwd": tmp_path, "env": environ, "stdin": subprocess.DEVNULL, "text": True}
         subprocess.run([*python, *command, "a first question"], check=True, **options)
         process = subprocess.Popen([sys.executable, *command, "a slow question"], stderr=subprocess.PIPE, **options)
-        assert asked.wait(60)
+        until_sync(lambda: any(b"slow" in request.body for request in server.requests))
         process.send_signal(signal.SIGINT)
         assert "Stopped." in process.communicate(timeout=60)[1] and process.returncode == 130
-        released.set()
         subprocess.run([*python, *command, "--continue", "a last question"], check=True, **options)
-        messages = json.loads(server.requests[-1][2])["messages"]
+        messages = server.bodies[-1]["messages"]
     talk = [(message["role"], message["content"]) for message in messages[1:]]
     assert talk == [("user", "a first question"), ("assistant", "Fine."), ("user", "a last question")]
     assert history_as_messages([Turn(question="a question", answer="The server is down.", state="failed")]) == []
@@ -447,6 +453,7 @@ def test_ask_and_chat_answer_small_talk_and_refusals_alike(tmp_path: Path):
         assert ferrule("ask", "-q", line, cwd=tmp_path).stdout in told
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("arguments", [["ask", "-q", "2 + 2"], ["tools", "list"], ["call", "echo", "message=x"]])
 def test_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, arguments: list[str], python: list[str]):
     command = [*python, "-m", "ferrule", *arguments]
@@ -466,6 +473,7 @@ def test_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, argum
     assert lines == ["ferrule: The output cannot be written: No space left on device."]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("arguments", [["ask", "-q", "2 + 2"], ["tools", "list", "--json"], ["models"]])
 def test_a_closed_pipe_ends_silently(arguments: list[str], tmp_path: Path, python: list[str]):
     reading, writing = os.pipe()
@@ -504,6 +512,7 @@ def test_statistics_of_no_calls_give_no_rate(tmp_path: Path):
     assert ferrule("stats", cwd=tmp_path).stdout.startswith("No calls yet. Make one: ferrule call ")
 
 
+@pytest.mark.integration
 def test_a_folder_that_is_gone_is_named_and_not_a_traceback(tmp_path: Path):
     program = Path(sys.executable).with_name("ferrule")
     command = f'mkdir "{tmp_path}/gone" && cd "{tmp_path}/gone" && rmdir "{tmp_path}/gone" && "{program}" ask "2 + 2"'

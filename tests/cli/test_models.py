@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.model_server import ModelFiles, ollama_answers
 from tests.models.test_servers import nowhere
-from tests.models.threaded_server import ThreadedServer, hub_answers, ollama_answers, threaded_server
+from tests.support.http_servers import HttpServer, serve_http_in_thread
 from tests.support.processes import run_python
 from tests.support.waiting import until_sync
 
@@ -39,7 +40,7 @@ def listing(environ: dict[str, str], cwd: Path) -> dict[str, dict[str, object]]:
 
 
 def test_the_models_that_can_be_used_are_listed_and_those_that_cannot_say_why(environ, tmp_path):
-    with threaded_server(ollama_answers("qwen3:8b", "gemma4:12b")) as server:
+    with serve_http_in_thread(ollama_answers("qwen3:8b", "gemma4:12b")) as server:
         entries = listing({**environ, "OLLAMA_HOST": server.url}, tmp_path)
         done = ferrule("doctor", environ={**environ, "OLLAMA_HOST": server.url}, cwd=tmp_path)
     assert entries["ollama:qwen3:8b"] == {
@@ -56,7 +57,7 @@ def test_the_models_that_can_be_used_are_listed_and_those_that_cannot_say_why(en
 
 
 def test_ask_uses_a_server_that_is_found(environ, tmp_path):
-    with threaded_server(ollama_answers("qwen3:8b")) as server:
+    with serve_http_in_thread(ollama_answers("qwen3:8b")) as server:
         done = ferrule("ask", "tell me a story", environ={**environ, "OLLAMA_HOST": server.url}, cwd=tmp_path)
     assert (done.returncode, done.stdout.strip()) == (0, "Hello from Ollama."), done.stderr
 
@@ -123,6 +124,7 @@ def test_a_machine_without_a_keyring_says_to_use_the_file(environ, tmp_path):
     assert not (tmp_path / "settings/keys.json").exists()
 
 
+@pytest.mark.integration
 def test_a_key_that_is_typed_is_not_echoed(environ, tmp_path):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "ferrule", "models", "key", "groq"]
@@ -152,13 +154,16 @@ def test_what_is_no_provider_or_no_key_is_an_error(environ, tmp_path, provider, 
     assert not (tmp_path / "settings/keys.json").exists()
 
 
+HUB_FILES = ModelFiles(files={"tiny-Q4_K_M.gguf": WEIGHTS})
+
+
 @pytest.fixture
 def hub():
-    with threaded_server(hub_answers({"tiny-Q4_K_M.gguf": WEIGHTS})) as server:
+    with serve_http_in_thread(HUB_FILES) as server:
         yield server
 
 
-def test_a_model_is_pulled_and_listed(environ, tmp_path, hub: ThreadedServer):
+def test_a_model_is_pulled_and_listed(environ, tmp_path, hub: HttpServer):
     environ["HF_ENDPOINT"] = hub.url
     done = ferrule("models", "pull", "owner/model", "--json", environ=environ, cwd=tmp_path)
     pulled = json.loads(done.stdout)
@@ -167,25 +172,28 @@ def test_a_model_is_pulled_and_listed(environ, tmp_path, hub: ThreadedServer):
     assert listing(environ, tmp_path)["local:tiny-Q4_K_M"]["reason"] == pulled["path"]
 
 
-def test_ctrl_c_ends_a_download_without_a_traceback_and_it_continues_later(environ, tmp_path, hub: ThreadedServer):
-    environ["HF_ENDPOINT"], hub.stall_after = hub.url, 700_000
-    command = [sys.executable, "-m", "ferrule", "models", "pull", "owner/model"]
-    process = subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    part = tmp_path / "cache/ferrule/models/owner/model/tiny-Q4_K_M.gguf.part"
-    until_sync(lambda: part.exists() and part.stat().st_size > 0)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "ferrule: Stopped. Continue with: ferrule models pull owner/model\n"
-    assert 0 < part.stat().st_size <= 700_000
-    hub.stall_after = None
-    done = ferrule("models", "pull", "owner/model", environ=environ, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert hub.requests[-1][1]["range"] != "bytes=0-" and not part.exists()
-    assert Path(done.stdout.split(" (")[0]).read_bytes() == WEIGHTS
+@pytest.mark.integration
+def test_ctrl_c_ends_a_download_without_a_traceback_and_it_continues_later(environ, tmp_path):
+    handler = ModelFiles(files=HUB_FILES.files, hang_after=700_000)
+    with serve_http_in_thread(handler) as hub:
+        environ["HF_ENDPOINT"] = hub.url
+        command = [sys.executable, "-m", "ferrule", "models", "pull", "owner/model"]
+        process = subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        part = tmp_path / "cache/ferrule/models/owner/model/tiny-Q4_K_M.gguf.part"
+        until_sync(lambda: part.exists() and part.stat().st_size > 0)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert errors == "ferrule: Stopped. Continue with: ferrule models pull owner/model\n"
+        assert 0 < part.stat().st_size <= 700_000
+        handler.hang_after = None
+        done = ferrule("models", "pull", "owner/model", environ=environ, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert hub.requests[-1].headers["range"] != "bytes=0-" and not part.exists()
+        assert Path(done.stdout.split(" (")[0]).read_bytes() == WEIGHTS
 
 
-def test_a_model_that_does_not_exist_is_one_line(environ, tmp_path, hub: ThreadedServer):
+def test_a_model_that_does_not_exist_is_one_line(environ, tmp_path, hub: HttpServer):
     done = ferrule("models", "pull", "owner/nothing", environ={**environ, "HF_ENDPOINT": hub.url}, cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("ferrule: There is no model 'owner/nothing' at ")
     assert len(done.stderr.splitlines()) == 1

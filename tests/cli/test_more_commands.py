@@ -2,9 +2,7 @@
 
 import json
 import sys
-import threading
 import tomllib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from tests.kinds.mcp.mcp_servers import RAW_SERVER
 from tests.kinds.openapi.documents import document
 from tests.kinds.skill.skill_files import write_skill
 from tests.kinds.skill.test_strict_validation import OUR_MESSAGES, cases
+from tests.support.http_servers import Answer, serve_http_in_thread
 
 PETS = {
     "/pets/{id}": {
@@ -157,6 +156,7 @@ def test_servers_are_those_of_the_project_wherever_one_stands_in_it(tmp_path: Pa
     assert ferrule("mcp", "list", cwd=project / "tools").stdout.splitlines()[1].startswith("time\t")
 
 
+@pytest.mark.integration
 def test_a_terminal_gets_no_control_characters_from_servers_and_their_names(tmp_path: Path):
     project = project_with(tmp_path)
     (project / "mcp.json").write_text(json.dumps({"mcpServers": {"\x1b]0;owned\x07": {"command": "\x1b[31mx"}}}))
@@ -169,23 +169,14 @@ def test_log_lines_lose_what_a_server_wrote_for_its_own_terminal():
     assert remove_escape_sequences("\x1b[32mINFO\x1b[0m \x1b]0;title\x07ready\x1b(") == "INFO ready␛("
 
 
+@pytest.mark.integration
 def test_a_changed_document_is_used_after_it_was_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     project = project_with(tmp_path)
     content = document({"/pay": {"post": {"operationId": "pay"}}}, servers=[{"url": "https://a.example"}])
 
-    class Document(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(content.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Document) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/api.json"
+    with serve_http_in_thread(lambda _: Answer(body=content.encode())) as server:
+        url = f"{server.url}/api.json"
         text = f'[http]\nallow_private_addresses = true\n[[openapi]]\nsource = "{url}"\nname = "shop"\n'
         (project / "ferrule.toml").write_text(text)
         assert used_servers(project) == ["https://a.example"]
@@ -197,7 +188,6 @@ def test_a_changed_document_is_used_after_it_was_accepted(tmp_path: Path, monkey
         accepted = ferrule("openapi", "update", "shop", "--yes", "--json", cwd=project)
         assert json.loads(accepted.stdout)[0]["state"] == "updated"
         assert used_servers(project) == ["https://evil.example"]
-        server.shutdown()
 
 
 def used_servers(project: Path) -> list[str]:

@@ -3,15 +3,14 @@
 import json
 import subprocess
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
-from tests.support.processes import run_python
 from tests.server.serving import Project, RunningServer, free_port
+from tests.support.http_servers import Answer, Request, serve_http_in_thread
+from tests.support.processes import run_python
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
@@ -54,6 +53,7 @@ def elsewhere(tmp_path: Path, server: RunningServer, token: str) -> Elsewhere:
     return Elsewhere(tmp_path, server.url, token)
 
 
+@pytest.mark.integration
 def test_calls_and_questions(elsewhere: Elsewhere):
     called = elsewhere.run("call", "add", "a:=2", "b:=3")
     assert (called.returncode, called.stdout.strip()) == (0, "5")
@@ -106,24 +106,11 @@ def test_a_token_with_a_line_end_is_accepted(tmp_path: Path, server: RunningServ
 
 
 def test_another_program_at_the_address_is_named(tmp_path: Path):
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"[]")
+    def answer(request: Request) -> Answer:
+        return Answer(body=b"[]" if request.method == "GET" else b"event: text\ndata: {}\n\n")
 
-        def do_POST(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"event: text\ndata: {}\n\n")
-
-        def log_message(self, *arguments: object) -> None:
-            """Nothing is logged."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
-        Thread(target=other.serve_forever, daemon=True).start()
-        elsewhere = Elsewhere(tmp_path, f"http://127.0.0.1:{other.server_port}", None)
+    with serve_http_in_thread(answer) as other:
+        elsewhere = Elsewhere(tmp_path, other.url, None)
         listed, asked = elsewhere.run("tools", "list"), elsewhere.run("ask", "Why?")
-        other.shutdown()
     assert listed.returncode == 10 and "is not a Ferrule server" in listed.stderr
     assert asked.returncode == 9 and "before the answer" in asked.stderr  # as when a token is revoked meanwhile

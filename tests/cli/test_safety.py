@@ -6,8 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from ferrule.cli.project import read_project
 from ferrule.cli.terminal import show_control_characters
 from ferrule.core.elicitation import Elicitation
 from tests.cli.test_cli import environment, ferrule
+from tests.support.http_servers import Answer, serve_http_in_thread
 
 LEAVES_A_MARK = "from pathlib import Path\n(Path(__file__).parent / 'was_run').write_text('')\n"
 
@@ -100,6 +99,7 @@ def test_the_records_of_a_command_are_for_their_owner_only(tmp_path: Path):
     assert [path for path in made if path.stat().st_mode & 0o077] == []
 
 
+@pytest.mark.integration
 def test_what_looks_like_markup_is_only_text(tmp_path: Path):
     spec = (
         'name: "weird[/bold]"\ndescription: "[/red] :smile:"\ncategory: custom\nentry: {type: builtin, handler: echo}\n'
@@ -113,6 +113,7 @@ def test_what_looks_like_markup_is_only_text(tmp_path: Path):
     assert "[/red] last" in said and "Error" not in said
 
 
+@pytest.mark.integration
 def test_a_terminal_gets_no_control_characters(tmp_path: Path):
     spec = "name: say\ndescription: Say\ncategory: custom\nentry:\n  type: external\n"
     project = project_with(tmp_path, say_yaml=spec + r"  command: [printf, '\033]0;owned\007a\tb\n']")
@@ -164,20 +165,9 @@ def test_the_default_of_a_secret_parameter_is_not_shown(tmp_path: Path):
 
 
 def test_a_verbose_log_holds_no_headers(tmp_path: Path):
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Set-Cookie", "sid=hunter2")
-            self.end_headers()
-
-        def log_message(self, *said: object) -> None:
-            pass
-
     project = project_with(tmp_path)
     (project / "ferrule.toml").write_text("[http]\nallow_private_addresses = true\n")
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/"
-        done = ferrule("-v", "call", "http_request", f"url={address}", cwd=project)
+    with serve_http_in_thread(lambda _: Answer(headers={"Set-Cookie": "sid=hunter2"})) as server:
+        done = ferrule("-v", "call", "http_request", f"url={server.url}/", cwd=project)
     assert done.returncode == 0
     assert "hunter2" not in done.stderr

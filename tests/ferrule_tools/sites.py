@@ -7,21 +7,22 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 from ferrule import ToolEngine, ToolExecutionContext, ToolExecutionResult
+from ferrule.kinds.function.tools import tool_of
 from ferrule_tools.browser import BrowserNavigator
-from tests.http.local_server import Answer, LocalServer, Request, local_server
+from tests.support.http_servers import AnyAnswer, HttpServer, Request, serve_http
 
-Page = str | bytes | Answer | None | Callable[[Request], Answer | None]
+Page = str | bytes | AnyAnswer | Callable[[Request], AnyAnswer]
 """HTML, a whole answer, none ever, or a function that says."""
 
 
 class Site:
     """A browser in an engine, before pages of ours."""
 
-    def __init__(self, engine: ToolEngine, server: LocalServer, browser: BrowserNavigator) -> None:
+    def __init__(self, engine: ToolEngine, server: HttpServer, browser: BrowserNavigator) -> None:
         self.engine, self.server, self.browser = engine, server, browser
 
     async def do(
-        self, action: str, *, run: str | None = None, timeout: float = 30, **params: Any
+        self, action: str, *, run: str | None = None, timeout: float = 120, **params: Any
     ) -> ToolExecutionResult:
         context = ToolExecutionContext(conversation_id=run, timeout=timeout)
         return await self.engine.execute("browser_navigator", params, context, action=action)
@@ -40,9 +41,9 @@ def site(runner: asyncio.Runner, pages: Mapping[str, Page], browser: BrowserNavi
     stack = AsyncExitStack()
 
     async def open_it() -> Site:
-        server = await stack.enter_async_context(local_server(lambda request: answer(pages, request)))
+        server = await stack.enter_async_context(serve_http(lambda request: answer(pages, request)))
         engine = await stack.enter_async_context(ToolEngine())
-        engine.register(browser)
+        engine.register(tool_of(browser, timeout=120))
         return Site(engine, server, browser)
 
     opened = runner.run(open_it())
@@ -52,7 +53,7 @@ def site(runner: asyncio.Runner, pages: Mapping[str, Page], browser: BrowserNavi
         runner.run(stack.aclose())
 
 
-def answer(pages: Mapping[str, Page], request: Request) -> Answer | None:
+def answer(pages: Mapping[str, Page], request: Request) -> AnyAnswer:
     page = pages.get(request.path.partition("?")[0], (404, {"Content-Type": "text/html"}, b"<h1>Nothing here</h1>"))
     if callable(page):
         return page(request)

@@ -4,9 +4,7 @@ import json
 import os
 import shutil
 import sqlite3
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from ferrule import Agent, UnifiedToolLibrary
 from ferrule.policy.policy import Policy
 from ferrule.server.mcp import HIDDEN_TOOLS, McpServer
 from ferrule.testing import ScriptedModel
+from tests.support.http_servers import Answer, Request, json_answer, serve_http_in_thread
 from tests.support.processes import run_python
 
 PAGE = "<html><head><title>Tea</title></head><body><article><h1>Tea</h1><p>{}</p></article></body></html>".format(
@@ -58,39 +57,22 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
 ASKING = "ask_user"  # needs somebody to answer: see below
 
 
-class Answers(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        if self.path.startswith("/search"):
-            self._say("application/json", json.dumps(FOUND))
-        elif self.path.startswith("/api/items"):
-            self._say("application/json", '[{"name": "green tea"}]')
-        elif self.path == "/page":
-            self._say("text/html", PAGE)
-        else:
-            self.send_error(404)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._say("application/json", json.dumps(SAID))
-
-    def _say(self, kind: str, text: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(text.encode())))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+def answer(request: Request) -> Answer:
+    if request.method == "POST":
+        return json_answer(SAID)
+    if request.path.startswith("/search"):
+        return json_answer(FOUND)
+    if request.path.startswith("/api/items"):
+        return json_answer([{"name": "green tea"}])
+    if request.path == "/page":
+        return Answer(200, {"Content-Type": "text/html"}, PAGE.encode())
+    return Answer(404)
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serve_http_in_thread(answer) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +150,7 @@ def test_by_the_command(name, project, url):
     assert CALLS[name][1] in done.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CALLS)
 async def test_by_an_agent(name, opened, url):
     need_what(name)
@@ -181,6 +164,7 @@ async def test_by_an_agent(name, opened, url):
         assert CALLS[name][1] in answer.steps[0].text and answer.steps[0].is_success
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CALLS)
 async def test_by_a_client_of_mcp(name, opened, url):
     need_what(name)

@@ -5,8 +5,8 @@ import pytest
 
 from ferrule.errors import CallError, ExecutionFailed, PermissionDenied, Retry, SetupError, Transient, TransportFault
 from ferrule.kinds.http_request import EndpointRequest, HttpEndpointExecutor, build_endpoint_request
-from tests.http.local_server import Answer, Request, local_server
 from tests.kinds.invocations import invocation
+from tests.support.http_servers import AnyAnswer, Request, serve_http
 
 
 async def call(config: dict[str, Any], **params: Any) -> Any:
@@ -25,29 +25,32 @@ def says(body: bytes, status: int = 200, **headers: str) -> Any:
     return lambda request: (status, {"Content-Type": "application/json", **headers}, body)
 
 
+@pytest.mark.integration
 async def test_the_configured_host_may_be_this_machine():
-    async with local_server(says(b'{"temperature": 21}')) as server:
+    async with serve_http(says(b'{"temperature": 21}')) as server:
         result = await call({"url": f"{server.url}/weather/{{city}}"}, city="北京/东", units="c")
     assert result == {"temperature": 21}
     assert server.requests[0].path == "/weather/%E5%8C%97%E4%BA%AC%2F%E4%B8%9C?units=c"
 
 
+@pytest.mark.integration
 async def test_a_redirect_to_another_private_host_is_refused():
-    async with local_server(says(b"{}")) as inner:
+    async with serve_http(says(b"{}")) as inner:
 
-        def answer(request: Request) -> Answer:
+        def answer(request: Request) -> AnyAnswer:
             return 302, {"Location": f"http://localhost:{inner.port}/"}, b""
 
-        async with local_server(answer) as server:
+        async with serve_http(answer) as server:
             with pytest.raises(PermissionDenied, match="localhost"):
                 await call({"url": server.url})
     assert inner.requests == []
 
 
+@pytest.mark.integration
 async def test_a_connection_one_tool_may_make_does_not_serve_the_redirect_of_another():
     leads: dict[str, str] = {}
-    elsewhere = local_server(lambda _: (302, {"Location": leads["to"]}, b""))
-    async with local_server(says(b"{}")) as inner, elsewhere as server:
+    elsewhere = serve_http(lambda _: (302, {"Location": leads["to"]}, b""))
+    async with serve_http(says(b"{}")) as inner, elsewhere as server:
         leads["to"] = inner.url
         executor = HttpEndpointExecutor()
         await executor.execute(invocation({}, {"url": inner.url}))
@@ -57,16 +60,18 @@ async def test_a_connection_one_tool_may_make_does_not_serve_the_redirect_of_ano
     assert len(inner.requests) == 1
 
 
+@pytest.mark.integration
 async def test_secrets_of_the_environment_go_into_headers_when_the_call_is_made(monkeypatch):
     monkeypatch.setenv("TEST_API_KEY", "s3cret")
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         await call({"url": server.url, "headers": {"Authorization": "Bearer ${TEST_API_KEY}"}})
     assert server.requests[0].headers["authorization"] == "Bearer s3cret"
 
 
+@pytest.mark.integration
 async def test_messages_show_the_url_as_written_without_secrets(monkeypatch):
     monkeypatch.setenv("TEST_API_KEY", "s3cret")
-    async with local_server(lambda _: None) as server:
+    async with serve_http(lambda _: None) as server:
         config = {"url": f"{server.url}/bot${{TEST_API_KEY}}/send?key=${{TEST_API_KEY}}", "timeout": 2}
         with pytest.raises(CallError, match=r"/bot\$\{TEST_API_KEY\}/send took longer") as failed:
             await call(config)
@@ -74,40 +79,44 @@ async def test_messages_show_the_url_as_written_without_secrets(monkeypatch):
     assert "s3cret" not in str(failed.value)
 
 
+@pytest.mark.integration
 async def test_a_secret_the_server_repeats_does_not_come_back(monkeypatch):
     monkeypatch.setenv("TEST_API_KEY", "s3cret/k3y")
     monkeypatch.setenv("TEST_API_PIN", "1234")
     headers = {"Authorization": "Bearer ${TEST_API_KEY}", "X-Pin": "${TEST_API_PIN}"}
 
-    def repeat(request: Request) -> Answer:
+    def repeat(request: Request) -> AnyAnswer:
         texts = [*request.headers.values(), "s3cret%2Fk3y"]
         return 200, {"Content-Type": "application/json"}, json.dumps({"texts": texts}).replace("/", "\\/").encode()
 
-    async with local_server(repeat) as server:
+    async with serve_http(repeat) as server:
         result = await call({"url": server.url, "headers": headers})
     assert {"Bearer [redacted]", "[redacted]", "1234"} <= set(result["texts"])
     assert "s3cret" not in str(result)
 
 
+@pytest.mark.integration
 async def test_a_secret_in_an_error_of_the_server_does_not_come_back(monkeypatch):
     monkeypatch.setenv("TEST_API_KEY", "s3cret/k3y")
     long = "x" * 493
 
-    def repeat(request: Request) -> Answer:
+    def repeat(request: Request) -> AnyAnswer:
         return 403, {}, f"{long} {request.path}".encode()
 
-    async with local_server(repeat) as server:
+    async with serve_http(repeat) as server:
         with pytest.raises(ExecutionFailed) as failed:
             await call({"url": f"{server.url}/${{TEST_API_KEY}}"})
     assert "s3c" not in str(failed.value)
 
 
+@pytest.mark.integration
 async def test_links_of_a_server_to_itself_are_no_secrets(monkeypatch):
-    async with local_server(lambda request: (200, {}, f"see {server.url}/2".encode())) as server:
+    async with serve_http(lambda request: (200, {}, f"see {server.url}/2".encode())) as server:
         monkeypatch.setenv("TEST_API_URL", server.url)
         assert await call({"url": "${TEST_API_URL}/1"}) == f"see {server.url}/2"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("status", "means", "transport_fault"),
     [
@@ -120,7 +129,7 @@ async def test_links_of_a_server_to_itself_are_no_secrets(monkeypatch):
     ],
 )
 async def test_a_status_of_400_or_more_is_a_failure_that_shows_the_body(status, means, transport_fault):
-    async with local_server(says(b'{"detail":\n "no such city"}', status)) as server:
+    async with serve_http(says(b'{"detail":\n "no such city"}', status)) as server:
         with pytest.raises(means, match=rf"'it' answered with status {status}: .*no such city") as failed:
             await call({"url": server.url})
     assert type(failed.value) is means
@@ -128,17 +137,19 @@ async def test_a_status_of_400_or_more_is_a_failure_that_shows_the_body(status, 
     assert failed.value.details["status_code"] == status
 
 
+@pytest.mark.integration
 async def test_how_long_to_wait_is_handed_on():
-    async with local_server(says(b"", 429, **{"Retry-After": "7"})) as server:
+    async with serve_http(says(b"", 429, **{"Retry-After": "7"})) as server:
         with pytest.raises(Transient) as failed:
             await call({"url": server.url})
     assert failed.value.details["retry_after"] == 7.0
 
 
+@pytest.mark.integration
 async def test_an_empty_answer_is_nothing_and_a_text_is_text():
-    async with local_server(lambda _: (204, {}, b"")) as empty:
+    async with serve_http(lambda _: (204, {}, b"")) as empty:
         assert await call({"url": empty.url}) is None
-    async with local_server(lambda _: (200, {"Content-Type": "text/plain"}, b"fine")) as text:
+    async with serve_http(lambda _: (200, {"Content-Type": "text/plain"}, b"fine")) as text:
         assert await call({"url": text.url}) == "fine"
 
 
@@ -231,16 +242,17 @@ async def test_a_variable_that_is_not_set_is_named():
         await call({"url": "https://api.example/", "headers": {"K": "${FERRULE_TEST_NOT_SET}"}})
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_body_with_a_secret_does_not_follow_a_redirect_to_another_origin(monkeypatch, status: int):
     monkeypatch.setenv("SHOP_KEY", "hunter2-hunter2")
-    async with local_server(says(b"{}")) as other:
+    async with serve_http(says(b"{}")) as other:
 
-        def answer(request: Request) -> Answer:
+        def answer(request: Request) -> AnyAnswer:
             target = "/near" if request.path == "/" else f"{other.url}/x"
             return status, {"Location": target}, b""
 
-        async with local_server(answer) as server:
+        async with serve_http(answer) as server:
             body = {"key": "${SHOP_KEY}", "what": "{what}"}
             with pytest.raises(ExecutionFailed, match="another server"):
                 await call({"url": f"{server.url}/", "method": "POST", "body": body}, what="tea")
@@ -249,10 +261,11 @@ async def test_a_body_with_a_secret_does_not_follow_a_redirect_to_another_origin
     assert [request.body for request in other.requests] == [b'{"what":"tea"}']
 
 
+@pytest.mark.integration
 async def test_no_header_with_a_secret_follows_a_redirect_whatever_its_name(monkeypatch):
     monkeypatch.setenv("SHOP_KEY", "hunter2-hunter2")
-    elsewhere = local_server(says(b"{}"))
-    async with elsewhere as other, local_server(lambda _: (302, {"Location": f"{other.url}/x"}, b"")) as server:
+    elsewhere = serve_http(says(b"{}"))
+    async with elsewhere as other, serve_http(lambda _: (302, {"Location": f"{other.url}/x"}, b"")) as server:
         await call({"url": server.url, "headers": {"User-Agent": "${SHOP_KEY}", "Accept": "text/plain"}})
     headers = other.requests[0].headers
     assert headers["accept"] == "text/plain" and "hunter2" not in str(headers)

@@ -26,9 +26,11 @@ from ferrule.http import retry
 from ferrule.http.client import error_from_httpx
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.http_request import HttpRequestConfig, HttpRequestExecutor
-from tests.http.local_server import Answer, Request, local_server
 from tests.kinds.invocations import invocation
+from tests.support.http_servers import AnyAnswer, Request, serve_http
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
 
 OPEN = AddressGuard(allow_private=True)
 
@@ -54,7 +56,7 @@ def says(body: bytes, content_type: str | None = "application/json", status: int
 def redirects(**steps: str) -> Any:
     """/name leads to the given address; any other path answers."""
 
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> AnyAnswer:
         location = steps.get(request.path.strip("/").partition("?")[0])
         return (302, {"Location": location}, b"") if location else (200, {"Content-Type": "text/plain"}, b"there")
 
@@ -62,7 +64,7 @@ def redirects(**steps: str) -> Any:
 
 
 async def test_json_comes_back_parsed():
-    async with local_server(says(b'{"n": 123456789012345678901234567890}')) as server:
+    async with serve_http(says(b'{"n": 123456789012345678901234567890}')) as server:
         output = await request(url=f"{server.url}/a")
     assert output.data["status_code"] == 200
     assert output.data["body"] == {"n": 123456789012345678901234567890}
@@ -71,7 +73,7 @@ async def test_json_comes_back_parsed():
 
 
 async def test_a_body_is_sent_as_json_with_the_given_headers():
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         await request(url=server.url, method="POST", headers={"X-Key": "7"}, body={"name": "猫"}, timeout=30)
     sent = server.requests[0]
     assert (sent.method, sent.headers["x-key"], sent.headers["content-type"]) == ("POST", "7", "application/json")
@@ -80,7 +82,7 @@ async def test_a_body_is_sent_as_json_with_the_given_headers():
 
 @pytest.mark.parametrize("header", ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override "])
 async def test_a_header_cannot_change_the_method_that_rules_are_about(header):
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         with pytest.raises(Retry, match="use the argument `method`"):
             await request(url=server.url, method="POST", headers={header: "DELETE"})
         assert server.requests == []
@@ -91,14 +93,14 @@ async def test_a_header_cannot_change_the_method_that_rules_are_about(header):
     [([1, 2], "application/json"), ('{"a": 1}', "application/json"), ("a=1", "text/plain; charset=utf-8")],
 )
 async def test_a_body_says_what_it_is(body, kind):
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         output = await request(url=server.url, method="POST", body=body)
     assert server.requests[0].headers["content-type"] == kind and output.data["untrusted"] is True
     assert server.requests[0].body == (body.encode() if isinstance(body, str) else b"[1,2]")
 
 
 async def test_a_form_is_sent_as_a_form():
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         headers = {"content-type": "application/x-www-form-urlencoded"}
         await request(url=server.url, method="POST", headers=headers, body={"a": [1, 2], "b": "x y"})
     assert server.requests[0].body == b"a=1&a=2&b=x+y"
@@ -106,7 +108,7 @@ async def test_a_form_is_sent_as_a_form():
 
 @pytest.mark.parametrize("status", [204, 404, 429, 500, 503])
 async def test_any_status_is_a_result(status):
-    async with local_server(says(b"", None, status)) as server:
+    async with serve_http(says(b"", None, status)) as server:
         output = await request(url=server.url)
     assert (output.data["status_code"], output.data["body"]) == (status, None)
 
@@ -129,20 +131,20 @@ async def test_any_status_is_a_result(status):
     ],
 )
 async def test_text_is_decoded_as_it_says(body, content_type, read):
-    async with local_server(says(body, content_type)) as server:
+    async with serve_http(says(body, content_type)) as server:
         output = await request(url=server.url)
     assert output.data["body"] == read
 
 
 async def test_an_image_is_described_in_the_data_and_carried_beside_it():
-    async with local_server(says(b"\x89PNG\xff", "image/png")) as server:
+    async with serve_http(says(b"\x89PNG\xff", "image/png")) as server:
         output = await request(url=server.url)
     assert output.data["body"] == {"type": "image", "mime_type": "image/png", "size": 5}
     assert output.parts == (Image(data=b"\x89PNG\xff", mime_type="image/png"),)
 
 
 async def test_other_bytes_are_a_resource():
-    async with local_server(says(b"\xff\xfe\x00", None)) as server:
+    async with serve_http(says(b"\xff\xfe\x00", None)) as server:
         output = await request(url=f"{server.url}/file")
     expected = Resource(uri=f"{server.url}/file", data=b"\xff\xfe\x00", mime_type="application/octet-stream")
     assert output.parts == (expected,)
@@ -159,21 +161,21 @@ async def test_other_bytes_are_a_resource():
 )
 async def test_compressed_responses_are_unpacked(packed, encoding):
     headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
-    async with local_server(lambda _: (200, headers, packed)) as server:
+    async with serve_http(lambda _: (200, headers, packed)) as server:
         output = await request(url=server.url)
     assert output.data["body"] == {"a": 1}
 
 
 async def test_a_response_packed_again_and_again_is_not_unpacked():
     headers = {"Content-Encoding": ", ".join(["gzip"] * 10_000)}
-    async with local_server(lambda _: (200, headers, gzip.compress(b"x", mtime=0))) as server:
+    async with serve_http(lambda _: (200, headers, gzip.compress(b"x", mtime=0))) as server:
         with pytest.raises(ExecutionFailed, match="compressed more than 2 times"):
             await request(url=server.url)
 
 
 @pytest.mark.parametrize("packed", [b"no gzip", gzip.compress(b"whole", mtime=0)[:-9]])
 async def test_a_response_that_cannot_be_unpacked_fails(packed):
-    async with local_server(lambda _: (200, {"Content-Encoding": "gzip"}, packed)) as server:
+    async with serve_http(lambda _: (200, {"Content-Encoding": "gzip"}, packed)) as server:
         with pytest.raises(ExecutionFailed, match="cannot be decompressed"):
             await request(url=server.url)
 
@@ -187,7 +189,7 @@ async def test_a_response_that_cannot_be_unpacked_fails(packed):
     ],
 )
 async def test_a_response_larger_than_allowed_is_refused(body, headers):
-    async with local_server(lambda _: (200, headers, body)) as server:
+    async with serve_http(lambda _: (200, headers, body)) as server:
         with pytest.raises(ExecutionFailed, match="larger than 1,000 bytes"):
             await request(url=server.url, max_response=1000)
 
@@ -211,14 +213,14 @@ async def test_a_response_without_end_is_not_read_on():
 
 
 async def test_redirects_are_followed_and_the_final_address_is_told():
-    async with local_server(redirects(one="/two?x=1", two="/three")) as server:
+    async with serve_http(redirects(one="/two?x=1", two="/three")) as server:
         output = await request(url=f"{server.url}/one")
     assert (output.data["body"], output.data["url"]) == ("there", f"{server.url}/three")
     assert [each.path for each in server.requests] == ["/one", "/two?x=1", "/three"]
 
 
 async def test_a_redirect_without_end_is_refused():
-    async with local_server(lambda _: (302, {"Location": "/again"}, b"")) as server:
+    async with serve_http(lambda _: (302, {"Location": "/again"}, b"")) as server:
         with pytest.raises(ExecutionFailed, match="redirected more than 10 times"):
             await request(url=server.url)
     assert len(server.requests) == 11
@@ -228,16 +230,16 @@ async def test_a_redirect_without_end_is_refused():
     ("status", "method", "body"), [(303, "GET", b""), (301, "GET", b""), (307, "POST", b'{"a":1}')]
 )
 async def test_a_redirected_post_goes_on_as_browsers_do_it(status, method, body):
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> AnyAnswer:
         return (status, {"Location": "/end"}, b"") if request.path == "/" else (200, {}, b"")
 
-    async with local_server(answer) as server:
+    async with serve_http(answer) as server:
         await request(url=f"{server.url}/", method="POST", body={"a": 1})
     assert (server.requests[1].method, server.requests[1].body) == (method, body)
 
 
 async def test_secrets_do_not_follow_a_redirect_to_another_host():
-    async with local_server(says(b"{}")) as other, local_server(redirects(go=f"{other.url}/x", near="/go")) as server:
+    async with serve_http(says(b"{}")) as other, serve_http(redirects(go=f"{other.url}/x", near="/go")) as server:
         headers = {"Authorization": "Bearer 1", "Cookie": "s=1", "X-Api-Key": "k", "Accept-Language": "zh"}
         await request(url=f"{server.url}/near", headers=headers)
     assert server.requests[1].headers["x-api-key"] == "k"
@@ -248,7 +250,7 @@ async def test_secrets_do_not_follow_a_redirect_to_another_host():
 
 @pytest.mark.parametrize("location", ["http://", "http://[bad"])
 async def test_a_redirect_to_no_host_is_refused(location):
-    async with local_server(redirects(go=location)) as server:
+    async with serve_http(redirects(go=location)) as server:
         with pytest.raises(CallError, match="host|redirected more than 10 times"):
             await request(url=f"{server.url}/go")
 
@@ -257,14 +259,14 @@ async def test_a_redirect_to_no_host_is_refused(location):
     "location", ["file:///etc/passwd", "ftp://example.com/", "http://a:do-as-I-say/", "http://xn--a.com/"]
 )
 async def test_a_redirect_to_something_else_than_http_is_refused_in_our_own_words(location):
-    async with local_server(redirects(go=location)) as server:
+    async with serve_http(redirects(go=location)) as server:
         with pytest.raises(ExecutionFailed) as failed:
             await request(url=f"{server.url}/go")
     assert str(failed.value) == "the server redirects to an address that is no valid http or https URL."
 
 
 async def test_cookies_are_not_kept_from_one_call_to_the_next():
-    async with local_server(lambda _: (200, {"Set-Cookie": "session=1"}, b"")) as server:
+    async with serve_http(lambda _: (200, {"Set-Cookie": "session=1"}, b"")) as server:
         executor = HttpRequestExecutor(OPEN)
         for _ in range(2):
             await executor.execute(invocation({"url": server.url}))
@@ -273,7 +275,7 @@ async def test_cookies_are_not_kept_from_one_call_to_the_next():
 
 
 async def test_connections_are_used_again_and_closed_at_the_end():
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         executor = HttpRequestExecutor(OPEN)
         for _ in range(3):
             await executor.execute(invocation({"url": server.url}))
@@ -286,7 +288,7 @@ def test_one_executor_serves_several_event_loops():
     executor = HttpRequestExecutor(OPEN)
 
     async def call() -> Any:
-        async with local_server(says(b'{"a": 1}')) as server:
+        async with serve_http(says(b'{"a": 1}')) as server:
             output = await executor.execute(invocation({"url": server.url}))
             await executor.aclose()
         return output.data["body"]
@@ -295,7 +297,7 @@ def test_one_executor_serves_several_event_loops():
 
 
 async def test_proxies_of_the_environment_do_not_lead_around_the_guard(monkeypatch):
-    async with local_server(says(b"{}")) as proxy:
+    async with serve_http(says(b"{}")) as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
         with pytest.raises(PermissionDenied):
@@ -305,14 +307,14 @@ async def test_proxies_of_the_environment_do_not_lead_around_the_guard(monkeypat
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]"])
 async def test_this_machine_cannot_be_reached(host):
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         with pytest.raises(PermissionDenied, match="allowed_hosts"):
             await request(AddressGuard(), url=f"http://{host}:{server.port}/")
     assert server.requests == []
 
 
 async def test_an_allowed_host_can_be_reached_but_not_redirect_to_another_one():
-    async with local_server(says(b"{}")) as inner, local_server(redirects(go=inner.url)) as server:
+    async with serve_http(says(b"{}")) as inner, serve_http(redirects(go=inner.url)) as server:
         guard = AddressGuard(allowed_hosts=["outside.example"], resolver=_always("127.0.0.1"))
         with pytest.raises(PermissionDenied, match=r"127\.0\.0\.1"):
             await request(guard, url=f"http://outside.example:{server.port}/go")
@@ -327,7 +329,7 @@ async def test_the_checked_address_is_dialled_and_the_name_is_not_looked_up_agai
         looked_up.append(host)
         return ["127.0.0.1"] if len(looked_up) == 1 else ["10.0.0.1"]
 
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         guard = AddressGuard(allowed_hosts=["127.0.0.1"], resolver=rebinding)
         await request(guard, url=f"http://rebinding.example:{server.port}/")
     assert looked_up == ["rebinding.example"]
@@ -353,14 +355,14 @@ async def test_a_name_that_leads_inside_on_the_second_look_up_is_refused_then():
     async def rebinding(host: str, port: int, /) -> Sequence[str]:
         return next(answers)
 
-    async with local_server(redirects(go="http://rebinding.example/")) as server:
+    async with serve_http(redirects(go="http://rebinding.example/")) as server:
         guard = AddressGuard(allowed_hosts=["127.0.0.1"], resolver=rebinding)
         with pytest.raises(PermissionDenied, match=r"resolves to 10\.0\.0\.1"):
             await request(guard, url=f"http://first.example:{server.port}/go")
 
 
 async def test_the_next_address_is_tried_when_the_first_does_not_answer():
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         guard = AddressGuard(allow_private=True, resolver=_always("127.0.0.2", "127.0.0.1"))
         output = await request(guard, url=f"http://two.example:{server.port}/")
     assert output.data["status_code"] == 200
@@ -417,13 +419,13 @@ async def test_what_a_server_says_instead_of_http_is_not_repeated(content):
 
 
 async def test_the_time_out_is_for_the_whole_request():
-    async with local_server(lambda _: None) as server:
+    async with serve_http(lambda _: None) as server:
         with pytest.raises(TimedOut, match=r"took longer than 0\.1 seconds"):
             await request(url=server.url, timeout=0.1)
 
 
 async def test_a_cancelled_call_has_closed_its_connection():
-    async with local_server(lambda _: None) as server:
+    async with serve_http(lambda _: None) as server:
         executor = HttpRequestExecutor(OPEN)
         call = asyncio.create_task(executor.execute(invocation({"url": server.url})))
         await until(lambda: server.requests)
@@ -435,7 +437,7 @@ async def test_a_cancelled_call_has_closed_its_connection():
 
 
 async def test_credentials_of_a_url_are_sent_and_shown_nowhere():
-    async with local_server(lambda _: None) as server:
+    async with serve_http(lambda _: None) as server:
         url = f"http://user:p%40ss@127.0.0.1:{server.port}/x?token=secret"
         with pytest.raises(TimedOut) as failed:
             await request(url=url, timeout=2)  # time enough for the request to arrive
@@ -444,7 +446,7 @@ async def test_credentials_of_a_url_are_sent_and_shown_nowhere():
 
 
 async def test_credentials_do_not_come_back_in_the_result():
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         output = await request(url=f"http://user:pass@127.0.0.1:{server.port}/x")
     assert output.data["url"] == f"{server.url}/x"
 
@@ -510,26 +512,26 @@ def _always(*addresses: str) -> Any:
 
 async def test_a_busy_server_is_asked_again_as_soon_as_it_allows():
     answers = iter([(503, {"Retry-After": "0"}, b""), (429, {}, b""), (200, {}, b"")])
-    async with local_server(lambda _: next(answers)) as server:
+    async with serve_http(lambda _: next(answers)) as server:
         output = await request(url=server.url)
     assert output.data["status_code"] == 200 and len(server.requests) == 3
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 async def test_a_busy_server_is_the_result_in_the_end(method):
-    async with local_server(says(b"busy", "text/plain", 503)) as server:
+    async with serve_http(says(b"busy", "text/plain", 503)) as server:
         output = await request(url=server.url, method=method)
     assert (output.data["status_code"], output.data["body"]) == (503, "busy") and len(server.requests) == 3
 
 
 async def test_what_may_have_happened_is_not_sent_again():
-    async with local_server(says(b"", None, 503)) as server:
+    async with serve_http(says(b"", None, 503)) as server:
         await request(url=server.url, method="POST", body={"a": 1})
     assert len(server.requests) == 1
 
 
 async def test_a_server_that_wants_us_to_wait_longer_than_there_is_time_is_not_waited_for():
-    async with local_server(lambda _: (429, {"Retry-After": "60"}, b"")) as server:
+    async with serve_http(lambda _: (429, {"Retry-After": "60"}, b"")) as server:
         output = await request(url=server.url, timeout=5)
     assert output.data["status_code"] == 429 and len(server.requests) == 1
 
@@ -577,7 +579,7 @@ async def request_with_secret(secrets: dict[str, list[str]], **params: Any) -> O
 
 
 async def test_a_header_may_name_a_secret_which_comes_back_nowhere():
-    async with local_server(lambda r: (200, {"Echo": SECRET}, r.headers["authorization"].encode())) as server:
+    async with serve_http(lambda r: (200, {"Echo": SECRET}, r.headers["authorization"].encode())) as server:
         output = await request_with_secret({"API_TOKEN": [server.url]}, url=f"{server.url}/x")
     assert server.requests[0].headers["authorization"] == f"Bearer {SECRET}"
     assert output.data["body"] == "Bearer [redacted]" and SECRET not in str(output)
@@ -585,7 +587,7 @@ async def test_a_header_may_name_a_secret_which_comes_back_nowhere():
 
 @pytest.mark.parametrize("places", [{}, {"API_TOKEN": ["api.example.com"]}, {"OTHER": ["http://127.0.0.1"]}])
 async def test_a_secret_is_sent_nowhere_else_than_it_may(places):
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         with pytest.raises(
             Retry, match=r"'API_TOKEN', which may not be sent to this host.*secrets = \{ API_TOKEN = \["
         ):
@@ -594,7 +596,7 @@ async def test_a_secret_is_sent_nowhere_else_than_it_may(places):
 
 
 async def test_a_secret_does_not_follow_a_redirect():
-    async with local_server(says(b"{}")) as other, local_server(redirects(go=f"{other.url}/x")) as server:
+    async with serve_http(says(b"{}")) as other, serve_http(redirects(go=f"{other.url}/x")) as server:
         await request_with_secret({"API_TOKEN": [server.url]}, url=f"{server.url}/go")
         with pytest.raises(Retry, match="is also sent to other hosts"):
             headers = {"User-Agent": "${API_TOKEN}"}
@@ -616,19 +618,19 @@ def test_a_place_for_a_secret_must_be_one(place):
 
 
 async def test_a_secret_does_not_come_back_in_a_file():
-    async with local_server(says(f"key={SECRET}".encode(), "application/octet-stream")) as server:
+    async with serve_http(says(f"key={SECRET}".encode(), "application/octet-stream")) as server:
         output = await request_with_secret({"API_TOKEN": [server.url]}, url=server.url)
     [part] = output.parts
     assert isinstance(part, Resource) and part.data == b"key=[redacted]"
 
 
 async def test_an_encoding_that_cannot_be_undone_is_told():
-    async with local_server(lambda _: (200, {"Content-Encoding": "br"}, b"\x8b\x02\x80hello\x03")) as server:
+    async with serve_http(lambda _: (200, {"Content-Encoding": "br"}, b"\x8b\x02\x80hello\x03")) as server:
         with pytest.raises(ExecutionFailed, match="compressed by br, which is not supported"):
             await request(url=server.url, headers={"Accept-Encoding": "br"})
 
 
 async def test_halves_of_characters_are_sent_as_question_marks():
-    async with local_server(says(b"{}")) as server:
+    async with serve_http(says(b"{}")) as server:
         await request(url=server.url, method="POST", body="a\ud800b")
     assert server.requests[0].body == b"a?b"

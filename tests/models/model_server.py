@@ -1,124 +1,31 @@
-"""A real HTTP server on this machine that speaks the wire formats of OpenAI and Anthropic."""
+"""Answers in the wire formats of OpenAI and Anthropic, and servers of models and of model files that give them."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
+
+from tests.support.http_servers import (
+    Answer,
+    AnyAnswer,
+    HttpServer,
+    Request,
+    answers_in_order,
+    json_answer,
+    serve_http,
+)
 
 
-@dataclass(kw_only=True)
-class Answer:
-    """What the server sends: a body, or the events of a stream; and what it does then."""
-
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    events: Sequence[bytes] | None = None
-    then: Literal["finish", "cut", "hang"] = "finish"
-
-
-HANG = Answer(then="hang")
-
-
-@dataclass
-class ReceivedRequest:
-    path: str
-    headers: dict[str, str]
-    body: dict[str, Any]
-
-
-@dataclass
-class ModelServer:
-    port: int
-    requests: list[ReceivedRequest] = field(default_factory=list)
-    client_left: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def openai(self) -> str:
-        return f"{self.url}/v1"
-
-    @property
-    def bodies(self) -> list[dict[str, Any]]:
-        return [request.body for request in self.requests]
-
-
-@asynccontextmanager
-async def model_server(*answers: Answer, port: int = 0) -> AsyncIterator[ModelServer]:
-    """Gives its answers in order; the last one again and again."""
+def model_server(*answers: AnyAnswer, port: int = 0) -> AbstractAsyncContextManager[HttpServer]:
+    """Serve the answers in order, and the last one to every further request."""
     # Importing the clients takes seconds on a busy machine: these do not belong to the time of a request.
     for client in ("openai.resources.chat.completions", "anthropic.resources.messages"):
         with suppress(ImportError):
             import_module(client)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            if await _converse(reader, writer, server, answers):
-                server.client_left.set()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            server.client_left.set()
-        except asyncio.CancelledError:
-            pass
-        writer.close()
-
-    listening = await asyncio.start_server(serve, "127.0.0.1", port)
-    server = ModelServer(port=listening.sockets[0].getsockname()[1])
-    try:
-        yield server
-    finally:
-        listening.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await listening.wait_closed()
-
-
-async def _converse(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: ModelServer, answers: Sequence[Answer]
-) -> bool:
-    """Whether it was the client that ended it."""
-    while True:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = head.rstrip().split("\r\n")
-        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        server.requests.append(ReceivedRequest(first.split(" ")[1], headers, json.loads(body)))
-        answer = answers[min(len(server.requests), len(answers)) - 1]
-        if answer.then != "hang" or answer.events is not None:
-            await _send(answer, writer)
-        if answer.then == "cut":
-            return False
-        if answer.then == "hang":
-            await reader.read()  # until the client goes away
-            return True
-
-
-async def _send(answer: Answer, writer: asyncio.StreamWriter) -> None:
-    kind = "application/json" if answer.events is None else "text/event-stream"
-    length = {"Content-Length": str(len(answer.body))} if answer.events is None else {"Transfer-Encoding": "chunked"}
-    lines = [f"{name}: {value}" for name, value in {"Content-Type": kind, **length, **answer.headers}.items()]
-    writer.write("\r\n".join([f"HTTP/1.1 {answer.status} Said", *lines, "", ""]).encode() + answer.body)
-    for event in answer.events or ():
-        writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
-        await writer.drain()
-    if answer.events is not None and answer.then == "finish":
-        writer.write(b"0\r\n\r\n")
-    await writer.drain()
-
-
-def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:
-    sent = {name.replace("_", "-"): text for name, text in headers.items()}
-    return Answer(status=status, headers=sent, body=json.dumps(value).encode())
+    return serve_http(answers_in_order(*answers), port=port)
 
 
 def failure(status: int, message: str, **headers: str) -> Answer:
@@ -199,3 +106,100 @@ def tool_use_block(name: str, *pieces: str, id: str = "toolu_1") -> dict[str, An
 def thinking_block(text: str, signature: str) -> dict[str, Any]:
     pieces = [{"type": "thinking_delta", "thinking": text}, {"type": "signature_delta", "signature": signature}]
     return {"type": "thinking", "thinking": "", "signature": "", "pieces": pieces}
+
+
+# Servers
+
+
+def answer_chat(text: str, request: Request) -> Answer:
+    """A text, as a stream if the request wants one."""
+    if request.json.get("stream"):
+        return Answer(events=chunks({"role": "assistant", "content": text}))
+    return completion(text)
+
+
+def ollama_answers(*models: str, text: str = "Hello from Ollama.") -> Callable[[Request], Answer]:
+    """Ollama's list of models and its chat API in OpenAI's form."""
+
+    def answer(request: Request) -> Answer:
+        if request.path == "/api/tags":
+            return json_answer({"models": [_ollama_model(name) for name in models]})
+        if request.path == "/v1/chat/completions":
+            return answer_chat(text, request)
+        return json_answer({"error": "not found"}, 404)
+
+    return answer
+
+
+def _ollama_model(name: str) -> dict[str, Any]:
+    family = "nomic-bert" if "embed" in name else "qwen3"
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": "2026-10-01T12:00:00Z",
+        "size": 5_225_388_164,
+        "digest": sha256(name.encode()).hexdigest(),
+        "details": {"format": "gguf", "family": family, "parameter_size": "8.2B", "quantization_level": "Q4_K_M"},
+    }
+
+
+def openai_answers(
+    owner: str, *models: str, text: str = "Hello.", key: str | None = None
+) -> Callable[[Request], Answer]:
+    """The list of models and the chat API of LM Studio, llama.cpp and vLLM."""
+
+    def answer(request: Request) -> Answer:
+        if key is not None and request.headers.get("authorization") != f"Bearer {key}":
+            return json_answer({"error": {"message": "invalid api key", "type": "invalid_request_error"}}, 401)
+        if request.path == "/v1/models":
+            data = [{"id": name, "object": "model", "created": 1, "owned_by": owner} for name in models]
+            return json_answer({"object": "list", "data": data})
+        if request.path == "/v1/chat/completions":
+            return answer_chat(text, request)
+        return json_answer({"error": "not found"}, 404)
+
+    return answer
+
+
+@dataclass(kw_only=True)
+class ModelFiles:
+    """The handler of a server of model files: the list of a repository `owner/model`, and its files."""
+
+    files: dict[str, bytes]
+    accepts_ranges: bool = True
+    digests: dict[str, str] | None = None
+    token: str | None = None
+    cut_after: int | None = None
+    """Close the connection after this many bytes of a file."""
+    hang_after: int | None = None
+    """Send nothing more after this many bytes of a file."""
+
+    def __call__(self, request: Request) -> Answer:
+        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
+            return json_answer({"error": "Invalid username or password."}, 401)
+        if request.path.startswith("/api/models/owner/model/tree/main"):
+            return json_answer([self._describe(name) for name in self.files])
+        name = request.path.removeprefix("/owner/model/resolve/main/")
+        if name not in self.files:
+            return json_answer({"error": "Repository not found"}, 404)
+        data, requested = self.files[name], request.headers.get("range")
+        if requested is None or not self.accepts_ranges:
+            return self._send(200, {"Content-Type": "application/octet-stream"}, data)
+        start = int(requested.removeprefix("bytes=").removesuffix("-"))
+        return self._send(206, {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}, data[start:])
+
+    def _send(self, status: int, headers: dict[str, str], data: bytes) -> Answer:
+        headers = {"Content-Length": str(len(data)), **headers}
+        if self.cut_after is not None:
+            return Answer(status, headers, data[: self.cut_after], then="cut")
+        if self.hang_after is not None:
+            return Answer(status, headers, data[: self.hang_after], then="hang")
+        return Answer(status, headers, data)
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        data = self.files[name]
+        entry: dict[str, Any] = {"type": "file", "oid": "f" * 40, "size": len(data), "path": name}
+        if name.endswith(".gguf"):
+            oid = (self.digests or {}).get(name) or sha256(data).hexdigest()
+            entry["lfs"] = {"oid": oid, "size": len(data), "pointerSize": 135}
+        return entry

@@ -9,7 +9,6 @@ from ferrule.core.messages import ToolCall, Usage, assistant_message, system_mes
 from ferrule.errors import ModelRefused, ModelUnavailable, RequestTooLong
 from ferrule.models import AnthropicModel, ModelRequest
 from tests.models.model_server import (
-    Answer,
     claude,
     claude_event,
     failure,
@@ -18,6 +17,9 @@ from tests.models.model_server import (
     thinking_block,
     tool_use_block,
 )
+from tests.support.http_servers import Answer
+
+pytestmark = pytest.mark.integration
 
 ADD: dict[str, Any] = {
     "type": "function",

@@ -18,7 +18,10 @@ from ferrule.core.model import Model, ModelReply
 from ferrule.models.anthropic import AnthropicModel
 from ferrule.models.openai import OpenAIModel
 from ferrule.testing import ScriptedModel
-from tests.models.model_server import Answer, call, claude_event, completion, json_answer, model_server
+from tests.models.model_server import call, claude_event, completion, model_server
+from tests.support.http_servers import Answer, json_answer
+
+pytestmark = pytest.mark.integration
 
 pytest.importorskip("openai", reason='needs the SDK: pip install "ferrule[openai]"')
 pytest.importorskip("anthropic", reason='needs the SDK: pip install "ferrule[anthropic]"')
@@ -125,7 +128,7 @@ async def run_agent(model: Model, *, limits: RunLimits | None = None, stream: bo
 
 async def ask_openai(*answers: Answer, limits: RunLimits | None = None, stream: bool = False) -> AgentAnswer:
     async with model_server(*answers) as server:
-        model = OpenAIModel("m", base_url=server.openai, api_key="k")
+        model = OpenAIModel("m", base_url=f"{server.url}/v1", api_key="k")
         try:
             return await run_agent(model, limits=limits, stream=stream)
         finally:
@@ -191,8 +194,9 @@ async def test_arguments_nested_very_deep_are_an_error_of_that_call(text):
 
 async def test_arguments_nested_deep_in_objects_and_in_text_end_in_an_answer():
     message = {"role": "assistant", "content": DEEP, "tool_calls": [call("add", 0)]}
-    body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]})
-    answer = await ask_openai(Answer(body=body.replace('"arguments": 0', f'"arguments": {DEEP}').encode()))
+    whole = json_answer({"choices": [{"message": message, "finish_reason": "stop"}]})
+    body = whole.body.replace(b'"arguments": 0', f'"arguments": {DEEP}'.encode())
+    answer = await ask_openai(whole._replace(body=body))
     assert_sound(answer)
     assert_sound(await ask_openai(completion(f"<tool_call>{DEEP}</tool_call>")))
     assert_sound(await ask_openai(completion(DEEP)))

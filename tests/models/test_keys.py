@@ -15,7 +15,8 @@ from ferrule.models import ModelRequest, OpenAIModel, RetryingModel, close_model
 from ferrule.models.choose import find_default
 from ferrule.models.keys import StoredKeys, model_environment
 from ferrule.store.redaction import Redaction
-from tests.models.threaded_server import json_reply, openai_answers, threaded_server
+from tests.models.model_server import openai_answers
+from tests.support.http_servers import json_answer, serve_http_in_thread
 
 KEY = "zz-plain-words-key"  # a key whose form nothing recognizes
 
@@ -49,9 +50,10 @@ def test_a_variable_of_the_environment_comes_first(keys, monkeypatch):
     assert model_environment()["OPENAI_API_KEY"] == "zz-stored"
 
 
+@pytest.mark.integration
 async def test_a_stored_key_of_openai_is_not_sent_to_another_server(keys, monkeypatch):
     keys.store("OPENAI_API_KEY", KEY)
-    with threaded_server(openai_answers("me", "m")) as server:
+    with serve_http_in_thread(openai_answers("me", "m")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         model = choose_model("openai:m")
         await model.generate(ModelRequest(messages=[user_message("Hi")]))
@@ -59,16 +61,17 @@ async def test_a_stored_key_of_openai_is_not_sent_to_another_server(keys, monkey
     assert KEY not in str(server.requests)
 
 
+@pytest.mark.integration
 async def test_a_stored_key_is_sent_to_its_server_and_kept_out_of_errors(keys, monkeypatch):
     keys.store("VLLM_API_KEY", KEY)
-    repeated = json_reply({"error": {"message": f"unknown key {KEY}", "type": "x"}}, 401)
-    with threaded_server(lambda path, headers, body: repeated) as server:
+    repeated = json_answer({"error": {"message": f"unknown key {KEY}", "type": "x"}}, 401)
+    with serve_http_in_thread(lambda _: repeated) as server:
         monkeypatch.setenv("VLLM_BASE_URL", server.url)
         model = choose_model("vllm:m")
         with pytest.raises(ModelError) as caught:
             await model.generate(ModelRequest(messages=[user_message("Hi")]))
         await close_model(model)
-    assert server.requests[0][1]["authorization"] == f"Bearer {KEY}"
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
     assert KEY not in str(caught.value)
 
 
@@ -100,6 +103,7 @@ def test_a_stored_key_of_anthropic_does_not_replace_a_token(keys, monkeypatch):
     assert "ANTHROPIC_API_KEY" not in model_environment()
 
 
+@pytest.mark.integration
 def test_a_key_in_the_keyring_is_not_in_the_file(keys, monkeypatch, caplog):
     keyring = pytest.importorskip("keyring", reason="needs the extra keyring")
     backend: Any = import_module("keyring.backend").KeyringBackend

@@ -11,16 +11,11 @@ from ferrule.core.messages import ToolCall, Usage, assistant_message, system_mes
 from ferrule.core.model import EndReply
 from ferrule.errors import ModelRefused, ModelUnavailable, RequestTooLong
 from ferrule.models import ModelRequest, OpenAIModel
-from tests.models.model_server import (
-    Answer,
-    call,
-    call_delta,
-    chunks,
-    completion,
-    failure,
-    json_answer,
-    model_server,
-)
+from tests.models.model_server import call, call_delta, chunks, completion, failure, model_server
+from tests.support.http_servers import Answer, json_answer
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
 
 ADD = {
     "type": "function",
@@ -35,7 +30,7 @@ CLOSED = {**OPEN, "required": ["n"], "additionalProperties": False}
 @asynccontextmanager
 async def asking(*answers: Answer):
     async with model_server(*answers) as server:
-        model = OpenAIModel("m", base_url=server.openai)
+        model = OpenAIModel("m", base_url=f"{server.url}/v1")
         try:
             yield model, server
         finally:
@@ -114,7 +109,7 @@ async def test_a_sink_that_has_enough_ends_the_reply_and_the_request():
 
     async with asking(Answer(events=events, then="hang")) as (model, server):
         reply = await model.generate(QUESTION, read)
-        await server.client_left.wait()
+        await until(lambda: server.abandoned)
     assert model.can_end_reply and not OpenAIModel("gpt").can_end_reply
     assert (reply.text, reply.finish_reason) == ("It is 3.", "stop")
     assert reply.usage.input_tokens and reply.usage.output_tokens  # estimated: the server never told
@@ -258,7 +253,7 @@ async def test_a_request_that_is_too_long_is_refused_and_nothing_is_conceded():
         (json_answer({"error": "model 'm' not found"}, 404), ModelRefused, "model 'm' not found"),
         (Answer(body=b"<html>Welcome", headers={"Content-Type": "text/html"}), ModelRefused, "most end in /v1"),
         (json_answer({"error": {"message": "no credits"}}), ModelRefused, "no credits"),
-        (Answer(body=b"{broken"), ModelUnavailable, "openai:m"),
+        (Answer(body=b"{broken", headers={"Content-Type": "application/json"}), ModelUnavailable, "openai:m"),
     ],
 )
 async def test_failures_are_temporary_or_permanent(answer, kind, message):
@@ -324,7 +319,7 @@ async def test_a_server_that_does_not_stream_is_understood():
 
 async def test_a_server_that_is_not_there_is_unavailable():
     async with model_server(completion("3")) as server:
-        nobody = server.openai
+        nobody = f"{server.url}/v1"
     model = OpenAIModel("m", base_url=nobody)
     with pytest.raises(ModelUnavailable, match=rf"Connection error \({nobody}/chat/completions\)"):
         await model.generate(QUESTION)
@@ -351,8 +346,8 @@ async def test_a_history_with_calls_goes_out_as_it_is_but_for_broken_arguments()
 async def test_the_key_of_the_environment_goes_only_where_the_environment_says(monkeypatch):
     async with model_server(completion("3")) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
-        monkeypatch.setenv("OPENAI_BASE_URL", server.openai)
-        for model in (OpenAIModel("m"), OpenAIModel("m", base_url=server.openai)):
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        for model in (OpenAIModel("m"), OpenAIModel("m", base_url=f"{server.url}/v1")):
             await model.generate(QUESTION)
             await model.aclose()
     assert [request.headers["authorization"] for request in server.requests] == ["Bearer sk-mine", "Bearer none"]
@@ -377,7 +372,7 @@ async def test_a_model_can_be_used_again_after_it_was_closed():
 def test_a_model_can_be_used_in_one_event_loop_after_another():
     async def ask(model: OpenAIModel, port: int, *, last: bool) -> tuple[str, int]:
         async with model_server(completion("3"), port=port) as server:
-            model.base_url = server.openai
+            model.base_url = f"{server.url}/v1"
             text = (await model.generate(QUESTION)).text
             if last:
                 await model.aclose()

@@ -13,7 +13,8 @@ from ferrule.core.model import can_end_reply, can_reason
 from ferrule.errors import ModelRefused, ModelUnavailable, SetupError
 from ferrule.models import AnthropicModel, ModelReply, ModelRequest, OpenAIModel, RetryingModel
 from ferrule.testing import RecordingModel, ScriptedModel
-from tests.models.model_server import HANG, Answer, chunks, claude, completion, failure, model_server, text_block
+from tests.models.model_server import chunks, claude, completion, failure, model_server, text_block
+from tests.support.http_servers import HANG, Answer
 from tests.support.waiting import until
 
 QUESTION = ModelRequest(messages=[user_message("1 + 2?")])
@@ -26,10 +27,11 @@ class Waits(list[float]):
         self.append(seconds)
 
 
+@pytest.mark.integration
 async def test_a_server_that_fails_is_asked_again():
     waits = Waits()
     async with model_server(failure(500, "oh"), failure(429, "slow", retry_after="7"), completion("3")) as server:
-        model = RetryingModel(OpenAIModel("m", base_url=server.openai), sleep=waits.sleep, jitter=lambda: 1.0)
+        model = RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1"), sleep=waits.sleep, jitter=lambda: 1.0)
         reply = await model.generate(QUESTION)
         await model.aclose()
     assert reply.text == "3" and len(server.requests) == 3
@@ -66,16 +68,18 @@ async def test_a_retry_after_above_max_wait_fails_immediately():
     assert caught.value.retry_after == 86_400 and len(scripted.requests) == 1
 
 
+@pytest.mark.integration
 async def test_a_model_that_times_out_is_asked_again():
     async with model_server(HANG, completion("3")) as server:
         model = RetryingModel(
-            OpenAIModel("m", base_url=server.openai), timeout=1, attempts=60, first_wait=0.01, max_wait=1
+            OpenAIModel("m", base_url=f"{server.url}/v1"), timeout=1, attempts=60, first_wait=0.01, max_wait=1
         )
         assert (await model.generate(QUESTION)).text == "3"
-        await asyncio.wait_for(server.client_left.wait(), 30)
+        await until(lambda: server.abandoned)
         await model.aclose()
 
 
+@pytest.mark.integration
 async def test_a_timeout_error_says_how_long_it_waited():
     async with model_server(HANG) as server:
         model = RetryingModel(AnthropicModel("c", base_url=server.url), timeout=0.5, attempts=1)
@@ -84,40 +88,44 @@ async def test_a_timeout_error_says_how_long_it_waited():
         await model.aclose()
 
 
+@pytest.mark.integration
 async def test_there_is_no_retry_after_text_was_streamed():
     pieces: list[str] = []
     cut = Answer(events=chunks({"content": "It is"}, finish=None)[:1], then="cut")
     async with model_server(cut, Answer(events=chunks({"content": "It is 3."}))) as server:
-        model = RetryingModel(OpenAIModel("m", base_url=server.openai), first_wait=0.01)
+        model = RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1"), first_wait=0.01)
         with pytest.raises(ModelUnavailable):
             await model.generate(QUESTION, pieces.append)
         await model.aclose()
     assert pieces == ["It is"] and len(server.requests) == 1
 
 
+@pytest.mark.integration
 async def test_a_stream_that_breaks_before_any_text_is_retried():
     pieces: list[str] = []
     cut = Answer(events=chunks({"role": "assistant"}, finish=None)[:1], then="cut")
     async with model_server(cut, Answer(events=chunks({"content": "3"}))) as server:
-        model = RetryingModel(OpenAIModel("m", base_url=server.openai), first_wait=0.01)
+        model = RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1"), first_wait=0.01)
         assert (await model.generate(QUESTION, pieces.append)).text == "3"
         await model.aclose()
     assert pieces == ["3"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("hangs", [HANG, Answer(events=chunks({"content": "It"}, finish=None)[:1], then="hang")])
 async def test_a_cancelled_request_ends_and_closes_its_connection(hangs):
     async with model_server(hangs) as server:
-        model = RetryingModel(OpenAIModel("m", base_url=server.openai))
-        task = asyncio.create_task(model.generate(QUESTION, print if hangs.events else None))
+        model = RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1"))
+        task = asyncio.create_task(model.generate(QUESTION, None if hangs is HANG else print))
         await until(lambda: server.requests)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.client_left.wait(), 30)
+        await until(lambda: server.abandoned)
         await model.aclose()
 
 
+@pytest.mark.integration
 async def test_a_cancelled_stream_of_claude_closes_its_connection():
     has_text = asyncio.Event()
     begun = Answer(events=claude(text_block("It is"), stop_reason=None).events, then="hang")
@@ -128,7 +136,7 @@ async def test_a_cancelled_stream_of_claude_closes_its_connection():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.client_left.wait(), 30)
+        await until(lambda: server.abandoned)
         await model.aclose()
 
 
@@ -177,6 +185,7 @@ def test_invalid_settings_are_errors(wrong):
         RetryingModel(ScriptedModel([]), **wrong)
 
 
+@pytest.mark.integration
 async def test_text_that_its_receiver_takes_back_does_not_prevent_another_attempt():
     class Receiver:
         text = ""
@@ -192,7 +201,7 @@ async def test_text_that_its_receiver_takes_back_does_not_prevent_another_attemp
     receiver, waits = Receiver(), Waits()
     cut = Answer(events=chunks({"content": "It is"})[:1], then="cut")
     async with model_server(cut, Answer(events=chunks({"content": "It is 3."}))) as server:
-        model = RetryingModel(OpenAIModel("m", base_url=server.openai), sleep=waits.sleep)
+        model = RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1"), sleep=waits.sleep)
         assert model.can_end_reply
         reply = await model.generate(QUESTION, receiver)
         await model.aclose()

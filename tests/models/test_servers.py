@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,10 @@ from ferrule.models import ModelRequest, RetryingModel, close_model
 from ferrule.models.choose import find_default
 from ferrule.models.keys import EnvironmentWithKeys, model_environment
 from ferrule.models.servers import LOCAL_SERVERS, find_servers
-from tests.models.threaded_server import Reply, json_reply, ollama_answers, openai_answers, threaded_server
+from tests.models.model_server import ollama_answers, openai_answers
+from tests.support.http_servers import AnyAnswer, answers_in_order, json_answer, serve_http_in_thread
+
+pytestmark = pytest.mark.integration
 
 VARIABLES = {"ollama": "OLLAMA_HOST", "lmstudio": "LMSTUDIO_BASE_URL", "llamacpp": "LLAMACPP_BASE_URL"}
 VARIABLES["vllm"] = "VLLM_BASE_URL"
@@ -24,10 +26,6 @@ def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
-
-
-def always(reply: Reply) -> Callable[[str, dict[str, str], bytes], Reply]:
-    return lambda path, headers, body: reply
 
 
 def nowhere() -> dict[str, str]:
@@ -44,11 +42,11 @@ async def reply_of(spec: str, environ: dict[str, str]) -> str:
 
 
 async def test_a_model_of_ollama_answers_by_its_name_and_the_server_is_not_asked_for_its_models():
-    with threaded_server(ollama_answers("qwen3:8b")) as server:
+    with serve_http_in_thread(ollama_answers("qwen3:8b")) as server:
         environ = {"OLLAMA_HOST": f"127.0.0.1:{server.port}"}
         assert await reply_of("ollama:qwen3:8b", environ) == "Hello from Ollama."
         assert server.paths == ["/v1/chat/completions"]
-        assert b'"model":"qwen3:8b"' in server.requests[0][2].replace(b" ", b"")
+        assert b'"model":"qwen3:8b"' in server.requests[0].body.replace(b" ", b"")
         assert choose_model("ollama:qwen3:8b", environ).name == "ollama:qwen3:8b"
 
 
@@ -56,7 +54,7 @@ async def test_a_model_of_ollama_answers_by_its_name_and_the_server_is_not_asked
     ("prefix", "owner"), [("lmstudio", "organization_owner"), ("llamacpp", "llamacpp"), ("vllm", "vllm")]
 )
 async def test_servers_with_the_api_of_openai_are_found_and_answer(prefix, owner):
-    with threaded_server(openai_answers(owner, "text-embedding-x", "qwen3-4b")) as server:
+    with serve_http_in_thread(openai_answers(owner, "text-embedding-x", "qwen3-4b")) as server:
         environ = {VARIABLES[prefix]: f"{server.url}/v1"}
         [state] = find_servers(environ, [prefix])
         assert (state.problem, state.specs) == ("", [f"{prefix}:qwen3-4b"])
@@ -64,7 +62,7 @@ async def test_servers_with_the_api_of_openai_are_found_and_answer(prefix, owner
 
 
 async def test_a_server_that_needs_a_key_gets_the_one_of_its_variable():
-    with threaded_server(openai_answers("vllm", "m", key="local-key-123")) as server:
+    with serve_http_in_thread(openai_answers("vllm", "m", key="local-key-123")) as server:
         environ = {"VLLM_BASE_URL": server.url}
         assert find_servers(environ, ["vllm"])[0].problem == "it needs a key"
         environ["VLLM_API_KEY"] = "local-key-123"
@@ -73,13 +71,13 @@ async def test_a_server_that_needs_a_key_gets_the_one_of_its_variable():
 
 
 def test_other_programs_at_the_port_are_not_taken_for_a_model_server():
-    pages = [
+    pages: list[AnyAnswer] = [
         (200, {}, b"<html>hello</html>"),
-        json_reply({"data": [{"id": "x", "owned_by": "me"}]}),
-        json_reply([], 500),
+        json_answer({"data": [{"id": "x", "owned_by": "me"}]}),
+        json_answer([], 500),
     ]
     for page in pages:
-        with threaded_server(always(page)) as server:
+        with serve_http_in_thread(answers_in_order(page)) as server:
             environ = {
                 **nowhere(),
                 "LLAMACPP_BASE_URL": server.url,
@@ -133,7 +131,7 @@ def test_without_a_key_the_first_model_of_a_server_is_the_default_and_the_reason
         monkeypatch.delenv(name, raising=False)
     for name, url in nowhere().items():
         monkeypatch.setenv(name, url)
-    with threaded_server(ollama_answers("nomic-embed-text:latest", "qwen3:8b", "gemma4:12b")) as server:
+    with serve_http_in_thread(ollama_answers("nomic-embed-text:latest", "qwen3:8b", "gemma4:12b")) as server:
         monkeypatch.setenv("OLLAMA_HOST", server.url)
         assert choose_model().name == "offline"  # the tests do not look for servers
         monkeypatch.setenv("FERRULE_LOCAL_SERVERS", "on")
@@ -163,7 +161,7 @@ async def test_litellm_reaches_a_server_with_tools_and_streams(monkeypatch, tmp_
     pytest.importorskip("litellm", reason="needs the extra litellm")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://192.0.2.1\n")  # litellm must not read it
-    with threaded_server(openai_answers("vllm", "qwen3", key="stored-key-12345")) as server:
+    with serve_http_in_thread(openai_answers("vllm", "qwen3", key="stored-key-12345")) as server:
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", f"{server.url}/v1")
         model = choose_model("litellm:hosted_vllm/qwen3", {"HOSTED_VLLM_API_KEY": "stored-key-12345"})
         assert model.name == "litellm:hosted_vllm/qwen3"
@@ -175,14 +173,14 @@ async def test_litellm_reaches_a_server_with_tools_and_streams(monkeypatch, tmp_
         await close_model(model)
         await asyncio.sleep(0)
     assert reply.text == streamed.text == "".join(pieces) == "Hello."
-    assert reply.usage.input_tokens == 12 and b'"name": "add"' in server.requests[0][2].replace(b'":"', b'": "')
+    assert reply.usage.input_tokens == 12 and b'"name": "add"' in server.requests[0].body.replace(b'":"', b'": "')
     assert "OPENAI_BASE_URL" not in os.environ
 
 
 async def test_an_error_of_litellm_is_a_model_error_without_the_key(monkeypatch):
     pytest.importorskip("litellm", reason="needs the extra litellm")
-    refused = json_reply({"error": {"message": "wrong key my-secret-key-99", "type": "x"}}, 401)
-    with threaded_server(lambda path, headers, body: refused) as server:
+    refused = json_answer({"error": {"message": "wrong key my-secret-key-99", "type": "x"}}, 401)
+    with serve_http_in_thread(lambda _: refused) as server:
         monkeypatch.setenv("HOSTED_VLLM_API_BASE", f"{server.url}/v1")
         model = choose_model("litellm:hosted_vllm/qwen3", {"HOSTED_VLLM_API_KEY": "my-secret-key-99"})
         with pytest.raises(Exception, match="refused the request") as caught:

@@ -16,8 +16,8 @@ from ferrule.models.openai import OpenAIModel
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow
-from tests.models.model_server import Answer as ServerAnswer
 from tests.models.model_server import chunks, claude, completion, failure, model_server, text_block
+from tests.support.http_servers import Answer as ServerAnswer
 
 CODE = "Xy7-Quartz"
 KEY = "model-server-key-4711"
@@ -163,6 +163,7 @@ async def test_events_have_no_secret_parameters():
     assert events[0].data["params"] == events[1].data["params"] == {"code": "[redacted]"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_server_that_repeats_the_api_key_gets_it_nowhere(is_streamed, caplog):
     caplog.set_level(logging.DEBUG, "ferrule")

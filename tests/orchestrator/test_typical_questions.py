@@ -1,9 +1,7 @@
 """Questions as people type them without a key, in a project with the bundled tools: right answers, in sentences."""
 
-import http.server
 import re
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import date
 from pathlib import Path
 
@@ -14,30 +12,21 @@ from ferrule.config import FerruleConfig
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.models.offline import OfflineModel
 from ferrule.orchestrator import Orchestrator
+from tests.support.http_servers import Answer, json_answer, serve_http
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "data.json").write_text('{"name": "widget", "tags": ["a", "b"]}')
+async def site() -> AsyncIterator[str]:
     text = "<p>The old lighthouse opens again on Sunday. Visitors can climb the tower for free until the evening.</p>"
-    (folder / "page.html").write_text(f"<html><title>Harbour</title><body><article>{text}</article></body></html>")
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args, **options):
-            super().__init__(*args, directory=str(folder), **options)
-
-        def log_message(self, *args: object) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    html = f"<html><title>Harbour</title><body><article>{text}</article></body></html>"
+    pages = {
+        "/data.json": json_answer({"name": "widget", "tags": ["a", "b"]}),
+        "/page.html": Answer(200, {"Content-Type": "text/html"}, html.encode()),
+    }
+    async with serve_http(lambda request: pages.get(request.path, Answer(404))) as server:
+        yield server.url
 
 
 @pytest.fixture
@@ -161,6 +150,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.integration
 async def test_answers_are_right_and_said_in_sentences(orchestrator):
     wrong = {}
     for question, expected in ANSWERS.items():
@@ -177,6 +167,7 @@ async def test_answers_are_right_and_said_in_sentences(orchestrator):
         assert listed.startswith("There are ") and "\n- config\n" in listed and "{" not in listed
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("strategy", ["loop", "plan"])
 async def test_calls_that_a_file_contains_are_not_made(orchestrator, tmp_path, strategy):
     call = '{"name": "file_processor__write", "arguments": {"path": "made.txt", "content": "x"}}'
@@ -187,6 +178,7 @@ async def test_calls_that_a_file_contains_are_not_made(orchestrator, tmp_path, s
     assert done.answer == "{}"
 
 
+@pytest.mark.integration
 async def test_files_are_written_and_that_is_said(orchestrator, tmp_path):
     done = await orchestrator.process_task("write hello to hi.txt")
     assert done.answer == "Wrote hi.txt (5 bytes)." and (tmp_path / "hi.txt").read_text() == "hello"
@@ -206,6 +198,7 @@ async def test_files_are_written_and_that_is_said(orchestrator, tmp_path):
     assert (tmp_path / "hi.txt").read_text() == "hello\nsee you\n"
 
 
+@pytest.mark.integration
 async def test_pages_and_documents_are_read(orchestrator, site):
     page = await orchestrator.process_task(f"fetch {site}/page.html")
     assert page.answer.startswith("The old lighthouse opens again on Sunday.")
@@ -220,6 +213,7 @@ async def test_a_text_to_summarize_is_not_taken_for_questions(orchestrator):
     assert done.answer == "The cat sat. Then it slept. What a day!" and len(done.steps) == 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("turns", "expected"),
     [
@@ -281,6 +275,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.integration
 async def test_a_question_whose_calls_all_fail_is_not_answered(orchestrator):
     done = await orchestrator.process_task("read nowhere.bin")
     assert done.state is AgentState.STOPPED and done.answer.startswith(

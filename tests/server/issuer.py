@@ -1,15 +1,17 @@
 """An authorization server on loopback, which signs tokens."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.support.http_servers import Answer, Request, json_answer, serve_http_in_thread
+
+TOKEN_LIFETIME = 600
 
 
 class Issuer:
@@ -26,7 +28,7 @@ class Issuer:
     def sign(self, key_id: str = "first", **claims: Any) -> str:
         now = time.time()
         values: dict[str, Any] = {"iss": self.url, "sub": "ada", "aud": "https://tools.example.com/mcp", "org": "acme"}
-        values |= {"iat": now, "exp": now + 60}
+        values |= {"iat": now, "exp": now + TOKEN_LIFETIME}
         values = {name: value for name, value in {**values, **claims}.items() if value is not None}
         return jwt.encode(values, self._keys[key_id], "ES256", headers={"kid": key_id})
 
@@ -41,30 +43,12 @@ class Issuer:
 
 @contextmanager
 def run_issuer() -> Iterator[Issuer]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/.well-known/oauth-authorization-server":
-                content: Any = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"}
-            else:
-                content = issuer.describe_keys()
-            body = json.dumps(content).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
+    def answer(request: Request) -> Answer:
+        if request.path == "/.well-known/oauth-authorization-server":
+            return json_answer({"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"})
+        return json_answer(issuer.describe_keys())
 
     issuer = Issuer()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    issuer.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serve_http_in_thread(answer) as server:
+        issuer.url = server.url
         yield issuer
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

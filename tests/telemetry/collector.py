@@ -1,16 +1,16 @@
 """A collector for OTLP over HTTP, on loopback."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from tests.support.http_servers import Answer, Request, serve_http_in_thread
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class ReceivedSpan:
 class Collector:
     """The spans received so far."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self) -> None:
+        self.url = ""
         self.spans: list[ReceivedSpan] = []
 
     def find(self, name: str) -> ReceivedSpan:
@@ -77,28 +77,14 @@ def _read_value(value: Any) -> Any:
 
 @contextmanager
 def run_collector() -> Iterator[Collector]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            assert self.path == "/v1/traces"
-            collector.add(body)
-            content = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    collector = Collector()
 
-        def log_message(self, *arguments: Any) -> None:
-            pass
+    def answer(request: Request) -> Answer:
+        assert request.path == "/v1/traces"
+        collector.add(request.body)
+        content = ExportTraceServiceResponse().SerializeToString()
+        return Answer(200, {"Content-Type": "application/x-protobuf"}, content)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    collector = Collector(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serve_http_in_thread(answer) as server:
+        collector.url = server.url
         yield collector
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -13,13 +13,15 @@ from ferrule.http.client import trace_headers
 from ferrule.http.guard import AddressGuard
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
-from tests.http.local_server import local_server
+from tests.support.http_servers import serve_http
 from tests.workflow.plans import plan, step
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install 'ferrule[telemetry]'")
 
 from ferrule.telemetry.tracing import Tracing, start_tracing
 from tests.telemetry.collector import Collector, run_collector
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -145,7 +147,7 @@ async def test_openinference_has_values_and_tokens(collector: Collector):
 
 
 async def test_tools_that_make_http_requests_pass_the_trace_on(collector: Collector, tmp_path: Path):
-    async with local_server(lambda _: (200, {}, b"{}")) as server:
+    async with serve_http(lambda _: (200, {}, b"{}")) as server:
         (tmp_path / "weather.yaml").write_text(
             f'name: weather\ndescription: The weather.\nentry: {{type: external, url: "{server.url}"}}\n'
         )

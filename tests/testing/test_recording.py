@@ -24,11 +24,12 @@ async def record(path, *exchanges: tuple[ModelRequest, Any]) -> None:
         await model.generate(request)
 
 
+@pytest.mark.integration
 async def test_what_a_real_server_said_is_replayed_without_it(tmp_path):
     request = asking("1 + 2?", tools=[ADD])
     answer = completion("Wait.", calls=[call("add", '{"a": 1}'), call("add", "{a", "call_2")])
     async with model_server(answer) as server:
-        model = OpenAIModel("m", base_url=server.openai, api_key="sk-very-secret")
+        model = OpenAIModel("m", base_url=f"{server.url}/v1", api_key="sk-very-secret")
         reply = await RecordingModel(model, tmp_path / "add.jsonl").generate(request)
         await model.aclose()
     pieces: list[str] = []

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.models.threaded_server import Reply, ThreadedServer, json_reply, threaded_server
 from tests.server.serving import Project
+from tests.support.http_servers import Answer, HttpServer, Request, json_answer, serve_http_in_thread
 
 RIGHT_TO_LEFT = "\u202e"
 HOSTILE = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
@@ -111,11 +111,11 @@ PLAN = {
 COMPARISON = "Ann and Bob have **three orders each**, of 117 € together. That is 127.53 dollars."
 
 
-def answer_request(path: str, headers: dict[str, str], body: bytes) -> Reply:
+def answer_request(received: Request) -> Answer:
     """The model's reply to a chat request."""
-    if not path.endswith("/chat/completions"):
-        return json_reply({"object": "list", "data": [{"id": "demo", "object": "model", "owned_by": "vllm"}]})
-    request = json.loads(body)
+    if not received.path.endswith("/chat/completions"):
+        return json_answer({"object": "list", "data": [{"id": "demo", "object": "model", "owned_by": "vllm"}]})
+    request = received.json
     messages = request["messages"]
     asked = [i for i, message in enumerate(messages) if message["role"] == "user"]
     # The agent may add remarks about results in the user's name: of several, the first one asks for calls.
@@ -174,13 +174,13 @@ def _calls(calls: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
 _USAGE = {"prompt_tokens": 412, "completion_tokens": 37, "total_tokens": 449}
 
 
-def _complete(text: str, calls: list[tuple[str, dict[str, Any]]]) -> Reply:
+def _complete(text: str, calls: list[tuple[str, dict[str, Any]]]) -> Answer:
     message = {"role": "assistant", "content": text, **({"tool_calls": _calls(calls)} if calls else {})}
     choice = {"index": 0, "finish_reason": "tool_calls" if calls else "stop", "message": message}
-    return json_reply({"id": "c", "object": "chat.completion", "model": "demo", "choices": [choice], "usage": _USAGE})
+    return json_answer({"id": "c", "object": "chat.completion", "model": "demo", "choices": [choice], "usage": _USAGE})
 
 
-def _stream(text: str, calls: list[tuple[str, dict[str, Any]]]) -> Reply:
+def _stream(text: str, calls: list[tuple[str, dict[str, Any]]]) -> Answer:
     deltas: list[dict[str, Any]] = [
         {"role": "assistant", "content": piece} for piece in re.findall(r"\S+\s*|\s+", text)
     ]
@@ -192,8 +192,8 @@ def _stream(text: str, calls: list[tuple[str, dict[str, Any]]]) -> Reply:
         {"id": "c", "object": "chat.completion.chunk", "model": "demo", "choices": each} for each in choices
     ]
     chunks.append({"id": "c", "object": "chat.completion.chunk", "model": "demo", "choices": [], "usage": _USAGE})
-    events = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-    return 200, {"Content-Type": "text/event-stream"}, events.encode()
+    events = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks]
+    return Answer(events=[*events, b"data: [DONE]\n\n"])
 
 
 MORE = """
@@ -212,9 +212,9 @@ models = ["vllm:demo-large"]
 
 
 class DemoProject(Project):
-    """The folder of the project; its model answers while `model_server` is open."""
+    """The folder of the project; its model answers while `model` is open."""
 
-    def __init__(self, folder: Path, model: ThreadedServer) -> None:
+    def __init__(self, folder: Path, model: HttpServer) -> None:
         super().__init__(folder, more=MORE)
         (folder / "tools" / "demo.py").write_text(TOOLS)
         (folder / "tools" / "evil.yaml").write_text(json.dumps(EVIL_TOOL))  # which is YAML
@@ -237,5 +237,5 @@ class DemoProject(Project):
 
 @contextmanager
 def demo_project(folder: Path) -> Iterator[DemoProject]:
-    with threaded_server(answer_request) as model:
+    with serve_http_in_thread(answer_request) as model:
         yield DemoProject(folder, model)

@@ -15,7 +15,9 @@ from ferrule.core.model import ModelReply
 from ferrule.errors import ExecutionFailed, ModelRefused, ModelUnavailable, RequestTooLong, SetupError
 from ferrule.testing import ScriptedModel
 from ferrule_tools.ai import AskModelConfig, ai_tools
-from tests.models.model_server import HANG, call, completion, failure, model_server
+from tests.models.model_server import call, completion, failure, model_server
+from tests.support.http_servers import HANG
+from tests.support.waiting import until
 
 
 async def ask(
@@ -43,9 +45,10 @@ async def test_a_model_answers_what_it_is_asked():
     assert request.tools == () and request.max_tokens == 4_096
 
 
+@pytest.mark.integration
 async def test_an_openai_server_is_asked():
     async with model_server(completion("Hello!")) as server:
-        result = await ask_server(server.openai, max_tokens=50)
+        result = await ask_server(f"{server.url}/v1", max_tokens=50)
     assert result.output["answer"] == "Hello!" and result.output["model"] == "openai:tiny"
     assert result.output["usage"] == {"requests": 1, "input_tokens": 12, "output_tokens": 3}
     [body] = server.bodies
@@ -131,9 +134,10 @@ async def test_a_prompt_that_is_too_long_costs_nothing():
     assert "The prompt has 1,001 characters; the limit is 1,000." in (result.error or "") and model.requests == []
 
 
+@pytest.mark.integration
 async def test_lone_surrogates_and_control_characters_are_harmless():
     async with model_server(completion("Fine.")) as server:
-        environ = {"OPENAI_BASE_URL": server.openai, "FERRULE_MODEL": "tiny"}
+        environ = {"OPENAI_BASE_URL": f"{server.url}/v1", "FERRULE_MODEL": "tiny"}
         async with ToolEngine() as engine:
             engine.register(*ai_tools(environ=environ))
             result = await engine.execute("ask_model", {"prompt": "a\ud800b\x00\x1b[31m" + "\ufffd" * 100})
@@ -177,9 +181,10 @@ async def test_the_engine_retries_an_unavailable_model():
     assert result.output["answer"] == "Here I am." and result.metadata["attempts"] == 2
 
 
+@pytest.mark.integration
 async def test_only_the_engine_retries():
     async with model_server(failure(503, "overloaded", retry_after_ms="1")) as server:
-        result = await ask_server(server.openai)
+        result = await ask_server(f"{server.url}/v1")
     assert "overloaded" in (result.error or "") and result.metadata["transient"] is True
     assert len(server.requests) == 4
 
@@ -190,16 +195,18 @@ async def test_a_prompt_beyond_the_context_window_is_refused():
     assert result.metadata["advice"] == "change_arguments"
 
 
+@pytest.mark.integration
 async def test_a_model_that_hangs_is_given_up_and_its_connection_closed():
     async with model_server(HANG) as server:
-        result = await ask_server(server.openai, timeout=3.0)
-        await asyncio.wait_for(server.client_left.wait(), 30)
+        result = await ask_server(f"{server.url}/v1", timeout=3.0)
+        await until(lambda: server.abandoned)
     assert result.error_type == "timeout"
 
 
+@pytest.mark.integration
 async def test_calls_that_a_server_sends_unasked_are_not_made():
     async with model_server(completion(None, [call("delete_all", "{}")])) as server:
-        result = await ask_server(server.openai)
+        result = await ask_server(f"{server.url}/v1")
     assert "asks for the tool 'delete_all' instead of answering" in (result.error or "")
 
 
@@ -262,11 +269,12 @@ async def test_the_real_small_model_answers():
     assert 0 < result.output["usage"]["output_tokens"] <= 12
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("tool", ["ask_model", "summarize"])
 async def test_a_key_that_a_server_repeats_does_not_show(tool, caplog):
     key = "sk-0123456789abcdef"
     async with model_server(failure(401, f"I do not know Bearer {key}.")) as server, ToolEngine() as engine:
-        environ = {"OPENAI_BASE_URL": server.openai, "OPENAI_API_KEY": key, "FERRULE_MODEL": "tiny"}
+        environ = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": key, "FERRULE_MODEL": "tiny"}
         engine.register(*ai_tools(environ=environ))
         parameters = {"ask_model": {"prompt": "Hi."}, "summarize": {"text": "One thing. Another thing."}}
         result = await engine.execute(tool, parameters[tool])

@@ -1,6 +1,5 @@
 """`summarize`: by a model, in parts, and without one."""
 
-import asyncio
 import re
 from typing import Any
 
@@ -13,7 +12,9 @@ from ferrule.core.model import ModelReply, ModelRequest
 from ferrule.errors import ModelRefused, ModelUnavailable, RequestTooLong, SetupError
 from ferrule.testing import ScriptedModel
 from ferrule_tools.ai import AskModelConfig, SummarizeConfig, ai_tools
-from tests.models.model_server import HANG, completion, model_server
+from tests.models.model_server import completion, model_server
+from tests.support.http_servers import HANG
+from tests.support.waiting import until
 
 ENGLISH = (
     "The river flooded the old town on Monday. Dr. Smith said that the water rose by 3.5 metres. "
@@ -136,20 +137,22 @@ async def test_usage_is_reported_when_a_model_fails_in_the_middle():
     assert (result.output["made_by"], result.output["usage"]["requests"]) == ("extract", 2)
 
 
+@pytest.mark.integration
 async def test_after_a_timeout_of_the_model_sentences_are_picked():
     async with model_server(HANG) as server:
-        environ = {"OPENAI_BASE_URL": server.openai, "FERRULE_MODEL": "tiny"}
+        environ = {"OPENAI_BASE_URL": f"{server.url}/v1", "FERRULE_MODEL": "tiny"}
         async with ToolEngine() as engine:
             engine.register(*ai_tools(None, SummarizeConfig(timeout=2.5), environ=environ))
             result = await engine.execute("summarize", {"text": ENGLISH})
-            await asyncio.wait_for(server.client_left.wait(), 30)
+            await until(lambda: server.abandoned)
     assert result.is_success and result.output["made_by"] == "extract"
     assert result.output["note"] == "The model could not be used: it took longer than 2 seconds."
 
 
+@pytest.mark.integration
 async def test_an_openai_server_summarizes():
     async with model_server(completion("A flood.")) as server:
-        environ = {"OPENAI_BASE_URL": server.openai, "FERRULE_MODEL": "tiny"}
+        environ = {"OPENAI_BASE_URL": f"{server.url}/v1", "FERRULE_MODEL": "tiny"}
         async with ToolEngine() as engine:
             engine.register(*ai_tools(environ=environ))
             result = await engine.execute("summarize", {"text": ENGLISH})

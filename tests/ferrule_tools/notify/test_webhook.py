@@ -13,7 +13,9 @@ from ferrule import ToolEngine
 from ferrule.core.call import ToolExecutionResult
 from ferrule.errors import SetupError
 from ferrule_tools.notify import ChannelConfig, NotifyConfig, notify_tools
-from tests.http.local_server import local_server
+from tests.support.http_servers import serve_http
+
+pytestmark = pytest.mark.integration
 
 TAKEN = {
     "json": b"",
@@ -39,7 +41,7 @@ def says(body: bytes, status: int = 200, **headers: str) -> Any:
 
 async def sent(form: str, message: str, **more: Any) -> Any:
     """The JSON that arrives."""
-    async with local_server(says(TAKEN[form])) as server:
+    async with serve_http(says(TAKEN[form])) as server:
         result = await notify(ChannelConfig(kind="webhook", url=f"{server.url}/hook", format=form), message, **more)
     assert result.output == {"sent": True, "channel": "ops"}, result.error
     [request] = server.requests
@@ -95,7 +97,7 @@ async def test_wecom_text_mentions_nobody():
     ],
 )
 async def test_a_code_in_an_answer_of_status_200_is_a_failure(form, answer, may_pass):
-    async with local_server(says(json.dumps(answer).encode())) as server:
+    async with serve_http(says(json.dumps(answer).encode())) as server:
         result = await notify(ChannelConfig(kind="webhook", url=server.url, format=form))
     words, code = answer.get("msg") or answer["errmsg"], answer.get("code") or answer["errcode"]
     assert f"the channel 'ops' did not accept the message: {words} " in (result.error or "")
@@ -105,14 +107,14 @@ async def test_a_code_in_an_answer_of_status_200_is_a_failure(form, answer, may_
 
 @pytest.mark.parametrize("answer", [b"", b"ok", b"[]", b"null", b"{}", b"<html>", b"[" * 50_000, b"\xff\xfe"])
 async def test_after_an_invalid_answer_the_outcome_is_unknown(answer):
-    async with local_server(says(answer)) as server:
+    async with serve_http(says(answer)) as server:
         result = await notify(ChannelConfig(kind="webhook", url=server.url, format="feishu"))
     assert "returned a response that feishu does not use" in (result.error or "")
     assert result.metadata["outcome"] == "unknown"
 
 
 async def test_a_request_to_feishu_is_signed_in_its_body():
-    async with local_server(says(TAKEN["feishu"])) as server:
+    async with serve_http(says(TAKEN["feishu"])) as server:
         channel = ChannelConfig(kind="webhook", url=server.url, format="feishu", secret="${FEISHU_SECRET}")
         await notify(channel, environ={"FEISHU_SECRET": "SEC-feishu"})
     body = json.loads(server.requests[0].body)
@@ -122,7 +124,7 @@ async def test_a_request_to_feishu_is_signed_in_its_body():
 
 
 async def test_a_request_to_dingtalk_is_signed_in_its_address():
-    async with local_server(says(TAKEN["dingtalk"])) as server:
+    async with serve_http(says(TAKEN["dingtalk"])) as server:
         url = f"{server.url}/robot/send?access_token=abc"
         result = await notify(ChannelConfig(kind="webhook", url=url, format="dingtalk", secret="SEC+ding/talk"))
     assert result.is_success, result.error
@@ -133,7 +135,7 @@ async def test_a_request_to_dingtalk_is_signed_in_its_address():
 
 
 async def test_address_and_headers_come_from_the_environment_and_never_show():
-    async with local_server(says(b"no such hook: services/T0/B0/s3cret", 404)) as server:
+    async with serve_http(says(b"no such hook: services/T0/B0/s3cret", 404)) as server:
         channel = ChannelConfig(kind="webhook", url="${HOOK}", headers={"X-Token": "Bearer ${TOKEN}"})
         environ = {"HOOK": f"{server.url}/services/T0/B0/s3cret", "TOKEN": "t0ken-t0ken"}
         result = await notify(channel, environ=environ)
@@ -154,7 +156,7 @@ async def test_address_and_headers_come_from_the_environment_and_never_show():
 )
 async def test_a_key_of_the_url_is_hidden_in_answers(address, key):
     answer = json.dumps({"errcode": 300001, "errmsg": f"unknown key {key}"}).encode()
-    async with local_server(says(answer)) as server:
+    async with serve_http(says(answer)) as server:
         url = "http://" + address.format(place=server.url.removeprefix("http://"))
         result = await notify(ChannelConfig(kind="webhook", url="${HOOK}", format="dingtalk"), environ={"HOOK": url})
     assert "did not accept the message: unknown key [redacted]" in (result.error or "")
@@ -163,7 +165,7 @@ async def test_a_key_of_the_url_is_hidden_in_answers(address, key):
 
 async def test_a_key_does_not_show_where_an_error_is_cut():
     key = "abcdef0123456789"
-    async with local_server(says(b"x" * 290 + key.encode(), 400)) as server:
+    async with serve_http(says(b"x" * 290 + key.encode(), 400)) as server:
         result = await notify(ChannelConfig(kind="webhook", url=f"{server.url}/?key={key}"))
     assert key[:5] not in (result.error or "") and result.metadata["untrusted"] is True
 
@@ -173,7 +175,7 @@ async def test_a_key_does_not_show_where_an_error_is_cut():
     [(400, False, False), (401, False, False), (429, True, False), (503, True, False), (500, True, True)],
 )
 async def test_a_status_says_whether_it_was_sent(status, may_pass, in_doubt):
-    async with local_server(says(b"said", status, **{"Retry-After": "7"})) as server:
+    async with serve_http(says(b"said", status, **{"Retry-After": "7"})) as server:
         result = await notify(ChannelConfig(kind="webhook", url=server.url))
     assert f"the channel 'ops' answered with status {status}: said" in (result.error or "")
     assert result.metadata.get("transient", False) is may_pass
@@ -182,14 +184,14 @@ async def test_a_status_says_whether_it_was_sent(status, may_pass, in_doubt):
 
 
 async def test_without_an_answer_the_outcome_is_unknown():
-    async with local_server(lambda _: None) as server:
+    async with serve_http(lambda _: None) as server:
         result = await notify(ChannelConfig(kind="webhook", url=server.url), timeout=2)
     assert (result.error_type, result.metadata["outcome"]) == ("timeout", "unknown")
     assert "may have been sent" in (result.error or "") and len(server.requests) == 1
 
 
 async def test_a_shorter_timeout_of_the_caller_gives_the_same_error():
-    async with local_server(lambda _: None) as server, ToolEngine() as engine:
+    async with serve_http(lambda _: None) as server, ToolEngine() as engine:
         channels = {"ops": ChannelConfig(kind="webhook", url=server.url)}
         engine.register(*notify_tools(NotifyConfig(channels=channels)))
         result = await engine.execute("notify", {"message": "Hello"}, timeout=5)
@@ -197,13 +199,13 @@ async def test_a_shorter_timeout_of_the_caller_gives_the_same_error():
 
 
 async def test_after_an_incomplete_answer_the_outcome_is_unknown():
-    async with local_server(says(b"", 200, **{"Content-Length": "many"})) as server:
+    async with serve_http(says(b"", 200, **{"Content-Length": "many"})) as server:
         result = await notify(ChannelConfig(kind="webhook", url=server.url))
     assert result.metadata["outcome"] == "unknown" and len(server.requests) == 1
 
 
 async def test_nothing_is_sent_to_a_closed_port():
-    async with local_server(says(b"")) as server:
+    async with serve_http(says(b"")) as server:
         pass
     result = await notify(ChannelConfig(kind="webhook", url=server.url))
     assert "the channel 'ops': no connection could be made" in (result.error or "")
@@ -212,9 +214,9 @@ async def test_nothing_is_sent_to_a_closed_port():
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_a_failure_and_not_followed(status):
-    async with local_server(says(b"")) as inner:
+    async with serve_http(says(b"")) as inner:
         leads = {"Location": f"http://localhost:{inner.port}/new?token=s3cret"}
-        async with local_server(lambda _: (status, leads, b"")) as server:
+        async with serve_http(lambda _: (status, leads, b"")) as server:
             result = await notify(ChannelConfig(kind="webhook", url=f"{server.url}/old"))
     assert f"redirects to http://localhost:{inner.port}/new. Set that as its url" in (result.error or "")
     assert inner.requests == [] and "s3cret" not in (result.error or "")
@@ -225,7 +227,7 @@ async def test_a_redirect_is_a_failure_and_not_followed(status):
     ("form", "message"), [("discord", "x" * 2_001), ("wecom", "很" * 700), ("feishu", "很" * 6_001)]
 )
 async def test_a_message_that_the_service_would_truncate_is_not_sent(form, message):
-    async with local_server(says(TAKEN[form])) as server:
+    async with serve_http(says(TAKEN[form])) as server:
         result = await notify(ChannelConfig(kind="webhook", url=server.url, format=form), message)
     assert "Nothing was sent: shorten the message." in (result.error or "") and server.requests == []
     assert result.metadata["advice"] == "change_arguments"
@@ -239,7 +241,7 @@ async def test_an_invalid_url_is_a_configuration_error():
 
 
 async def test_an_invalid_header_is_a_configuration_error():
-    async with local_server(says(b"")) as server:
+    async with serve_http(says(b"")) as server:
         channel = ChannelConfig(kind="webhook", url=server.url, headers={"X-Key": "${KEY}"})
         result = await notify(channel, environ={"KEY": "two\r\nX-Evil: lines"})
     assert "Change the channel in the configuration." in (result.error or "") and server.requests == []

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from ferrule.kinds.mcp.config import McpServerConfig
-from tests.http.local_server import Answer, Request, local_server
 from tests.kinds.mcp.mcp_servers import engine_for
+from tests.support.http_servers import AnyAnswer, Request, serve_http
+
+pytestmark = pytest.mark.integration
 
 JSON = {"Content-Type": "application/json"}
 ACTIONS = [
@@ -19,12 +21,12 @@ ACTIONS = [
 OK = {"content": [{"type": "text", "text": "done"}]}
 
 
-def reply(request: Request, result: dict[str, Any], **headers: str) -> Answer:
+def reply(request: Request, result: dict[str, Any], **headers: str) -> AnyAnswer:
     message = {"jsonrpc": "2.0", "id": json.loads(request.body)["id"], "result": result}
     return 200, {**JSON, **headers}, json.dumps(message).encode()
 
 
-def fail(status: int, body: Any, **headers: str) -> Callable[[Request], Answer]:
+def fail(status: int, body: Any, **headers: str) -> Callable[[Request], AnyAnswer]:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     return lambda request: (status, {**JSON, **headers}, text)
 
@@ -32,12 +34,12 @@ def fail(status: int, body: Any, **headers: str) -> Callable[[Request], Answer]:
 class Payments:
     """A server of 2025 with sessions; its first call of an action is answered as the test says."""
 
-    def __init__(self, first: Callable[[Request], Answer | None]) -> None:
-        self._first: Callable[[Request], Answer | None] | None = first
+    def __init__(self, first: Callable[[Request], AnyAnswer]) -> None:
+        self._first: Callable[[Request], AnyAnswer] | None = first
         self.calls: list[str] = []
         self.sessions = 0
 
-    def answer(self, request: Request) -> Answer | None:
+    def answer(self, request: Request) -> AnyAnswer:
         if request.method != "POST":
             return 405, {}, b""
         message = json.loads(request.body)
@@ -59,10 +61,10 @@ class Payments:
 
 
 @asynccontextmanager
-async def payments(first: Callable[[Request], Answer | None]) -> Any:
+async def payments(first: Callable[[Request], AnyAnswer]) -> Any:
     server = Payments(first)
     async with (
-        local_server(server.answer) as listener,
+        serve_http(server.answer) as listener,
         engine_for(McpServerConfig(url=f"{listener.url}/mcp", kind="http", trusted=True)) as engine,
     ):
         yield engine, server
@@ -98,7 +100,7 @@ async def test_an_unknown_method_is_no_unknown_session():
     assert not result.is_success and server.calls == ["pay"] and "outcome" not in result.metadata
 
 
-UNCLEAR: dict[str, Callable[[Request], Answer | None]] = {
+UNCLEAR: dict[str, Callable[[Request], AnyAnswer]] = {
     "500": fail(500, b"oops"),
     "500 with an error": fail(500, rpc_error(-32603, "internal error")),
     "502": fail(502, b""),
@@ -136,7 +138,7 @@ async def test_a_call_that_was_refused_is_not_in_doubt(status):
 
 @pytest.mark.parametrize("is_event", [True, False])
 async def test_an_answer_with_half_a_character_is_read(is_event):
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> AnyAnswer:
         result = {"content": [{"type": "text", "text": "half \ud83d, whole \ud83d\ude00"}]}
         message = {"jsonrpc": "2.0", "id": json.loads(request.body)["id"], "result": result}
         text = json.dumps(message)

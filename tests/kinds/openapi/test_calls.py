@@ -12,8 +12,10 @@ from ferrule.http.guard import AddressGuard
 from ferrule.kinds.openapi.executor import encode_header_argument, encode_path_argument, encode_query_argument
 from ferrule.kinds.openapi.operation import Argument
 from ferrule.kinds.openapi.tool import read_openapi
-from tests.http.local_server import Answer, Request, local_server
 from tests.kinds.openapi.documents import document, document_2, engine_with, get, post
+from tests.support.http_servers import AnyAnswer, Request, serve_http
+
+pytestmark = pytest.mark.integration
 
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
 
@@ -24,7 +26,7 @@ def says(body: Any, status: int = 200, **headers: str) -> Any:
 
 async def call(source: str, params: dict[str, Any], answer: Any = None, **options: Any) -> tuple[Any, list[Request]]:
     """The result of calling the action `it`, and what the server saw."""
-    async with local_server(answer or says({"ok": True})) as server:
+    async with serve_http(answer or says({"ok": True})) as server:
         tool = read_openapi(source, server=f"{server.url}/v1", **options)
         async with engine_with(tool) as engine:
             return await engine.execute(tool.id, params), server.requests
@@ -198,7 +200,7 @@ async def test_secrets_of_the_environment_are_sent_as_the_scheme_says(scheme, he
 async def test_a_secret_in_the_query_shows_in_no_result_and_no_message(monkeypatch):
     monkeypatch.setenv("MY_KEY", "s3cret-key")
     source = document(get("/a", security=[{"query": []}]), components={"securitySchemes": SCHEMES})
-    answers: dict[str, Answer] = {
+    answers: dict[str, AnyAnswer] = {
         "200": (200, {"Content-Type": "application/zip"}, b"\0"),
         "404": (404, {}, b"no s3cret-key"),
     }
@@ -245,7 +247,7 @@ async def test_security_that_is_optional_or_cannot_be_served_does_not_stop_a_cal
     [(404, 1, 'answered with status 404: {"why": "gone"}'), (429, 2, "status 429"), (500, 2, "status 500")],
 )
 async def test_a_status_of_400_or_more_is_a_failure_and_passing_ones_are_tried_again(status, tried, said):
-    async with local_server(says({"why": "gone"}, status, **{"Retry-After": "0"})) as server:
+    async with serve_http(says({"why": "gone"}, status, **{"Retry-After": "0"})) as server:
         tool = read_openapi(document(get("/a")), server=server.url)
         async with engine_with(tool) as engine:
             result = await engine.execute(tool.id, {}, ToolExecutionContext(max_retries=1))
@@ -275,7 +277,7 @@ async def test_an_empty_answer_is_nothing_and_text_is_text():
 
 
 async def test_a_private_server_must_be_allowed_also_when_the_document_names_it():
-    async with local_server(says({})) as server:
+    async with serve_http(says({})) as server:
         tool = read_openapi(document(get("/a"), servers=[{"url": server.url}]))
         async with engine_with(tool, guard=AddressGuard()) as engine:
             result = await engine.execute(tool.id)
@@ -289,7 +291,7 @@ async def test_arguments_are_checked_before_anything_is_sent():
     assert (result.error_type, requests) == ("validation_error", [])
 
 
-def breaks_off(request: Request) -> Answer:
+def breaks_off(request: Request) -> AnyAnswer:
     raise ConnectionError  # the server hangs up
 
 
@@ -333,7 +335,7 @@ async def test_a_password_is_hidden_in_the_form_it_is_sent_in(monkeypatch: pytes
 async def test_an_operation_at_another_origin_does_not_get_the_credentials(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PET_KEY", "hunter2-hunter2")
     scheme = {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}}
-    async with local_server(says({})) as own, local_server(says({})) as other:
+    async with serve_http(says({})) as own, serve_http(says({})) as other:
         paths = {
             "/near": {"get": {"operationId": "near"}},
             "/far": {"get": {"operationId": "far", "servers": [{"url": other.url}]}},

@@ -17,8 +17,8 @@ from ferrule.errors import LoadError
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.openapi.operation import OpenApiTarget, Operation
 from ferrule.kinds.openapi.tool import read_openapi
-from tests.http.local_server import local_server
 from tests.kinds.openapi.documents import SERVER, document, document_2, get, post
+from tests.support.http_servers import serve_http
 
 YAML = """\
 openapi: 3.1.0
@@ -87,17 +87,18 @@ def test_json_and_yaml_are_read_from_files_and_texts(tmp_path: Path):
     assert read_openapi(path).origin == f"{path}:1"
 
 
+@pytest.mark.integration
 async def test_a_document_is_fetched_and_relative_servers_start_where_it_was():
     said = document(get("/pets"), servers=[{"url": "../v2/"}]).encode()
     guard = AddressGuard(allowed_hosts=["127.0.0.1"])
-    async with local_server(lambda request: (200, {}, said)) as server:
+    async with serve_http(lambda request: (200, {}, said)) as server:
         tool = await asyncio.to_thread(read_openapi, f"{server.url}/docs/api.json?token=x", guard=guard)
     assert tool.target.operations["it"].server == f"{server.url}/v2"
     assert server.requests[0].path == "/docs/api.json?token=x" and "token" not in tool.origin
 
 
 async def test_a_document_at_a_private_address_is_not_fetched_unless_allowed():
-    async with local_server(lambda request: (200, {}, b"{}")) as server:
+    async with serve_http(lambda request: (200, {}, b"{}")) as server:
         with pytest.raises(LoadError, match="connecting to '127.0.0.1' is not allowed"):
             read_openapi(f"{server.url}/api.json")
     assert server.requests == []

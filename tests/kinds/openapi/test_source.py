@@ -13,8 +13,8 @@ from ferrule import UnifiedToolLibrary
 from ferrule.config import FerruleConfig
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.openapi.source import OpenApiDocuments, OpenApiEntry
-from tests.http.local_server import local_server
 from tests.kinds.openapi.documents import document, get
+from tests.support.http_servers import serve_http
 from tests.support.waiting import until
 
 KEY_SCHEME = {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}}
@@ -74,8 +74,9 @@ def make_old(folder: Path) -> Path:
     return copy
 
 
+@pytest.mark.integration
 async def test_a_document_at_a_url_is_fetched_once_and_then_used_as_it_was(tmp_path: Path):
-    async with local_server(lambda request: (200, {}, document(TWO).encode())) as server:
+    async with serve_http(lambda request: (200, {}, document(TWO).encode())) as server:
         text = f'[http]\nallow_private_addresses = true\n[[openapi]]\nsource = "{server.url}/openapi.json"\n'
         config = FerruleConfig.read(project(tmp_path, text))
         for _ in range(3):
@@ -85,10 +86,11 @@ async def test_a_document_at_a_url_is_fetched_once_and_then_used_as_it_was(tmp_p
         assert len(server.requests) == 1 and copy.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("body", ["<html>Log in first.</html>", ""])
 async def test_the_stored_copy_is_used_when_the_url_has_no_document_any_more(tmp_path: Path, body: str):
     content = document(TWO)
-    async with local_server(lambda request: (200, {}, content.encode())) as server:
+    async with serve_http(lambda request: (200, {}, content.encode())) as server:
         entry = OpenApiEntry(source=f"{server.url}/openapi.json", check_hours=1)
         guard = AddressGuard(allow_private=True)
         await asyncio.to_thread(OpenApiDocuments([entry], guard, tmp_path).load)
@@ -98,6 +100,7 @@ async def test_the_stored_copy_is_used_when_the_url_has_no_document_any_more(tmp
     assert ([tool.id for tool in report.tools], report.errors, len(server.requests)) == (["pet_shop"], (), 2)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
@@ -110,7 +113,7 @@ async def test_the_stored_copy_is_used_when_the_url_has_no_document_any_more(tmp
 )
 async def test_a_changed_document_is_reported_and_the_accepted_one_stays(tmp_path: Path, changed: str, says: str):
     content = document(TWO)
-    async with local_server(lambda request: (200, {}, content.encode())) as server:
+    async with serve_http(lambda request: (200, {}, content.encode())) as server:
         entry = OpenApiEntry(source=f"{server.url}/openapi.json", check_hours=1)
         documents = OpenApiDocuments([entry], AddressGuard(allow_private=True), tmp_path)
         [accepted] = (await asyncio.to_thread(documents.load)).tools
@@ -126,9 +129,10 @@ async def test_a_changed_document_is_reported_and_the_accepted_one_stays(tmp_pat
         assert last.errors == () and last.tools[0].spec.fingerprint != accepted.spec.fingerprint
 
 
+@pytest.mark.integration
 async def test_what_the_configuration_allows_holds_for_documents_that_a_program_registers(tmp_path: Path):
     path = project(tmp_path, '[http]\nallowed_hosts = ["127.0.0.1"]\n')
-    async with local_server(lambda request: (200, {}, document(TWO).encode())) as server:
+    async with serve_http(lambda request: (200, {}, document(TWO).encode())) as server:
         async with UnifiedToolLibrary.open(path) as library:
             allowed = await library.register_openapi(f"{server.url}/openapi.json")
         async with UnifiedToolLibrary() as library:

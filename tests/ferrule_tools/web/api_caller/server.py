@@ -9,7 +9,7 @@ from typing import Any
 from ferrule import ToolExecutionResult, UnifiedToolLibrary
 from ferrule_tools.web.api_caller import ApiCallerConfig, ApiConfig, api_tools
 from tests.support.approving import execute_approved
-from tests.http.local_server import LocalServer, Request, local_server
+from tests.support.http_servers import HttpServer, Request, serve_http
 
 TOKEN = "token-0123456789"
 ALL = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -23,7 +23,7 @@ def says(answer: Any, status: int = 200, **headers: str) -> Any:
 @dataclass
 class ProviderApi:
     library: UnifiedToolLibrary
-    server: LocalServer
+    server: HttpServer
 
     @property
     def requests(self) -> list[Request]:
@@ -41,7 +41,7 @@ async def api(
     answer: Any, base: str = "/v1", environ: dict[str, str] | None = None, **config: Any
 ) -> AsyncIterator[ProviderApi]:
     """The API `shop`, with an answer to everything."""
-    async with local_server(answer) as server, UnifiedToolLibrary() as library:
+    async with serve_http(answer) as server, UnifiedToolLibrary() as library:
         config = {"headers": {"Authorization": "Bearer ${SHOP_TOKEN}"}, **config}
         apis = ApiCallerConfig(apis={"shop": ApiConfig(base_url=f"{server.url}{base}", **config)})
         library.register(*api_tools(apis, environ={"SHOP_TOKEN": TOKEN} if environ is None else environ))

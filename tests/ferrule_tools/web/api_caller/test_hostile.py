@@ -8,7 +8,9 @@ from ferrule.errors import Retry
 from ferrule.http import retry
 from ferrule_tools.web.api_caller import ApiCallerConfig, ApiConfig, api_tools, resolve_path
 from tests.ferrule_tools.web.api_caller.server import ALL, TOKEN, api, says
-from tests.http.local_server import local_server
+from tests.support.http_servers import serve_http
+
+pytestmark = pytest.mark.integration
 
 BASE = "https://api.example.com/v1/tenant"
 
@@ -103,7 +105,7 @@ async def test_an_error_of_the_api_is_told_without_the_key():
 
 
 async def test_the_key_does_not_follow_a_redirect_to_another_host():
-    async with local_server(says({"here": True})) as other:
+    async with serve_http(says({"here": True})) as other:
         async with api(says(b"", 302, Location=f"{other.url}/x"), headers={"X-Key": "${SHOP_TOKEN}"}) as it:
             assert (await it.call()).output["body"] == {"here": True}
         assert TOKEN not in str(other.requests[0])
@@ -196,7 +198,7 @@ async def test_an_address_of_the_environment_with_a_password_is_refused_unseen(b
 
 
 async def test_an_address_of_the_environment_may_change_from_call_to_call():
-    async with api(says({})) as it, local_server(says({"moved": True})) as other:
+    async with api(says({})) as it, serve_http(says({"moved": True})) as other:
         it.library.engine.unregister("api_caller")
         environ = {"SHOP_URL": it.server.url}
         apis = ApiCallerConfig(apis={"shop": ApiConfig(base_url="${SHOP_URL}")})

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from ferrule import ToolExecutionResult, UnifiedToolLibrary
 from ferrule_tools.web.search_results import SearchConfig
 from ferrule_tools.web.search_web import search_tools
-from tests.http.local_server import LocalServer, Request, local_server
+from tests.support.http_servers import HttpServer, Request, serve_http
 
 KEY = "brave-key-0123456789"
 KEYS = {"BRAVE_API_KEY": KEY, "TAVILY_API_KEY": "tvly-key-0123456789"}
@@ -63,7 +63,7 @@ class Asking:
     """A library whose providers are servers of ours."""
 
     library: UnifiedToolLibrary
-    servers: dict[str, LocalServer]
+    servers: dict[str, HttpServer]
 
     @property
     def requests(self) -> list[Request]:
@@ -79,7 +79,7 @@ class Asking:
 async def asking(combine: bool = False, **answers: Any) -> AsyncIterator[Asking]:
     """With a provider for each answer."""
     async with AsyncExitStack() as stack:
-        servers = {name: await stack.enter_async_context(local_server(answers[name])) for name in answers}
+        servers = {name: await stack.enter_async_context(serve_http(answers[name])) for name in answers}
         library = await stack.enter_async_context(UnifiedToolLibrary())
         environ = {name: key for name, key in KEYS.items() if name.split("_")[0].lower() in answers}
         urls: dict[str, Any] = {

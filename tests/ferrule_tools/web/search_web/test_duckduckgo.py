@@ -11,7 +11,7 @@ from ferrule.errors import Retry
 from ferrule_tools.web.search_providers import duckduckgo_region, search_duckduckgo
 from ferrule_tools.web.search_results import SearchConfig, SearchQuery
 from ferrule_tools.web.search_web import search_tools
-from tests.http.local_server import local_server
+from tests.support.http_servers import serve_http
 from tests.support.waiting import until
 
 duckduckgo = pytest.importorskip("ddgs.engines.duckduckgo", reason="ddgs is not installed")
@@ -22,7 +22,7 @@ PAGE = """<html><body><div class="result"><div class="links_main links_deep resu
 
 
 async def test_what_ddgs_finds_is_read(monkeypatch):
-    async with local_server(lambda _: (200, {"Content-Type": "text/html"}, PAGE.encode())) as server:
+    async with serve_http(lambda _: (200, {"Content-Type": "text/html"}, PAGE.encode())) as server:
         monkeypatch.setattr(duckduckgo.Duckduckgo, "search_url", f"{server.url}/html/")
         found = await asyncio.to_thread(search_duckduckgo, "tea", "uk-en", "week", 5)
     assert found == {"pages": [{"title": "Tea leaves", "href": "https://tea.example/", "body": "Leaves in water."}]}
@@ -31,7 +31,7 @@ async def test_what_ddgs_finds_is_read(monkeypatch):
 
 @pytest.mark.parametrize("query", ["!ducky tea", "tea !w", "tea w!", "\\tea", "！g tea", "! tea \\ "])
 async def test_no_query_leads_to_another_site(monkeypatch, query):
-    async with local_server(lambda _: (200, {"Content-Type": "text/html"}, PAGE.encode())) as server:
+    async with serve_http(lambda _: (200, {"Content-Type": "text/html"}, PAGE.encode())) as server:
         monkeypatch.setattr(duckduckgo.Duckduckgo, "search_url", f"{server.url}/html/")
         await asyncio.to_thread(search_duckduckgo, query, "wt-wt", None, 5)
     [sent] = parse_qs(server.requests[0].body.decode())["q"]
@@ -45,14 +45,15 @@ def test_a_query_without_words_is_not_sent():
 
 @pytest.mark.parametrize("status", [200, 202, 403])
 async def test_nothing_found_may_mean_that_it_answers_no_programs(monkeypatch, status):
-    async with local_server(lambda _: (status, {"Content-Type": "text/html"}, b"<html><p>Hm</p></html>")) as server:
+    async with serve_http(lambda _: (status, {"Content-Type": "text/html"}, b"<html><p>Hm</p></html>")) as server:
         monkeypatch.setattr(duckduckgo.Duckduckgo, "search_url", f"{server.url}/html/")
         with pytest.raises(Retry, match="found nothing, or is refusing programs"):
             await asyncio.to_thread(search_duckduckgo, "tea", "wt-wt", None, 5)
 
 
+@pytest.mark.integration
 async def test_it_runs_in_a_process_that_ends_with_the_call(monkeypatch):
-    async with local_server(lambda _: None) as server, ToolEngine() as engine:
+    async with serve_http(lambda _: None) as server, ToolEngine() as engine:
         monkeypatch.setenv("DDGS_PROXY", server.url)
         engine.register(*search_tools(SearchConfig(duckduckgo=True), environ={}))
         call = asyncio.create_task(engine.execute("search_web", {"query": "tea"}))
@@ -63,6 +64,7 @@ async def test_it_runs_in_a_process_that_ends_with_the_call(monkeypatch):
         assert call.cancelled() and len(server.requests) == 1
 
 
+@pytest.mark.integration
 async def test_a_way_that_is_broken_is_told(monkeypatch):
     monkeypatch.setenv("DDGS_PROXY", "http://127.0.0.1:1")
     async with ToolEngine() as engine:

@@ -3,7 +3,9 @@
 import pytest
 
 from tests.ferrule_tools.web.search_web.providers import KEY, asking, brave, page, says, searxng
-from tests.http.local_server import local_server
+from tests.support.http_servers import serve_http
+
+pytestmark = pytest.mark.integration
 
 FORBIDDEN = b"<!doctype html><title>403 Forbidden</title>"
 
@@ -114,7 +116,7 @@ async def test_an_answer_that_is_too_large_is_not_read():
 
 
 async def test_a_key_does_not_follow_a_redirect_to_another_host():
-    async with local_server(brave(page())) as elsewhere:
+    async with serve_http(brave(page())) as elsewhere:
         async with asking(brave=says(b"", 302, Location=f"http://localhost:{elsewhere.port}/")) as it:
             result = await it.search()
         assert result.error_type == "permission_denied" and elsewhere.requests == []

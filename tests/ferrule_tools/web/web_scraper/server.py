@@ -7,22 +7,22 @@ from typing import Any
 
 from ferrule import AddressGuard, ToolExecutionResult, UnifiedToolLibrary
 from ferrule_tools.web.web_scraper import ScraperConfig, scraper_tools
-from tests.http.local_server import Answer, LocalServer, local_server
+from tests.support.http_servers import AnyAnswer, HttpServer, serve_http
 
 HTML = {"Content-Type": "text/html; charset=utf-8"}
 
 
-Pages = dict[str, str | bytes | Answer | None]
+Pages = dict[str, str | bytes | AnyAnswer]
 """By their paths: HTML, a whole answer, or none ever."""
 
 
 @dataclass
 class Site:
     library: UnifiedToolLibrary
-    server: LocalServer
+    server: HttpServer
     pages: Pages
 
-    async def show(self, page: str | bytes | Answer, **params: Any) -> ToolExecutionResult:
+    async def show(self, page: str | bytes | AnyAnswer, **params: Any) -> ToolExecutionResult:
         """What is read of a page."""
         self.pages["/"] = page
         return await self.read("/", **params)
@@ -37,13 +37,13 @@ class Site:
 
 @asynccontextmanager
 async def site(pages: Pages, **config: Any) -> AsyncIterator[Site]:
-    def answer(path: str) -> Answer | None:
+    def answer(path: str) -> AnyAnswer:
         page = pages.get(path, (404, HTML, b"<h1>Nothing here</h1>"))
         if isinstance(page, str | bytes):
             return 200, HTML, page.encode() if isinstance(page, str) else page
         return page
 
-    async with local_server(lambda request: answer(request.path)) as server, UnifiedToolLibrary() as library:
+    async with serve_http(lambda request: answer(request.path)) as server, UnifiedToolLibrary() as library:
         guard = AddressGuard(allowed_hosts=["127.0.0.1"])
         library.register(*scraper_tools(ScraperConfig(**config), guard=guard))
         yield Site(library, server, pages)
