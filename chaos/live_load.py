@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 from tests.concurrency.fleet_process import count_most_running
-from tests.server.serving import free_port
+from tests.support.ports import find_free_port
 
 from chaos.scenario import Outcome, duplicates, read_lines
 from ferrule.store import ToolKnowledgeStore
@@ -93,7 +93,7 @@ class Host:
         config = CONFIG.format(store=store, limit=LIMIT, lease=LEASE_SECONDS)
         (self.folder / "ferrule.toml").write_text(config)
         self.environment = {"XDG_STATE_HOME": str(self.folder / "state"), **(environment or {})}
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self.url = f"http://127.0.0.1:{find_free_port()}"
         self.process: subprocess.Popen[bytes] | None = None
         self.pids: set[int] = set()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from ferrule import Orchestrator, Policy, UnifiedToolLibrary
+from ferrule import Orchestrator, Policy, ToolEngineConfig, UnifiedToolLibrary
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.core.prices import PriceList
 from ferrule.policy.budgets import Budget
@@ -50,6 +50,7 @@ class Site:
 @asynccontextmanager
 async def serve(
     *things: Any,
+    config: ToolEngineConfig | None = None,
     policy: Policy | None = None,
     server_policy: Policy | None = None,
     model: Any = None,
@@ -62,7 +63,9 @@ async def serve(
 ) -> AsyncIterator[Site]:
     from ferrule.server.app import create_app
 
-    library = UnifiedToolLibrary(policy=policy, store=store, prices=prices, budgets=budgets, concurrency=concurrency)
+    library = UnifiedToolLibrary(
+        config, policy=policy, store=store, prices=prices, budgets=budgets, concurrency=concurrency
+    )
 
     def answer_with(model: Any) -> Callable[[Any], Orchestrator]:
         return lambda principal: Orchestrator(library, model, principal=principal, **options)

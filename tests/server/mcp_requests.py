@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from typing import Any
 
 import httpx
@@ -65,7 +64,9 @@ server.run("stdio")
 """
 
 
-def add_counter(project: Project) -> None:
-    (project.folder / "counter.py").write_text(COUNTER)
-    entry = {"command": sys.executable, "args": [str(project.folder / "counter.py")], "stateful": True, "trusted": True}
-    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))
+def add_counters(project: Project, python: list[str], *names: str) -> None:
+    """Let the project have stateful MCP servers that count, each in one process for all servers of the project."""
+    script = project.folder / "counter.py"
+    script.write_text(COUNTER)
+    entry = {"command": python[0], "args": [*python[1:], str(script)], "stateful": True, "trusted": True}
+    (project.folder / "mcp.json").write_text(json.dumps({"mcpServers": dict.fromkeys(names, entry)}))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.ports import reserved_port
 from tests.support.processes import PythonProcess, run_python
 from tests.support.waiting import until_sync
 
@@ -48,7 +48,7 @@ async def count(to: int, context: ToolExecutionContext) -> str:
     """Count and report each number."""
     for number in range(to):
         context.progress(number / to, f"number {number}")
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # lets what was reported be sent
     return "done"
 
 @tool(read_only=True, timeout=600)
@@ -58,7 +58,7 @@ async def wait_for(path: str) -> str:
     open(path + ".started", "w").close()
     try:
         while not os.path.exists(path):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # looks again
     except asyncio.CancelledError:
         open(path + ".cancelled", "w").close()
         raise
@@ -83,12 +83,6 @@ MCP_META = {
     "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class Project:
@@ -116,7 +110,10 @@ class Project:
         self, *options: str, port: int | None = None, trusted: ssl.SSLContext | None = None
     ) -> Iterator["RunningServer"]:
         """`trusted` says which certificates a server with HTTPS may have."""
-        port = free_port() if port is None else port
+        if port is None:
+            with reserved_port() as port, self.serve(*options, port=port, trusted=trusted) as server:
+                yield server
+            return
         scheme = "http" if trusted is None else "https"
         command = ["-m", "ferrule", "--config", str(self.folder / "ferrule.toml")]
         command += ["serve", "--port", str(port), *options]
@@ -131,7 +128,7 @@ class Project:
         finally:
             process.terminate()
             try:
-                process.wait(60)
+                process.wait(120)
             finally:
                 process.kill()
 
@@ -140,7 +137,8 @@ class RunningServer:
     """The process of a server."""
 
     def __init__(self, url: str, process: PythonProcess, log_path: Path, trusted: ssl.SSLContext | None = None) -> None:
-        self.url, self.process, self._log_path, self._trusted = url, process, log_path, trusted
+        self.url, self.process, self._log_path = url, process, log_path
+        self._verify = trusted or False  # without HTTPS, no client has to read the certificates of the system
 
     @property
     def log(self) -> str:
@@ -148,15 +146,16 @@ class RunningServer:
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log
+        if "serving on" not in self.log:
+            return False
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=10, verify=self._trusted or True).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=60, verify=self._verify).status_code == 200
         except httpx.TransportError:
             return False
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
         headers = {**({} if token is None else {"Authorization": f"Bearer {token}"}), **options.pop("headers", {})}
-        options.setdefault("verify", self._trusted or True)
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=self._verify, **options)
 
 
 def read_events(text: str) -> list[tuple[str, Any]]:
