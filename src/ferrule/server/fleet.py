@@ -252,9 +252,13 @@ class ServerFleet:
     # Circuits: told by messages, and stored for those who do not get the message
 
     def _tell_open_circuit(self, source: str, tool_id: str) -> None:
-        if self._channel.is_available:
+        async def store_and_tell() -> None:
+            # In this order: a server that begins to listen after the message was sent finds what is stored.
+            await self._engine.store.query_without_records(store_open_circuit, source, tool_id)
             self._channel.send({"kind": "circuit", "source": source, "tool_id": tool_id})
-            self._start(self._engine.store.query_without_records(store_open_circuit, source, tool_id))
+
+        if self._channel.is_available:
+            self._start(store_and_tell())
 
     def _read_missed_circuits(self) -> None:
         """Of the time before this server listened."""
