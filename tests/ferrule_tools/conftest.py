@@ -11,6 +11,17 @@ import pytest
 
 from ferrule_tools.browser.chromium import CHROMIUM_PROGRAMS, CHROMIUM_VARIABLE
 
+PATIENT_TIMEOUTS = (
+    "navigator.CALL_TIMEOUT",
+    "navigator.ACTION_TIMEOUT",
+    "navigator.MAX_WAIT",
+    "page.LOAD_TIMEOUT",
+    "page.NEW_PAGE_TIMEOUT",
+    "proxy.CONNECT_TIMEOUT",
+)
+"""What is there comes in the end, however busy the machine is; tests that wait for what never comes shorten them."""
+SECONDS = 120.0
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -29,5 +40,7 @@ def runner() -> Iterator[asyncio.Runner]:
         pytest.skip('playwright is not installed: pip install "ferrule[browser]"')
     if not os.environ.get(CHROMIUM_VARIABLE) and not any(map(shutil.which, CHROMIUM_PROGRAMS)):
         pytest.skip(f"there is no Chromium: install chromium, or say in {CHROMIUM_VARIABLE} where it is")
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+        for timeout in PATIENT_TIMEOUTS:
+            patch.setattr(f"ferrule_tools.browser.{timeout}", SECONDS)
         yield runner

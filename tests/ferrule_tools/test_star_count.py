@@ -11,6 +11,7 @@ import pytest
 
 from ferrule import UnifiedToolLibrary
 from ferrule.agent import Agent, RunLimits
+from ferrule.kinds.function.tools import tool_of
 from ferrule.memory.failures import FailureClass
 from ferrule.testing import ScriptedModel
 from ferrule_tools.browser import BrowserNavigator
@@ -24,6 +25,8 @@ REPOSITORY = """<!doctype html><title>acme/anvil</title>
   <li><a href="/fork">Fork <span id="repo-network-counter" class="Counter">3.1k</span></a></li>
   <li><a href="/stars">Star <span id="repo-stars-counter-star" class="Counter js-social-count">28.4k</span></a></li>
 </ul><p>An anvil for every blacksmith since 1949.</p>"""
+
+pytestmark = pytest.mark.integration
 
 TASK = "How many stars has this repository?"
 
@@ -48,22 +51,15 @@ def insisting(url, *, follows):
     return ScriptedModel([{"name": "browser_navigator__navigate", "arguments": {"url": url}}, insist], loop=True)
 
 
-async def run(web, *, memory, follows=True):
-    async with UnifiedToolLibrary() as library:
-        library.register(BrowserNavigator(allow_private=True, element_timeout=0.5))
-        model = insisting(f"{web.server.url}/acme/anvil", follows=follows)
-        return await Agent(library, model, memory=memory, limits=RunLimits(turns=16)).run(TASK)
-
-
-async def test_without_a_memory_the_wrong_selector_is_tried_fifteen_times(runner, web):
-    answer = await run(web, memory=False)
-    assert [step.error_type for step in answer.steps[1:]] == ["execution_error"] * 15
-    assert {step.arguments["selector"] for step in answer.steps[1:]} == {"a.social-count"}
-    assert not answer.is_finished
+async def run(web, library, *, follows):
+    library.register(tool_of(BrowserNavigator(allow_private=True, element_timeout=3), timeout=120))
+    model = insisting(f"{web.server.url}/acme/anvil", follows=follows)
+    return await Agent(library, model, limits=RunLimits(turns=16)).run(TASK)
 
 
 async def test_with_a_memory_what_was_seen_on_the_page_succeeds_at_once(runner, web):
-    answer = await run(web, memory=True)
+    async with UnifiedToolLibrary() as library:
+        answer = await run(web, library, follows=True)
     failed, worked = answer.steps[1:]
     assert failed.arguments == {"selector": "a.social-count"} and not failed.is_success
     assert worked.arguments == {"selector": "span#repo-stars-counter-star"} and worked.is_success
@@ -71,22 +67,17 @@ async def test_with_a_memory_what_was_seen_on_the_page_succeeds_at_once(runner, 
 
 
 async def test_even_a_model_that_does_not_listen_has_it_tried_once(runner, web):
-    answer = await run(web, memory=True, follows=False)
+    async with UnifiedToolLibrary() as library:
+        answer = await run(web, library, follows=False)
+        [pattern] = library.failures.patterns()
     assert [step.error_type for step in answer.steps[1:]] == ["execution_error"] + ["known_failure"] * 3
     assert all('{"selector":"span#repo-stars-counter-star"}' in step.text_for_model for step in answer.steps[1:])
+    assert (pattern.tool_id, pattern.failure_class) == ("browser_navigator", FailureClass.NOT_FOUND)
+    assert answer.steps[-1].text.startswith("This call of 'browser_navigator' failed once before")
 
 
-async def test_the_failure_is_known_for_what_it_is(runner, web):
-    async with UnifiedToolLibrary() as library:
-        library.register(BrowserNavigator(allow_private=True, element_timeout=0.5))
-        agent = Agent(library, insisting(f"{web.server.url}/acme/anvil", follows=False), limits=RunLimits(turns=3))
-        answer = await agent.run(TASK)
-        [pattern] = library.failures.patterns()
-        assert (pattern.tool_id, pattern.failure_class) == ("browser_navigator", FailureClass.NOT_FOUND)
-        assert answer.steps[-1].text.startswith("This call of 'browser_navigator' failed once before")
-
-
-async def test_the_example_shows_it(runner):
+@pytest.mark.long
+async def test_the_example_shows_both(runner):
     example = Path(__file__).parents[2] / "examples" / "stars.py"
     process = await asyncio.create_subprocess_exec(sys.executable, str(example), stdout=subprocess.PIPE)
     said = (await process.communicate())[0].decode()
