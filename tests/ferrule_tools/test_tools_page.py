@@ -4,10 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/bundled-tools.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.integration
 def test_the_page_of_the_tools_is_true():
     subprocess.run([sys.executable, "scripts/tools_page.py", "--check"], cwd=ROOT, check=True)
 

@@ -30,6 +30,7 @@ def png_of(draw_chart):
     return image.data
 
 
+@pytest.mark.integration
 async def test_a_chart_is_drawn_kept_and_shown_through_the_engine(tmp_path):
     (tmp_path / "sales.csv").write_text(SALES)
     options = {"kind": "bar", "file": "sales.csv", "x": "region", "y": "amount", "aggregate": "sum"}
@@ -143,6 +144,7 @@ def test_errors_say_why_a_chart_cannot_be_drawn(tmp_path):
         analyzer_in(tmp_path).chart("bar", "a", sql="SELECT 1 AS a", save_as="c.jpg")
 
 
+@pytest.mark.integration
 def test_labels_are_no_formulas_and_may_hold_anything(tmp_path):
     sql = r"SELECT unnest(['$\frac{1', '$x^2$', repeat('很长', 500), chr(1) || chr(10), '%s{}', '\\', NULL]) AS k"
     draw_chart = analyzer_in(tmp_path).chart("bar", "k", sql=sql, title=r"$\undefined{ % _ ^", save_as="c.svg")
@@ -160,6 +162,7 @@ def test_a_query_cannot_leave_its_brackets(tmp_path):
 # Letters
 
 
+@pytest.mark.integration
 async def test_chinese_labels_are_drawn_with_a_font_of_the_system_that_has_them(tmp_path, monkeypatch):
     font(tmp_path / "share" / "fonts" / "SomeCJK.ttf", "各地区销售额北京")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))

@@ -24,6 +24,7 @@ def columns(output):
 # Through the doors
 
 
+@pytest.mark.integration
 async def test_a_file_is_described_and_asked_through_the_engine(tmp_path):
     (tmp_path / "sales.csv").write_text(SALES)
     async with ToolEngine() as engine:
@@ -38,6 +39,7 @@ async def test_a_file_is_described_and_asked_through_the_engine(tmp_path):
     assert answer.output["rows"] == [["North", 40.5], ["South", 20.0], [None, 7.0]]
 
 
+@pytest.mark.integration
 async def test_an_agent_asks_after_it_has_looked(tmp_path):
     (tmp_path / "sales.csv").write_text(SALES)
     wrong = {"sql": "SELECT max(amount) FROM sales"}

@@ -114,6 +114,7 @@ def test_a_workbook_cannot_bring_other_files_in(tmp_path):
     assert "root:" not in output
 
 
+@pytest.mark.integration
 async def test_a_workbook_that_no_check_knows_kills_no_more_than_its_call(tmp_path):
     data = '<row r="&#49;"><c r="A&#49;"><v>1</v></c><c r="XF&#68;&#49;048576"><v>2</v></c></row>'
     (tmp_path / "hidden.xlsx").write_bytes(packed_workbook({"S": data}))

@@ -208,6 +208,7 @@ def test_a_query_without_end_is_stopped(tmp_path, sql):
         analyzer_in(tmp_path, timeout=0.5).query(sql)
 
 
+@pytest.mark.integration
 async def test_a_query_without_end_is_ended_with_its_process(tmp_path):
     async with ToolEngine() as engine:
         engine.register(*data_analyzer_tools(DataAnalyzerConfig(timeout=30), root=tmp_path))
@@ -216,6 +217,7 @@ async def test_a_query_without_end_is_ended_with_its_process(tmp_path):
     assert result.error_type == "timeout" and again.output["rows"] == [[1]]
 
 
+@pytest.mark.integration
 async def test_a_query_that_takes_too_much_memory_fails_and_the_process_lives(tmp_path):
     config = DataAnalyzerConfig(memory_mb=64, disk_mb=20)
     async with ToolEngine() as engine:

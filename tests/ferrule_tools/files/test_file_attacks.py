@@ -42,6 +42,7 @@ def all_changes(files, path):
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "path",
     [
@@ -232,6 +233,7 @@ def test_a_file_swapped_for_a_link_is_never_read_or_written_through(inside):
 # Things that are no files
 
 
+@pytest.mark.integration
 async def test_pipes_sockets_and_devices_are_no_files(inside, monkeypatch):
     os.mkfifo(inside / "pipe")
     with socket.socket(socket.AF_UNIX) as unix:
@@ -305,6 +307,7 @@ def test_odd_names_are_names(inside, name):
     assert files.delete(name)["deleted"] == "file"
 
 
+@pytest.mark.integration
 async def test_a_name_that_is_no_utf_8_is_shown_and_spoils_nothing(inside):
     (inside / os.fsdecode(b"bad\xff.txt")).write_text("needle")
     async with ToolEngine() as engine:

@@ -30,6 +30,7 @@ def names(told):
 # Through the doors
 
 
+@pytest.mark.integration
 async def test_files_are_written_read_listed_and_deleted_through_the_engine(tmp_path):
     async with ToolEngine() as engine:
         engine.register(*workspace_tools(tmp_path))
@@ -43,6 +44,7 @@ async def test_files_are_written_read_listed_and_deleted_through_the_engine(tmp_
         assert deleted.is_success and os.listdir(tmp_path / "docs") == []
 
 
+@pytest.mark.integration
 async def test_an_agent_finds_its_way_by_what_errors_say(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "notes.txt").write_text("Buy milk.\n")
@@ -54,6 +56,7 @@ async def test_an_agent_finds_its_way_by_what_errors_say(tmp_path):
     assert "'note.txt' does not exist" in answer.steps[0].text and "Buy milk." in answer.steps[1].text
 
 
+@pytest.mark.integration
 async def test_the_offline_model_reads_a_file_whose_name_was_nearly_right(tmp_path):
     (tmp_path / "notes.txt").write_text("Buy milk.")
     async with UnifiedToolLibrary() as library:
@@ -62,6 +65,7 @@ async def test_the_offline_model_reads_a_file_whose_name_was_nearly_right(tmp_pa
     assert answer.text == "Buy milk."
 
 
+@pytest.mark.integration
 async def test_an_agent_asks_before_it_deletes_or_overwrites_and_not_before_it_writes(tmp_path):
     (tmp_path / "old.txt").write_text("old")
     calls = [
@@ -83,6 +87,7 @@ def test_each_action_says_what_it_does_to_the_world(tmp_path):
     assert [name for name, effect in effects.items() if effect.repeatable] == ["read", "overwrite", "info"]
 
 
+@pytest.mark.integration
 async def test_a_missing_file_is_known_as_missing(tmp_path):
     async with ToolEngine() as engine:
         engine.register(*workspace_tools(tmp_path))
@@ -91,6 +96,7 @@ async def test_a_missing_file_is_known_as_missing(tmp_path):
     assert FailureClassifier().classify(result) is FailureClass.NOT_FOUND
 
 
+@pytest.mark.integration
 async def test_a_picture_comes_as_a_picture_and_other_bytes_are_refused(tmp_path):
     (tmp_path / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
     (tmp_path / "data.zip").write_bytes(b"PK\x03\x04" + bytes(20))

@@ -186,6 +186,7 @@ def is_guarded(path: Path) -> bool:
     return path.parts[0] in ("tools", "skills") or bool(everywhere & set(path.parts))
 
 
+@pytest.mark.integration
 async def test_the_store_of_a_project_is_out_of_reach_wherever_it_is(tmp_path: Path):
     (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///records/all.db"\n[tools]\nworkspace = "."\n')
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
@@ -202,6 +203,7 @@ async def test_the_store_of_a_project_is_out_of_reach_wherever_it_is(tmp_path: P
         assert plain.is_success
 
 
+@pytest.mark.integration
 async def test_a_project_chooses_its_own_patterns(tmp_path: Path):
     (tmp_path / "ferrule.toml").write_text(
         '[tools]\nworkspace = "."\nsecret_paths = ["*.key"]\nprotected_paths = ["/docs/"]\n'

@@ -20,6 +20,7 @@ def places(told):
     return [(match["path"], match["line"]) for match in told["matches"]]
 
 
+@pytest.mark.integration
 async def test_text_is_found_through_the_engine_with_its_context(tmp_path):
     (tmp_path / "poem.txt").write_text("one\ntwo\nthree\nfour\n")
     async with ToolEngine() as engine:
@@ -108,6 +109,7 @@ def test_no_pattern_of_names_takes_long(tmp_path, pattern):
         assert "pattern" in str(refusal)
 
 
+@pytest.mark.integration
 async def test_an_expression_that_never_ends_is_killed_while_everything_else_goes_on(tmp_path):
     (tmp_path / "a.txt").write_text("a" * 60 + "!")
     async with ToolEngine() as engine:

@@ -12,6 +12,8 @@ from ferrule.errors import SetupError
 from ferrule_tools.notify import ChannelConfig, NotifyConfig, notify_tools
 from tests.ferrule_tools.notify.mail_server import MailServer, certificate, mail_channel, mail_server, scripted_server
 
+pytestmark = pytest.mark.integration
+
 GREETED = ("220 mail.example", "250 mail.example")
 """Up to EHLO."""
 

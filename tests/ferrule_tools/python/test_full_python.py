@@ -18,6 +18,8 @@ from ferrule_tools.python.bubblewrap import Bubblewrap, find_bubblewrap
 from ferrule_tools.python.script import Script
 from ferrule_tools.python.subprocess_backend import run_in_full_python
 
+pytestmark = pytest.mark.integration
+
 
 async def run(bubblewrap, code, inputs=None):
     return await run_in_full_python(Script(code=code, inputs=inputs or {}), bubblewrap.config, bubblewrap)

@@ -16,7 +16,10 @@ from ferrule_tools.python.subprocess_backend import run_in_full_python
 from tests.ferrule_tools.python.processes import processes_with
 from tests.support.waiting import until, until_sync
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists only on Linux")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap exists only on Linux"),
+]
 
 MARK = f"4242.{os.getpid()}"
 """An argument of `sleep` by which processes of this test run are found."""

@@ -11,6 +11,7 @@ from ferrule_tools.web.api_caller import ApiCallerConfig, ApiConfig, api_tools
 from tests.ferrule_tools.web.api_caller.server import ALL, TOKEN, api, says
 
 
+@pytest.mark.integration
 async def test_an_api_is_called_below_its_address_with_its_key():
     async with api(says({"name": "Ann"})) as it:
         result = await it.call("/users/7", query={"fields": ["name", "age"], "limit": 3, "none": None})
@@ -20,12 +21,14 @@ async def test_an_api_is_called_below_its_address_with_its_key():
     assert request.headers["authorization"] == f"Bearer {TOKEN}"
 
 
+@pytest.mark.integration
 async def test_what_is_needed_to_go_on_is_told():
     link = '<https://shop.example/v1/users?page=2>; rel="next"'
     async with api(says([], Link=link, Server="x")) as it:
         assert (await it.call("users")).output["headers"] == {"link": link}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("body", "content_type", "sent"),
     [
@@ -41,6 +44,7 @@ async def test_a_body_is_sent_as_what_it_is(body, content_type, sent):
     assert (it.requests[0].headers["content-type"], it.requests[0].body.decode()) == (content_type, sent)
 
 
+@pytest.mark.integration
 async def test_the_query_of_the_configuration_cannot_be_said_otherwise():
     async with api(says({}), query={"key": "${SHOP_TOKEN}", "v": "2"}) as it:
         await it.call("users?%6bey=mine&a=1", query={"key": "mine", "v": "9"})
@@ -64,6 +68,7 @@ async def test_methods_are_allowed_for_each_api_by_itself():
     assert "may not be called with 'POST', only with GET" in str(result.error)
 
 
+@pytest.mark.integration
 async def test_a_person_must_agree_before_something_is_deleted():
     async with api(says({}), methods=ALL) as it:
         asked = await it.call(method="DELETE")
@@ -72,6 +77,7 @@ async def test_a_person_must_agree_before_something_is_deleted():
     assert it.requests[0].method == "DELETE"
 
 
+@pytest.mark.integration
 async def test_a_picture_is_carried_beside_the_answer():
     async with api(lambda _: (200, {"Content-Type": "image/png"}, b"\x89PNG")) as it:
         result = await it.call()
@@ -127,6 +133,7 @@ def test_an_api_that_cannot_be_is_refused(config, message):
         ApiConfig(**config)
 
 
+@pytest.mark.integration
 async def test_an_address_may_come_from_the_environment():
     async with api(says({"ok": True})) as it:
         apis = ApiCallerConfig(apis={"other": ApiConfig(base_url="${OTHER_URL}/v2", headers={"X": "${NONE:-default}"})})
@@ -137,6 +144,7 @@ async def test_an_address_may_come_from_the_environment():
     assert it.requests[0].headers["x"] == "default"
 
 
+@pytest.mark.integration
 async def test_an_agent_calls_an_api_by_its_name():
     async with api(says({"name": "Ann"})) as it:
         call = {"name": "api_caller", "arguments": {"api": "shop", "path": "users/7"}}

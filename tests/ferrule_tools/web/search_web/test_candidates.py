@@ -9,6 +9,8 @@ from ferrule_tools.web.search_results import SearchConfig
 from ferrule_tools.web.search_web import search_tools
 from tests.ferrule_tools.web.search_web.providers import KEYS, asking, brave, never, page, says, searxng, tavily
 
+pytestmark = pytest.mark.integration
+
 
 def test_each_provider_that_is_set_up_is_a_source_of_its_own():
     tools = search_tools(SearchConfig(searxng="http://localhost:8888", duckduckgo=True), environ=KEYS)

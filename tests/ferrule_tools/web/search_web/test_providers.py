@@ -6,6 +6,8 @@ import pytest
 
 from tests.ferrule_tools.web.search_web.providers import KEY, KEYS, asked, asking, brave, page, searxng, tavily
 
+pytestmark = pytest.mark.integration
+
 FOUND = {
     "title": "Tea",
     "url": "https://tea.example/",

@@ -49,6 +49,7 @@ def test_where_nobody_says_it_is_found_out(text, charset):
     assert text in decode_page(page.encode(charset), "text/html")
 
 
+@pytest.mark.integration
 async def test_a_gbk_page_is_read_through_the_tool():
     page = f"<html><head><meta charset=gb2312><title>唐诗</title></head><body><article><p>{CHINESE}</p></article>"
     async with site({"/": (200, {"Content-Type": "text/html"}, page.encode("gbk"))}) as it:

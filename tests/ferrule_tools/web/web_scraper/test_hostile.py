@@ -9,6 +9,8 @@ from ferrule_tools.web import web_scraper as scraper
 from ferrule_tools.web.page import read_page
 from tests.ferrule_tools.web.web_scraper.server import HTML, site
 
+pytestmark = pytest.mark.integration
+
 PAGE = "<article><p>Some text that is long enough to be the main text of a page about nothing.</p></article>"
 
 

@@ -7,6 +7,8 @@ import pytest
 from ferrule_tools.web import web_scraper as robots
 from tests.ferrule_tools.web.web_scraper.server import site
 
+pytestmark = pytest.mark.integration
+
 ROBOTS = b"User-agent: *\nDisallow: /private\nAllow: /private/open\n\nUser-agent: rudebot\nDisallow: /\n"
 TEXT = {"Content-Type": "text/plain"}
 PAGE = (200, TEXT, b"Tea.")

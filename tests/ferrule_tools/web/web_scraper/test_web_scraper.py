@@ -20,6 +20,7 @@ Assam. More stands <a href="history.html#top">in the history of tea</a>.</p><p>{
 <footer>Copyright 1999 by nobody, all rights reserved</footer></body></html>"""
 
 
+@pytest.mark.integration
 async def test_the_main_text_of_a_page_is_read_without_what_surrounds_it(web):
     told = (await web.show(ARTICLE)).output
     assert (told["title"], told["date"], told["language"]) == ("All about tea", "2026-03-05", "en-GB")
