@@ -3,9 +3,9 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
-import time
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,6 +22,8 @@ from ferrule.process.groups import end_process_group
 from tests.kinds.invocations import invocation
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.integration
+
 SHOW = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
 """Prints its arguments."""
 
@@ -30,7 +32,7 @@ async def run(command: list[Any], *, config: dict[str, Any] | None = None, **par
     return await CommandExecutor().execute(invocation(params, {"command": command, **(config or {})}))
 
 
-async def cancel_when(condition: Callable[[], bool], command: list[Any], *, grace: float = 30) -> None:
+async def cancel_when(condition: Callable[[], bool], command: list[Any], *, grace: float = 600) -> None:
     """End a running command as the engine does when its time-out comes."""
     call = asyncio.create_task(CommandExecutor(grace=grace).execute(invocation({}, {"command": command})))
     await until(condition)
@@ -39,23 +41,18 @@ async def cancel_when(condition: Callable[[], bool], command: list[Any], *, grac
         await call
 
 
-WHEN_ALLOWED = 'until [ -e "$1/allowed" ]; do sleep 0.01; done; echo x >> "$1/late"'
-"""What a command would still do after its end, as soon as there is a file `allowed`."""
-
-
-async def never_writes(folder: Path) -> None:
-    (folder / "allowed").touch()
-    await asyncio.sleep(0.3)  # a process that still ran would write within 10 ms
-    assert not (folder / "late").exists()
+WRITE_WITHOUT_END = 'while :; do sleep 0.01; echo x >> "$1/late"; done'
+"""What a command would still do if it were not ended."""
 
 
 def has_files(folder: Path, files: int) -> Callable[[], bool]:
     return lambda: len(list(folder.iterdir())) == files
 
 
-def passed(seconds: float) -> Callable[[], bool]:
-    deadline = time.monotonic() + seconds
-    return lambda: time.monotonic() >= deadline
+def polled(times: int) -> Callable[[], bool]:
+    """A condition that is true when it has been asked so often: somewhere in the start of a command."""
+    remaining = iter(range(times))
+    return lambda: next(remaining, None) is None
 
 
 def processes_with(word: str) -> list[str]:
@@ -96,9 +93,8 @@ async def test_json_that_is_printed_is_the_result():
 
 
 async def test_any_other_text_is_the_result_as_it_is():
-    assert await run(["echo", "你好"]) == "你好"
-    assert await run(["echo", "42"]) == "42"
-    assert await run(["echo", "{broken"]) == "{broken"
+    for text in ("你好", "42", "{broken"):
+        assert await run(["echo", text]) == text
 
 
 async def test_a_value_is_text_of_one_argument_and_no_shell_reads_it():
@@ -222,65 +218,62 @@ def test_the_program_cannot_be_chosen_by_the_caller():
         build_command_line({"command": ["{program}", "x"]}, {"program": "rm"}, {})
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["/bin/bash", "-c", "grep {word} x"], ["sh", ["-c", "grep {word} x"]], ["env", "zsh", "-lc", "grep {word} x"]],
-)
-def test_a_value_inside_a_shell_script_is_refused(command):
-    with pytest.raises(SetupError, match="would be run as code"):
-        build_command_line({"command": command}, {"word": "$(id)"}, {})
+def test_a_script_cannot_come_from_the_caller_however_it_is_handed_over():
+    for line in """
+        /bin/bash -c 'grep {word} x'
+        env zsh -lc 'grep {word} x'
+        bash -c {word}
+        bash -ce 'echo {word}'
+        sh -c -- 'echo {word}'
+        bash -c -e 'echo {word}'
+        bash -euo pipefail -c {word}
+        tcsh -fc {word}
+        bash -c -o pipefail {word}
+        timeout 5 mksh -c {word}
+        ${SHELL} -c {word}
+        env -S "sh -c 'echo {word}'"
+        env -iS'sh -c' {word}
+        env -S 'sh -c' 'echo {word}'
+        python3.12 -c "print('{word}')"
+        python -I -W error -c {word}
+        python3 -c{word}
+        perl -Mstrict -ne "print '{word}'"
+        perl -e 1 -e {word}
+        ruby -rjson -e {word}
+        node -pe "'{word}'"
+        node --eval={word}
+        php -r {word}
+        fish --command={word}
+    """.strip().splitlines():
+        assert_refused_as_code(shlex.split(line))
+    assert_refused_as_code(["sh", ["-c", "grep {word} x"]])
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(["bash", "-c", "{word}"], ["bash", "-ce", "echo {word}"], ["sh", "-c", "--", "echo {word}"]),
-        *(["bash", "-c", "-e", "echo {word}"], ["bash", "-euo", "pipefail", "-c", "{word}"], ["tcsh", "-fc", "{word}"]),
-        *(
-            ["bash", "-c", "-o", "pipefail", "{word}"],
-            ["timeout", "5", "mksh", "-c", "{word}"],
-            ["${SHELL}", "-c", "{word}"],
-        ),
-        *(["env", "-S", "sh -c 'echo {word}'"], ["env", "-iSsh -c", "{word}"], ["env", "-S", "sh -c", "echo {word}"]),
-        *(
-            ["python3.12", "-c", "print('{word}')"],
-            ["python", "-I", "-W", "error", "-c", "{word}"],
-            ["python3", "-c{word}"],
-        ),
-        *(
-            ["perl", "-Mstrict", "-ne", "print '{word}'"],
-            ["perl", "-e", "1", "-e", "{word}"],
-            ["ruby", "-rjson", "-e", "{word}"],
-        ),
-        *(
-            ["node", "-pe", "'{word}'"],
-            ["node", "--eval={word}"],
-            ["php", "-r", "{word}"],
-            ["fish", "--command={word}"],
-        ),
-    ],
-)
-def test_a_script_cannot_come_from_the_caller_however_it_is_handed_over(command):
-    with pytest.raises(SetupError, match="would be run as code"):
+def assert_refused_as_code(command: list[Any]) -> None:
+    try:
         build_command_line({"command": command}, {"word": "$(id)"}, {"SHELL": "/bin/bash"})
+    except SetupError as error:
+        assert "would be run as code" in str(error), command
+    else:
+        pytest.fail(f"{command} was not refused")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(["sh", "-c", 'echo "$1"', "sh", "{word}"], ["bash", "run.sh", "-c", "{word}"], ["sh", "--", "{word}"]),
-        *(
-            ["python", "tool.py", "-c", "{word}"],
-            ["python", "-m", "tool", "-c", "{word}"],
-            ["python", "-c", "1", "{word}"],
-        ),
-        *(["env", "A=1", "git", "log", "-S", "{word}"], ["grep", "-c", "{word}", "sh"], ["perl", "-Mre", "{word}"]),
-        *(["lint", "{language}", "-e", "{word}"], ["node", "app.js", "-e", "{word}"]),
-    ],
-)
-def test_what_only_looks_like_a_script_may_come_from_the_caller(command):
-    line = build_command_line({"command": command}, {"word": "notes", "language": "perl"}, {})
-    assert "notes" in line.arguments
+def test_what_only_looks_like_a_script_may_come_from_the_caller():
+    for command in """
+        sh -c 'echo "$1"' sh {word}
+        bash run.sh -c {word}
+        sh -- {word}
+        python tool.py -c {word}
+        python -m tool -c {word}
+        python -c 1 {word}
+        env A=1 git log -S {word}
+        grep -c {word} sh
+        perl -Mre {word}
+        lint {language} -e {word}
+        node app.js -e {word}
+    """.strip().splitlines():
+        params = {"word": "notes", "language": "perl"}
+        assert "notes" in build_command_line({"command": shlex.split(command)}, params, {}).arguments, command
 
 
 def test_whoever_wants_to_run_code_hands_it_over_on_standard_input():
@@ -336,22 +329,22 @@ async def test_what_a_program_says_on_stderr_is_logged(caplog):
 @pytest.mark.parametrize("script", ["yes", "yes ''", "tr '\\0' x < /dev/zero"])
 async def test_of_stderr_only_the_beginning_is_logged(script, caplog):
     with caplog.at_level(logging.INFO, "ferrule.kinds"):
-        assert await run(shell(f"{script} | head -c 60000000 >&2; echo done")) == "done"
+        assert await run(shell(f"{script} | head -c 6000000 >&2; echo done")) == "done"
     assert len(caplog.text) < 2_000_000 and len(caplog.records) <= 1001
-    assert re.search(r"stderr: \[5[89],\d{3},\d{3} more bytes, which are not logged\]$", caplog.text.rstrip())
+    assert re.search(r"stderr: \[[45],\d{3},\d{3} more bytes, which are not logged\]$", caplog.text.rstrip())
 
 
-async def test_a_cancelled_command_never_does_the_rest_of_its_work(tmp_path):
-    for attempt in range(10):
-        await cancel_when(passed(0.02 * attempt), shell(WHEN_ALLOWED, str(tmp_path)))
-    await never_writes(tmp_path)
-    assert processes_with(str(tmp_path)) == []
+async def test_cancelled_commands_never_do_the_rest_of_their_work(tmp_path):
+    command = shell(f"sleep 600 & {WRITE_WITHOUT_END}", str(tmp_path))
+    for start in (0, 10):
+        await asyncio.gather(*(cancel_when(polled(start + n), command) for n in range(10)))
+        assert processes_with(str(tmp_path)) == []
 
 
 async def test_background_children_end_with_a_cancelled_command(tmp_path):
     loop = 'while :; do date > "$1/$2"; sleep 0.01; done'
     script = f"for i in 1 2 3; do sh -c '{loop}' sh \"$1\" $i & done; wait"
-    for attempt in range(5):
+    for attempt in range(2):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         await cancel_when(has_files(folder, 3), shell(script, str(folder)))
@@ -366,7 +359,7 @@ async def test_children_that_ignore_sigterm_are_killed(tmp_path):
 
 
 async def test_children_that_no_longer_have_a_parent_end_too(tmp_path):
-    script = '(sh -c \'echo > "$1/begun"; sleep 30; echo > "$1/late"\' sh "$1" &); sleep 30'
+    script = '(sh -c \'echo > "$1/begun"; sleep 600; echo > "$1/late"\' sh "$1" &); sleep 600'
     await cancel_when((tmp_path / "begun").exists, shell(script, str(tmp_path)))
     assert processes_with(str(tmp_path)) == []
 
@@ -374,31 +367,30 @@ async def test_children_that_no_longer_have_a_parent_end_too(tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        shell(f'timeout 60 sh -c \'echo > "$1/begun"; {WHEN_ALLOWED}\' sh "$1"; echo done'),
-        ["bash", "-c", f'set -m; (echo > "$1/begun"; {WHEN_ALLOWED}) & wait', "bash"],
+        shell(f'timeout 600 sh -c \'echo > "$1/begun"; {WRITE_WITHOUT_END}\' sh "$1"; echo done'),
+        ["bash", "-c", f'set -m; (echo > "$1/begun"; {WRITE_WITHOUT_END}) & wait', "bash"],
     ],
     ids=["timeout", "job control"],
 )
 async def test_children_in_groups_of_their_own_end_too(tmp_path, command):
     await cancel_when((tmp_path / "begun").exists, [*command, str(tmp_path)])
     assert processes_with(str(tmp_path)) == []
-    await never_writes(tmp_path)
 
 
 async def test_a_command_may_tidy_up_when_it_is_asked_to_end(tmp_path):
-    script = 'trap \'echo yes > "$1/tidied"; exit\' TERM; echo > "$1/ready"; sleep 5 & wait'
+    script = 'trap \'echo yes > "$1/tidied"; exit\' TERM; echo > "$1/ready"; sleep 600 & wait'
     await cancel_when((tmp_path / "ready").exists, shell(script, str(tmp_path)))
     assert (tmp_path / "tidied").read_text() == "yes\n"
 
 
 async def test_background_children_do_not_outlive_a_command_that_succeeded(tmp_path):
-    assert await run(shell(f"({WHEN_ALLOWED}) & echo done", str(tmp_path))) == "done"
-    await never_writes(tmp_path)
+    assert await run(shell(f"({WRITE_WITHOUT_END}) & echo done", str(tmp_path))) == "done"
+    assert processes_with(str(tmp_path)) == []
 
 
 async def test_a_process_that_left_the_group_and_holds_the_pipes_is_not_waited_for():
-    leave = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
-    result = await asyncio.wait_for(run([sys.executable, "-c", leave], text="x" * 1_000_000), 30)
+    leave = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)"
+    result = await asyncio.wait_for(run([sys.executable, "-c", leave], text="x" * 1_000_000), 120)
     is_asleep = "sleep" in Path(f"/proc/{int(result)}/cmdline").read_text()
     os.kill(int(result), signal.SIGKILL)
     assert is_asleep  # it was still there: leaving the group means leaving our care
@@ -411,18 +403,10 @@ async def test_a_second_cancellation_does_not_cut_the_ending_short(tmp_path):
     await until((tmp_path / "ready").exists)
     for _ in range(3):
         call.cancel()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # it is being ended, or has ended
     with pytest.raises(asyncio.CancelledError):
         await call
     assert processes_with(str(tmp_path)) == []
-
-
-async def test_a_hundred_cancelled_commands_leave_nothing(tmp_path):
-    command = shell(f"sleep 30 & {WHEN_ALLOWED}", str(tmp_path))
-    for start in range(0, 100, 10):
-        await asyncio.gather(*(cancel_when(passed(0.003 * (start + n)), command) for n in range(10)))
-    assert processes_with(str(tmp_path)) == []
-    await never_writes(tmp_path)
 
 
 async def test_a_group_that_is_gone_already_is_ended_at_once():
@@ -433,7 +417,7 @@ async def test_a_group_that_is_gone_already_is_ended_at_once():
 
 
 async def test_a_group_is_ended_whoever_started_it():
-    script = "trap '' TERM; echo ready; sleep 30 & wait"
+    script = "trap '' TERM; echo ready; sleep 600 & wait"
     process = await asyncio.create_subprocess_exec("sh", "-c", script, start_new_session=True, stdout=PIPE)
     assert process.stdout is not None and await process.stdout.readline() == b"ready\n"
     await end_process_group(process.pid, grace=0.05)

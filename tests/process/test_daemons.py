@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from ferrule import ToolEngine, ToolEngineConfig, tool
-from tests.support.waiting import is_running, until, until_sync
+from tests.support.waiting import is_running, time_out_after_start, until, until_sync
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows processes so")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows processes so"),
+]
 
 DAEMON = """
 import os, sys, time
@@ -79,20 +82,29 @@ def config(folder: Path) -> ToolEngineConfig:
 
 
 @pytest.mark.parametrize("starter", STARTERS)
-@pytest.mark.parametrize("end", ["timeout", "cancel", "close"])
-async def test_what_a_command_starts_in_other_sessions_ends_with_it(starter, end, started):
+async def test_what_a_command_starts_in_other_sessions_ends_with_it(starter, started):
     async with ToolEngine(config(write_tool(started, STARTERS[starter]))) as engine:
         assert not engine.load_errors
-        call = asyncio.create_task(engine.execute("start", timeout=2.0 if end == "timeout" else 600))
+        call = asyncio.create_task(engine.execute("start", timeout=600))
         await until(lambda: started.numbers() or call.done())
-        if end == "cancel":
-            call.cancel()
-        elif end == "close":
-            await engine.aclose(grace=0.0)
+        call.cancel()
         await asyncio.wait({call})
-        if end == "timeout":
-            assert call.result().error_type == "timeout"
-    assert started.numbers() and started.running() == []
+        assert started.numbers() and started.running() == []
+
+
+async def test_what_a_command_started_in_another_session_ends_when_the_engine_is_closed(started):
+    async with ToolEngine(config(write_tool(started, STARTERS["daemon"]))) as engine:
+        call = asyncio.create_task(engine.execute("start", timeout=600))
+        await until(lambda: started.numbers() or call.done())
+        await engine.aclose(grace=0.0)
+        await asyncio.wait({call})
+        assert started.numbers() and started.running() == []
+
+
+async def test_what_a_command_started_in_another_session_ends_at_its_timeout(started):
+    async with ToolEngine(config(write_tool(started, STARTERS["daemon"]))) as engine:
+        result = await time_out_after_start(lambda timeout: engine.execute("start", timeout=timeout), started.numbers)
+        assert result.error_type == "timeout" and started.running() == []
 
 
 async def test_a_daemon_of_a_command_that_ended_by_itself_stays(started):

@@ -9,6 +9,7 @@ import pytest
 from ferrule.process import groups
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="only Linux lists the processes of a session")
 async def test_a_process_that_is_started_during_the_search_is_ended_too(monkeypatch: pytest.MonkeyPatch):
     process = await asyncio.create_subprocess_exec(

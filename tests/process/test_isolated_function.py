@@ -11,7 +11,8 @@ from ferrule import ToolEngine
 from ferrule.errors import Retry, SetupError
 from ferrule.kinds.function.decorator import tool
 from ferrule.process.pool import IsolatedFunction
-from tests.support.waiting import is_running
+from tests.kinds.function.sample_functions import write_whole
+from tests.support.waiting import is_running, time_out_after_start
 
 
 def work(what: str, content: Any = None, path: str = "") -> dict[str, Any]:
@@ -20,8 +21,8 @@ def work(what: str, content: Any = None, path: str = "") -> dict[str, Any]:
     if what == "raise":
         raise Retry("other arguments, please")
     if what == "sleep":
-        Path(path).write_text(str(os.getpid()))
-        time.sleep(60)
+        write_whole(Path(path), str(os.getpid()))
+        time.sleep(600)  # only the timeout ends it
     return {"pid": os.getpid(), "size": len(content or b"")}
 
 
@@ -45,42 +46,30 @@ class Tools:
         await self._isolated.aclose()
 
 
-async def test_it_runs_in_another_process_and_returns_its_result():
+@pytest.mark.integration
+async def test_it_runs_in_another_process_which_other_functions_may_share():
     async with ToolEngine() as engine:
         engine.register(Tools())
-        first, again = [(await engine.execute("Tools", {"what": "work"})).output for _ in range(2)]
-    assert first["pid"] not in (os.getpid(), None) and first == again and first["size"] == 2
+        first, again, beside, failed = [
+            await engine.execute("Tools", {"what": what}) for what in ("work", "work", "beside", "raise")
+        ]
+    assert first.output["pid"] not in (os.getpid(), None) and first.output == again.output
+    assert first.output["size"] == 2 and beside.output["pid"] == first.output["pid"]
+    assert (failed.error, failed.metadata["advice"]) == ("other arguments, please", "change_arguments")
 
 
-async def test_another_function_may_run_in_the_same_process():
-    async with ToolEngine() as engine:
-        engine.register(Tools())
-        first, second = [(await engine.execute("Tools", {"what": what})).output for what in ("work", "beside")]
-    assert first["pid"] == second["pid"]
-
-
-async def test_its_exception_is_raised():
-    async with ToolEngine() as engine:
-        engine.register(Tools())
-        result = await engine.execute("Tools", {"what": "raise"})
-    assert (result.error, result.metadata["advice"]) == ("other arguments, please", "change_arguments")
-
-
-async def test_a_process_that_dies_fails_only_its_call():
+@pytest.mark.integration
+async def test_a_process_that_dies_or_times_out_fails_only_its_call(tmp_path):
+    pid_file = tmp_path / "pid"
+    sleep = {"what": "sleep", "path": str(pid_file)}
     async with ToolEngine() as engine:
         engine.register(Tools())
         died, after = [await engine.execute("Tools", {"what": what}) for what in ("die", "work")]
-    assert "died" in str(died.error) and after.is_success
-
-
-async def test_a_timeout_kills_it(tmp_path):
-    pid_file = tmp_path / "pid"
-    async with ToolEngine() as engine:
-        engine.register(Tools())
-        await engine.execute("Tools", {"what": "work"})
-        result = await engine.execute("Tools", {"what": "sleep", "path": str(pid_file)}, timeout=1)
-        assert result.error_type == "timeout"
-        assert not pid_file.exists() or not is_running(int(pid_file.read_text()))
+        timed_out = await time_out_after_start(
+            lambda timeout: engine.execute("Tools", sleep, timeout=timeout), pid_file.exists
+        )
+        assert not is_running(int(pid_file.read_text()))
+    assert "died" in str(died.error) and after.is_success and timed_out.error_type == "timeout"
 
 
 async def test_it_works_only_inside_a_running_tool():

@@ -21,6 +21,8 @@ from tests.kinds.function import sample_functions as sample
 from tests.kinds.function.invocations import invocation_of
 from tests.support.waiting import is_running, until
 
+pytestmark = pytest.mark.integration
+
 
 async def process_id(pool: WorkerPool) -> int:
     output = await FunctionExecutor(pool).execute(invocation_of(sample.process_id))
@@ -33,9 +35,11 @@ def program_of(folder: Path, code: str, **options: Any) -> Iterator[subprocess.P
     (folder / "program.py").write_text(
         "import asyncio, os, sys\n"
         "from ferrule.kinds.function.executor import FunctionExecutor\n"
+        "from ferrule.process import worker_process\n"
         "from ferrule.process.pool import WorkerPool\n"
         "from tests.kinds.function import sample_functions as sample\n"
         "from tests.kinds.function.invocations import invocation_of\n"
+        "worker_process.OUTPUT_WINDOW = worker_process.OUTPUT_TIMEOUT = 600.0  # more than a busy machine needs\n"
         "pool = WorkerPool()\n"
         "executor = FunctionExecutor(pool)\n"
         "def call(function, **params):\n"
@@ -51,7 +55,7 @@ def program_of(folder: Path, code: str, **options: Any) -> Iterator[subprocess.P
 
 
 def output_of(program: subprocess.Popen[str]) -> str:
-    out, _ = program.communicate(timeout=30)
+    out, _ = program.communicate(timeout=120)
     assert program.returncode == 0
     return out.strip()
 
@@ -73,16 +77,9 @@ async def test_twenty_concurrent_calls_share_the_workers():
     await pool.aclose()
 
 
-async def test_calls_one_after_another_use_the_same_worker():
-    pool = WorkerPool()
-    assert len({await process_id(pool) for _ in range(5)}) == 1
-    await pool.aclose()
-
-
-async def test_after_the_first_call_a_spare_worker_is_kept_warm():
+async def test_calls_one_after_another_use_one_worker_and_a_spare_one_is_kept_warm():
     pool = WorkerPool(size=2)
-    used = {await process_id(pool), await process_id(pool)}
-    assert len(used) == 1
+    assert len({await process_id(pool) for _ in range(5)}) == 1
     assert len(pool.pids) == 2
     await pool.aclose()
 
@@ -129,8 +126,8 @@ async def test_closing_ends_every_worker_and_the_pool_can_be_used_again():
 
 async def test_closing_ends_calls_that_run(tmp_path):
     pool = WorkerPool()
-    arguments = {"folder": str(tmp_path), "name": "it", "seconds": 60}
-    call = asyncio.create_task(FunctionExecutor(pool).execute(invocation_of(sample.write_late, arguments)))
+    arguments = {"folder": str(tmp_path), "name": "it"}
+    call = asyncio.create_task(FunctionExecutor(pool).execute(invocation_of(sample.write_when_allowed, arguments)))
     await until((tmp_path / "it.started").exists)
     await pool.aclose()
     with pytest.raises(TransportFault, match="killed by signal 9, SIGKILL"):
@@ -140,12 +137,13 @@ async def test_closing_ends_calls_that_run(tmp_path):
 async def test_a_waiting_call_that_is_cancelled_does_not_block_the_next(tmp_path):
     pool = WorkerPool(size=1, max_workers=1)
     executor = FunctionExecutor(pool)
-    arguments = {"folder": str(tmp_path), "name": "it", "seconds": 0.2}
-    busy = asyncio.create_task(executor.execute(invocation_of(sample.write_late, arguments)))
+    arguments = {"folder": str(tmp_path), "name": "it"}
+    busy = asyncio.create_task(executor.execute(invocation_of(sample.write_when_allowed, arguments)))
     await until((tmp_path / "it.started").exists)
     waiting = [asyncio.create_task(process_id(pool)) for _ in range(3)]
     await asyncio.sleep(0)  # all three wait now
     waiting[0].cancel()
+    (tmp_path / "allowed").touch()
     assert (await busy).data == {"result": "written"}
     waiting[1].cancel()  # its turn has come, perhaps
     assert await waiting[2] in pool.pids
@@ -300,7 +298,7 @@ asyncio.run(main())
 """
     lines = "".join(f"{number}\nto standard error\n" for number in range(100))
     with program_of(tmp_path, code, stderr=subprocess.PIPE) as program:
-        _, printed = program.communicate(timeout=60)
+        _, printed = program.communicate(timeout=120)
     assert printed.startswith(f"{lines}unfinished line, next\n" * 3 + "last words\n")
     assert printed.endswith("after the crash\n")
 
@@ -309,7 +307,7 @@ asyncio.run(main())
 def test_too_much_output_of_a_function_is_dropped_with_a_note(tmp_path, line):
     code = f"""
 def flood():
-    for _ in range(600):
+    for _ in range(60):
         os.write(2, ({line}) * 1000)
     return "done"
 
@@ -320,16 +318,17 @@ async def main():
 asyncio.run(main())
 """
     with program_of(tmp_path, code, stderr=subprocess.PIPE) as program:
-        out, printed = program.communicate(timeout=60)
+        out, printed = program.communicate(timeout=120)
     assert out == "done\n" and len(printed) < 2 * MAX_OUTPUT
     *_, note, after = printed.splitlines()
     dropped = int(re.findall(r"([\d,]+) bytes that tool 'flood' printed were dropped", note)[0].replace(",", ""))
-    assert dropped + len(printed.partition("ferrule: ")[0].rstrip("\n")) in range(59_999_999, 60_000_001)
+    assert dropped + len(printed.partition("ferrule: ")[0].rstrip("\n")) in range(5_999_999, 6_000_001)
     assert after == "after"
 
 
 def test_a_worker_is_not_held_up_when_nobody_reads_the_output(tmp_path):
     code = """
+worker_process.OUTPUT_TIMEOUT = 0.01
 def flood():
     for _ in range(100):
         os.write(2, b"x" * 100_000)

@@ -88,7 +88,7 @@ def forge_a_frame() -> None:
     for descriptor in range(3, 20):
         if stat.S_ISSOCK(_mode(descriptor)):
             os.write(descriptor, len(payload).to_bytes(8, "big") + payload)
-    time.sleep(60)
+    time.sleep(600)
 
 
 def _mode(descriptor: int) -> int:
@@ -99,7 +99,7 @@ def _mode(descriptor: int) -> int:
 
 
 def leave_a_job() -> int:
-    job = subprocess.Popen(["sleep", "60"], process_group=0)
+    job = subprocess.Popen(["sleep", "600"], process_group=0)
     return job.pid
 
 
@@ -181,13 +181,13 @@ def lockstep(folder: str) -> Iterator[int]:
     for number in range(3):
         yield number
         while not Path(folder, str(number)).exists():
-            time.sleep(0.001)
+            time.sleep(0.001)  # until the file is there
 
 
 async def count_slowly(folder: str) -> AsyncIterator[int]:
     try:
         yield 1
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
     finally:
         Path(folder, "closed").touch()
 
@@ -236,41 +236,33 @@ def recurse() -> None:
     recurse()
 
 
-def write_late(folder: str, name: str, seconds: float) -> str:
-    import time
-    from pathlib import Path
-
-    Path(folder, f"{name}.started").touch()
-    time.sleep(seconds)
-    Path(folder, f"{name}.late").touch()
-    return "written"
-
-
 def write_when_allowed(folder: str, name: str) -> str:
-    """Waits for the file `allowed`, then writes one of its own."""
+    """Notes its process, waits for the file `allowed`, then writes one of its own."""
+    import os
     import time
     from pathlib import Path
 
+    Path(folder, f"{name}.pid").write_text(str(os.getpid()))
     Path(folder, f"{name}.started").touch()
     while not Path(folder, "allowed").exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # until the file is there
     Path(folder, f"{name}.late").touch()
     return "written"
 
 
 def start_children(folder: str) -> None:
     """Starts a child, a grandchild, and one in a session of its own; then says who they are, and waits."""
-    first = subprocess.Popen(["sleep", "60"])
-    second = subprocess.Popen(["sh", "-c", "sleep 60 & echo $! > grandchild; wait"], cwd=folder)
-    third = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    first = subprocess.Popen(["sleep", "600"])
+    second = subprocess.Popen(["sh", "-c", "sleep 600 & echo $! > grandchild; wait"], cwd=folder)
+    third = subprocess.Popen(["sleep", "600"], start_new_session=True)
     while not Path(folder, "grandchild").exists() or not Path(folder, "grandchild").read_text().strip():
-        time.sleep(0.001)
+        time.sleep(0.001)  # until the shell has written it
     numbers = [os.getpid(), first.pid, second.pid, third.pid, int(Path(folder, "grandchild").read_text())]
-    _write(Path(folder, "pids"), " ".join(map(str, numbers)))
-    time.sleep(60)
+    write_whole(Path(folder, "pids"), " ".join(map(str, numbers)))
+    time.sleep(600)
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Whoever sees the file sees all of it."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(text)
@@ -279,7 +271,7 @@ def _write(path: Path, text: str) -> None:
 
 def compute_without_end(folder: str) -> None:
     """Holds the interpreter: no other thread of its process can run."""
-    _write(Path(folder, "computing"), str(os.getpid()))
+    write_whole(Path(folder, "computing"), str(os.getpid()))
     pow(7, 10**9)
 
 

@@ -144,6 +144,7 @@ def test_a_changed_neighbour_makes_a_new_version(tmp_path: Path):
     assert (old.total(), new.total()) == (1, 2)
 
 
+@pytest.mark.integration
 def test_another_process_can_load_the_very_same_version_after_the_file_changed(tmp_path: Path):
     save(tmp_path / "own_part.py", "part = 'old'\n")
     path = save(tmp_path / "whole.py", "from own_part import part\ndef whole():\n    return part\n")
