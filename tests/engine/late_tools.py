@@ -1,5 +1,6 @@
 """Sync tools that are too slow, in a module so that worker processes can import them."""
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -9,10 +10,10 @@ from ferrule import tool
 
 @tool
 def write_when_allowed(folder: str, name: str) -> str:
-    """Wait for a file `allowed`, then write another one."""
-    Path(folder, f"{name}.begun").touch()
+    """Note the id of this process, wait for a file `allowed`, then write another one."""
+    Path(folder, f"{name}.pid").write_text(str(os.getpid()))
     while not Path(folder, "allowed").exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks
     Path(folder, f"{name}.late").touch()
     return "written"
 

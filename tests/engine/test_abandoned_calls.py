@@ -1,4 +1,4 @@
-"""Tools that ignore cancellations: their callers go on, and nothing of them runs later."""
+"""Tools that ignore cancellations: their callers go on, and nothing of them runs later. In virtual time."""
 
 import asyncio
 import logging
@@ -9,16 +9,12 @@ from typing import Any
 import pytest
 
 from ferrule import ConcurrencyConfig, ToolEngine, ToolEngineConfig, ToolExecutionContext, tool
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 
-pytestmark = [
-    pytest.mark.integration,
-    # Python reports a coroutine that ignores even its own end.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-GUARD = 60.0
-"""Seconds after which a test that hangs fails."""
+anyio_backend = virtual_time
+# Python reports a coroutine that ignores even its own end.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 def config(**changes: Any) -> ToolEngineConfig:
@@ -38,14 +34,13 @@ class Stubborn:
         while not self.is_over:
             self.steps += 1
             try:
-                await asyncio.sleep(0.01 if self.cancellations else 3600)
+                await asyncio.sleep(0.01 if self.cancellations else 3600)  # virtual
             except asyncio.CancelledError:
                 self.cancellations += 1
 
     async def assert_it_has_stopped(self) -> None:
         steps = self.steps
-        for _ in range(20):
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(10)  # virtual
         assert self.steps == steps
 
 
@@ -53,7 +48,7 @@ class Stubborn:
 async def open_engine(stop_timeout: float, **options: Any) -> AsyncIterator[tuple[ToolEngine, Stubborn]]:
     stubborn = Stubborn()
     try:
-        async with asyncio.timeout(GUARD), ToolEngine(config(stop_timeout=stop_timeout), **options) as engine:
+        async with ToolEngine(config(stop_timeout=stop_timeout), **options) as engine:
             yield engine, stubborn
     finally:
         stubborn.is_over = True  # else the event loop could not be closed
@@ -78,7 +73,7 @@ def make_tool(kind: str, stubborn: Stubborn, **options: Any) -> Any:
         while not stubborn.is_over:
             stubborn.steps += 1
             try:
-                await asyncio.sleep(0.01 if stubborn.cancellations else 3600)
+                await asyncio.sleep(0.01 if stubborn.cancellations else 3600)  # virtual
             except BaseException:
                 stubborn.cancellations += 1
 
@@ -198,7 +193,7 @@ async def test_a_timeout_inside_a_tool_is_its_own(caplog):
                 async with asyncio.timeout(0.01):
                     await asyncio.create_task(asyncio.sleep(3600))
             except TimeoutError:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # virtual
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.sleep(3600), 0.01)
         return "done"
@@ -219,7 +214,7 @@ async def test_a_tool_that_cleans_up_after_a_timeout_is_not_abandoned():
         try:
             await asyncio.gather(asyncio.sleep(3600), asyncio.sleep(3600))
         finally:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)  # virtual, and shorter than the time between two cancellations
             cleaned.append(True)
 
     async with open_engine(5) as (engine, _):

@@ -1,15 +1,20 @@
+"""The deadlines of calls, in virtual time."""
+
 import asyncio
 import math
 
 import pytest
 
 from ferrule.engine.deadline import Deadline, Deadlines
+from tests.support.virtual_time import virtual_time
+
+anyio_backend = virtual_time
 
 
 async def sleeper(keeper: Deadlines, seconds: float, work: float) -> str:
     deadline = Deadline(keeper, seconds)
     try:
-        await asyncio.sleep(work)
+        await asyncio.sleep(work)  # virtual
     except asyncio.CancelledError:
         deadline.end()
         task = asyncio.current_task()
@@ -23,10 +28,10 @@ async def sleeper(keeper: Deadlines, seconds: float, work: float) -> str:
 async def test_only_those_whose_time_is_up_are_ended():
     keeper = Deadlines(asyncio.get_running_loop())
     runs = [
-        sleeper(keeper, 0.02, 5),
-        sleeper(keeper, 5, 0.05),
-        sleeper(keeper, math.inf, 0.05),
-        sleeper(keeper, 0.04, 5),
+        sleeper(keeper, 2, 50),
+        sleeper(keeper, 50, 5),
+        sleeper(keeper, math.inf, 5),
+        sleeper(keeper, 4, 50),
     ]
     assert await asyncio.gather(*runs) == ["expired", "done", "done", "expired"]
     assert not keeper.active
@@ -38,23 +43,23 @@ async def test_a_later_call_with_a_shorter_time_ends_first():
     order: list[float] = []
 
     async def run(seconds: float) -> None:
-        await sleeper(keeper, seconds, 5)
+        await sleeper(keeper, seconds, 50)
         order.append(seconds)
 
-    await asyncio.gather(run(0.09), run(0.06), run(0.03))
-    assert order == [0.03, 0.06, 0.09]
+    await asyncio.gather(run(9), run(6), run(3))
+    assert order == [3, 6, 9]
     keeper.close()
 
 
 async def test_a_paused_clock_does_not_run():
     keeper = Deadlines(asyncio.get_running_loop())
-    deadline = Deadline(keeper, 0.05)
+    deadline = Deadline(keeper, 5)
     deadline.pause()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(10)  # virtual
     assert not deadline.is_expired
     deadline.resume()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.sleep(5)
+        await asyncio.sleep(50)  # virtual
     deadline.end()
     assert deadline.is_expired
     keeper.close()
@@ -62,10 +67,10 @@ async def test_a_paused_clock_does_not_run():
 
 async def test_one_who_ignores_the_first_cancellation_gets_more():
     keeper = Deadlines(asyncio.get_running_loop())
-    deadline, swallowed = Deadline(keeper, 0.01), 0
+    deadline, swallowed = Deadline(keeper, 1), 0
     while swallowed < 2:
         try:
-            await asyncio.sleep(5)
+            await asyncio.sleep(50)  # virtual
         except asyncio.CancelledError:
             swallowed += 1
     deadline.end()

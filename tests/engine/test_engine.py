@@ -1,4 +1,4 @@
-"""One call through the one door: every step of the story, every way it can end."""
+"""One call through the engine: every step, and every way it can end. All tests run in virtual time."""
 
 import asyncio
 import shutil
@@ -34,7 +34,9 @@ from ferrule import (
 from ferrule.core.permission import Principal
 from ferrule.engine.resilience import BreakerConfig, RetryPolicy
 from ferrule.kinds.function.tools import tool_of
+from tests.support.virtual_time import loop_time, virtual_time
 
+anyio_backend = virtual_time
 AT_ONCE = RetryPolicy(first_delay=0.0)
 
 
@@ -44,11 +46,18 @@ async def add(a: int, b: int = 1) -> int:
     return a + b
 
 
-@tool
-async def nap(seconds: float = 5) -> str:
-    """Sleep."""
-    await asyncio.sleep(seconds)
-    return "rested"
+def make_nap(**options: Any) -> Any:
+    """A tool of its own: options of a decorator stay with the function that is decorated."""
+
+    async def nap(seconds: float = 5) -> str:
+        """Sleep."""
+        await asyncio.sleep(seconds)  # virtual
+        return "rested"
+
+    return tool(**options)(nap)
+
+
+nap = make_nap()
 
 
 async def call(thing: Any, params: dict[str, Any] | None = None, *, config: ToolEngineConfig | None = None, **how: Any):
@@ -63,7 +72,7 @@ async def test_a_good_call_gives_its_output_its_time_and_its_record():
         result = await engine.execute("add", {"a": 2, "b": "3"})
         [record] = await engine.query_call_records(tool_name="add")
     assert (result.is_success, result.output, result.text) == (True, {"result": 5}, "5")
-    assert 0 < result.execution_time < 5
+    assert result.execution_time > 0
     assert (record.record_id, record.params, record.result) == (result.call_id, {"a": 2, "b": 3}, {"result": 5})
     assert record.fingerprint == engine.registry.candidates("add")[0].spec.fingerprint
 
@@ -136,20 +145,20 @@ async def test_timeout_stops_an_async_tool_and_says_so():
     async def slow() -> None:
         """Be slow."""
         try:
-            await asyncio.sleep(5)
+            await asyncio.sleep(5)  # virtual
         finally:
             ended.append(True)
 
-    result = await call(slow, timeout=0.05)
+    result = await call(slow, timeout=2)
     assert result.error_type == "timeout"
     assert result.error == (
-        "Tool 'slow' did not finish within 0.05 s and was stopped. Ask for less in one call, or allow it more time."
+        "Tool 'slow' did not finish within 2 s and was stopped. Ask for less in one call, or allow it more time."
     )
     assert ended == [True]
 
 
 async def test_a_tools_own_timeout_holds_against_a_caller_who_wants_more():
-    result = await call(tool(timeout=0.05)(nap), timeout=60)
+    result = await call(make_nap(timeout=0.05), timeout=60)
     assert (result.error_type, result.metadata["timeout"]) == ("timeout", 0.05)
 
 
@@ -160,10 +169,10 @@ async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again():
     async def stubborn() -> str:
         """Refuse to stop once."""
         try:
-            await asyncio.sleep(5)
+            await asyncio.sleep(5)  # virtual
         except asyncio.CancelledError:
             swallowed.append(1)
-            await asyncio.sleep(5)
+            await asyncio.sleep(5)  # virtual
         return "done"
 
     result = await call(stubborn, timeout=0.05)
@@ -173,16 +182,16 @@ async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again():
 async def test_a_call_after_a_timeout_in_the_same_task_is_not_disturbed():
     async with ToolEngine() as engine:
         engine.register(nap, add)
-        assert (await engine.execute("nap", timeout=0.02)).error_type == "timeout"
+        assert (await engine.execute("nap", timeout=2)).error_type == "timeout"
         assert (await engine.execute("add", {"a": 1})).is_success
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(60)  # virtual: a timer that was left behind would cancel it
 
 
 async def test_cancelling_the_caller_ends_the_tool_and_is_recorded():
     async with ToolEngine() as engine:
         engine.register(nap)
         task = asyncio.create_task(engine.execute("nap"))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(1)  # virtual: the tool runs
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -243,7 +252,7 @@ async def test_a_failure_that_lasts_longer_than_the_call_may_is_told_at_once():
         raise Transient("come back tomorrow", retry_after=86_400)
 
     result = await call(busy, timeout=5)
-    assert (result.error, result.metadata["retry_after"]) == ("come back tomorrow", 86_400)
+    assert (result.error, result.metadata["retry_after"], loop_time()) == ("come back tomorrow", 86_400, 0)
 
 
 async def test_what_is_not_idempotent_is_never_tried_again():
@@ -405,7 +414,7 @@ async def test_leaving_a_stream_early_ends_the_call():
             while True:
                 yield n
                 n += 1
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(1)  # virtual
         finally:
             ended.append(True)
 
@@ -510,10 +519,10 @@ async def test_waiting_for_a_place_does_not_eat_the_time_of_anybody():
 
     limits = ConcurrencyConfig(max_concurrent=2, bucket_limits={"bed": 1})
     async with ToolEngine(concurrency=limits) as engine:
-        engine.register(outer, tool(bucket="bed")(nap))
-        busy = asyncio.create_task(engine.execute("nap", {"seconds": 1.5}))
-        await asyncio.sleep(0.01)
-        result = await engine.execute("outer", timeout=1)
+        engine.register(outer, make_nap(bucket="bed"))
+        busy = asyncio.create_task(engine.execute("nap", {"seconds": 15}))
+        await asyncio.sleep(1)  # virtual: it has the only slot
+        result = await engine.execute("outer", timeout=10)
         await busy
     assert result.output == {"result": "rested"}
 
@@ -628,10 +637,10 @@ async def test_closing_lets_running_calls_finish_and_stops_those_that_do_not(tmp
     engine = ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}")
     await engine.start()
     engine.register(nap)
-    quick = asyncio.create_task(engine.execute("nap", {"seconds": 0.1}))
-    slow = asyncio.create_task(engine.execute("nap", {"seconds": 60}))
-    await asyncio.sleep(0.01)
-    await engine.aclose(grace=2)
+    quick = asyncio.create_task(engine.execute("nap", {"seconds": 2}))
+    slow = asyncio.create_task(engine.execute("nap", {"seconds": 20}))
+    await asyncio.sleep(1)  # virtual: both run
+    await engine.aclose(grace=10)
     assert quick.result().is_success
     assert slow.result().error == "Tool 'nap' was stopped, because the engine was closed."
     async with engine:
@@ -666,16 +675,21 @@ async def test_secret_parameters_reach_the_tool_and_nothing_else(tmp_path: Path)
 
 
 async def test_time_is_measured_without_waiting():
-    limits = ConcurrencyConfig(max_concurrent=1)
-    async with ToolEngine(concurrency=limits) as engine:
-        engine.register(nap)
+    @tool
+    async def work() -> None:
+        """Take time."""
+        await asyncio.sleep(1)  # virtual: the others wait for the slot
+        time.sleep(0.02)  # noqa: ASYNC251  real, because durations are measured on the real clock
+
+    async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=1)) as engine:
+        engine.register(work)
         started = time.perf_counter()
-        results = await asyncio.gather(*(engine.execute("nap", {"seconds": 0.05}) for _ in range(3)))
+        results = await asyncio.gather(*(engine.execute("work") for _ in range(3)))
         took = time.perf_counter() - started
         records = await engine.query_call_records()
     # One runs after the other: with the waiting, their times would be more than all of it.
     assert sum(r.execution_time for r in results) <= took
-    assert max(r.wait_time for r in records) > 0.05
+    assert max(r.wait_time for r in records) > 0.02
 
 
 async def test_a_caller_restricted_to_some_tools_cannot_reach_others_even_through_them():

@@ -1,16 +1,14 @@
 """Calls while the disk is full: which are refused because their records could be lost is configurable."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ferrule import SetupError, ToolEngineConfig
+from tests.support.processes import ROOT, run_python
 
-ROOT = Path(__file__).parents[2]
 CALLS_ON_A_FULL_DISK = """
 import asyncio, json, resource, signal, sys, time
 from ferrule import ToolEngine, ToolEngineConfig, tool
@@ -39,9 +37,9 @@ async def main(path, on_store_failure):
         results = [await engine.execute(name) for name in ("delete", "note", "delete")]
         during = list(made)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while not (last := await engine.execute("delete")).is_success and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the store tries again from time to time
         print(json.dumps({
             "made": during,
             "errors": [[result.error_type, result.error] for result in results],
@@ -53,12 +51,12 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def call_on_a_full_disk(path: Path, on_store_failure: str) -> Any:
-    command = [sys.executable, "-c", CALLS_ON_A_FULL_DISK, str(path), on_store_failure]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-c", CALLS_ON_A_FULL_DISK, str(path), on_store_failure, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("on_store_failure", "made", "error_types"),
     [

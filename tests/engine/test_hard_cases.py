@@ -1,4 +1,4 @@
-"""Calls in bad luck: cancelled here, raced there, odd exceptions, shared values, closed loops."""
+"""Calls that are cancelled or raced, odd exceptions, shared values, closed loops. All tests run in virtual time."""
 
 import asyncio
 import logging
@@ -25,14 +25,24 @@ from ferrule.catalog.registry import ToolRegistry
 from ferrule.engine.resilience import BreakerConfig, RetryPolicy
 from ferrule.errors import ToolNotFound
 from ferrule.kinds.function.tools import tool_of
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 
+anyio_backend = virtual_time
 
-@tool
-async def nap(seconds: float = 0.0) -> str:
-    """Sleep."""
-    await asyncio.sleep(seconds)
-    return "rested"
+
+def make_nap(**options: Any) -> Any:
+    """A tool of its own: options of a decorator stay with the function that is decorated."""
+
+    async def nap(seconds: float = 0.0) -> str:
+        """Sleep."""
+        await asyncio.sleep(seconds)  # virtual
+        return "rested"
+
+    return tool(**options)(nap)
+
+
+nap = make_nap()
 
 
 async def test_the_deadline_of_an_ended_call_never_comes_back():
@@ -42,15 +52,15 @@ async def test_the_deadline_of_an_ended_call_never_comes_back():
     async def outer(context: ToolExecutionContext) -> str:
         """Leave a call behind."""
         nested_calls.append(asyncio.create_task(context.call_tool("nap")))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)  # virtual
         return "ok"
 
     async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=2, bucket_limits={"bed": 1})) as engine:
-        engine.register(outer, tool(bucket="bed")(nap))
-        hog = asyncio.create_task(engine.execute("nap", {"seconds": 0.3}))
-        await asyncio.sleep(0.01)
+        engine.register(outer, make_nap(bucket="bed"))
+        hog = asyncio.create_task(engine.execute("nap", {"seconds": 3}))
+        await asyncio.sleep(0.1)  # virtual: it has the slot
         assert (await engine.execute("outer")).is_success
-        await asyncio.sleep(1.5)  # cancelled here, if the deadline came back
+        await asyncio.sleep(15)  # virtual: cancelled here, if the deadline came back
         await asyncio.gather(hog, *nested_calls)
 
 
@@ -59,14 +69,14 @@ async def test_a_cancellation_is_not_lost_when_the_tool_fails_while_it_is_cancel
     async def untidy() -> None:
         """Fail while cleaning up."""
         try:
-            await asyncio.sleep(5)
+            await asyncio.sleep(5)  # virtual
         finally:
             raise RuntimeError("cleaning up failed")
 
     async with ToolEngine() as engine:
         engine.register(untidy)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(1):
                 await engine.execute("untidy")
 
 
@@ -76,12 +86,12 @@ async def test_a_call_made_while_its_task_is_being_cancelled_still_gives_a_resul
 
         async def clean_up() -> Any:
             try:
-                await asyncio.sleep(5)
+                await asyncio.sleep(5)  # virtual
             except asyncio.CancelledError:
-                return await engine.execute("nap", {"seconds": 5}, timeout=0.05)
+                return await engine.execute("nap", {"seconds": 5}, timeout=1)
 
         task = asyncio.create_task(clean_up())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(1)  # virtual
         task.cancel()
         assert (await task).error_type == "timeout"
 
@@ -169,10 +179,10 @@ async def test_the_clocks_of_all_outer_calls_stand_still_while_an_inner_one_wait
 
     limits = ConcurrencyConfig(max_concurrent=4, bucket_limits={"bed": 1})
     async with ToolEngine(concurrency=limits) as engine:
-        engine.register(outer, middle, tool(bucket="bed")(nap))
-        hog = asyncio.create_task(engine.execute("nap", {"seconds": 1.5}))
-        await asyncio.sleep(0.01)
-        result = await engine.execute("outer", timeout=1)
+        engine.register(outer, middle, make_nap(bucket="bed"))
+        hog = asyncio.create_task(engine.execute("nap", {"seconds": 15}))
+        await asyncio.sleep(1)  # virtual: it has the slot
+        result = await engine.execute("outer", timeout=10)
         await hog
     assert result.output == {"result": ["rested", "rested"]}
 
@@ -234,7 +244,7 @@ async def test_a_subscriber_that_ends_its_own_subscription_finishes_what_it_does
 
         async def once(event: ToolEngineEvent) -> None:
             unsubscribe()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(1)  # virtual
             done.append(event)
 
         unsubscribe = engine.subscribe(once)
@@ -302,7 +312,7 @@ async def test_a_tool_may_call_others_while_the_engine_waits_for_it_to_finish():
     async def slow(context: ToolExecutionContext) -> str:
         """Call another, late."""
         has_begun.set()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1)  # virtual
         return (await context.call_tool("nap")).text
 
     engine = ToolEngine()
@@ -321,7 +331,7 @@ def test_an_engine_may_be_used_by_one_loop_after_another(tmp_path: Path):
 
     async def watch(event: ToolEngineEvent) -> None:
         event_list.append(event.event_type)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the loop goes on in between
 
     engine.subscribe(watch, {"execution_completed"})  # type: ignore[arg-type]
     asyncio.run(engine.start())

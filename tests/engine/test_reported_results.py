@@ -47,6 +47,7 @@ async def test_a_reported_failure_is_a_failure_and_recorded_as_one(value: Any, e
     assert record.status == "failed" and not record.is_success
 
 
+@pytest.mark.integration
 async def test_a_failure_that_a_worker_process_reports_is_a_failure_with_its_details():
     async with ToolEngine() as engine:
         engine.register(report_in_worker)
@@ -95,6 +96,7 @@ async def test_a_run_remembers_a_reported_failure():
     assert [failure.error for failure in memory.failures] == ["Selector '#a' not found"]
 
 
+@pytest.mark.integration
 async def test_the_result_of_an_mcp_server_is_not_altered(tmp_path: Path):
     listing = tmp_path / "actions.json"
     listing.write_text('[{"name": "structured", "inputSchema": {"type": "object"}}]')

@@ -222,6 +222,7 @@ def test_every_standard_executor_can_be_loaded():
     assert executors.get("nobody") is None
 
 
+@pytest.mark.integration
 def test_an_executor_is_loaded_with_the_first_tool_that_needs_it():
     code = "import sys; from ferrule import ToolEngine; ToolEngine(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ferrule import ConcurrencyConfig, ToolEngine, ToolEngineConfig, ToolExecutionContext, tool
 from ferrule.agent.control_tools import conversation_tools
 from ferrule.core.elicitation import Elicitation
 from tests.kinds.mcp.mcp_servers import SDK_SERVER
+from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
 
 CONFIG = ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory="no-such-folder")
@@ -34,6 +37,7 @@ async def quick() -> str:
     return "done"
 
 
+@in_virtual_time
 async def test_open_questions_take_no_slots():
     person = Person({"answer": "yes"})
     limits = ConcurrencyConfig(max_concurrent=3)
@@ -49,6 +53,7 @@ async def test_open_questions_take_no_slots():
         assert engine.concurrency.get_metrics().current_concurrent == 0
 
 
+@in_virtual_time
 async def test_an_answered_call_takes_a_slot_before_it_goes_on():
     person, is_over = Person({"answer": "yes"}), asyncio.Event()
     running = 0
@@ -65,16 +70,16 @@ async def test_an_answered_call_takes_a_slot_before_it_goes_on():
         engine.register(busy, *conversation_tools(engine.store, engine.on_elicit))
         asking = asyncio.create_task(engine.execute("ask_user", {"question": "Go on?"}, timeout=1))
         await until(lambda: person.questions)
-        holding = asyncio.create_task(engine.execute("busy"))
+        holding = asyncio.create_task(engine.execute("busy", timeout=1000))
         await until(lambda: running)
         person.is_ready.set()
-        for _ in range(10):
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(100)  # virtual: longer than its timeout
         assert not asking.done()  # it waits for the only slot, and its clock stands still
         is_over.set()
         assert (await asking).is_success and (await holding).is_success
 
 
+@in_virtual_time
 async def test_the_calls_around_a_question_wait_too():
     person = Person({"answer": "yes"})
 
@@ -85,15 +90,15 @@ async def test_the_calls_around_a_question_wait_too():
 
     async with ToolEngine(CONFIG, concurrency=ConcurrencyConfig(max_concurrent=1), on_elicit=person.ask) as engine:
         engine.register(quick, outer, *conversation_tools(engine.store, engine.on_elicit))
-        call = asyncio.create_task(engine.execute("outer", timeout=0.5))
+        call = asyncio.create_task(engine.execute("outer", timeout=5))
         await until(lambda: person.questions)
-        for _ in range(70):  # longer than its timeout
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(100)  # virtual: longer than its timeout
         assert (await engine.execute("quick")).is_success
         person.is_ready.set()
         assert (await call).is_success
 
 
+@in_virtual_time
 async def test_a_call_that_is_cancelled_while_it_asks_leaves_no_slot_behind():
     person = Person({})
     async with ToolEngine(CONFIG, concurrency=ConcurrencyConfig(max_concurrent=1), on_elicit=person.ask) as engine:
@@ -107,6 +112,7 @@ async def test_a_call_that_is_cancelled_while_it_asks_leaves_no_slot_behind():
         assert engine.concurrency.get_metrics().current_concurrent == 0
 
 
+@pytest.mark.integration
 async def test_questions_of_mcp_servers_take_no_slots(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     entry = {"command": sys.executable, "args": [str(SDK_SERVER), "stdio", "--legacy"]}
@@ -116,7 +122,7 @@ async def test_questions_of_mcp_servers_take_no_slots(tmp_path: Path, monkeypatc
     async with ToolEngine(config, concurrency=ConcurrencyConfig(max_concurrent=2), on_elicit=person.ask) as engine:
         engine.register(quick)
         await engine.wait_for_discovery()
-        calls = [asyncio.create_task(engine.execute("server__greet", timeout=30)) for _ in range(4)]
+        calls = [asyncio.create_task(engine.execute("server__greet", timeout=120)) for _ in range(4)]
         await until(lambda: person.questions and not engine.concurrency.get_metrics().current_concurrent)
         assert (await engine.execute("quick")).is_success
         assert len(person.questions) == 1  # the others wait until the person has answered

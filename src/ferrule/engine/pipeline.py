@@ -216,8 +216,9 @@ class CallPipeline:
             self._deadlines = None
 
     async def _wait_for_running(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while self.running and time.monotonic() < until:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds  # the clock of the deadlines of the calls
+        while self.running and loop.time() < until:
             await asyncio.sleep(0.005)
 
     # The steps
