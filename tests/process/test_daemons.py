@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ferrule import ToolEngine, ToolEngineConfig, tool
+from tests.kinds.mcp.mcp_servers import RAW_SERVER
 from tests.support.waiting import is_running, time_out_after_start, until, until_sync
 
 pytestmark = [
@@ -139,27 +139,17 @@ async def test_a_daemon_of_a_worker_process_ends_with_its_call(started):
         assert started.numbers() and started.running() == []
 
 
-SERVER = """
-import subprocess, sys
-from mcp.server.mcpserver import MCPServer
-subprocess.run([sys.executable, sys.argv[1], sys.argv[2], "exit"], check=True, stdin=subprocess.DEVNULL)
-server = MCPServer("starter", log_level="ERROR")
-@server.tool()
-def hello() -> str:
-    return "hello"
-server.run()
-"""
-
-
 async def test_a_daemon_of_an_mcp_server_ends_with_it(started, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(started.folder / "cache"))
     folder = started.folder
-    (folder / "server.py").write_text(SERVER)
-    arguments: list[Any] = [str(folder / "server.py"), str(folder / "daemon.py"), str(folder)]
-    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"s": {"command": sys.executable, "args": arguments}}}))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    start_daemon = [sys.executable, str(folder / "daemon.py"), str(folder), "exit"]
+    server = f"import subprocess\nsubprocess.run({start_daemon}, check=True, stdin=subprocess.DEVNULL)\n"
+    (folder / "server.py").write_text(server + RAW_SERVER.read_text())
+    entry = {"command": sys.executable, "args": [str(folder / "server.py")]}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"s": entry}}))
     settings = ToolEngineConfig(builtin_tools=False, tools_directory="none", mcp_file=str(folder / "mcp.json"))
     async with ToolEngine(settings) as engine:
         await engine.wait_for_discovery()
-        assert (await engine.execute("s__hello")).text == "hello"
-        assert len(started.running()) == 1
+        assert (await engine.execute("s__echo", {"x": 1})).text == '{"x": 1}'
+        await until(started.running)
     until_sync(lambda: not started.running())

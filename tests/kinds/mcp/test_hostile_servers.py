@@ -14,12 +14,18 @@ from typing import Any
 import pytest
 
 from ferrule import ToolEngine, ToolEngineConfig
+from ferrule.core.elicitation import MAX_WAITING
 from ferrule.errors import TransportFault
-from ferrule.kinds.mcp import changes, client, listing
+from ferrule.kinds.mcp import changes, client, listing, transports
 from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.streams import ServerLog
-from tests.kinds.mcp.mcp_servers import engine_for, executor_for, listening, program, rough, tool
+from tests.kinds.mcp.mcp_servers import engine_for, executor_for, program, rough, tool
+from tests.support.http_servers import Answer, Request, serve_http
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
+
+pytestmark = pytest.mark.integration
 
 START = """
 import json, sys, time
@@ -159,8 +165,8 @@ async def test_a_list_that_goes_round_in_circles_ends(tmp_path):
 
 
 async def test_a_server_that_stops_listing_is_not_waited_for_without_end(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(changes, "RELIST_TIMEOUT", 2)
-    monkeypatch.setattr(changes, "MAX_RELIST_PAUSE", 0.2)
+    monkeypatch.setattr(changes, "RELIST_TIMEOUT", 0.5)
+    monkeypatch.setattr(changes, "MAX_RELIST_PAUSE", 0.5)
     story = """
     greet()
     listed({"name": "act"})
@@ -175,8 +181,10 @@ async def test_a_server_that_stops_listing_is_not_waited_for_without_end(tmp_pat
     seen: list[listing.ServerListing] = []
     async with executor_for(on_listing=lambda tool_id, listing: seen.append(listing)) as executor:
         await executor.connect(tool(server(tmp_path, story)))
+        await until(lambda: "could not be listed again" in caplog.text)
+        monkeypatch.setattr(changes, "RELIST_TIMEOUT", 60.0)  # in the pause before the next question
         await until(lambda: len(seen) == 2)
-    assert [c.name for c in seen[1].capabilities] == ["new"] and "could not be listed again" in caplog.text
+    assert [c.name for c in seen[1].capabilities] == ["new"]
 
 
 async def test_a_server_that_asks_and_never_listens_does_not_fill_the_memory(tmp_path):
@@ -185,28 +193,31 @@ async def test_a_server_that_asks_and_never_listens_does_not_fill_the_memory(tmp
     listed({"name": "act"})
     take()
     big = "x" * 1000
-    for number in range(100_000):
+    for number in range(20_000):
         send(id=f"{big}{number}", method="sampling/createMessage", params={"messages": [], "maxTokens": 1})
     time.sleep(600)
     """
     before = len(asyncio.all_tasks())
     async with engine_for(server(tmp_path, story)) as engine:
         result = await engine.execute("server", {}, action="act", timeout=2)
-        assert result.execution_time < 30
         assert len(asyncio.all_tasks()) - before < 2_000
     assert result.error_type == "timeout"
 
 
 async def test_a_user_is_asked_one_thing_at_a_time_and_not_without_end(tmp_path):
-    story = """
+    refusals, accepted = tmp_path / "refusals", MAX_WAITING + 1  # one is asked, the others wait
+    story = f"""
+    from pathlib import Path
     greet()
-    listed({"name": "act"})
+    listed({{"name": "act"}})
     call = take()
-    schema = {"type": "object", "properties": {}}
+    schema = {{"type": "object", "properties": {{}}}}
     for number in range(100):
-        send(id=number, method="elicitation/create", params={"message": str(number), "requestedSchema": schema})
-    actions = [take()["result"]["action"] for _ in range(100)]
-    answer(call, content=[{"type": "text", "text": json.dumps(actions)}])
+        send(id=number, method="elicitation/create", params={{"message": str(number), "requestedSchema": schema}})
+    actions = [take()["result"]["action"] for _ in range(100 - {accepted})]
+    Path({str(refusals)!r}).touch()
+    actions += [take()["result"]["action"] for _ in range({accepted})]
+    answer(call, content=[{{"type": "text", "text": json.dumps(actions)}}])
     take()
     """
     at_once: list[int] = []
@@ -216,14 +227,14 @@ async def test_a_user_is_asked_one_thing_at_a_time_and_not_without_end(tmp_path)
         nonlocal asked
         asked += 1
         at_once.append(asked)
-        await asyncio.sleep(0.001)
+        await until(refusals.exists)
         asked -= 1
         return {}
 
     async with engine_for(server(tmp_path, story), on_elicit=ask) as engine:
-        result = await engine.execute("server", {}, action="act", timeout=30)
-    actions = json.loads(result.text)
-    assert set(at_once) == {1} and 1 < actions.count("accept") < 50 and set(actions) == {"accept", "cancel"}
+        result = await engine.execute("server", {}, action="act", timeout=120)
+    assert set(at_once) == {1}
+    assert json.loads(result.text) == ["cancel"] * (100 - accepted) + ["accept"] * accepted
 
 
 def test_a_server_cannot_write_lines_of_its_own_into_the_log(caplog):
@@ -243,7 +254,7 @@ async def test_a_server_that_hangs_is_ended_though_others_wait_for_it_too(tmp_pa
     async with engine_for(rough("--log", log, trusted=True)) as engine:
         hung = asyncio.create_task(engine.execute("server", {}, action="hang", timeout=2))
         await until(lambda: '"hang"' in log.read_text())
-        behind = asyncio.create_task(engine.execute("server", {"x": 1}, action="echo", timeout=40))
+        behind = asyncio.create_task(engine.execute("server", {"x": 1}, action="echo", timeout=600))
         assert (await hung).error_type == "timeout"
         assert (await behind).text == '{"x": 1}'  # a reading: it is repeated by the new server
 
@@ -290,26 +301,6 @@ async def test_answers_that_break_the_protocol_fail_their_call_and_nothing_else(
     assert good.output == {"a": 1}
 
 
-@pytest.mark.parametrize("era", ["2025", "2026"])
-async def test_large_results_come_over_http_as_well(era, tmp_path):
-    script = tmp_path / "server.py"
-    forget = "del server._lowlevel_server._request_handlers['server/discover']" if era == "2025" else ""
-    script.write_text(f"""
-import sys
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("big", log_level="ERROR")
-@server.tool()
-def big(size: int) -> str:
-    return "x" * size
-{forget}
-server.run("streamable-http", port=int(sys.argv[1]))
-""")
-    with listening(script) as address:
-        async with engine_for(McpServerConfig(url=f"{address}/mcp")) as engine:
-            result = await engine.execute("server", {"size": 3_000_000}, action="big")
-    assert result.is_success and result.metadata["size"] > 3_000_000
-
-
 @pytest.mark.parametrize("packed", [False, True])
 async def test_an_answer_over_http_has_its_measure_too(packed):
     taken = 0
@@ -333,75 +324,67 @@ async def test_an_answer_over_http_has_its_measure_too(packed):
     assert taken < 250
 
 
+ANSWERS: dict[str, Any] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "shaky", "version": "1"},
+    },
+    "tools/list": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("break", "wait")]},
+    "tools/call": {"content": [{"type": "text", "text": "well"}]},
+    "ping": {},
+}
+
+
+def answer_over_http(request: Request) -> Answer:
+    message = request.json if request.body else {}
+    headers = {"Content-Type": "application/json", "Mcp-Session-Id": "1"}
+    if "id" not in message:
+        return Answer(202, headers)
+    if message["method"] not in ANSWERS:
+        return Answer(404, headers)
+    reply = {"jsonrpc": "2.0", "id": message["id"], "result": ANSWERS[message["method"]]}
+    return Answer(200, headers, json.dumps(reply).encode())
+
+
 async def test_one_call_whose_connection_breaks_does_not_take_the_others_with_it():
-    info = {"name": "shaky", "version": "1"}
-    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("break", "wait")]
-    answers: dict[str, Any] = {
-        "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info},
-        "tools/list": {"tools": tools},
-        "tools/call": {"content": [{"type": "text", "text": "well"}]},
-    }
     has_arrived, may_answer = asyncio.Event(), asyncio.Event()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-        said = json.loads(await reader.readexactly(int(length[1]))) if length else {}
-        name = said.get("params", {}).get("name")
+    async def handle(request: Request) -> Answer:
+        name = request.json.get("params", {}).get("name") if request.body else None
         if name == "wait":
             has_arrived.set()
             await may_answer.wait()
-        result = answers.get(said.get("method", ""))
-        status = b"200 OK" if result else b"202 Accepted" if "id" not in said else b"404 Not Found"
-        body = json.dumps({"jsonrpc": "2.0", "id": said.get("id"), "result": result}).encode() if result else b""
-        if name != "break":
-            writer.write(b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nMcp-Session-Id: 1\r\n" % status)
-            writer.write(b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
-        writer.close()
+        if name == "break":
+            raise ConnectionError("the server closes this connection")
+        return answer_over_http(request)
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
-        port = listener.sockets[0].getsockname()[1]
-        async with engine_for(McpServerConfig(url=f"http://127.0.0.1:{port}/mcp", kind="http")) as engine:
-            waiting = asyncio.create_task(engine.execute("server", {}, action="wait"))
-            await has_arrived.wait()
-            broken = await engine.execute("server", {}, action="break")
-            may_answer.set()
-            waited = await waiting
+    async with serve_http(handle) as http, engine_for(McpServerConfig(url=f"{http.url}/mcp", kind="http")) as engine:
+        waiting = asyncio.create_task(engine.execute("server", {}, action="wait"))
+        await has_arrived.wait()
+        broken = await engine.execute("server", {}, action="break")
+        may_answer.set()
+        waited = await waiting
     assert broken.metadata["outcome"] == "unknown" and "RemoteProtocolError" in (broken.error or "")
     assert waited.text == "well", waited.error
 
 
 async def test_a_server_that_hangs_up_at_once_is_not_called_back_without_pause(monkeypatch):
-    listened = 0
-    info = {"name": "hasty", "version": "1"}
-    answers = {
-        "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info},
-        "tools/list": {"tools": []},
-    }
+    monkeypatch.setattr(transports, "MIN_LISTEN_INTERVAL", 3600.0)
+    monkeypatch.setattr(client, "PING_TIMEOUT", 60.0)
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal listened
-        head = await reader.readuntil(b"\r\n\r\n")
-        if head.startswith(b"GET"):
-            listened += 1
-            body, kind, status = b"retry: 0\n\n: bye\n\n", b"text/event-stream", b"200 OK"
-        else:
-            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-            said = json.loads(await reader.readexactly(int(length[1]))) if length else {}
-            result = answers.get(said.get("method", ""))
-            status = b"200 OK" if result else b"202 Accepted" if "id" not in said else b"404 Not Found"
-            body = json.dumps({"jsonrpc": "2.0", "id": said.get("id"), "result": result}).encode() if result else b""
-            kind = b"application/json"
-        writer.write(b"HTTP/1.1 %s\r\nContent-Type: %s\r\nMcp-Session-Id: 1\r\n" % (status, kind))
-        writer.write(b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
-        writer.close()
+    def handle(request: Request) -> Answer:
+        if request.method == "GET":  # the client listens, and may come back immediately
+            return Answer(200, {"Content-Type": "text/event-stream"}, b"retry: 0\n\n: bye\n\n")
+        return answer_over_http(request)
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener, executor_for() as executor:
-        port = listener.sockets[0].getsockname()[1]
-        await executor.connect(tool(McpServerConfig(url=f"http://127.0.0.1:{port}/mcp", kind="http")))
-        await until(lambda: listened)
-        await asyncio.sleep(1)
-    assert 1 <= listened <= 4
+    async with serve_http(handle) as http, executor_for() as executor:
+        server = tool(McpServerConfig(url=f"{http.url}/mcp", kind="http"))
+        await executor.connect(server)
+        await until(lambda: "GET" in [request.method for request in http.requests])
+        for _ in range(20):  # meanwhile it would have come back
+            await executor.ping(server)
+        assert [request.method for request in http.requests].count("GET") == 1
 
 
 async def test_an_engine_with_a_hostile_neighbour_still_lists_the_others(tmp_path):
