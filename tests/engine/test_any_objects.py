@@ -2,15 +2,13 @@
 
 import asyncio
 import math
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from itertools import count
 from typing import Any, TypedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import (
@@ -27,9 +25,8 @@ from ferrule.core.content import copy_json, encode_json, plain_json
 from ferrule.errors import SetupError
 from ferrule.memory.run_memory import RunMemory
 from ferrule.store.redaction import Redaction
+from tests.support.processes import ROOT, run_python
 from tests.support.waiting import until
-
-pytestmark = pytest.mark.integration
 
 CONFIG = ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory="no-such-folder")
 
@@ -305,7 +302,7 @@ async def test_progress_callbacks_and_memories_that_leave_do_not_end_the_call():
 # Depth
 
 
-@pytest.mark.parametrize("levels", [260, 1_500, 100_000])
+@pytest.mark.parametrize("levels", [260, 20_000])
 @pytest.mark.parametrize("kind", [list, dict, tuple])
 async def test_arguments_nested_too_deep_are_a_validation_error_everywhere(levels, kind):
     memory, events = RunMemory(), list[ToolEngineEvent]()
@@ -336,7 +333,7 @@ async def test_arguments_nested_too_deep_are_a_validation_error_everywhere(level
 
 async def test_a_schema_that_contains_itself_does_not_crash_on_deep_arguments():
     tree: dict[str, Any] = {"children": []}
-    for _ in range(100_000):
+    for _ in range(20_000):
         tree = {"children": [tree]}
     async with ToolEngine(CONFIG) as engine:
         engine.register(plant)
@@ -345,7 +342,7 @@ async def test_a_schema_that_contains_itself_does_not_crash_on_deep_arguments():
     assert result.error_type == "validation_error"
 
 
-@pytest.mark.parametrize("levels", [260, 1_500, 100_000])
+@pytest.mark.parametrize("levels", [260, 20_000])
 def test_deep_values_are_encoded_copied_and_redacted(levels):
     for kind in (list, dict, tuple):
         deep = nest(levels, kind)
@@ -375,7 +372,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60)
 @given(
     name=st.one_of(st.sampled_from(["show", "walk", "sync"]), VALUES),
     params=st.one_of(VALUES, st.fixed_dictionaries({"value": VALUES})),
@@ -442,6 +438,7 @@ print("done")
 """
 
 
+@pytest.mark.integration
 def test_tuples_nested_thousands_deep_do_not_crash_the_process():
-    child = subprocess.run([sys.executable, "-c", DEEP_TUPLES], capture_output=True, text=True, timeout=120)
+    child = run_python("-c", DEEP_TUPLES, cwd=ROOT)
     assert (child.returncode, child.stdout) == (0, "done\n"), child.stderr[-2000:]

@@ -17,11 +17,9 @@ from ferrule.engine import plugins
 from ferrule.engine.plugins import PluginContext, ToolPlugins
 from ferrule.errors import SetupError
 from ferrule.policy.policy import load_policy
-from tests.support.processes import run_python
+from tests.support.processes import ROOT, run_python
 
-pytestmark = pytest.mark.integration
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
+EXAMPLE = ROOT / "examples" / "plugin"
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of packages with the example in it."""
     folder = tmp_path_factory.mktemp("packages")
     options = ["--quiet", "--offline", "--no-deps", "--no-build-isolation", "--python", sys.executable]
-    subprocess.run(
-        [find_uv_bin(), "pip", "install", *options, "--target", str(folder), str(EXAMPLE)], check=True, timeout=60
-    )
+    subprocess.run([find_uv_bin(), "pip", "install", *options, "--target", str(folder), str(EXAMPLE)], check=True)
     return folder
 
 
@@ -40,6 +36,7 @@ def ferrule(*arguments: str, project: Path, packages: Path) -> subprocess.Comple
     return run_python("-m", "ferrule", "--config", "ferrule.toml", *arguments, cwd=project, env=environ)
 
 
+@pytest.mark.integration
 def test_an_installed_package_adds_tools_with_a_section_of_their_own(tmp_path: Path, installed: Path):
     (tmp_path / "ferrule.toml").write_text("[tools.roll_dice]\nsides = 2\n")
     answer = ferrule("call", "roll_dice", "count=20", "--json", project=tmp_path, packages=installed)
@@ -50,6 +47,7 @@ def test_an_installed_package_adds_tools_with_a_section_of_their_own(tmp_path: P
     assert ferrule("call", "coin_flip", project=tmp_path, packages=installed).stdout.strip() in ("heads", "tails")
 
 
+@pytest.mark.integration
 def test_a_mistake_in_the_section_of_a_plugin_names_file_section_and_key(tmp_path: Path, installed: Path):
     (tmp_path / "ferrule.toml").write_text("[tools.roll_dice]\nsides = 1\n")
     answer = ferrule("call", "roll_dice", project=tmp_path, packages=installed)
@@ -131,11 +129,12 @@ def test_a_section_of_an_unknown_tool_is_a_mistake(tmp_path: Path):
         FerruleConfig.read(tmp_path / "ferrule.toml")
 
 
+@pytest.mark.integration
 def test_a_policy_of_a_package_is_selected_by_its_name(installed: Path):
     code = "from ferrule.policy.policy import Rule, load_policy; "
     code += "print(load_policy('careful', {'rules': (Rule(verdict='deny', tool='x'),)}))"
     environ = {**os.environ, "PYTHONPATH": str(installed)}
-    answer = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    answer = run_python("-c", code, cwd=ROOT, env=environ)
     assert "verdict='deny', tool='x'" in answer.stdout and "effect='changing'" in answer.stdout, answer.stderr
 
 

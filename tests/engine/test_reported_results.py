@@ -10,6 +10,7 @@ from ferrule.hub import HubConfig, ToolHub, hub_result_dict
 from ferrule.memory.run_memory import RunMemory
 from tests.hub.recording_tools import BEST, CallRecorder, engine_with
 from tests.kinds.mcp.mcp_servers import engine_for, rough
+from tests.support.virtual_time import in_virtual_time
 
 FAILED = {"success": False, "error": "the index is offline"}
 
@@ -75,6 +76,7 @@ async def test_a_reported_success_is_unwrapped_and_other_results_stay_as_they_ar
     assert result.is_success and result.output == output
 
 
+@in_virtual_time
 async def test_a_reported_failure_wins_no_race_and_is_no_last_success():
     recorder = CallRecorder()
     broken = recorder.search("find", FAILED, **BEST)
