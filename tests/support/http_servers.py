@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -105,6 +106,14 @@ def serve_http_in_thread(handler: Handler, *, port: int = 0) -> Iterator[HttpSer
         portal.wrap_async_context_manager(serve_http(handler, port=port)) as server,
     ):
         yield server
+
+
+@contextmanager
+def address_without_server() -> Iterator[str]:
+    """Reserve a port at which nothing listens: connections are refused."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
 
 
 def answers_in_order(*answers: AnyAnswer) -> Handler:

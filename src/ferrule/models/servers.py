@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 from ferrule.models.keys import key_variable
 
-PROBE_TIMEOUT: Final = 1.0
-"""Seconds for the servers to list their models. On this machine a port without a server is known immediately."""
-_CONNECT_TIMEOUT: Final = 0.3
+PROBE_TIMEOUT: Final = 5.0
+"""Seconds for the servers to list their models: a machine that is busy with a model answers late. On this machine a
+port without a server is known immediately."""
+_CONNECT_TIMEOUT: Final = 1.0
 _MAX_LISTING: Final = 2_000_000
 """Bytes of a list of models."""
 
