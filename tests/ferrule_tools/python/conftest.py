@@ -1,6 +1,7 @@
 """A full Python that can be run on this machine."""
 
 import sys
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from ferrule_tools.python import PythonExecutorConfig
 from ferrule_tools.python.bubblewrap import Bubblewrap, find_bubblewrap
 
+PATIENCE = 120.0
+"""Seconds for what ends by itself, however busy the machine is."""
 INTERPRETERS = (sys.executable, "/usr/bin/python3")
 """Our own Python may be in a folder that other users cannot read; then the system's is used."""
 
@@ -21,7 +24,7 @@ def find_usable_bubblewrap() -> Bubblewrap | str:
             PythonExecutorConfig(
                 full=True,
                 interpreter=interpreter,
-                seconds=20.0,
+                seconds=PATIENCE,
                 memory_mb=300,
                 processes=12,
                 files_mb=4,
@@ -31,6 +34,13 @@ def find_usable_bubblewrap() -> Bubblewrap | str:
         if isinstance(bubblewrap, Bubblewrap):
             break
     return bubblewrap
+
+
+@pytest.fixture(autouse=True, scope="session")
+def patient_trial() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ferrule_tools.python.bubblewrap._TRIAL_TIMEOUT", PATIENCE)
+        yield
 
 
 @pytest.fixture

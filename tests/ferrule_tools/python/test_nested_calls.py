@@ -14,6 +14,8 @@ from ferrule.testing import ScriptedModel
 from ferrule_tools.python import PythonExecutorConfig, python_executor_tools
 from tests.support.approving import execute_approved
 
+pytestmark = pytest.mark.integration
+
 
 @tool(read_only=True)
 async def price(item: str, amount: int = 1) -> dict[str, object]:

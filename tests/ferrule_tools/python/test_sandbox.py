@@ -7,6 +7,8 @@ from ferrule.errors import SetupError
 from ferrule_tools.python import PythonExecutorConfig, python_executor_tools
 from ferrule_tools.python.monty_backend import MODULES
 
+pytestmark = pytest.mark.integration
+
 
 async def run(code, inputs=None, **config):
     async with ToolEngine() as engine:
