@@ -10,7 +10,10 @@ import pytest
 from tests.server.serving import Project
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
-pytestmark = pytest.mark.skipif(not find_spec("schemathesis"), reason="pip install schemathesis")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not find_spec("schemathesis"), reason="pip install schemathesis"),
+]
 
 CONFIG = """
 # What a schema cannot say: that an API's document is one of OpenAPI (422), and that a name is taken (409).

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import forwarded_python
 from tests.server.serving import Project, RunningServer
+from tests.support.processes import forwarded_python
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / ".servers" / "conformance" / "node_modules"

@@ -26,6 +26,8 @@ from ferrule.server.tokens import Tokens
 from tests.server.serving import MCP_HEADERS, MCP_META
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.integration
+
 OLDER = "2025-11-25"
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
@@ -104,7 +106,7 @@ async def open_session(http: httpx.AsyncClient, path: str = "/mcp") -> dict[str,
 
 
 async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
-    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url) as http:
+    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=60) as http:
         newer = make_call("add", {"a": 1, "b": 2})
         newer["params"]["_meta"] = MCP_META
         names = {"mcp-method": "tools/call", "mcp-name": "add"}
@@ -125,7 +127,7 @@ async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
 
 @pytest.mark.parametrize("era", ["older", "newer"])
 async def test_tools_are_listed_as_the_sdk_lists_them(era: str):
-    async with serving(add, delete) as (url, library), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving(add, delete) as (url, library), httpx.AsyncClient(base_url=url, timeout=60) as http:
         body: dict[str, Any] = {"jsonrpc": "2.0", "id": 4, "method": "tools/list"}
         if era == "older":
             headers = await open_session(http)
@@ -197,7 +199,7 @@ async def test_the_user_of_the_client_approves_exactly_the_call_that_is_shown(mo
 
 
 async def test_questions_and_replies_of_a_session_are_plain_messages():
-    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         path, headers = "/mcp/asking", await open_session(http, "/mcp/asking")
         body = make_call("ask_user", {"question": "Why?"}, 7)
         async with http.stream("POST", path, json=body, headers=headers) as stream:
@@ -217,7 +219,7 @@ async def test_questions_and_replies_of_a_session_are_plain_messages():
 
 @pytest.mark.parametrize("reply", [{"error": {"code": -1, "message": "no"}}, {"result": {"action": "dance"}}])
 async def test_a_reply_that_is_an_error_or_not_valid_is_told_to_the_model(reply: dict[str, Any]):
-    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers = await open_session(http, "/mcp/asking")
         body = make_call("ask_user", {"question": "Why?"}, 7)
         async with http.stream("POST", "/mcp/asking", json=body, headers=headers) as stream:
@@ -230,13 +232,13 @@ async def test_a_reply_that_is_an_error_or_not_valid_is_told_to_the_model(reply:
 
 async def test_a_call_of_a_session_is_cancelled_by_a_notification():
     slow = SlowTool()
-    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers = await open_session(http)
         calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
-        await asyncio.wait_for(slow.begun.wait(), 30)
+        await asyncio.wait_for(slow.begun.wait(), 60)
         body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
         assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
-        await asyncio.wait_for(slow.ended.wait(), 30)
+        await asyncio.wait_for(slow.ended.wait(), 60)
         assert (await calling).json()["error"]["code"] == -32800
 
 
@@ -244,21 +246,21 @@ async def test_a_call_of_a_session_is_cancelled_by_a_notification():
 async def test_a_client_that_goes_away_ends_its_call(era: str):
     slow = SlowTool()
     async with serving(slow.make()) as (url, _):
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             body, headers = make_call("sleep", {}), {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "sleep"}
             if era == "older":
                 headers = await open_session(http)
             else:
                 body["params"]["_meta"] = MCP_META
             calling = asyncio.create_task(http.post("/mcp", json=body, headers=headers))
-            await asyncio.wait_for(slow.begun.wait(), 30)
+            await asyncio.wait_for(slow.begun.wait(), 60)
             calling.cancel()
             await asyncio.wait({calling})
-        await asyncio.wait_for(slow.ended.wait(), 30)
+        await asyncio.wait_for(slow.ended.wait(), 60)
 
 
 async def test_a_session_is_used_by_its_token_alone_and_until_it_ends():
-    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=60) as http:
         tokens = Tokens(library.engine.store)
         (_, mine), (_, other) = [await tokens.create(name, roles=["caller"]) for name in ("mine", "other")]
         http.headers["authorization"] = f"Bearer {mine}"
@@ -274,17 +276,17 @@ async def test_a_session_is_used_by_its_token_alone_and_until_it_ends():
 
 async def test_the_calls_of_a_session_end_with_it():
     slow = SlowTool()
-    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers = await open_session(http)
         calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
-        await asyncio.wait_for(slow.begun.wait(), 30)
+        await asyncio.wait_for(slow.begun.wait(), 60)
         assert (await http.delete("/mcp", headers=headers)).status_code == 200
-        await asyncio.wait_for(slow.ended.wait(), 30)
+        await asyncio.wait_for(slow.ended.wait(), 60)
         assert (await calling).json()["error"]["code"] == -32800
 
 
 async def test_a_late_reply_reaches_who_asked(monkeypatch: pytest.MonkeyPatch):
-    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         path, headers = "/mcp/asking", await open_session(http, "/mcp/asking")
         body = make_call("ask_user", {"question": "Why?"}, 7)
         async with http.stream("POST", path, json=body, headers=headers) as stream:
@@ -298,10 +300,10 @@ async def test_a_late_reply_reaches_who_asked(monkeypatch: pytest.MonkeyPatch):
 
 async def test_a_late_cancellation_ends_the_call(monkeypatch: pytest.MonkeyPatch):
     slow = SlowTool()
-    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers = await open_session(http)
         calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
-        await asyncio.wait_for(slow.begun.wait(), 30)
+        await asyncio.wait_for(slow.begun.wait(), 60)
         monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
         body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
         assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
@@ -309,7 +311,7 @@ async def test_a_late_cancellation_ends_the_call(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_the_sdk_hears_of_a_session_that_is_in_use(monkeypatch: pytest.MonkeyPatch):
-    async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers, body = await open_session(http), make_call("add", {"a": 1, "b": 2})
         monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
         renewed = await http.post("/mcp", json=body, headers=headers)
@@ -324,7 +326,7 @@ async def test_the_sdk_hears_of_a_session_that_is_in_use(monkeypatch: pytest.Mon
     [{"jsonrpc": "1.0"}, {"params": []}, {"params": {"name": 3}}, {"method": "tools/none"}],
 )
 async def test_an_unusual_request_of_a_session_is_answered_by_the_sdk(change: dict[str, Any]):
-    async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving(add) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         body = {**make_call("add", {"a": 1, "b": 2}), **change}
         response = await http.post("/mcp", json=body, headers=await open_session(http))
         assert '"error"' in response.text and '"result"' not in response.text
@@ -340,7 +342,7 @@ async def test_an_unusual_request_of_a_session_is_answered_by_the_sdk(change: di
     ],
 )
 async def test_a_client_that_describes_itself_wrongly_is_told_so_by_the_sdk(change: dict[str, Any]):
-    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=60) as http:
         body = make_call("add", {"a": 1, "b": 2})
         body["params"]["_meta"] = {
             **MCP_META,

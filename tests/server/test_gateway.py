@@ -16,6 +16,8 @@ from ferrule.server.mcp import McpServer, ask_client
 from tests.kinds.mcp.mcp_servers import SDK_SERVER
 from tests.support.processes import forwarded_python
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
 def mode(request: pytest.FixtureRequest) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,9 +24,11 @@ from pydantic import FileUrl
 
 from ferrule import Policy, Rule, ToolEngine, ToolEngineConfig, UnifiedToolLibrary
 from ferrule.server.mcp import McpServer, ask_client
-from tests.support.processes import forwarded_python
 from tests.server.test_gateway import as_json
+from tests.support.processes import forwarded_python
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
 
 SERVER = Path(__file__).with_name("conformance_server.py")
 NOTES = """
@@ -121,11 +122,12 @@ async def test_resources_prompts_and_completions_are_those_of_the_server(mode: s
             "prompt completion": as_json(await client.complete(prompt, {"name": "arg1", "value": "x"})),
         }
 
-    direct = stdio_client(StdioServerParameters(command=sys.executable, args=[str(SERVER)]))
-    async with Client(direct, mode=mode) as client:
-        expected = await collect(client, "")
-        with pytest.raises(MCPError) as missing:
-            await client.read_resource("test://nothing")
+    with forwarded_python() as python:
+        direct = stdio_client(StdioServerParameters(command=python[0], args=[*python[1:], str(SERVER)]))
+        async with Client(direct, mode=mode) as client:
+            expected = await collect(client, "")
+            with pytest.raises(MCPError) as missing:
+                await client.read_resource("test://nothing")
     async with gateway(tmp_path) as server, Client(server, mode=mode) as client:
         assert await collect(client, "every__") == expected
         if mode == "legacy":  # the other client asks for no instructions

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -25,7 +25,6 @@ pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 HERE = Path(__file__).parent
 MIRROR = HERE / "mirror_server.py"
-EXAMPLES = 25
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = st.text("abcdefghij-_.", min_size=1, max_size=10)
@@ -129,18 +128,19 @@ class _connect:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize(
+    ("transport", "mode"),
+    [
+        pytest.param("http", "2026-07-28", marks=pytest.mark.integration),
+        pytest.param("http", "legacy", marks=pytest.mark.long),
+        pytest.param("stdio", "2026-07-28", marks=pytest.mark.long),
+        pytest.param("stdio", "legacy", marks=pytest.mark.long),
+    ],
+)
 def test_any_result_is_passed_on_unchanged(transport: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with connected(tmp_path, transport, mode) as clients:
 
-        @settings(
-            max_examples=EXAMPLES,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
         @given(results)
         @example(
             {"content": [], "structuredContent": {"long": 10**30 + 1, "small": -(10**25) - 1, "none": None, "": []}}

@@ -12,6 +12,8 @@ from tests.support.waiting import until_sync
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:

@@ -11,12 +11,15 @@ import pytest
 from tests.server.serving import Project
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
 pytest.importorskip("cryptography", reason="pip install cryptography")
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+pytestmark = pytest.mark.integration
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from ferrule.agent.control_tools import conversation_tools
 from ferrule.core.content import Image
 from ferrule.kinds.function.tools import tool_of
 from ferrule.server.mcp import McpServer, ask_client
+from tests.support.processes import forwarded_python
 
 Answer = Callable[[Any], ElicitResult]
 
@@ -232,14 +233,16 @@ SERVER = Path(__file__).parents[1] / "kinds" / "mcp" / "sdk_server.py"
 async def before_an_older_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """A library with the tools of a server that asks by the older protocol."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    entry = {"command": sys.executable, "args": [str(SERVER), "stdio", "--legacy"]}
-    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"older": entry}}))
     config = ToolEngineConfig(mcp_file=str(folder / "mcp.json"))
-    async with ToolEngine(config, on_elicit=ask_client) as engine, UnifiedToolLibrary(engine=engine) as library:
-        await engine.wait_for_discovery()
-        yield McpServer(library).server()
+    with forwarded_python() as python:
+        entry = {"command": python[0], "args": [*python[1:], str(SERVER), "stdio", "--legacy"]}
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"older": entry}}))
+        async with ToolEngine(config, on_elicit=ask_client) as engine, UnifiedToolLibrary(engine=engine) as library:
+            await engine.wait_for_discovery()
+            yield McpServer(library).server()
 
 
+@pytest.mark.integration
 async def test_what_older_servers_ask_is_asked_of_the_client_that_called(mode, tmp_path, monkeypatch):
     def user(name: str) -> Any:
         async def say(context: Any, params: Any) -> ElicitResult:
@@ -256,6 +259,7 @@ async def test_what_older_servers_ask_is_asked_of_the_client_that_called(mode, t
     assert [one.content[0].text for one in greeted] == ["Hello Ada", "Hello Bob", "Hello Ada"]
 
 
+@pytest.mark.integration
 async def test_a_question_ends_with_its_call(tmp_path, monkeypatch):
     asked = asyncio.Event()
     answers = [asyncio.Event(), asyncio.Event()]
@@ -274,7 +278,7 @@ async def test_a_question_ends_with_its_call(tmp_path, monkeypatch):
         await asked.wait()
         calling.cancel()
         await asyncio.wait({calling})
-        done: Any = await asyncio.wait_for(client.call_tool("older__greet", {}), 30)
+        done: Any = await asyncio.wait_for(client.call_tool("older__greet", {}), 60)
     assert done.content[0].text == "Hello Ada"
 
 
@@ -286,7 +290,7 @@ async def test_a_call_that_is_given_up_is_ended(mode):
         """Sleep."""
         begun.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         finally:
             ended.set()
         return "slept"
@@ -295,27 +299,34 @@ async def test_a_call_that_is_given_up_is_ended(mode):
         calling = asyncio.create_task(client.call_tool("sleep", {}))
         await begun.wait()
         calling.cancel()
-        await asyncio.wait_for(ended.wait(), 30)
+        await asyncio.wait_for(ended.wait(), 60)
         await asyncio.wait({calling})
     assert calling.cancelled()
 
 
-def server(project: Path, *more: str) -> StdioServerParameters:
+@pytest.fixture(scope="module")
+def python() -> Iterator[list[str]]:
+    with forwarded_python() as command:
+        yield command
+
+
+def server(python: list[str], project: Path, *more: str) -> StdioServerParameters:
     """The command as clients start it."""
     config = ["--config", str(project / "ferrule.toml")]
     own = {"XDG_STATE_HOME": str(project / "state")}
-    arguments = ["-m", "ferrule", *config, "mcp", "serve", *more]
-    return StdioServerParameters(command=sys.executable, args=arguments, env=own)
+    arguments = [*python[1:], "-m", "ferrule", *config, "mcp", "serve", *more]
+    return StdioServerParameters(command=python[0], args=arguments, env=own)
 
 
-async def test_a_project_is_served_by_the_command(mode, tmp_path):
+@pytest.mark.integration
+async def test_a_project_is_served_by_the_command(mode, tmp_path, python):
     (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n[tools]\nworkspace = "."\n')
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/noisy.py").write_text(
         'from ferrule import tool\n\n\n@tool\nasync def noisy() -> str:\n    """Prints."""\n'
         '    print("not part of the protocol")\n    return "done"\n'
     )
-    async with Client(server(tmp_path), mode=mode) as client:
+    async with Client(server(python, tmp_path), mode=mode) as client:
         names = [one.name for one in (await client.list_tools()).tools]
         done = await client.call_tool("noisy", {})
         written = await client.call_tool("file_processor__write", {"path": "a.txt", "content": "hi"})
@@ -327,8 +338,9 @@ async def test_a_project_is_served_by_the_command(mode, tmp_path):
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("options", [[], ["--memory"]])
-async def test_only_with_a_memory_the_command_refuses_what_failed(tmp_path, options):
+async def test_only_with_a_memory_the_command_refuses_what_failed(tmp_path, options, python):
     (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n')
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/look.py").write_text(
@@ -338,7 +350,7 @@ async def test_only_with_a_memory_the_command_refuses_what_failed(tmp_path, opti
         '    return "found"\n'
     )
     path = str(tmp_path / "later.txt")
-    async with Client(server(tmp_path, *options)) as client:
+    async with Client(server(python, tmp_path, *options)) as client:
         assert (await client.call_tool("look", {"path": path})).is_error
         Path(path).touch()
         again = await client.call_tool("look", {"path": path})
@@ -346,7 +358,8 @@ async def test_only_with_a_memory_the_command_refuses_what_failed(tmp_path, opti
     assert ("was not made again" if options else "found") in str(again.content)
 
 
-async def test_no_answer_ends_the_server(mode, tmp_path):
+@pytest.mark.integration
+async def test_no_answer_ends_the_server(mode, tmp_path, python):
     (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n')
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/odd.py").write_text(
@@ -355,14 +368,15 @@ async def test_no_answer_ends_the_server(mode, tmp_path):
         "    deep = 1\n    for _ in range(900):\n        deep = [deep]\n"
         "    return ['\\ud800', deep, Resource(uri='\\ud800', text='\\ud800')][how]\n"
     )
-    async with Client(server(tmp_path), mode=mode) as client:
+    async with Client(server(python, tmp_path), mode=mode) as client:
         listed = {one.name: one for one in (await client.list_tools()).tools}
         done: list[Any] = [await client.call_tool("odd", {"how": how}) for how in range(4)]
     assert listed["odd"].description == "Odd ?." and done[0].content[0].text == "?"
     assert "…" in done[1].content[0].text and done[2].content[0].resource.text == "?" and done[3].is_error
 
 
-async def test_a_client_is_told_of_new_tools(tmp_path):
+@pytest.mark.integration
+async def test_a_client_is_told_of_new_tools(tmp_path, python):
     (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n[engine]\nwatch_for_changes = true\n')
     (tmp_path / "tools").mkdir()
     told = asyncio.Event()
@@ -371,18 +385,19 @@ async def test_a_client_is_told_of_new_tools(tmp_path):
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             told.set()
 
-    async with Client(server(tmp_path), mode="legacy", message_handler=seen) as client:
+    async with Client(server(python, tmp_path), mode="legacy", message_handler=seen) as client:
         assert "late" not in [one.name for one in (await client.list_tools()).tools]
         (tmp_path / "tools/late.yaml").write_text(
             "name: late\ndescription: Comes late\nentry: {type: builtin, handler: echo}\n"
         )
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(told.wait(), 60)
         assert "late" in [one.name for one in (await client.list_tools()).tools]
 
 
+@pytest.mark.integration
 async def test_a_line_without_end_takes_no_memory_without_end_and_the_next_message_is_answered(tmp_path):
     (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n')
-    command = server(tmp_path)
+    command = server([sys.executable], tmp_path)
     process = await asyncio.create_subprocess_exec(
         command.command,
         *command.args,

@@ -18,6 +18,8 @@ from tests.support.waiting import until
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
+pytestmark = pytest.mark.integration
+
 READ = {"name": "read", "description": "Read mail.", "inputSchema": {"type": "object"}}
 
 

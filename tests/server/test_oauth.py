@@ -11,10 +11,13 @@ import pytest
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 from ferrule import SetupError
+from ferrule.server.oauth import MIN_REFRESH_INTERVAL
 from ferrule.server.tokens import Tokens
 from ferrule.store import ToolKnowledgeStore
-from tests.server.issuer import Issuer, run_issuer
+from tests.server.issuer import TOKEN_LIFETIME, Issuer, run_issuer
 from tests.server.serving import Project, RunningServer
+
+pytestmark = pytest.mark.integration
 
 AUDIENCE = "https://tools.example.com/mcp"
 
@@ -96,11 +99,13 @@ def test_tokens_that_the_issuer_has_not_signed_are_refused(server: RunningServer
 
 def test_unknown_keys_do_not_make_the_server_ask_again_and_again(server: RunningServer, issuer: Issuer):
     assert call(server, issuer.sign(scope="ferrule:call")).status_code == 200
+    requests, begun = issuer.key_requests, time.monotonic()  # how often it may ask depends on the time
     with run_issuer() as other:
-        for number in range(20):
+        for number in range(10):
             other.add_key(f"key-{number}")
             assert call(server, other.sign(f"key-{number}", scope="ferrule:call")).status_code == 401
-    assert issuer.key_requests <= 10
+    intervals = (time.monotonic() - begun) / MIN_REFRESH_INTERVAL  # however long it took
+    assert issuer.key_requests - requests <= 1 + intervals
 
 
 @pytest.mark.parametrize("org", [None, "", "acme/eu", "a b"])
@@ -127,6 +132,6 @@ def test_a_page_opens_a_session_with_such_a_token(server: RunningServer, issuer:
     with server.client(cookies={"ferrule_session": opened.cookies["ferrule_session"]}) as page:
         shown = page.get("/v1/me").json()
         assert shown["permissions"] == ["read", "call"] and shown["token"]["tenant"] == "acme"
-        assert shown["token"]["expires_at"] <= time.time() + 60  # it ends with the token
+        assert shown["token"]["expires_at"] <= time.time() + TOKEN_LIFETIME  # it ends with the token
         assert page.delete("/v1/session").status_code == 200
         assert page.get("/v1/me").status_code == 401

@@ -180,6 +180,7 @@ async def test_a_run_has_the_rights_of_the_token_that_started_it_whoever_resumes
     assert refused.status_code == 409 and "agent:worker" in refused.text
 
 
+@pytest.mark.integration
 async def test_a_client_does_not_read_the_conversation_of_the_local_user():
     model = ScriptedModel(["It is 42."])
     async with serve(model=model) as site:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -11,8 +11,10 @@ pytest.importorskip("uvicorn", reason="pip install 'ferrule[server]'")
 
 import uvicorn
 
-from ferrule.server.protocol import LimitedHttpProtocol
+from ferrule.server.protocol import MAX_HEAD_SIZE, LimitedHttpProtocol
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
 
 
 class ImpatientProtocol(LimitedHttpProtocol):
@@ -44,11 +46,10 @@ async def connection(
 
 @pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\nX-Long: ", b"GET / HTTP/1.1\r\n"])
 async def test_a_head_that_does_not_end_is_refused(start: bytes):
-    piece = b"X-Header: value\r\n" * 4096 if start.endswith(b"\n") else b"x" * 65536
+    piece = b"X-Header: value\r\n" * 4096 if start.endswith(b"\n") else b"x" * MAX_HEAD_SIZE
     async with connection(LimitedHttpProtocol) as (reader, writer):
-        writer.write(start)
-        for _ in range(4):
-            writer.write(piece)
+        # Not a byte more than what the server reads: the end of a connection with unread bytes drops the answer.
+        writer.write((start + piece)[: MAX_HEAD_SIZE + 1])
         assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 431 ")
 
 
@@ -64,4 +65,5 @@ async def test_long_bodies_and_further_requests_are_read():
 async def test_a_connection_without_a_complete_head_is_closed(start: bytes):
     async with connection(ImpatientProtocol) as (reader, writer):
         writer.write(start)
-        assert await asyncio.wait_for(reader.read(), 60) == b""
+        with suppress(ConnectionResetError):  # the server may have closed it before it got anything
+            assert await asyncio.wait_for(reader.read(), 60) == b""

@@ -14,6 +14,8 @@ from tests.support.waiting import until_sync
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
+pytestmark = pytest.mark.integration
+
 WATCH = "watch_for_changes = true\n"
 DENY = '[[policy.rules]]\nverdict = "deny"\ntool = "add"\narguments = {a = 1}\nreason = "Not today."\n'
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,10 @@ from ferrule.server.app import create_app
 from ferrule.server.listening import PrivatelyServedApp
 from ferrule.server.mcp.http import VirtualServer
 from ferrule.store.servers import list_servers
-from tests.support.waiting import until
+from tests.support.processes import forwarded_python
+from tests.support.waiting import time_out_after_start, until
+
+pytestmark = pytest.mark.integration
 
 SERVER = '''
 import asyncio
@@ -54,7 +56,7 @@ async def work(path: str, context: Context) -> str:
     Path(path + ".started").touch()
     try:
         while not Path(path).exists():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # looks again
     except asyncio.CancelledError:
         Path(path + ".cancelled").touch()
         raise
@@ -130,13 +132,15 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("stateful")
     (folder / "tools").mkdir()
     (folder / "server.py").write_text(SERVER)
-    entry = {"command": sys.executable, "args": [str(folder / "server.py")], "stateful": True, "trusted": True}
-    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))
-    return folder
+    with forwarded_python() as python:
+        command = {"command": python[0], "args": [*python[1:], str(folder / "server.py")]}
+        entry = {**command, "stateful": True, "trusted": True}
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"counter": entry}}))
+        yield folder
 
 
 @asynccontextmanager
@@ -192,11 +196,18 @@ async def test_progress_questions_and_cancellation_pass_until_the_server_with_th
         assert (reports[0].fraction, reports[0].message, reports[0].total) == (0.25, "一半", 4), reports
         call.cancel()
         await until(path.with_name("found.cancelled").exists)
-        path = folder / "late"
-        result = await second.library.execute("counter", {"path": str(path)}, action="work", timeout=0.5)
-        assert result.error_type == "timeout", result
-        await until(path.with_name("late.cancelled").exists)
+        await check_timeout(folder, second)
         await check_death(folder / "lost", first, second)
+
+
+async def check_timeout(folder: Path, site: Site) -> None:
+    path = folder / "late"
+    result = await time_out_after_start(
+        lambda timeout: site.library.execute("counter", {"path": str(path)}, action="work", timeout=timeout),
+        path.with_name("late.started").exists,
+    )
+    assert result.error_type == "timeout", result
+    await until(path.with_name("late.cancelled").exists)
 
 
 async def check_death(path: Path, first: Site, second: Site) -> None:

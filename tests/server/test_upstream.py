@@ -18,6 +18,8 @@ from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ProtectedServer]:

@@ -2,17 +2,18 @@
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.serving import Project
+from tests.support.processes import forwarded_python
 from tests.telemetry.collector import run_collector
-from tests.support.waiting import until_sync
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+pytestmark = pytest.mark.integration
 
 MCP_SERVER = """
 from mcp.server import MCPServer
@@ -31,10 +32,10 @@ TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def test_one_trace_from_the_http_client_to_the_mcp_server(tmp_path: Path):
-    with run_collector() as collector:
+    with run_collector() as collector, forwarded_python() as python:
         project = Project(tmp_path, more=f'[telemetry]\nendpoint = "{collector.url}"\n')
         (tmp_path / "mirror.py").write_text(MCP_SERVER)
-        servers = {"mirror": {"command": sys.executable, "args": [str(tmp_path / "mirror.py")]}}
+        servers = {"mirror": {"command": python[0], "args": [*python[1:], str(tmp_path / "mirror.py")]}}
         (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
         with project.serve("--log-format", "json", "--log-level", "info") as server, server.client() as http:
             headers = {"traceparent": f"00-{TRACE_ID}-00f067aa0ba902b7-01"}
@@ -69,5 +70,5 @@ def test_a_collector_that_does_not_answer_does_not_stop_the_server(tmp_path: Pat
         result = http.post("/v1/tools/add/call", json={"arguments": {"a": 1, "b": 2}}).json()
         assert result["output"] == {"result": 3}
         server.process.terminate()
-        until_sync(lambda: server.process.poll() is not None, seconds=60)
+        server.process.wait(120)
     assert server.process.returncode == -signal.SIGTERM  # which uvicorn raises again when it has ended
