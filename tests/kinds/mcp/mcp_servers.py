@@ -1,10 +1,11 @@
 """Servers for the tests, and engines that use them."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from ferrule.core.spec import Tool
 from ferrule.kinds.mcp.config import McpServerConfig, TransportKind
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import apply_listing, make_server_tool
+from tests.support.ports import reserved_port
+from tests.support.processes import ROOT, PythonProcess
 from tests.support.waiting import until_sync
 
 HERE = Path(__file__).parent
 SDK_SERVER, RAW_SERVER = HERE / "sdk_server.py", HERE / "raw_server.py"
 
 
-def program(script: Path, *arguments: Any, **more: Any) -> McpServerConfig:
-    """A server started by us."""
-    return McpServerConfig(command=sys.executable, args=(str(script), *map(str, arguments)), **more)
+def program(script: Path, *arguments: Any, python: Sequence[str] = (sys.executable,), **more: Any) -> McpServerConfig:
+    """A server started by us; `python` may be the command of `forwarded_python`."""
+    return McpServerConfig(command=python[0], args=(*python[1:], str(script), *map(str, arguments)), **more)
 
 
 def rough(*arguments: Any, **more: Any) -> McpServerConfig:
@@ -58,36 +61,35 @@ async def executor_for(**options: Any) -> AsyncIterator[McpExecutor]:
 @contextlib.contextmanager
 def listening(script: Path, *arguments: str) -> Iterator[str]:
     """A server that is told its port as its last argument; gives the beginning of its addresses."""
-    port = free_port()
-    with subprocess.Popen([sys.executable, str(script), *arguments, str(port)]) as process:
-        try:
-            wait_for(port, process)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
+    with reserved_port() as port, _running(port, str(script), *arguments, str(port)):
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
 def serving(kind: TransportKind, *arguments: str, port: int | None = None) -> Iterator[str]:
-    """A server on the SDK that listens on a port of this machine; gives its address."""
-    port = port or free_port()
-    with subprocess.Popen([sys.executable, str(SDK_SERVER), kind, "--port", str(port), *arguments]) as process:
-        try:
-            wait_for(port, process)
-            yield {"ws": f"ws://127.0.0.1:{port}", "sse": f"http://127.0.0.1:{port}/sse"}.get(
-                kind, f"http://127.0.0.1:{port}/mcp"
-            )
-        finally:
-            process.kill()
+    """A server on the SDK that listens on a port of this machine, which may be a reserved one; gives its address."""
+    with contextlib.ExitStack() as stack:
+        port = port or stack.enter_context(reserved_port())
+        stack.enter_context(_running(port, str(SDK_SERVER), kind, "--port", str(port), *arguments))
+        yield {"ws": f"ws://127.0.0.1:{port}", "sse": f"http://127.0.0.1:{port}/sse"}.get(
+            kind, f"http://127.0.0.1:{port}/mcp"
+        )
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+@contextlib.contextmanager
+def _running(port: int, *arguments: str) -> Iterator[None]:
+    assert sys.__stderr__ is not None
+    with open(os.devnull, "r+b") as nothing:
+        process = PythonProcess(*arguments, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=sys.__stderr__)
+    try:
+        wait_for(port, process)
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes] | PythonProcess) -> None:
     def answers() -> bool:
         assert process.poll() is None, "the server ended"
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

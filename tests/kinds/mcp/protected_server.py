@@ -17,15 +17,15 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tests.kinds.mcp.mcp_servers import free_port
+from tests.support.ports import reserved_port
 from tests.support.waiting import until_sync
 
 
 class ProtectedServer:
     """The server and what it has seen. Tokens are valid while they are in `tokens`."""
 
-    def __init__(self) -> None:
-        self.origin = f"http://127.0.0.1:{free_port()}"
+    def __init__(self, port: int) -> None:
+        self.origin = f"http://127.0.0.1:{port}"
         self.url = f"{self.origin}/mcp"
         self.tokens: set[str] = set()
         self.refresh_tokens: set[str] = set()
@@ -122,15 +122,15 @@ class ProtectedServer:
 
 @contextmanager
 def protected_server() -> Iterator[ProtectedServer]:
-    protected = ProtectedServer()
-    port = int(protected.origin.rpartition(":")[2])
-    config = uvicorn.Config(protected.app, port=port, log_level="error", ws="none", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        until_sync(lambda: server.started)
-        yield protected
-    finally:
-        server.should_exit = True
-        thread.join()
+    with reserved_port() as port:
+        protected = ProtectedServer(port)
+        config = uvicorn.Config(protected.app, port=port, log_level="error", ws="none", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            until_sync(lambda: server.started)
+            yield protected
+        finally:
+            server.should_exit = True
+            thread.join()

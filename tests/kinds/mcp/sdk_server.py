@@ -73,9 +73,8 @@ async def count(to: int, ctx: Context) -> str:
 
 
 @server.tool()
-async def pause(seconds: float) -> str:
-    await asyncio.sleep(seconds)
-    return "paused"
+def big(size: int) -> str:
+    return "x" * size
 
 
 @server.tool()
@@ -88,7 +87,7 @@ async def slow(note: str) -> str:
     """Wait, and note whether that was cancelled."""
     Path(note).write_text("started")
     try:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
     except asyncio.CancelledError:
         Path(note).write_text("cancelled")
         raise

@@ -22,7 +22,8 @@ from ferrule import ToolEngine, ToolEngineConfig, UnifiedToolLibrary
 from ferrule.core.call import Progress
 from ferrule.core.content import Image, Resource
 from ferrule.core.elicitation import Elicitation, OnElicit
-from tests.kinds.mcp.mcp_servers import free_port, wait_for
+from tests.kinds.mcp.mcp_servers import wait_for
+from tests.support.ports import reserved_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -71,9 +72,8 @@ def running_servers() -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def listening(kind: str, port: int | None = None) -> Iterator[str]:
+def listening(kind: str, port: int) -> Iterator[str]:
     """The everything server behind HTTP; gives its address."""
-    port = port or free_port()
     command = ["node", str(NODE / "server-everything" / "dist" / "index.js"), kind]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, env={**os.environ, "PORT": str(port)}, stdout=quiet, stderr=quiet) as process:
@@ -188,11 +188,12 @@ async def test_everything_tells_its_progress_and_can_be_stopped(kind, tmp_path):
     seen: list[Progress] = []
     work = "trigger-long-running-operation"
     async with contextlib.AsyncExitStack() as stack:
-        entry = node_server("everything") if kind == "stdio" else {"url": stack.enter_context(listening(kind))}
+        port = stack.enter_context(reserved_port())
+        entry = node_server("everything") if kind == "stdio" else {"url": stack.enter_context(listening(kind, port))}
         library = await stack.enter_async_context(library_with(tmp_path, all=entry))
         execute = library.engine.execute
         done = await execute("all", {"duration": 0.4, "steps": 4}, action=work, on_progress=seen.append)
-        late = await execute("all", {"duration": 60, "steps": 2}, action=work, timeout=0.3)
+        late = await execute("all", {"duration": 600, "steps": 2}, action=work, timeout=0.3)
         after = await execute("all", {"message": "there?"}, action="echo")
     assert done.is_success and [progress.fraction for progress in seen] == [0.25, 0.5, 0.75, 1.0]
     assert late.error_type == "timeout" and after.text == "Echo: there?"
@@ -200,8 +201,8 @@ async def test_everything_tells_its_progress_and_can_be_stopped(kind, tmp_path):
 
 @from_npm
 async def test_a_server_that_was_started_again_is_called_in_a_new_session(tmp_path):
-    port = free_port()
     async with contextlib.AsyncExitStack() as stack:
+        port = stack.enter_context(reserved_port())
         with listening("streamableHttp", port) as address:
             library = await stack.enter_async_context(library_with(tmp_path, all={"url": address}))
             before = await library.execute_tool("all", "echo", {"message": "one"})
@@ -237,7 +238,7 @@ async def test_a_reading_that_lost_its_server_is_done_again_by_a_new_one(tmp_pat
     seen: list[Progress] = []
     trusted = {**node_server("everything"), "trusted": True}  # else what it says of its actions is not believed
     async with library_with(tmp_path, all=trusted) as library:
-        arguments = {"duration": 3, "steps": 30}
+        arguments = {"duration": 6, "steps": 60}
         call = asyncio.create_task(
             library.engine.execute("all__trigger-long-running-operation", arguments, on_progress=seen.append)
         )

@@ -16,39 +16,48 @@ from tests.kinds.mcp.mcp_servers import (
     SDK_SERVER,
     engine_for,
     executor_for,
-    free_port,
     program,
     serving,
     tool,
 )
+from tests.support.ports import reserved_port
+from tests.support.processes import forwarded_python
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
 
 LISTENING = ["http", "sse", "ws"]
 ALL = ["stdio", "stdio-2025", *LISTENING]
 
 
 @pytest.fixture(scope="module")
-def addresses() -> Iterator[dict[str, str]]:
-    with serving("http") as http, serving("sse") as sse, serving("ws") as ws:
-        yield {"http": http, "sse": sse, "ws": ws}
+def servers() -> Iterator[dict[str, Any]]:
+    """The address of a server behind each transport, and a command that starts others."""
+    with serving("http") as http, serving("sse") as sse, serving("ws") as ws, forwarded_python() as python:
+        yield {"http": http, "sse": sse, "ws": ws, "python": python}
 
 
-def config_of(kind: str, addresses: dict[str, str], **more: Any) -> McpServerConfig:
-    if kind in addresses:
-        return McpServerConfig(url=addresses[kind], **more)
-    return program(SDK_SERVER, *(["--legacy"] if kind == "stdio-2025" else []), **more)
+def config_of(kind: str, servers: dict[str, Any], **more: Any) -> McpServerConfig:
+    if kind in LISTENING:
+        return McpServerConfig(url=servers[kind], **more)
+    return program(SDK_SERVER, *(["--legacy"] if kind == "stdio-2025" else []), python=servers["python"], **more)
 
 
 @pytest.mark.parametrize("kind", ALL)
-async def test_every_transport_carries_results_progress_failures_and_cancellation(kind, addresses, tmp_path):
+async def test_every_transport_carries_results_progress_failures_and_cancellation(kind, servers, tmp_path):
     note = tmp_path / "note"
     seen: list[Progress] = []
-    async with engine_for(config_of(kind, addresses)) as engine:
+    async with engine_for(config_of(kind, servers)) as engine:
         sums = await asyncio.gather(*(engine.execute("server", {"a": n, "b": 1}, action="add") for n in range(20)))
         counted = await engine.execute("server", {"to": 2}, action="count", on_progress=seen.append)
         failed = await engine.execute("server", {"message": "too bad"}, action="fail")
-        slow = asyncio.create_task(engine.execute("server", {"note": str(note)}, action="slow"))
+        slow = asyncio.create_task(engine.execute("server", {"note": str(note)}, action="slow", timeout=600))
         await until(lambda: note.exists() and note.read_text() == "started")
+        # Arguments that cannot be sent fail their call and no other.
+        for value in ("half a \ud83d", [float("nan")]):
+            bad = await engine.execute("server", {"value": value}, action="anything")
+            assert bad.error_type == "validation_error" and "cannot be sent" in (bad.error or ""), bad
+        assert not slow.done()
         slow.cancel()
         again = await engine.execute("server", {"a": 1, "b": 1}, action="add")
         await until(lambda: note.read_text() == "cancelled")
@@ -58,35 +67,27 @@ async def test_every_transport_carries_results_progress_failures_and_cancellatio
     assert slow.cancelled() and again.output == {"result": 2}
 
 
-@pytest.mark.parametrize("kind", ["stdio-2025", *LISTENING])
-@pytest.mark.parametrize("value", ["half a \ud83d", [float("nan")]])
-async def test_arguments_that_cannot_be_sent_fail_their_call_and_no_other(kind, value, addresses, tmp_path):
-    async with engine_for(config_of(kind, addresses)) as engine:
-        other = asyncio.create_task(engine.execute("server", {"seconds": 0.3}, action="pause"))
-        await asyncio.sleep(0.1)
-        bad = await engine.execute("server", {"value": value}, action="anything")
-        assert (await other).text == "paused"
-    assert bad.error_type == "validation_error" and "cannot be sent" in (bad.error or "")
-
-
-@pytest.mark.parametrize("kind", ["http", "sse", "ws"])
-async def test_images_sounds_and_resources_come_along(kind, addresses):
-    async with engine_for(config_of(kind, addresses)) as engine:
+@pytest.mark.parametrize("kind", LISTENING)
+async def test_large_texts_images_sounds_and_resources_come_along(kind, servers):
+    size = 400_000 if kind == "sse" else 3_000_000  # the SDK reads an event of at most 1 MiB there
+    async with engine_for(config_of(kind, servers)) as engine:
         result = await engine.execute("server", {}, action="pictures")
+        large = await engine.execute("server", {"size": size}, action="big", timeout=120)
     assert [type(part) for part in result.content] == [Text, Image, Audio, Resource, Resource]
     assert result.content[1] == Image(data=b"png", mime_type="image/png")
     assert result.content[4] == Resource(uri="memo://1", text="remember", mime_type="text/plain")
+    assert large.is_success and large.metadata["size"] > size
 
 
 @pytest.mark.parametrize("kind", ["stdio-2025", "ws"])
-async def test_a_user_is_asked_what_the_server_wants_to_know(kind, addresses):
+async def test_a_user_is_asked_what_the_server_wants_to_know(kind, servers):
     questions: list[Elicitation] = []
 
     async def ask(question: Elicitation) -> dict[str, Any] | None:
         questions.append(question)
         return {"name": "Ada"} if len(questions) == 1 else None
 
-    async with engine_for(config_of(kind, addresses), on_elicit=ask) as engine:
+    async with engine_for(config_of(kind, servers), on_elicit=ask) as engine:
         answered = await engine.execute("server", {}, action="greet")
         declined = await engine.execute("server", {}, action="greet")
     assert answered.text == "Hello Ada" and declined.text == "decline"
@@ -94,17 +95,17 @@ async def test_a_user_is_asked_what_the_server_wants_to_know(kind, addresses):
     assert questions[0].schema is not None and list(questions[0].schema["properties"]) == ["name", "greeting"]
 
 
-async def test_a_server_that_asks_when_nobody_can_be_asked_fails_the_call(addresses):
-    async with engine_for(config_of("http", addresses)) as engine:
+async def test_a_server_that_asks_when_nobody_can_be_asked_fails_the_call(servers):
+    async with engine_for(config_of("http", servers)) as engine:
         result = await engine.execute("server", {}, action="greet")
     assert not result.is_success and "elicitation" in (result.error or "").lower()
 
 
 @pytest.mark.parametrize("kind", ["stdio-2025", "http"])
-async def test_new_actions_are_announced_when_the_server_tells(kind, addresses):
+async def test_new_actions_are_announced_when_the_server_tells(kind, servers):
     listings: list[ServerListing] = []
     async with engine_for(
-        config_of(kind, addresses), on_listing=lambda tool_id, listing: listings.append(listing)
+        config_of(kind, servers), on_listing=lambda tool_id, listing: listings.append(listing)
     ) as engine:
         await engine.execute("server", {}, action="grow")
         await until(lambda: len(listings) == 2)
@@ -112,9 +113,9 @@ async def test_new_actions_are_announced_when_the_server_tells(kind, addresses):
     assert names[1] - names[0] == {"grown"}
 
 
-async def test_what_a_server_says_about_itself_and_its_actions(addresses):
+async def test_what_a_server_says_about_itself_and_its_actions(servers):
     async with executor_for() as executor:
-        listing = await executor.connect(tool(config_of("ws", addresses)))
+        listing = await executor.connect(tool(config_of("ws", servers)))
         actions = {capability.name: capability for capability in listing.capabilities}
     assert (listing.server_name, listing.server_version) == ("test-server", "7.1")
     assert (listing.protocol_version, listing.instructions) == ("2026-07-28", "Use me in tests.")
@@ -124,23 +125,23 @@ async def test_what_a_server_says_about_itself_and_its_actions(addresses):
     assert actions["add"].output is not None and actions["add"].output["properties"]["result"]["type"] == "integer"
 
 
-async def test_sse_is_found_when_an_address_does_not_say_what_it_is(addresses):
-    config = McpServerConfig(url=addresses["sse"].replace("/sse", "/ss%65"))
+async def test_sse_is_found_when_an_address_does_not_say_what_it_is(servers):
+    config = McpServerConfig(url=servers["sse"].replace("/sse", "/ss%65"))
     assert config.transport_kinds == ("http", "sse")
     async with executor_for() as executor:
         assert (await executor.connect(tool(config))).server_name == "test-server"
 
 
 async def test_a_call_that_its_server_never_saw_is_not_in_doubt():
-    port = free_port()
-    with serving("http", "--legacy", port=port) as address:
-        stack = AsyncExitStack()
-        engine = await stack.enter_async_context(engine_for(McpServerConfig(url=address, kind="http")))
-    with serving("http", "--legacy", port=port):  # another one, that does not know our session
-        forgotten = await engine.execute("server", {"to": 1}, action="count")
-    gone = await engine.execute("server", {"to": 1}, action="count")
-    await stack.aclose()
-    assert forgotten.is_success
+    async with AsyncExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        with serving("http", "--legacy", port=port) as address:
+            engine = await stack.enter_async_context(engine_for(McpServerConfig(url=address, kind="http")))
+            large = await engine.execute("server", {"size": 3_000_000}, action="big", timeout=120)
+        with serving("http", "--legacy", port=port):  # another one, that does not know our session
+            forgotten = await engine.execute("server", {"to": 1}, action="count")
+        gone = await engine.execute("server", {"to": 1}, action="count")
+    assert large.is_success and forgotten.is_success
     assert "the call was not sent" in (gone.error or "") and "outcome" not in gone.metadata
 
 
