@@ -28,7 +28,7 @@ class AddingModel:
 
     async def generate(self, request: ModelRequest, on_text: TextSink | None = None) -> ModelReply:
         self.requests += 1
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # as a model that answers later
         last = request.messages[-1]
         if last["role"] == "user" or "interrupted" in last["content"]:  # killed: what the call did is not known
             task = next(message["content"] for message in request.messages if message["role"] == "user")

@@ -4,9 +4,6 @@ import asyncio
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +19,7 @@ from ferrule.errors import LockLost, ModelUnavailable, SetupError, StoreError
 from ferrule.policy.budgets import Budget
 from ferrule.store import ToolKnowledgeStore
 from tests.batch.scripted_batch import AddingModel, make_add, make_tasks, read_lines, run_batch
+from tests.support.processes import PythonProcess, run_python
 from tests.support.waiting import until, until_sync
 
 ROOT = Path(__file__).parents[2]
@@ -272,25 +270,25 @@ async def test_secrets_do_not_reach_the_files(tmp_path):
     assert "[redacted]" in (tmp_path / "out" / TRAJECTORIES).read_text()
 
 
-def wait_for_size(path: Path, size: int, process: subprocess.Popen[bytes]) -> None:
-    """Until the file is so large, or the process has ended."""
-    until_sync(lambda: (path.exists() and path.stat().st_size >= size) or process.poll() is not None, 200)
+def kill_when_as_long(file: Path, size: int, command: list[str]) -> None:
+    with open(os.devnull, "r+b") as nothing:
+        process = PythonProcess(*command, cwd=ROOT, stdin=nothing, stdout=nothing, stderr=nothing)
+    try:
+        until_sync(lambda: process.poll() is not None or (file.exists() and file.stat().st_size >= size), 120)
+    finally:
+        process.kill()
+        process.wait()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.integration
 def test_killed_at_any_moment_every_task_is_done_exactly_once(tmp_path):
     """`kill -9` at random moments, then to the end. Effects of finished calls are not repeated either."""
-    number, command = 40, [sys.executable, "-m", "tests.batch.scripted_batch", str(tmp_path), "40"]
+    number, command = 40, ["-m", "tests.batch.scripted_batch", str(tmp_path), "40"]
     lines = tmp_path / "out" / TRAJECTORIES
     for _ in range(2):
-        before = lines.stat().st_size if lines.exists() else 0
-        wanted = before + random.randint(1, 25_000)
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            try:
-                wait_for_size(lines, wanted, process)
-            finally:
-                process.send_signal(signal.SIGKILL)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        kill_when_as_long(lines, random.randint(1, 25_000) + (lines.stat().st_size if lines.exists() else 0), command)
+    done = run_python(*command, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"stopped": "", "tasks": number}
     finished = read_lines(tmp_path / "out")
     assert Counter(line["id"] for line in finished) == {f"t{n}": 1 for n in range(number)}

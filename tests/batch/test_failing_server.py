@@ -1,7 +1,6 @@
 """A batch with a model behind a real HTTP server that fails: no task is lost, and none is spent on a wrong key."""
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from ferrule.models.retry import RetryingModel
 from tests.batch.scripted_batch import read_lines
 from tests.models.model_server import chunks, failure, model_server
 from tests.support.http_servers import HANG, Answer
+from tests.support.ports import reserved_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -35,18 +35,12 @@ async def run_tasks(out: Path, model: WaitingModel, number: int = 6) -> BatchRes
     tasks = [BatchTask(id=f"t{n}", task=f"say {n}") for n in range(number)]
     with BatchDirectory(out).open({"model": model.name}) as directory:
         async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
-            backend = LocalBackend(library, model, limits=RunLimits(seconds=30.0))
+            backend = LocalBackend(library, model, limits=RunLimits(seconds=600.0))
             batch = Batch(directory, backend, model=model, concurrency=3)
             try:
                 return await batch.run(tasks, total=number)
             finally:
                 await backend.aclose()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_errors_of_the_server_cost_no_task(tmp_path):
@@ -66,18 +60,23 @@ async def test_errors_of_the_server_cost_no_task(tmp_path):
 
 
 async def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path):
-    port = free_port()
-    model = make_model(port)
-    running = asyncio.create_task(run_tasks(tmp_path, model))
-    await until(lambda: model.retries["unreachable"] >= 2)
-    async with model_server(DONE, port=port):
-        result = await running
+    with reserved_port() as port:
+        model = make_model(port)
+        running = asyncio.create_task(run_tasks(tmp_path, model))
+        await until(lambda: model.retries["unreachable"] >= 2)
+        async with model_server(DONE, port=port):
+            result = await running
     assert result.summary["states"] == {"finished": 6} and result.stopped == ""
 
 
 async def test_a_request_without_a_reply_is_sent_again(tmp_path):
     async with model_server(HANG, DONE) as server:
-        result = await run_tasks(tmp_path, make_model(server.port, timeout=0.3))
+        model = make_model(server.port, timeout=0.1)
+        running = asyncio.create_task(run_tasks(tmp_path, model))
+        await until(lambda: model.retries["timeout"])
+        assert isinstance(model.model, RetryingModel)
+        model.model.timeout = 60.0  # the other requests have replies, however slow the machine is
+        result = await running
     assert result.summary["states"] == {"finished": 6}
     assert result.progress.retries["timeout"] >= 1
 
@@ -93,7 +92,8 @@ async def test_a_wrong_key_or_model_stops_the_batch_and_spends_no_task(tmp_path,
 
 
 async def test_a_server_that_stays_away_stops_the_batch_and_the_same_command_continues(tmp_path):
-    result = await run_tasks(tmp_path, make_model(free_port(), patience=0.2))
+    with reserved_port() as port:
+        result = await run_tasks(tmp_path, make_model(port, patience=0.2))
     assert result.stopped.startswith("no reply for") and "unreachable" in result.stopped
     assert (result.summary["tasks"], result.summary["is_complete"]) == (0, False)
     async with model_server(DONE) as server:

@@ -1,16 +1,14 @@
 """`ferrule approvals` and `ferrule policy explain`."""
 
 import json
-import re
-import sys
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
 
-from ferrule.cli import printing
-from tests.cli.test_cli import ferrule
+from tests.cli.commands import ferrule, trusted
+
+pytestmark = pytest.mark.integration
 
 ADD = '''from ferrule import tool
 
@@ -37,8 +35,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "add.py").write_text(ADD)
     (tmp_path / "ferrule.toml").write_text(f'[store]\nurl = "sqlite:///calls.db"\n{POLICY}')
-    assert ferrule("trust", ".", cwd=tmp_path).returncode == 0
-    return tmp_path
+    return trusted(tmp_path)
 
 
 def request_approval(project: Path) -> str:
@@ -95,63 +92,20 @@ def test_requests_beyond_the_limit_are_counted(project: Path):
     assert ferrule("approvals", "list", "--limit", "2", cwd=project).stderr == ""
 
 
-def test_a_table_at_80_columns_shows_whole_ids(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    row = ("3f9a0c1d2e4b5a67", "2026-01-01 10:00", "approved", "agent:research#0a1b2c3d", "files__delete_all", "x" * 99)
-    columns = ("approval", "since", "state", "who", "call", "arguments")
-    printing.print_table(columns, [row], empty="", cut=(5, 4, 3))
-    lines = capsys.readouterr().out.splitlines()
-    assert row[0] in lines[1] and row[1] in lines[1] and len(lines[1]) <= 80
-    printing.print_table(("id", "text"), [("a" * 90, "b" * 90)], empty="", cut=(1,))
-    assert "a" * 90 in capsys.readouterr().out
+MISTAKES = {
+    ("approvals", "show", "nothing"): "There is no approval request 'nothing'",
+    ("approvals", "list", "--state", "odd"): "There is no state 'odd'",
+    ("policy", "explain", "nothing"): "There is no tool 'nothing'",
+    ("policy", "explain", "add", "a=x"): "add cannot be called so: b: is required. a: must be a whole number, not 'x'.",
+    ("policy", "explain", "add", "--as", "king"): "--as takes user, agent, client, token, not 'king'",
+}
 
 
-@pytest.mark.parametrize(("width", "names"), [(80, ["tool", "about"]), (130, ["tool", "about", "tags"])])
-def test_a_narrow_terminal_gives_the_room_of_optional_columns_to_texts(monkeypatch, capsys, width, names):
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    row = ("advanced_web_search (not set up)", "Search the web with filters for language.", "search, " * 9)
-    printing.print_table(("tool", "about", "tags"), [row], empty="", cut=(1, 2), optional=(2,))
-    heading, line = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
-    assert heading.split() == names and "Search the web with filters for langu" in line
-
-
-def test_a_table_that_does_not_fit_shows_each_row_as_a_paragraph(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "44")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    name = "list_workspace_files (not set up)"
-    rows = [(name, "列出文件。" * 20, "", "builtin"), ("echo", "Echoes.", "test", "x")]
-    printing.print_table(("tool", "about", "tags", "source"), rows, empty="", cut=(1, 2))
-    shown = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
-    lines = [line.rstrip() for line in shown.splitlines()]
-    assert lines[0] == name and lines[1].startswith("  about: 列出文件。") and lines[1].endswith("…")
-    assert lines[2:] == ["  source: builtin", "echo", "  about: Echoes.", "  tags: test", "  source: x"]
-    assert max(map(cell_len, lines)) <= 44
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (("approvals", "show", "nothing"), "There is no approval request 'nothing'"),
-        (("approvals", "list", "--state", "odd"), "There is no state 'odd'"),
-        (("policy", "explain", "nothing"), "There is no tool 'nothing'"),
-        (
-            ("policy", "explain", "add", "a=x"),
-            "add cannot be called so: b: is required. a: must be a whole number, not 'x'.",
-        ),
-        (("policy", "explain", "add", "--as", "king"), "--as takes user, agent, client, token, not 'king'"),
-    ],
-)
-def test_mistakes_are_explained(project: Path, command: tuple[str, ...], message: str):
-    answer = ferrule(*command, cwd=project)
-    assert answer.returncode == 2 and message in answer.stderr
-
-
-def test_nothing_to_approve_is_said(project: Path):
+def test_mistakes_are_explained(project: Path):
     assert ferrule("approvals", "list", cwd=project).stdout == "Nothing waits for your approval.\n"
+    for command, message in MISTAKES.items():
+        answer = ferrule(*command, cwd=project)
+        assert answer.returncode == 2 and message in answer.stderr, answer.stderr
 
 
 def test_the_policy_is_explained(project: Path):

@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-import logging
 import os
-import pty
 import re
-import select
+import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,15 +16,15 @@ import pytest
 
 from ferrule import ToolKnowledgeStore
 from ferrule.agent.run import lock_run
-from ferrule.cli.terminal import WarningFormatter
 from ferrule.memory.conversation import Turn
 from ferrule.orchestrator.strategy_runner import history_as_messages
-from tests.cli.test_cli import environment, ferrule
-from tests.cli.test_safety import trusted
+from tests.cli.commands import RunningCommand, Terminal, environment, ferrule, trusted
 from tests.models.model_server import answer_chat
 from tests.support.http_servers import HANG, AnyAnswer, Request, serve_http_in_thread
 from tests.support.processes import forwarded_python
 from tests.support.waiting import until_sync
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -46,7 +43,7 @@ def shop(tmp_path: Path) -> Path:
         "@tool\n"
         "async def brew_coffee(cups: int) -> str:\n"
         '    """Brew coffee."""\n'
-        "    await asyncio.sleep(30)\n"
+        "    await asyncio.Event().wait()\n"
         "    return 'ready'\n\n"
         "@tool(read_only=True)\n"
         "async def find_invoice(number: int) -> str:\n"
@@ -56,34 +53,24 @@ def shop(tmp_path: Path) -> Path:
     return trusted(tmp_path)
 
 
-@pytest.mark.integration
-def test_a_question_is_answered_without_any_key(tmp_path: Path):
+def test_questions_are_answered_without_any_key(tmp_path: Path):
     done = ferrule("ask", "what is 15% of 80?", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "15% of 80 is 12.\n", "· calculator 15% * 80\n")
-    quiet = ferrule("ask", "-q", "what is 15% of 80?", cwd=tmp_path)
-    assert quiet.returncode == 0 and quiet.stderr == ""
+    continued = ferrule("ask", "-q", "--continue", "and of 300?", cwd=tmp_path)
+    assert (continued.stdout, continued.stderr) == ("15% of 300 is 45.\n", "")
+    negative = ferrule("ask", "-q", "-5 + 12", cwd=tmp_path)
+    assert (negative.returncode, negative.stdout) == (0, "-5 + 12 = 7\n")
+    piped = ferrule("ask", "-", "--json", cwd=tmp_path, stdin="what is 2 + 2?\n")
+    answer = json.loads(piped.stdout)
+    assert answer["state"] == "finished" and answer["steps"][0]["result"] == "4" and piped.stderr == ""
 
 
-def test_a_question_may_come_by_standard_input_and_the_answer_as_json(tmp_path: Path):
-    done = ferrule("ask", "-", "--json", cwd=tmp_path, stdin="what is 2 + 2?\n")
-    answer = json.loads(done.stdout)
-    assert answer["state"] == "finished" and answer["steps"][0]["result"] == "4" and done.stderr == ""
-
-
-def test_chinese_is_answered_in_chinese(tmp_path: Path):
+def test_chinese_is_answered_in_chinese_also_if_it_fails(tmp_path: Path):
     done = ferrule("ask", "-q", "计算 12*12", cwd=tmp_path)
     assert done.returncode == 0 and "144" in done.stdout
-
-
-def test_an_error_in_a_chinese_answer_is_chinese(tmp_path: Path):
-    done = ferrule("ask", "10除以0等于多少？", cwd=tmp_path)
-    assert done.returncode == 9 and done.stdout == "无法计算 10除以0：除数不能为零。\n"
-    assert done.stderr == "· calculator 10 / 0\n  ✗ 除数不能为零。\n"
-
-
-def test_a_question_may_begin_with_a_negative_number(tmp_path: Path):
-    done = ferrule("ask", "-q", "-5 + 12", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "-5 + 12 = 7\n")
+    failed = ferrule("ask", "10除以0等于多少？", cwd=tmp_path)
+    assert failed.returncode == 9 and failed.stdout == "无法计算 10除以0：除数不能为零。\n"
+    assert failed.stderr == "· calculator 10 / 0\n  ✗ 除数不能为零。\n"
 
 
 def test_what_cannot_be_done_is_said_plainly(tmp_path: Path):
@@ -97,6 +84,10 @@ def test_wrong_usage_says_what_to_write(tmp_path: Path):
     assert nothing.returncode == 2 and "No question given" in nothing.stderr
     unknown = ferrule("ask", "hello", "--model", "opnai:gpt", cwd=tmp_path)
     assert unknown.returncode == 2 and "Did you mean 'openai'" in unknown.stderr
+    wrong = ferrule("ask", "hello", "--strategy", "plann", cwd=tmp_path)
+    assert wrong.returncode == 2 and "Did you mean 'plan'" in wrong.stderr
+    missing = ferrule("ask", "-t", "calculater", "what is 2+2?", cwd=tmp_path)
+    assert missing.returncode == 2 and "Did you mean 'calculator'" in missing.stderr
     gone = ferrule("ask", "--resume", "nope", "yes", cwd=tmp_path)
     assert gone.returncode == 2 and "There is no run 'nope'" in gone.stderr
 
@@ -165,53 +156,14 @@ def python() -> Iterator[list[str]]:
         yield command
 
 
-class Terminal:
-    """A program at a pseudo-terminal."""
-
-    def __init__(self, cwd: Path, *arguments: str) -> None:
-        self._fd, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ferrule", *arguments],
-            cwd=cwd,
-            env={**environment(cwd), "HOME": str(cwd), "TERM": "dumb"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            # Where the tests run in the background, Ctrl-C is ignored, and that would be inherited.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        os.close(theirs)
-        self.screen = ""
-
-    def wait_for(self, text: str, seconds: float = 60.0) -> None:
-        until = time.monotonic() + seconds
-        while text not in self.screen:
-            assert time.monotonic() < until, f"{text!r} did not come: {self.screen!r}"
-            if select.select([self._fd], [], [], 0.1)[0]:
-                self.screen += os.read(self._fd, 65536).decode(errors="replace")
-
-    def type(self, text: str) -> None:
-        self.screen = ""
-        os.write(self._fd, text.encode())
-
-    def end(self) -> int:
-        try:
-            return self.process.wait(60)
-        finally:
-            os.close(self._fd)
-
-
-@pytest.mark.integration
 def test_a_person_at_the_terminal_is_asked_at_once(shop: Path):
-    terminal = Terminal(shop, "ask", "delete order number 7")
+    terminal = Terminal("ask", "delete order number 7", cwd=shop)
     terminal.wait_for("[y]es, or the reason for no:")
     terminal.type("y\n")
     terminal.wait_for("is deleted")
     assert terminal.end() == 0 and (shop / "deleted").read_text() == "7"
 
 
-@pytest.mark.integration
 def test_two_questions_at_once_are_asked_one_after_the_other(shop: Path):
     (shop / "tools/more.py").write_text(
         "from ferrule import tool\n\n"
@@ -220,7 +172,7 @@ def test_two_questions_at_once_are_asked_one_after_the_other(shop: Path):
         '    """Delete a customer by the number."""\n'
         "    return f'customer {number} is deleted'\n"
     )
-    terminal = Terminal(shop, "ask", "delete order number 7 and delete customer number 8")
+    terminal = Terminal("ask", "delete order number 7 and delete customer number 8", cwd=shop)
     terminal.wait_for("[y]es, or the reason for no:")
     terminal.type("y\n")
     terminal.wait_for("[y]es, or the reason for no:")
@@ -229,58 +181,29 @@ def test_two_questions_at_once_are_asked_one_after_the_other(shop: Path):
     assert terminal.end() == 0 and (shop / "deleted").read_text() == "7"
 
 
-def test_nothing_of_what_a_person_agrees_to_is_hidden(capsys: pytest.CaptureFixture[str]):
-    from ferrule.agent import AgentAnswer, AgentState, ApprovalRequest
-    from ferrule.cli.run_view import print_waiting
-
-    command = "echo hi. " * 60 + "rm -rf / \u202e" + "x" * 20_000
-    request = ApprovalRequest(call_id="1", tool_id="sh", action=None, arguments={"command": command}, reason="")
-    print_waiting(AgentAnswer(run_id="r", state=AgentState.WAITING, approvals=[request]))
-    shown = capsys.readouterr().err
-    assert "rm -rf /" in shown and "\u202e" not in shown and "characters are not shown" in shown
-
-
-def test_a_run_with_a_chinese_question_asks_in_chinese(capsys: pytest.CaptureFixture[str]):
-    from ferrule.agent import AgentAnswer, AgentState, ApprovalRequest
-    from ferrule.cli.run_view import print_waiting
-
-    reason = "refund may destroy something that cannot be restored."
-    request = ApprovalRequest(call_id="1", tool_id="refund", action=None, arguments={"order": 7}, reason=reason)
-    print_waiting(AgentAnswer(run_id="r", state=AgentState.WAITING, approvals=[request]), "zh")
-    assert capsys.readouterr().err.splitlines() == [
-        '? 允许调用 refund 吗？参数：{"order":7}',
-        "  refund 可能造成无法恢复的破坏。",
-        "  批准：ferrule runs resume r --approve（拒绝用 --deny）",
-    ]
-
-
-@pytest.mark.integration
 def test_a_person_who_hangs_up_leaves_a_run_that_waits(shop: Path):
-    terminal = Terminal(shop, "ask", "delete order number 7")
+    terminal = Terminal("ask", "delete order number 7", cwd=shop)
     terminal.wait_for("[y]es, or the reason for no:")
     terminal.type("\x04")
     terminal.wait_for("--approve")
     assert terminal.end() == 8 and not (shop / "deleted").exists()
 
 
-@pytest.mark.integration
-def test_a_pipe_that_nobody_reads_ends_the_run_quietly(tmp_path: Path):
-    command = f"{sys.executable} -m ferrule ask -q 'what is 2 + 2?' | true"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
-    )
+def test_a_pipe_that_nobody_reads_ends_the_run_quietly(tmp_path: Path, python: list[str]):
+    command = f"{shlex.join(python)} -m ferrule ask -q 'what is 2 + 2?' | true"
+    options: dict[str, Any] = {"cwd": tmp_path, "env": environment(tmp_path), "capture_output": True, "text": True}
+    done = subprocess.run(["bash", "-c", command], check=False, **options)
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
     for run in json.loads(ferrule("runs", "list", "--json", cwd=tmp_path).stdout):
         assert (run["state"], run["reason"]) in (("finished", ""), ("interrupted", "it was cancelled"))
 
 
-@pytest.mark.integration
 def test_ctrl_c_stops_the_turn_and_not_the_chat(shop: Path):
-    terminal = Terminal(shop, "chat")
+    terminal = Terminal("chat", cwd=shop)
     terminal.wait_for("> ")
     terminal.type("brew coffee for 2 cups\n")
     terminal.wait_for("brew_coffee")
-    os.killpg(terminal.process.pid, signal.SIGINT)
+    terminal.process.send_signal(signal.SIGINT)
     terminal.wait_for("Stopped.")
     terminal.type("what is 5 + 6?\n")
     terminal.wait_for("11")
@@ -326,20 +249,16 @@ def test_small_talk_and_what_was_asked_need_no_model(tmp_path: Path):
     assert "calculator" in ferrule("ask", "what can you do?", cwd=tmp_path).stdout
     ferrule("ask", "-q", "what is 3 * 3?", cwd=tmp_path)
     assert "what is 3 * 3?" in ferrule("ask", "what did I ask?", cwd=tmp_path).stdout
-    wrong = ferrule("ask", "hello", "--strategy", "plann", cwd=tmp_path)
-    assert wrong.returncode == 2 and "Did you mean 'plan'" in wrong.stderr
 
 
-@pytest.mark.integration
 def test_a_plan_lives_at_a_terminal(shop: Path):
-    terminal = Terminal(shop, "ask", "--strategy", "plan", "what is 6*7 and what is 5+5?")
+    terminal = Terminal("ask", "--strategy", "plan", "what is 6*7 and what is 5+5?", cwd=shop)
     terminal.wait_for("what is 5+5?: 10")
     assert terminal.end() == 0
 
 
-@pytest.mark.integration
 def test_a_tool_that_asks_the_user_asks_at_the_terminal(tmp_path: Path):
-    terminal = Terminal(tmp_path, "call", "ask_user", "question=Which colour?", 'options:=["red","blue"]')
+    terminal = Terminal("call", "ask_user", "question=Which colour?", 'options:=["red","blue"]', cwd=tmp_path)
     terminal.wait_for("one of red, blue")
     terminal.type("green\n")
     terminal.wait_for("one of")
@@ -353,22 +272,16 @@ def test_where_nobody_can_be_asked_the_tool_says_so(tmp_path: Path):
     assert done.returncode == 6 and "There is no terminal to ask at" in done.stderr
 
 
-@pytest.mark.integration
 def test_a_question_that_is_stopped_says_how_to_go_on(shop: Path):
-    terminal = Terminal(shop, "ask", "brew coffee for 2 cups")
+    terminal = Terminal("ask", "brew coffee for 2 cups", cwd=shop)
     terminal.wait_for("brew_coffee")
-    os.killpg(terminal.process.pid, signal.SIGINT)
+    terminal.process.send_signal(signal.SIGINT)
     terminal.wait_for("Stopped. Resume with: ferrule runs resume ")
     assert terminal.end() == 130
     (listed,) = json.loads(ferrule("runs", "list", "--json", cwd=shop).stdout)
     assert (listed["state"], listed["reason"]) == ("interrupted", "it was cancelled")
     shown = ferrule("runs", "show", listed["run_id"], cwd=shop).stdout
     assert f"run: interrupted (it was cancelled)\nResume with: ferrule runs resume {listed['run_id']}\n" in shown
-
-
-def test_a_tool_that_is_not_there_cannot_be_asked_for(tmp_path: Path):
-    done = ferrule("ask", "-t", "calculater", "what is 2+2?", cwd=tmp_path)
-    assert done.returncode == 2 and "Did you mean 'calculator'" in done.stderr
 
 
 def test_a_project_says_how_plans_are_done_and_what_answers_cost(tmp_path: Path):
@@ -393,7 +306,6 @@ def test_text_that_is_piped_or_attached_belongs_to_the_question(tmp_path: Path):
         assert failed.returncode == 2 and reason in failed.stderr
 
 
-@pytest.mark.integration
 def test_an_inherited_pipe_that_nobody_writes_to_does_not_hold_up_the_question(tmp_path: Path, python: list[str]):
     reading, writing = os.pipe()
     try:
@@ -420,26 +332,19 @@ def test_a_cached_answer_says_so_and_can_be_refused(tmp_path: Path):
     assert again.stdout == "6 * 7 = 42\n" and "calculator" in again.stderr and "cache" not in again.stderr
 
 
-def test_continue_gives_the_model_the_earlier_questions(tmp_path: Path):
-    ferrule("ask", "what is 15% of 80?", cwd=tmp_path)
-    assert ferrule("ask", "-q", "--continue", "and of 300?", cwd=tmp_path).stdout == "15% of 300 is 45.\n"
-
-
-@pytest.mark.integration
-def test_a_question_that_was_stopped_or_failed_is_not_part_of_the_conversation(tmp_path: Path, python: list[str]):
+def test_a_question_that_was_stopped_or_failed_is_not_part_of_the_conversation(tmp_path: Path):
     def answer(request: Request) -> AnyAnswer:
         return HANG if b"slow" in request.body else answer_chat("Fine.", request)
 
-    command = ["-m", "ferrule", "ask", "-q", "-m", "openai:m"]
+    command = ["ask", "-q", "-m", "openai:m"]
     with serve_http_in_thread(answer) as server:
         environ = {**environment(tmp_path), "OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "zz-key"}
-        options: dict[str, Any] = {"cwd": tmp_path, "env": environ, "stdin": subprocess.DEVNULL, "text": True}
-        subprocess.run([*python, *command, "a first question"], check=True, **options)
-        process = subprocess.Popen([sys.executable, *command, "a slow question"], stderr=subprocess.PIPE, **options)
+        assert ferrule(*command, "a first question", cwd=tmp_path, env=environ).returncode == 0
+        slow = RunningCommand(*command, "a slow question", cwd=tmp_path, env=environ)
         until_sync(lambda: any(b"slow" in request.body for request in server.requests))
-        process.send_signal(signal.SIGINT)
-        assert "Stopped." in process.communicate(timeout=60)[1] and process.returncode == 130
-        subprocess.run([*python, *command, "--continue", "a last question"], check=True, **options)
+        code, errors = slow.interrupt()
+        assert code == 130 and "Stopped." in errors
+        assert ferrule(*command, "--continue", "a last question", cwd=tmp_path, env=environ).returncode == 0
         messages = server.bodies[-1]["messages"]
     talk = [(message["role"], message["content"]) for message in messages[1:]]
     assert talk == [("user", "a first question"), ("assistant", "Fine."), ("user", "a last question")]
@@ -453,44 +358,27 @@ def test_ask_and_chat_answer_small_talk_and_refusals_alike(tmp_path: Path):
         assert ferrule("ask", "-q", line, cwd=tmp_path).stdout in told
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("arguments", [["ask", "-q", "2 + 2"], ["tools", "list"], ["call", "echo", "message=x"]])
-def test_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, arguments: list[str], python: list[str]):
-    command = [*python, "-m", "ferrule", *arguments]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(tmp_path),
-            timeout=120,
-        )
-    lines = [line for line in done.stderr.splitlines() if line.startswith("ferrule: The output")]
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert lines == ["ferrule: The output cannot be written: No space left on device."]
+def test_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, python: list[str]):
+    for arguments in (["ask", "-q", "2 + 2"], ["tools", "list"], ["call", "echo", "message=x"]):
+        with open("/dev/full", "w") as full:
+            done = run_into(full, [*python, "-m", "ferrule", *arguments], tmp_path)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ferrule: The output")]
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert lines == ["ferrule: The output cannot be written: No space left on device."]
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("arguments", [["ask", "-q", "2 + 2"], ["tools", "list", "--json"], ["models"]])
-def test_a_closed_pipe_ends_silently(arguments: list[str], tmp_path: Path, python: list[str]):
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [*python, "-m", "ferrule", *arguments]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(tmp_path),
-        timeout=120,
-    )
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (141, "")
+def run_into(stdout: Any, command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    options: dict[str, Any] = {"cwd": cwd, "env": environment(cwd), "text": True, "timeout": 120}
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, **options)
+
+
+def test_a_closed_pipe_ends_silently(tmp_path: Path, python: list[str]):
+    for arguments in (["ask", "-q", "2 + 2"], ["tools", "list", "--json"], ["models"]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = run_into(writing, [*python, "-m", "ferrule", *arguments], tmp_path)
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_long_text_is_written_whole_and_not_escaped(tmp_path: Path):
@@ -508,23 +396,9 @@ def test_a_long_text_is_written_whole_and_not_escaped(tmp_path: Path):
     assert ferrule("artifacts", "get", "nope", cwd=tmp_path).returncode == 2
 
 
-def test_statistics_of_no_calls_give_no_rate(tmp_path: Path):
-    assert ferrule("stats", cwd=tmp_path).stdout.startswith("No calls yet. Make one: ferrule call ")
-
-
-@pytest.mark.integration
 def test_a_folder_that_is_gone_is_named_and_not_a_traceback(tmp_path: Path):
     program = Path(sys.executable).with_name("ferrule")
     command = f'mkdir "{tmp_path}/gone" && cd "{tmp_path}/gone" && rmdir "{tmp_path}/gone" && "{program}" ask "2 + 2"'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "ferrule: The folder you are in does not exist any more. Change to another one.\n"
-
-
-def test_warnings_read_like_sentences():
-    formatter = WarningFormatter()
-    record = logging.makeLogRecord(
-        {"msg": "model=<%s>, attempt=<%d>, error=<%s> | retrying", "args": ("m", 1, "The server is busy.")}
-    )
-    assert formatter.format(record) == "ferrule: The server is busy: retrying (model m, attempt 1)"
-    assert formatter.format(logging.makeLogRecord({"msg": "The disk is full."})) == "ferrule: The disk is full."

@@ -3,15 +3,17 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from ferrule.cli.app import app
+from tests.cli.commands import RunningCommand
+from tests.support.processes import forwarded_python
 from tests.support.waiting import until_sync
 
 ROOT = Path(__file__).parents[2]
@@ -94,16 +96,20 @@ def test_costs_and_budgets_are_shown(project):
     assert "all\tall" in ferrule("budgets")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.integration
 def test_the_first_hour_of_the_documentation_works_to_the_letter(tmp_path):
     """Every command of the page, in order, in a new folder; each must succeed."""
     page = (ROOT / "docs" / "batch.md").read_text(encoding="utf-8")
     hour = page[page.index("## The first hour") : page.index("## What a trajectory has")]
     blocks = re.findall(r"```console\n(.*?)```", hour, re.DOTALL)
     script = "set -e\n" + "".join(re.sub(r"^\$ ", "", block, flags=re.MULTILINE) for block in blocks)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    with forwarded_python() as python:
+        program = f'#!/bin/sh\nexec {shlex.join(python)} -m ferrule "$@"\n'
+        (tmp_path / "ferrule").write_text(program)
+        (tmp_path / "ferrule").chmod(0o755)
+        environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path)}
+        environ["XDG_STATE_HOME"] = str(tmp_path / "state")
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "refinery"
     assert len((folder / "train.jsonl").read_text().splitlines()) == 3  # the unsolvable one is not finished
@@ -111,21 +117,36 @@ def test_the_first_hour_of_the_documentation_works_to_the_letter(tmp_path):
     assert "4 tasks are in both" in done.stdout and (folder / "runs/first/report.html").exists()
 
 
-@pytest.mark.timeout(600)
+WAITING_TOOL = """
+import asyncio
+from pathlib import Path
+from ferrule import tool
+
+@tool(read_only=True)
+async def find_invoice(number: int) -> str:
+    \"\"\"Find an invoice by its number.\"\"\"
+    while number > 2 and not Path("released").exists():
+        await asyncio.sleep(0.01)  # looks again
+    return f"invoice {number}"
+"""
+
+
+@pytest.mark.integration
 def test_ctrl_c_stops_cleanly_and_says_how_to_continue(project):
-    tasks = [{"id": f"t{n}", "task": f"what is {n} + {n}?"} for n in range(2000)]
+    (project / "tools").mkdir()
+    (project / "tools/invoices.py").write_text(WAITING_TOOL)
+    (project / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n[agent]\ntools = ["find_invoice"]\n')
+    tasks = [{"id": f"t{n}", "task": f"find invoice number {n}"} for n in range(1, 11)]
     (project / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-    command = [sys.executable, "-m", "ferrule", "-c", "ferrule.toml", "batch", "run", "tasks.jsonl", "--out", "a"]
+    options = ["tasks.jsonl", "--out", "a", "-m", "offline", "-n", "2"]
+    command = RunningCommand("-c", "ferrule.toml", "batch", "run", *options, cwd=project)
     lines = project / "a" / "trajectories.jsonl"
-    with subprocess.Popen([*command, "-m", "offline"], text=True, stderr=subprocess.PIPE) as process:
-        try:
-            until_sync(lambda: (lines.exists() and lines.stat().st_size) or process.poll() is not None, 200)
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=200)
-        finally:
-            process.kill()
-    assert process.returncode == 130, errors
-    assert "Continue with: ferrule" in errors and "--out a" in errors
+    until_sync(lambda: (lines.exists() and lines.stat().st_size) or command.process.poll() is not None, 120)
+    command.process.send_signal(signal.SIGINT)
+    until_sync(lambda: "Ctrl-C again stops now" in command.errors or command.process.poll() is not None, 120)
+    (project / "released").touch()
+    assert command.process.wait(120) == 130, command.errors
+    assert "Continue with: ferrule" in command.errors and "--out a" in command.errors
     summary = json.loads((project / "a" / "summary.json").read_text())
-    assert 0 < summary["tasks"] < 2000 and summary["is_complete"] is False
+    assert 0 < summary["tasks"] < 10 and summary["is_complete"] is False
     assert summary["tasks"] == len(lines.read_text().splitlines())

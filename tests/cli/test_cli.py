@@ -1,32 +1,14 @@
 """The command line as a person uses it: real processes, real files, real exit codes."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from rich.text import Text
-from typer.main import get_command
 
-from ferrule.cli.app import app, main
-from ferrule.cli.remote import remote_app
-from tests.support.processes import run_python
-from tests.support.waiting import until_sync
+from tests.cli.commands import RunningCommand, ferrule
+from tests.support.waiting import is_running, until_sync
 
-
-def ferrule(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python("-m", "ferrule", *arguments, cwd=cwd, stdin=stdin, env=environment(cwd))
-
-
-def environment(cwd: Path) -> dict[str, str]:
-    return {**os.environ, "XDG_STATE_HOME": str(cwd / "state"), "COLUMNS": "120"}
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -66,31 +48,30 @@ def test_arguments_may_be_text_json_a_file_or_standard_input(project: Path):
     assert ferrule("call", "add", "-p", "-", cwd=project, stdin='{"a": 4, "b": 4}').stdout == "8\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (["add", "a=1"], 2, "b: is required."),
-        (["add", "a=one", "b=2"], 2, "a: must be a whole number, not 'one'."),
-        (["add", "nonsense"], 2, "written name=value"),
-        (["add", "a:={", "b=1"], 2, "a:= is not valid JSON"),
-        (["add", "-p", "[1]"], 2, "takes a JSON object"),
-        (["add", "-p", "@nowhere.json"], 2, "Cannot read nowhere.json"),
-        (["ad", "a=1"], 3, "Did you mean 'add'?"),
-        (["calculator", "expression=1/0"], 1, "zero"),
-        (["http_request", "url=http://127.0.0.1/"], 6, "allow"),
-    ],
-)
-def test_what_goes_wrong_is_one_clear_line_and_an_exit_code(project: Path, arguments, code, says):
-    done = ferrule("call", *arguments, cwd=project)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert says in done.stderr
-    assert done.stderr.startswith("ferrule: ")
-    assert done.stderr.count("\n") == 1
+MISTAKES: list[tuple[list[str], int, str]] = [
+    (["add", "a=1"], 2, "b: is required."),
+    (["add", "a=one", "b=2"], 2, "a: must be a whole number, not 'one'."),
+    (["add", "nonsense"], 2, "written name=value"),
+    (["add", "a:={", "b=1"], 2, "a:= is not valid JSON"),
+    (["add", "-p", "[1]"], 2, "takes a JSON object"),
+    (["add", "-p", "@nowhere.json"], 2, "Cannot read nowhere.json"),
+    (["ad", "a=1"], 3, "Did you mean 'add'?"),
+    (["calculator", "expression=1/0"], 1, "zero"),
+    (["http_request", "url=http://127.0.0.1/"], 6, "allow"),
+]
+
+
+def test_what_goes_wrong_is_one_clear_line_and_an_exit_code(project: Path):
+    for arguments, code, message in MISTAKES:
+        done = ferrule("call", *arguments, cwd=project)
+        assert (done.returncode, done.stdout) == (code, ""), arguments
+        assert message in done.stderr and done.stderr.startswith("ferrule: "), done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
 
 
 def test_a_timeout_has_its_own_exit_code(project: Path):
     (project / "tools/slow.yaml").write_text(
-        "name: slow\ndescription: Be slow\ncategory: custom\nentry:\n  type: external\n  command: [sleep, '30']\n"
+        "name: slow\ndescription: Be slow\ncategory: custom\nentry:\n  type: external\n  command: [sleep, infinity]\n"
     )
     done = ferrule("call", "slow", "--timeout", "0.3", cwd=project)
     assert (done.returncode, "did not finish within 0.3 s" in done.stderr) == (4, True)
@@ -166,40 +147,17 @@ def test_doctor_finds_everything_in_order(project: Path):
 
 
 def test_ctrl_c_stops_the_tool_and_says_so(project: Path):
-    marker = project / "late.txt"
     (project / "tools/slow.py").write_text(
-        "import time\nfrom pathlib import Path\nfrom ferrule import tool\n\n@tool\ndef slow(path: str) -> None:\n"
-        '    """Be slow."""\n    Path(path + ".started").write_text("")\n'
-        '    while not Path(path + ".allowed").exists():\n        time.sleep(0.01)\n    Path(path).write_text("late")\n'
+        "import os, threading\nfrom pathlib import Path\nfrom ferrule import tool\n\n@tool\ndef slow() -> None:\n"
+        '    """Be slow."""\n    Path("pid.new").write_text(str(os.getpid()))\n    os.rename("pid.new", "pid")\n'
+        "    threading.Event().wait()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ferrule", "call", "slow", f"path={marker}"],
-        cwd=project,
-        env=environment(project),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    until_sync(Path(f"{marker}.started").exists, 60)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, "ferrule: Stopped.\n")
-    Path(f"{marker}.allowed").touch()
-    time.sleep(0.3)  # a process that still ran would write within 10 ms
-    assert not marker.exists()
+    command = RunningCommand("call", "slow", cwd=project)
+    until_sync((project / "pid").exists)
+    assert command.interrupt() == (130, "ferrule: Stopped.\n")
+    assert not is_running(int((project / "pid").read_text()))
     [record] = json.loads(ferrule("calls", "--json", cwd=project).stdout)
     assert record["status"] == "cancelled"
-
-
-def _help_texts(command: Any) -> Iterator[str]:
-    yield from filter(None, (command.help, command.epilog, *(getattr(p, "help", None) for p in command.params)))
-    for inner in getattr(command, "commands", {}).values():
-        yield from _help_texts(inner)
-
-
-@pytest.mark.parametrize("commands", [app, remote_app], ids=["local", "remote"])
-def test_no_part_of_a_help_text_is_taken_for_markup(commands: typer.Typer):
-    texts = list(_help_texts(get_command(commands)))
-    assert len(texts) > 10 and [text for text in texts if Text.from_markup(text).plain != text] == []
 
 
 def test_help_and_version_are_there(tmp_path: Path):
@@ -215,10 +173,3 @@ def test_a_call_falls_back_to_another_source_as_everywhere_else(project: Path):
     (project / "skills" / "b.py").write_text(failing + '    return f"hello {name}"\n')
     answer = ferrule("call", "greet", "name=Ada", cwd=project)
     assert (answer.returncode, answer.stdout.strip()) == (0, "hello Ada"), answer.stderr
-
-
-def test_the_option_for_a_server_elsewhere_comes_first(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["ferrule", "tools", "list", "--server", "http://localhost:8321"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert capsys.readouterr().err == "ferrule: --server comes first: ferrule --server URL tools …\n"

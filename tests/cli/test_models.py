@@ -2,39 +2,34 @@
 
 import json
 import os
-import pty
-import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import RunningCommand, Terminal, ferrule
 from tests.models.model_server import ModelFiles, ollama_answers
 from tests.models.test_servers import nowhere
 from tests.support.http_servers import HttpServer, serve_http_in_thread
-from tests.support.processes import run_python
 from tests.support.waiting import until_sync
+
+__all__ = ["nowhere"]
+pytestmark = pytest.mark.integration
 
 KEY = "zz-plain-words-key"
 WEIGHTS = b"GGUF" + os.urandom(2_000_000)
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
+def environ(tmp_path: Path, nowhere: dict[str, str]) -> dict[str, str]:
     unset = {"OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "FERRULE_MODEL", "FERRULE_LOCAL_SERVERS"}
     folders = {"FERRULE_CONFIG_HOME": "settings", "XDG_STATE_HOME": "state", "XDG_CACHE_HOME": "cache"}
     own = {name: str(tmp_path / folder) for name, folder in folders.items()}
-    return {**{k: v for k, v in os.environ.items() if k not in unset}, **nowhere(), **own, "COLUMNS": "120"}
-
-
-def ferrule(*arguments: str, environ: dict[str, str], cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python("-m", "ferrule", *arguments, env=environ, cwd=cwd, stdin=stdin)
+    return {**{k: v for k, v in os.environ.items() if k not in unset}, **nowhere, **own, "COLUMNS": "120"}
 
 
 def listing(environ: dict[str, str], cwd: Path) -> dict[str, dict[str, object]]:
-    done = ferrule("models", "--json", environ=environ, cwd=cwd)
+    done = ferrule("models", "--json", env=environ, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return {entry["model"]: entry for entry in json.loads(done.stdout)}
 
@@ -42,7 +37,7 @@ def listing(environ: dict[str, str], cwd: Path) -> dict[str, dict[str, object]]:
 def test_the_models_that_can_be_used_are_listed_and_those_that_cannot_say_why(environ, tmp_path):
     with serve_http_in_thread(ollama_answers("qwen3:8b", "gemma4:12b")) as server:
         entries = listing({**environ, "OLLAMA_HOST": server.url}, tmp_path)
-        done = ferrule("doctor", environ={**environ, "OLLAMA_HOST": server.url}, cwd=tmp_path)
+        done = ferrule("doctor", env={**environ, "OLLAMA_HOST": server.url}, cwd=tmp_path)
     assert entries["ollama:qwen3:8b"] == {
         "model": "ollama:qwen3:8b",
         "usable": True,
@@ -58,41 +53,41 @@ def test_the_models_that_can_be_used_are_listed_and_those_that_cannot_say_why(en
 
 def test_ask_uses_a_server_that_is_found(environ, tmp_path):
     with serve_http_in_thread(ollama_answers("qwen3:8b")) as server:
-        done = ferrule("ask", "tell me a story", environ={**environ, "OLLAMA_HOST": server.url}, cwd=tmp_path)
+        done = ferrule("ask", "tell me a story", env={**environ, "OLLAMA_HOST": server.url}, cwd=tmp_path)
     assert (done.returncode, done.stdout.strip()) == (0, "Hello from Ollama."), done.stderr
 
 
 def test_a_table_has_one_line_for_each_model(environ, tmp_path):
-    done = ferrule("models", environ=environ, cwd=tmp_path)
+    done = ferrule("models", env=environ, cwd=tmp_path)
     assert any(line.split("\t")[:2] == ["* offline", "yes"] for line in done.stdout.splitlines()), done.stdout
 
 
 def test_doctor_says_which_model_would_answer_and_what_it_lacks(environ, tmp_path):
-    done = ferrule("doctor", environ=environ, cwd=tmp_path)
+    done = ferrule("doctor", env=environ, cwd=tmp_path)
     assert "offline, because there is no key and no model server on this machine" in done.stdout
-    named = ferrule("doctor", environ={**environ, "FERRULE_MODEL": "anthropic:claude-opus-5-5"}, cwd=tmp_path)
+    named = ferrule("doctor", env={**environ, "FERRULE_MODEL": "anthropic:claude-opus-5-5"}, cwd=tmp_path)
     assert named.returncode == 1
     assert "anthropic:claude-opus-5-5, because FERRULE_MODEL is set. It cannot answer: no key." in named.stdout
-    checks = json.loads(ferrule("doctor", "--json", environ=environ, cwd=tmp_path).stdout)
+    checks = json.loads(ferrule("doctor", "--json", env=environ, cwd=tmp_path).stdout)
     assert [check["ok"] for check in checks if check["name"] == "model"] == [True]
 
 
 def test_a_key_that_is_piped_in_is_stored_used_and_removed_and_never_shown(environ, tmp_path):
-    stored = ferrule("models", "key", "openai", environ=environ, cwd=tmp_path, stdin=f"{KEY}\n")
+    stored = ferrule("models", "key", "openai", env=environ, cwd=tmp_path, stdin=f"{KEY}\n")
     path = tmp_path / "settings" / "keys.json"
     assert stored.returncode == 0 and str(path) in stored.stdout
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     entries = listing(environ, tmp_path)
     assert entries["openai"]["usable"] and entries["openai"]["default"]
-    doctor = ferrule("doctor", environ=environ, cwd=tmp_path)
+    doctor = ferrule("doctor", env=environ, cwd=tmp_path)
     assert "openai, because OPENAI_API_KEY is stored" in doctor.stdout
-    listed = ferrule("models", "key", environ=environ, cwd=tmp_path)
+    listed = ferrule("models", "key", env=environ, cwd=tmp_path)
     assert listed.stdout.splitlines()[-1] == "OPENAI_API_KEY\tfile"
     shown = stored.stdout + stored.stderr + str(entries) + doctor.stdout + listed.stdout
     assert KEY not in shown and not any(path.name == "keys.json" for path in tmp_path.glob("*"))
-    removed = ferrule("models", "key", "openai", "--remove", environ=environ, cwd=tmp_path)
+    removed = ferrule("models", "key", "openai", "--remove", env=environ, cwd=tmp_path)
     assert removed.returncode == 0 and KEY not in path.read_text()
-    again = ferrule("models", "key", "openai", "--remove", environ=environ, cwd=tmp_path)
+    again = ferrule("models", "key", "openai", "--remove", env=environ, cwd=tmp_path)
     assert (again.returncode, again.stderr) == (1, "ferrule: There is no stored key for openai.\n")
 
 
@@ -101,56 +96,43 @@ def test_a_key_in_the_systems_keyring_is_used_moved_and_removed_and_is_in_no_fil
     keyring, root = tmp_path / "keyring.json", str(Path(__file__).parents[2])
     backend = {"PYTHON_KEYRING_BACKEND": "tests.cli.file_keyring.FileKeyring", "FILE_KEYRING": str(keyring)}
     environ = {**environ, **backend, "PYTHONPATH": root}
-    stored = ferrule("models", "key", "openai", "--keyring", environ=environ, cwd=tmp_path, stdin=f"{KEY}\n")
+    stored = ferrule("models", "key", "openai", "--keyring", env=environ, cwd=tmp_path, stdin=f"{KEY}\n")
     assert (stored.returncode, stored.stdout) == (0, "Stored the key for openai in the system's keyring.\n")
     assert json.loads(keyring.read_text()) == {"ferrule/OPENAI_API_KEY": KEY}
-    assert ferrule("models", "key", environ=environ, cwd=tmp_path).stdout.splitlines()[-1] == "OPENAI_API_KEY\tkeyring"
+    assert ferrule("models", "key", env=environ, cwd=tmp_path).stdout.splitlines()[-1] == "OPENAI_API_KEY\tkeyring"
     assert listing(environ, tmp_path)["openai"]["default"]
-    assert "openai, because OPENAI_API_KEY is stored" in ferrule("doctor", environ=environ, cwd=tmp_path).stdout
+    assert "openai, because OPENAI_API_KEY is stored" in ferrule("doctor", env=environ, cwd=tmp_path).stdout
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path != keyring]
     assert files and not any(KEY.encode() in path.read_bytes() for path in files)
-    assert ferrule("models", "key", "openai", environ=environ, cwd=tmp_path, stdin="zz-other\n").returncode == 0
+    assert ferrule("models", "key", "openai", env=environ, cwd=tmp_path, stdin="zz-other\n").returncode == 0
     assert json.loads(keyring.read_text()) == {}
-    ferrule("models", "key", "openai", "--keyring", environ=environ, cwd=tmp_path, stdin=f"{KEY}\n")
-    assert ferrule("models", "key", "openai", "--remove", environ=environ, cwd=tmp_path).returncode == 0
+    ferrule("models", "key", "openai", "--keyring", env=environ, cwd=tmp_path, stdin=f"{KEY}\n")
+    assert ferrule("models", "key", "openai", "--remove", env=environ, cwd=tmp_path).returncode == 0
     assert json.loads(keyring.read_text()) == {} and listing(environ, tmp_path)["offline"]["default"]
 
 
 def test_a_machine_without_a_keyring_says_to_use_the_file(environ, tmp_path):
     pytest.importorskip("keyring", reason="needs the extra keyring")
     environ = {**environ, "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
-    done = ferrule("models", "key", "openai", "--keyring", environ=environ, cwd=tmp_path, stdin=f"{KEY}\n")
+    done = ferrule("models", "key", "openai", "--keyring", env=environ, cwd=tmp_path, stdin=f"{KEY}\n")
     assert done.returncode == 2 and "leave out --keyring" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "settings/keys.json").exists()
 
 
-@pytest.mark.integration
 def test_a_key_that_is_typed_is_not_echoed(environ, tmp_path):
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "ferrule", "models", "key", "groq"]
-    process = subprocess.Popen(
-        command, env=environ, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
-    os.close(theirs)
-    output = b""
-    while b"not shown" not in output:
-        output += os.read(ours, 1000)
-    os.write(ours, f"{KEY}\n".encode())
-    while b"Stored" not in output:
-        output += os.read(ours, 1000)
-    assert process.wait(60) == 0
-    os.close(ours)
-    assert KEY not in output.decode()
+    terminal = Terminal("models", "key", "groq", cwd=tmp_path, env=environ)
+    terminal.wait_for("not shown")
+    terminal.type(f"{KEY}\n")
+    terminal.wait_for("Stored")
+    assert terminal.end() == 0 and KEY not in terminal.output
     assert json.loads((tmp_path / "settings/keys.json").read_text()) == {"GROQ_API_KEY": KEY}
 
 
-@pytest.mark.parametrize(
-    ("provider", "stdin", "message"),
-    [("opnai", KEY, "Did you mean 'openai'?"), ("a b", KEY, "not the name of a provider"), ("openai", "", "not a key")],
-)
-def test_what_is_no_provider_or_no_key_is_an_error(environ, tmp_path, provider, stdin, message):
-    done = ferrule("models", "key", provider, environ=environ, cwd=tmp_path, stdin=stdin)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+def test_what_is_no_provider_or_no_key_is_an_error(environ, tmp_path):
+    mistakes = {("opnai", KEY): "Did you mean 'openai'?", ("a b", KEY): "not the name of a provider"}
+    for (provider, stdin), message in {**mistakes, ("openai", ""): "not a key"}.items():
+        done = ferrule("models", "key", provider, env=environ, cwd=tmp_path, stdin=stdin)
+        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "settings/keys.json").exists()
 
 
@@ -165,35 +147,30 @@ def hub():
 
 def test_a_model_is_pulled_and_listed(environ, tmp_path, hub: HttpServer):
     environ["HF_ENDPOINT"] = hub.url
-    done = ferrule("models", "pull", "owner/model", "--json", environ=environ, cwd=tmp_path)
+    done = ferrule("models", "pull", "owner/model", "--json", env=environ, cwd=tmp_path)
     pulled = json.loads(done.stdout)
     assert (pulled["model"], pulled["bytes"]) == ("local:tiny-Q4_K_M", len(WEIGHTS)), done.stderr
     assert Path(pulled["path"]).read_bytes() == WEIGHTS
     assert listing(environ, tmp_path)["local:tiny-Q4_K_M"]["reason"] == pulled["path"]
 
 
-@pytest.mark.integration
 def test_ctrl_c_ends_a_download_without_a_traceback_and_it_continues_later(environ, tmp_path):
     handler = ModelFiles(files=HUB_FILES.files, hang_after=700_000)
     with serve_http_in_thread(handler) as hub:
         environ["HF_ENDPOINT"] = hub.url
-        command = [sys.executable, "-m", "ferrule", "models", "pull", "owner/model"]
-        process = subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        command = RunningCommand("models", "pull", "owner/model", cwd=tmp_path, env=environ)
         part = tmp_path / "cache/ferrule/models/owner/model/tiny-Q4_K_M.gguf.part"
         until_sync(lambda: part.exists() and part.stat().st_size > 0)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 130
-        assert errors == "ferrule: Stopped. Continue with: ferrule models pull owner/model\n"
+        assert command.interrupt() == (130, "ferrule: Stopped. Continue with: ferrule models pull owner/model\n")
         assert 0 < part.stat().st_size <= 700_000
         handler.hang_after = None
-        done = ferrule("models", "pull", "owner/model", environ=environ, cwd=tmp_path)
+        done = ferrule("models", "pull", "owner/model", env=environ, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert hub.requests[-1].headers["range"] != "bytes=0-" and not part.exists()
         assert Path(done.stdout.split(" (")[0]).read_bytes() == WEIGHTS
 
 
 def test_a_model_that_does_not_exist_is_one_line(environ, tmp_path, hub: HttpServer):
-    done = ferrule("models", "pull", "owner/nothing", environ={**environ, "HF_ENDPOINT": hub.url}, cwd=tmp_path)
+    done = ferrule("models", "pull", "owner/nothing", env={**environ, "HF_ENDPOINT": hub.url}, cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("ferrule: There is no model 'owner/nothing' at ")
     assert len(done.stderr.splitlines()) == 1

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.cli.terminal import remove_escape_sequences
 from ferrule.config import FerruleConfig
 from ferrule.kinds.openapi.source import OpenApiDocuments
-from tests.cli.test_cli import ferrule
-from tests.cli.test_safety import in_a_terminal, project_with, trusted
+from tests.cli.commands import ferrule, project_with, show_in_terminal, trusted
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
 from tests.kinds.openapi.documents import document
 from tests.kinds.skill.skill_files import write_skill
 from tests.kinds.skill.test_strict_validation import OUR_MESSAGES, cases
 from tests.support.http_servers import Answer, serve_http_in_thread
+
+pytestmark = pytest.mark.integration
 
 PETS = {
     "/pets/{id}": {
@@ -156,20 +156,16 @@ def test_servers_are_those_of_the_project_wherever_one_stands_in_it(tmp_path: Pa
     assert ferrule("mcp", "list", cwd=project / "tools").stdout.splitlines()[1].startswith("time\t")
 
 
-@pytest.mark.integration
 def test_a_terminal_gets_no_control_characters_from_servers_and_their_names(tmp_path: Path):
     project = project_with(tmp_path)
     (project / "mcp.json").write_text(json.dumps({"mcpServers": {"\x1b]0;owned\x07": {"command": "\x1b[31mx"}}}))
     trusted(project)
-    said = in_a_terminal("mcp", "list", cwd=project) + in_a_terminal("mcp", "test", "\x1b]0;owned\x07", cwd=project)
+    said = show_in_terminal("mcp", "list", cwd=project) + show_in_terminal(
+        "mcp", "test", "\x1b]0;owned\x07", cwd=project
+    )
     assert "owned" in said and "\x1b]0;" not in said and "\x1b[31m" not in said
 
 
-def test_log_lines_lose_what_a_server_wrote_for_its_own_terminal():
-    assert remove_escape_sequences("\x1b[32mINFO\x1b[0m \x1b]0;title\x07ready\x1b(") == "INFO ready␛("
-
-
-@pytest.mark.integration
 def test_a_changed_document_is_used_after_it_was_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     project = project_with(tmp_path)
@@ -202,7 +198,7 @@ def test_a_server_that_was_just_added_is_offered_to_the_next_question(tmp_path: 
     (tmp_path / "actions.json").write_text(
         json.dumps([{"name": "list_penguins", "description": "List the penguins.", "inputSchema": {"type": "object"}}])
     )
-    assert ferrule("trust", ".", cwd=tmp_path).returncode == 0
+    trusted(tmp_path)
     server = ["--command", sys.executable, "--arg", str(RAW_SERVER), "--arg=--actions", "--arg", "actions.json"]
     assert ferrule("mcp", "add", "zoo", *server, cwd=tmp_path).returncode == 0
     asked = ferrule("ask", "list the penguins", cwd=tmp_path)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.server.serving import Project, RunningServer, free_port
+from tests.server.serving import Project, RunningServer
 from tests.support.http_servers import Answer, Request, serve_http_in_thread
+from tests.support.ports import reserved_port
 from tests.support.processes import run_python
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,6 @@ def elsewhere(tmp_path: Path, server: RunningServer, token: str) -> Elsewhere:
     return Elsewhere(tmp_path, server.url, token)
 
 
-@pytest.mark.integration
 def test_calls_and_questions(elsewhere: Elsewhere):
     called = elsewhere.run("call", "add", "a:=2", "b:=3")
     assert (called.returncode, called.stdout.strip()) == (0, "5")
@@ -85,7 +87,8 @@ def test_mistakes_are_explained(tmp_path: Path, server: RunningServer, elsewhere
     assert elsewhere.run("call", "add", "a=x").returncode == 2
     without = Elsewhere(tmp_path, server.url, None).run("tools", "list")
     assert without.returncode == 2 and "FERRULE_TOKEN" in without.stderr
-    nobody = Elsewhere(tmp_path, f"http://127.0.0.1:{free_port()}", None).run("tools", "list")
+    with reserved_port() as port:
+        nobody = Elsewhere(tmp_path, f"http://127.0.0.1:{port}", None).run("tools", "list")
     assert nobody.returncode == 10 and "cannot be reached" in nobody.stderr
     incomplete = Elsewhere(tmp_path, "localhost:8321", None).run("tools", "list")
     assert incomplete.returncode == 2 and "write it as http://localhost:8321" in incomplete.stderr

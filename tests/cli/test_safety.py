@@ -1,68 +1,27 @@
 """What others have written is shown, and neither run nor obeyed; what is secret is not shown."""
 
-import contextlib
 import json
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ferrule.cli.elicitation import terminal_elicitation
-from ferrule.cli.folder_trust import trust_folder
-from ferrule.cli.project import read_project
-from ferrule.cli.terminal import show_control_characters
-from ferrule.core.elicitation import Elicitation
-from tests.cli.test_cli import environment, ferrule
+from tests.cli.commands import LEAVES_A_MARK, ferrule, project_with, show_in_terminal
 from tests.support.http_servers import Answer, serve_http_in_thread
 
-LEAVES_A_MARK = "from pathlib import Path\n(Path(__file__).parent / 'was_run').write_text('')\n"
+pytestmark = pytest.mark.integration
 
 
-def in_a_terminal(*arguments: str, cwd: Path) -> str:
-    """All that a command sends to a terminal."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "ferrule", *arguments]
-    process = subprocess.Popen(
-        command, cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs, env={**environment(cwd), "TERM": "xterm"}
-    )
-    os.close(theirs)
-    said = b""
-    try:
-        while part := os.read(ours, 4096):
-            said += part
-    except OSError:  # the other end is closed
-        pass
-    os.close(ours)
-    process.wait(60)
-    return said.decode()
+COMMANDS = ["calls", "stats", "doctor", "tools list", "tools validate", "call release"]
 
 
-def project_with(folder: Path, **files: str) -> Path:
-    (folder / "tools").mkdir()
-    (folder / "ferrule.toml").write_text('[store]\nurl = "sqlite:///.ferrule/calls.db"\n')
-    for name, text in files.items():
-        (folder / "tools" / name.replace("_yaml", ".yaml").replace("_py", ".py")).write_text(text)
-    return trusted(folder)
-
-
-def trusted(folder: Path) -> Path:
-    """The folder, trusted as by `ferrule trust`."""
-    trust_folder(read_project(folder))
-    return folder
-
-
-@pytest.mark.parametrize("command", ["calls", "stats", "doctor", "tools list", "tools validate", "call release"])
-def test_without_a_project_no_command_runs_what_lies_in_the_folder(tmp_path: Path, command: str):
+def test_without_a_project_no_command_runs_what_lies_in_the_folder(tmp_path: Path):
     for folder in ("tools", "skills"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "release.py").write_text(LEAVES_A_MARK)
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"release": {"command": "touch", "args": ["was_run"]}}}')
-    done = ferrule(*command.split(), cwd=tmp_path)
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.rglob("was_run")) == []
+    for command in COMMANDS:
+        assert "Traceback" not in ferrule(*command.split(), cwd=tmp_path).stderr
+        assert list(tmp_path.rglob("was_run")) == [], command
 
 
 def test_a_folder_that_is_left_out_is_named(tmp_path: Path):
@@ -99,26 +58,24 @@ def test_the_records_of_a_command_are_for_their_owner_only(tmp_path: Path):
     assert [path for path in made if path.stat().st_mode & 0o077] == []
 
 
-@pytest.mark.integration
 def test_what_looks_like_markup_is_only_text(tmp_path: Path):
     spec = (
         'name: "weird[/bold]"\ndescription: "[/red] :smile:"\ncategory: custom\nentry: {type: builtin, handler: echo}\n'
     )
-    line = 'import time\nfrom ferrule import tool\n\n@tool\ndef lines():\n    """Say [/red]."""\n'
-    line += '    yield "[/red] line"\n    time.sleep(0.7)\n    yield "[/red] last"\n'
+    line = 'from ferrule import tool\n\n@tool\ndef lines():\n    """Say [/red]."""\n'
+    line += '    yield "[/red] line"\n    yield "[/red] last"\n'
     project = project_with(tmp_path, weird_yaml=spec, lines_py=line)
-    shown = in_a_terminal("tools", "show", "weird[/bold]", cwd=project)
+    shown = show_in_terminal("tools", "show", "weird[/bold]", cwd=project)
     assert "weird[/bold]" in shown and "[/red] :smile:" in shown
-    said = in_a_terminal("call", "lines", cwd=project)
+    said = show_in_terminal("call", "lines", cwd=project)
     assert "[/red] last" in said and "Error" not in said
 
 
-@pytest.mark.integration
 def test_a_terminal_gets_no_control_characters(tmp_path: Path):
     spec = "name: say\ndescription: Say\ncategory: custom\nentry:\n  type: external\n"
     project = project_with(tmp_path, say_yaml=spec + r"  command: [printf, '\033]0;owned\007a\tb\n']")
     assert "\x1b]0;owned" in ferrule("call", "say", cwd=project).stdout  # a program gets what was said
-    said = in_a_terminal("call", "say", cwd=project) + in_a_terminal("call", "\x1b]0;owned", cwd=project)
+    said = show_in_terminal("call", "say", cwd=project) + show_in_terminal("call", "\x1b]0;owned", cwd=project)
     assert "␛]0;owned␇a\tb" in said
     assert "\x1b]" not in said
 
@@ -128,25 +85,6 @@ def test_a_table_has_no_control_characters_anywhere(tmp_path: Path):
     listed = ferrule("calls", cwd=tmp_path).stdout
     assert "␛[31mred�␡" in listed
     assert "\x1b" not in listed
-
-
-def test_line_ends_and_tabs_are_no_control_characters_here():
-    assert show_control_characters("a\tb\r\nc\nd\re") == "a\tb\nc\nd␍e"
-
-
-def test_nothing_can_be_disguised():
-    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm")
-    shown = show_control_characters(f"del \u202egnp.exe\u202c\u2028next\u200b{hidden}\ufeff")
-    assert shown == r"del \u202egnp.exe\u202c\u2028next\u200b\U000e0072\U000e006d\ufeff"
-    assert show_control_characters("页面 👩\u200d💻 é") == "页面 👩\u200d💻 é"
-
-
-async def test_a_server_that_asks_cannot_write_lines_of_ours(capsys: pytest.CaptureFixture[str]):
-    question = Elicitation(tool_id="shop", message="Who?\nferrule: /home/me is not trusted yet.\nTrust it? [y/N]")
-    await terminal_elicitation(contextlib.nullcontext)(question)
-    first, *others = capsys.readouterr().err.splitlines()
-    assert first == "ferrule: 'shop' asks: Who?"
-    assert len(others) == 2 and all(line.startswith("    ") for line in others)
 
 
 def test_the_default_of_a_secret_parameter_is_not_shown(tmp_path: Path):

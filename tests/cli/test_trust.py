@@ -2,18 +2,15 @@
 
 import json
 import os
-import pty
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ferrule import UnifiedToolLibrary
-from tests.cli.test_cli import environment, ferrule
-from tests.cli.test_safety import LEAVES_A_MARK
-from tests.support.waiting import until_sync
+from tests.cli.commands import LEAVES_A_MARK, Terminal, ferrule
+
+pytestmark = pytest.mark.integration
 
 PYTHON_TOOL = LEAVES_A_MARK + "from ferrule import tool\n\n@tool\ndef release():\n    'Release.'\n    return 'done'\n"
 COMMAND_TOOL = (
@@ -43,26 +40,19 @@ def marks(folder: Path) -> list[Path]:
     return list(folder.rglob("was_run"))
 
 
-COMMANDS = [
-    "call mark",
-    "call calculator expression=1",
-    "ask hello",
-    "chat",
-    "mcp serve",
-    "mcp test files",
-    "mcp diff",
-    "mcp pin",
-]
-COMMANDS += ["tools validate", "skills list", "calls", "stats", "runs list", "openapi show mcp.json"]
+COMMANDS = """
+    call mark, call calculator expression=1, ask hello, chat, mcp serve, mcp test files, mcp diff, mcp pin,
+    tools validate, skills list, calls, stats, runs list, openapi show mcp.json
+""".split(",")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_without_trust_a_command_is_refused_and_nothing_is_run(clone: Path, command: str):
-    done = ferrule(*command.split(), cwd=clone)
-    assert done.returncode == 2
-    assert "ferrule trust" in done.stderr and "Traceback" not in done.stderr
-    assert marks(clone) == []
-    assert not (clone / "records.db").exists()
+def test_without_trust_a_command_is_refused_and_nothing_is_run(clone: Path):
+    for command in COMMANDS:
+        done = ferrule(*command.split(), cwd=clone)
+        assert done.returncode == 2, command
+        assert "ferrule trust" in done.stderr and "Traceback" not in done.stderr, command
+        assert marks(clone) == [], command
+        assert not (clone / "records.db").exists(), command
 
 
 def test_without_trust_only_yaml_tools_are_listed(clone: Path):
@@ -170,49 +160,10 @@ async def test_a_folder_opened_by_name_from_python_is_trusted(clone: Path, monke
         assert (await library.execute_tool("tools_release")).text == "done"
 
 
-class Terminal:
-    """A command that runs at a terminal."""
-
-    def __init__(self, *arguments: str, cwd: Path) -> None:
-        self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ferrule", *arguments],
-            cwd=cwd,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**environment(cwd), "TERM": "dumb"},
-        )
-        os.close(theirs)
-        os.set_blocking(self._ours, False)
-        self.output = ""
-
-    def wait_for(self, text: str) -> None:
-        until_sync(lambda: text in self.read() or self.process.poll() is not None, seconds=120)
-        assert text in self.read()
-
-    def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
-
-    def read(self) -> str:
-        try:
-            while part := os.read(self._ours, 4096):
-                self.output += part.decode("utf-8", "replace")
-        except OSError:  # nothing to read now, or the other end is closed
-            pass
-        return self.output
-
-    def end(self) -> int:
-        until_sync(lambda: (self.read(), self.process.poll() is not None)[1], seconds=120)
-        self.read()
-        os.close(self._ours)
-        return self.process.returncode
-
-
 def test_at_a_terminal_the_user_is_asked_once(clone: Path):
     command = Terminal("call", "tools_release", cwd=clone)
     command.wait_for("[y/N]")
-    shown = command.read()
+    shown = command.output
     assert all(each in shown for each in ("tools_release.py", "skills_release.py", "touch was_run", "mark:"))
     assert marks(clone) == []
     command.type("y\n")
@@ -222,7 +173,7 @@ def test_at_a_terminal_the_user_is_asked_once(clone: Path):
     write_server(clone, "touch", "another")
     command = Terminal("call", "tools_release", cwd=clone)
     command.wait_for("[y/N]")
-    assert "touch another" in command.read() and "tools_release.py" not in command.read()
+    assert "touch another" in command.output and "tools_release.py" not in command.output
     command.type("n\n")
     assert command.end() == 0
     assert not (clone / "another").exists()
@@ -235,7 +186,7 @@ def test_at_a_terminal_the_names_of_what_changed_in_an_entry_are_shown(clone: Pa
     (clone / "mcp.json").write_text(json.dumps({"mcpServers": {"files": entry, "other": other}}))
     command = Terminal("call", "calculator", "expression=1", cwd=clone)
     command.wait_for("[y/N]")
-    shown = " ".join(command.read().split())
+    shown = " ".join(command.output.split())
     assert "(changes the variable KEY; adds trusted, the variable MORE)" in shown
     assert "(new, with the header Authorization)" in shown and "hunter" not in shown
     command.type("n\n")
@@ -254,9 +205,9 @@ def test_at_a_terminal_anything_but_yes_runs_nothing(clone: Path, answer: str | 
     assert marks(clone) == []
 
 
-@pytest.mark.parametrize("command", ["mcp test files", "mcp diff", "mcp pin files"])
-def test_servers_of_a_folder_without_a_project_need_trust_too(tmp_path: Path, command: str):
+def test_servers_of_a_folder_without_a_project_need_trust_too(tmp_path: Path):
     write_server(tmp_path, "touch", "was_run")
-    done = ferrule(*command.split(), cwd=tmp_path)
-    assert (done.returncode, "ferrule trust" in done.stderr) == (2, True)
-    assert marks(tmp_path) == []
+    for command in ("mcp test files", "mcp diff", "mcp pin files"):
+        done = ferrule(*command.split(), cwd=tmp_path)
+        assert (done.returncode, "ferrule trust" in done.stderr) == (2, True), command
+        assert marks(tmp_path) == [], command
