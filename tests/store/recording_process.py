@@ -31,7 +31,7 @@ def kill_recorders(path: str, rounds: str) -> None:
             record_until_killed(path, writing)
         os.close(writing)
         # Killed after so many records, while it writes the next one; every fourth time while it still starts.
-        expected, output = 2 * number if number % 4 else 0, b""
+        expected, output = 4 * number if number % 4 else 0, b""
         while output.count(b"\n") < expected:
             output += os.read(reading, 65536)
         os.kill(child, signal.SIGKILL)
@@ -79,7 +79,7 @@ def meet_a_full_disk(path: str, *earlier_calls: str) -> None:
             for _ in range(100):
                 finish_record(store, "during", params={"text": "x" * 100})
             while not store.failures:  # until the journal or the writer thread has met the full disk
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # between two looks
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
             finish_record(store, "after")
 

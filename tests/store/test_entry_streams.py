@@ -2,16 +2,16 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.database import MIGRATIONS, StoreDatabase
 from ferrule.store.location import parse_location
+from tests.support.processes import ROOT, run_python
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -69,7 +69,6 @@ async def test_a_secret_is_not_written(store_url):
         assert "abcdefghijklmnop" not in text and "hunter22" not in text
 
 
-@settings(max_examples=30)
 @given(st.lists(JSON, max_size=4))
 def test_any_json_value_is_stored(values):
     async def store_all() -> dict[str, object]:
@@ -82,10 +81,8 @@ def test_any_json_value_is_stored(values):
     assert len(asyncio.run(store_all())) == len(values)
 
 
-async def test_entries_of_an_older_version_are_found_under_their_new_names(store_url, monkeypatch):
-    if store_url is None:
-        return  # nothing of an older version can be in memory
-    database = StoreDatabase(parse_location(store_url))
+async def test_entries_of_an_older_version_are_found_under_their_new_names(shared_store_url, monkeypatch):
+    database = StoreDatabase(parse_location(shared_store_url))
     with monkeypatch.context() as patch:
         patch.setattr("ferrule.store.database.MIGRATIONS", MIGRATIONS[:2])
         database.open()
@@ -94,11 +91,12 @@ async def test_entries_of_an_older_version_are_found_under_their_new_names(store
             "INSERT INTO notes (book, key, written_at, value) VALUES ('run', '1', 1.0, '\"old\"')"
         )
     database.close()
-    async with ToolKnowledgeStore(store_url) as store:
+    async with ToolKnowledgeStore(shared_store_url) as store:
         store._journal.append(b'["!note","run","2",1.5,"from an old journal"]\n')
         assert await store.read_entries("run") == {"1": "old", "2": "from an old journal"}
 
 
+@pytest.mark.integration
 def test_entries_survive_a_killed_process(tmp_path):
     program = (
         "import os, signal, sys\n"
@@ -108,7 +106,7 @@ def test_entries_survive_a_killed_process(tmp_path):
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     url = f"sqlite:///{tmp_path / 'calls.db'}"
-    assert subprocess.run([sys.executable, "-c", program, url], check=False).returncode == -9
+    assert run_python("-c", program, url, cwd=ROOT).returncode == -9
     assert _read(url) == list(range(200))
 
 
@@ -120,6 +118,7 @@ def _read(url: str) -> list[int]:
     return asyncio.run(main())
 
 
+@pytest.mark.integration
 async def test_processes_that_write_the_same_keys_in_different_orders_do_not_wait_for_each_other(
     postgres_url: str, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ferrule import UnifiedToolLibrary, tool
@@ -17,9 +17,8 @@ from ferrule.store.redaction import Redaction
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
 from tests.store.records import finish_record
+from tests.support.tiers import examples
 from tests.workflow.plans import plan, step
-
-pytestmark = pytest.mark.integration
 
 ANY_CHARACTER = st.characters(exclude_categories=())
 REJECTED_BY_DATABASES = st.sampled_from("\0\ud800\udfff\ufdd0\ufffd0a \\\"'")
@@ -30,8 +29,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=8,
 )
-MANY = settings(max_examples=100, suppress_health_check=list(HealthCheck))
-SOME = settings(max_examples=15, suppress_health_check=list(HealthCheck))
 
 
 def assume_no_secret(store: ToolKnowledgeStore, *values: Any) -> None:
@@ -50,7 +47,6 @@ def test_entries_come_back_exactly(store_url, runner):
     store = ToolKnowledgeStore(store_url)
     runner.run(store.__aenter__())
 
-    @MANY
     @given(stream=IDS, key=TEXTS, value=VALUES, secret=st.booleans())
     def check(stream: str, key: str, value: Any, secret: bool) -> None:
         assume_no_secret(store, value)
@@ -72,7 +68,6 @@ def test_records_come_back_exactly(store_url, runner):
     store = ToolKnowledgeStore(store_url)
     runner.run(store.__aenter__())
 
-    @MANY
     @given(conversation=IDS, params=st.dictionaries(TEXTS, VALUES, max_size=3), error=TEXTS, secret=st.booleans())
     def check(conversation: str, params: dict[str, Any], error: str, secret: bool) -> None:
         assume_no_secret(store, params, error)
@@ -93,7 +88,16 @@ def as_json_sends(text: str) -> bool:
     return bool(json.loads(json.dumps(text)) == text)
 
 
-@pytest.mark.parametrize("kind", ["agent", "plan"])
+@pytest.mark.parametrize(
+    ("store_url", "kind"),
+    [
+        ("memory", "agent"),
+        ("sqlite", "agent"),
+        ("sqlite", "plan"),
+        pytest.param("postgres", "agent", marks=pytest.mark.integration),
+    ],
+    indirect=["store_url"],
+)
 def test_an_approved_call_gets_exactly_the_arguments_that_were_approved(store_url, runner, tmp_path: Path, kind):
     received: list[str] = []
 
@@ -119,7 +123,7 @@ def test_an_approved_call_gets_exactly_the_arguments_that_were_approved(store_ur
     used: set[str] = set()
     redaction = Redaction()
 
-    @SOME
+    @examples(0.2)
     @example(run_id="run \udfff \0", order="order \ud800 \0 \ufdd0")
     @given(run_id=IDS, order=TEXTS.filter(as_json_sends))
     def check(run_id: str, order: str) -> None:

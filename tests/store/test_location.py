@@ -84,6 +84,7 @@ def test_a_password_with_an_at_sign_is_no_part_of_the_host():
     )
 
 
+@pytest.mark.integration
 async def test_a_database_that_does_not_answer_keeps_its_password(tmp_path):
     store = ToolKnowledgeStore("postgresql://127.0.0.1:1/db?user=bob&password=hunter2", journal_directory=tmp_path)
     with pytest.raises(StoreError) as caught:
@@ -120,6 +121,7 @@ async def test_records_are_for_their_owner_only(tmp_path: Path):
         assert [p for p in [tmp_path / "new", *paths] if p.stat().st_mode & 0o077] == []
 
 
+@pytest.mark.integration
 async def test_a_second_store_for_a_file_takes_no_locks_from_the_first(tmp_path):
     """A process that opens and closes the file itself gives up the locks that SQLite has on it in this process."""
     path = tmp_path / "calls.db"

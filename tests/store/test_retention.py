@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from ferrule import Orchestrator, UnifiedToolLibrary, tool
 from ferrule.agent import Agent
 from ferrule.store import DeletionReport, Retention, ToolKnowledgeStore
@@ -126,6 +128,7 @@ async def test_an_agent_does_not_lose_a_run_that_it_resumes_while_old_data_is_de
         assert answer.steps[0].text.startswith("0 runs deleted") and await agent.history("r")
 
 
+@pytest.mark.integration
 async def test_a_server_whose_clock_is_ahead_keeps_the_keys_of_requests(
     postgres_url: str, tmp_path: Any, monkeypatch: Any
 ):

@@ -2,8 +2,6 @@
 
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +16,7 @@ from ferrule.store.database import MIGRATIONS, StoreDatabase, calls_table
 from ferrule.store.location import parse_location
 from ferrule.store.queries import CallFilter, select_newest_first
 from tests.store.records import finish_record
+from tests.support.processes import TalkingProcess
 
 PAGE = Path(__file__).parents[2] / "docs" / "store.md"
 COLUMNS_ADDED_LATER = {
@@ -38,77 +37,70 @@ asyncio.run(main())
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-async def plan_of(path: Path, page: Select[tuple[object, ...]]) -> str:
+async def plans_of(path: Path, *pages: Select[tuple[object, ...]]) -> list[str]:
+    """How SQLite would find each of the pages."""
     async with ToolKnowledgeStore(str(path)) as store:
         finish_record(store)
         await store.flush()
-    statement = page.limit(100).compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
+    options = {"dialect": sqlite.dialect(), "compile_kwargs": {"literal_binds": True}}
     with closing(sqlite3.connect(path)) as database:
-        return " | ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {statement}"))
+        plans = [database.execute(f"EXPLAIN QUERY PLAN {page.limit(100).compile(**options)}") for page in pages]
+        return [" | ".join(row[3] for row in plan) for plan in plans]
 
 
-@pytest.mark.parametrize(
-    ("conditions", "index"),
-    [
-        (CallFilter(), "time"),
-        (CallFilter(since=MOMENT, until=MOMENT), "time"),
-        (CallFilter(conversation_id="c"), "conversation_id"),
-        (CallFilter(workflow_id="w"), "workflow_id"),
-        (CallFilter(tool_name="t"), "tool"),
-        (CallFilter(tool_name="t", since=MOMENT), "tool"),
-        (CallFilter(caller_id="a"), "caller_id"),
-        (CallFilter(caller_type="a"), "caller_type"),
-        (CallFilter(status="running"), "status"),
-        (CallFilter(is_success=True), "status"),
-        (CallFilter(is_success=False), "failure"),
-        (CallFilter(error_type="timeout"), "error_type"),
-        (CallFilter(tool_name="t", status="failed", error_type="timeout"), "tool"),
-        (CallFilter(tool_name="t", is_success=False), "tool"),
-        (CallFilter(conversation_id="c", tool_name="t", caller_type="direct", is_success=True), "conversation_id"),
-        (CallFilter(caller_id="a", status="success", since=MOMENT), "caller_id"),
-    ],
-)
-async def test_a_query_uses_its_index_without_sorting(tmp_path, conditions, index):
-    plan = await plan_of(tmp_path / "calls.db", select_newest_first(conditions, sqlite.dialect()))
-    assert f"USING INDEX tool_calls_by_{index}" in plan
-    # Only calls that started in the same instant are sorted, by their id.
-    assert "TEMP B-TREE" not in plan.replace("USE TEMP B-TREE FOR RIGHT PART OF ORDER BY", "").replace(
-        "USE TEMP B-TREE FOR LAST TERM OF ORDER BY", ""
-    )
+INDEXES = [
+    (CallFilter(), "time"),
+    (CallFilter(since=MOMENT, until=MOMENT), "time"),
+    (CallFilter(conversation_id="c"), "conversation_id"),
+    (CallFilter(workflow_id="w"), "workflow_id"),
+    (CallFilter(tool_name="t"), "tool"),
+    (CallFilter(tool_name="t", since=MOMENT), "tool"),
+    (CallFilter(caller_id="a"), "caller_id"),
+    (CallFilter(caller_type="a"), "caller_type"),
+    (CallFilter(status="running"), "status"),
+    (CallFilter(is_success=True), "status"),
+    (CallFilter(is_success=False), "failure"),
+    (CallFilter(error_type="timeout"), "error_type"),
+    (CallFilter(tool_name="t", status="failed", error_type="timeout"), "tool"),
+    (CallFilter(tool_name="t", is_success=False), "tool"),
+    (CallFilter(conversation_id="c", tool_name="t", caller_type="direct", is_success=True), "conversation_id"),
+    (CallFilter(caller_id="a", status="success", since=MOMENT), "caller_id"),
+]
+
+
+async def test_a_query_uses_its_index_without_sorting(tmp_path):
+    pages = [select_newest_first(conditions, sqlite.dialect()) for conditions, _ in INDEXES]
+    plans = await plans_of(tmp_path / "calls.db", *pages)
+    for plan, (conditions, index) in zip(plans, INDEXES, strict=True):
+        assert f"USING INDEX tool_calls_by_{index}" in plan, conditions
+        # Only calls that started in the same instant are sorted, by their id.
+        sorted_parts = re.sub("USE TEMP B-TREE FOR (RIGHT PART|LAST TERM) OF ORDER BY", "", plan)
+        assert "TEMP B-TREE" not in sorted_parts, conditions
 
 
 async def test_the_next_page_begins_in_the_index_where_the_last_one_ended(tmp_path):
     columns = calls_table().c
     page = select_newest_first(CallFilter(conversation_id="c"), sqlite.dialect())
     page = page.where(tuple_(columns.started_at, columns.record_id) < (1.5, "id"))
-    plan = await plan_of(tmp_path / "calls.db", page)
+    [plan] = await plans_of(tmp_path / "calls.db", page)
     assert "tool_calls_by_conversation_id (conversation_id=? AND started_at<?)" in plan
 
 
+@pytest.mark.integration
 def test_many_processes_may_create_one_database_concurrently(tmp_path):
     code = f"from ferrule.store import ToolKnowledgeStore; ToolKnowledgeStore({str(tmp_path / 'calls.db')!r}).start()"
-    processes = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(4)]
-    assert [process.communicate()[1].decode() for process in processes] == [""] * 4
+    processes = [TalkingProcess("-c", code) for _ in range(4)]
+    assert [close(process) for process in processes] == [(0, "")] * 4
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_database_of_an_older_version_is_migrated_once_by_whoever_opens_it(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    url = f"sqlite:///{tmp_path}/calls.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
-    database = StoreDatabase(parse_location(url))
-    with monkeypatch.context() as patch:
-        patch.setattr("ferrule.store.database.MIGRATIONS", MIGRATIONS[:3])  # those of the first release
-        database.open()
+@pytest.mark.integration
+def test_a_database_of_an_older_version_is_migrated_once_by_whoever_opens_it(shared_store_url: str):
+    database = make_older_database(shared_store_url, 3)  # the version of the first release
     with database.write() as connection:
         connection.exec_driver_sql("INSERT INTO entries VALUES ('run:old', '1', 1.0, '\"kept\"')")
     database.close()
-    processes = [
-        subprocess.Popen([sys.executable, "-c", OPEN_AND_READ, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(4)
-    ]
-    assert [process.communicate() for process in processes] == [(b"kept\n", b"")] * 4
+    processes = [TalkingProcess("-c", OPEN_AND_READ, shared_store_url) for _ in range(4)]
+    assert [close(process) for process in processes] == [(0, "kept\n")] * 4
     database.open()
     with database.read() as connection:
         numbers = connection.exec_driver_sql("SELECT number, name FROM ferrule_migrations ORDER BY number").all()
@@ -116,17 +108,25 @@ def test_a_database_of_an_older_version_is_migrated_once_by_whoever_opens_it(
     assert [tuple(row) for row in numbers] == [(n, name) for n, (name, _) in enumerate(MIGRATIONS, 1)]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
-def test_a_database_of_every_older_version_keeps_its_rows_and_gets_the_newest_schema(
-    kind: str, version: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    url = f"sqlite:///{tmp_path}/calls.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
-    database, names = StoreDatabase(parse_location(url)), [name for name, _ in MIGRATIONS]
-    with monkeypatch.context() as patch:
+def make_older_database(url: str, version: int) -> StoreDatabase:
+    database = StoreDatabase(parse_location(url))
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ferrule.store.database.MIGRATIONS", MIGRATIONS[:version])
         database.open()
+    return database
+
+
+def close(process: TalkingProcess) -> tuple[int, str]:
+    with process:
+        output = process.read_rest()
+    return process.wait(), output
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+def test_a_database_of_every_older_version_keeps_its_rows_and_gets_the_newest_schema(
+    shared_store_url: str, version: int
+):
+    database, names = make_older_database(shared_store_url, version), [name for name, _ in MIGRATIONS]
     with database.write() as connection:
         for column, migration in COLUMNS_ADDED_LATER.items():
             if version <= names.index(migration):
@@ -165,6 +165,7 @@ def test_a_file_that_is_no_database_is_an_error_that_says_so(tmp_path):
         ToolKnowledgeStore(str(tmp_path / "calls.db")).start()
 
 
+@pytest.mark.integration
 def test_a_server_that_does_not_answer_is_an_error_without_the_password():
     with pytest.raises(StoreError, match=r"the store 'postgresql://bob:\*\*\*@127.0.0.1:9/x' failed: ") as caught:
         ToolKnowledgeStore("postgresql://bob:hunter2@127.0.0.1:9/x").start()

@@ -5,7 +5,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
@@ -13,7 +13,6 @@ from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 SECRETS = st.text(min_size=2, max_size=12).map(lambda text: f"S3cret{text}")
 
 
-@settings(max_examples=30)
 @given(st.lists(SECRETS, min_size=1, max_size=4))
 @example(['S3cret"\\\n', "S3cret\0é", "S3cret\ud800", "S3cret 漢字/?&="])
 def test_no_file_contains_a_secret_at_any_time(secrets):

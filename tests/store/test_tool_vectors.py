@@ -1,8 +1,6 @@
 """The vectors of tools stay in the store, whatever happens to processes and rows."""
 
 import asyncio
-import sys
-from asyncio.subprocess import PIPE
 from datetime import timedelta
 
 import pytest
@@ -14,6 +12,7 @@ from ferrule.store import ToolKnowledgeStore
 from ferrule.store.database import StoreDatabase
 from ferrule.store.tool_vectors import tool_vectors_table
 from tests.catalog.search.searchable_tools import make_tool, needs_encoder, office_tools
+from tests.support.processes import ROOT, run_python
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +25,7 @@ from tests.catalog.search.searchable_tools import make_tool, office_tools
 
 async def main():
     async with ToolKnowledgeStore(sys.argv[1]) as store:
-        tools = [*office_tools(), *(make_tool(f"tool_{n}", f"Number {n}.") for n in range(300))]
+        tools = [*office_tools(), *(make_tool(f"tool_{n}", f"Number {n}.") for n in range(30))]
         index = RegistryIndex(ToolRegistry(tools), store.vectors)
         while not index.uses_vectors("把照片压缩一下"):
             await index.prepare("把照片压缩一下")
@@ -35,6 +34,11 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.fixture
+def sqlite_url(tmp_path) -> str:
+    return f"sqlite:///{tmp_path}/calls.db"
 
 
 @pytest.fixture
@@ -79,8 +83,8 @@ async def test_what_is_saved_is_loaded(store_url):
 
 
 @needs_encoder
-async def test_a_tool_is_encoded_once_and_not_at_every_start(store_url, encoded):
-    async with ToolKnowledgeStore(store_url) as store:
+async def test_a_tool_is_encoded_once_and_not_at_every_start(sqlite_url, encoded):
+    async with ToolKnowledgeStore(sqlite_url) as store:
         assert await search(store, "把照片压缩一下") == "shrink_image"
         assert len(encoded) == 5
         assert await search(store, "明天会下雨吗？") == "tell_weather"
@@ -90,26 +94,22 @@ async def test_a_tool_is_encoded_once_and_not_at_every_start(store_url, encoded)
 
 
 @needs_encoder
-@pytest.mark.parametrize("damage", [b"", b"\0" * 1028, b"x" * 7])
-async def test_a_damaged_row_is_made_again(store_url, encoded, damage):
-    async with ToolKnowledgeStore(store_url) as store:
+@pytest.mark.parametrize(
+    "damage",
+    [{"vector": b""}, {"vector": b"\0" * 1028}, {"vector": b"x" * 7}, {"encoder": ENCODER + "-older"}],
+    ids=["empty", "zeros", "short", "of another encoder"],
+)
+async def test_a_damaged_row_is_made_again(sqlite_url, encoded, damage):
+    async with ToolKnowledgeStore(sqlite_url) as store:
         await search(store, "把照片压缩一下")
-        assert await store.query(change_rows, vector=damage) == 5
+        assert await store.query(change_rows, **damage) == 5
         assert await search(store, "把照片压缩一下") == "shrink_image" and len(encoded) == 10
         assert await search(store, "把照片压缩一下") == "shrink_image" and len(encoded) == 10
 
 
 @needs_encoder
-async def test_vectors_of_another_encoder_are_not_used(store_url, encoded):
-    async with ToolKnowledgeStore(store_url) as store:
-        await search(store, "把照片压缩一下")
-        await store.query(change_rows, encoder=ENCODER + "-older")
-        assert await search(store, "把照片压缩一下") == "shrink_image" and len(encoded) == 10
-
-
-@needs_encoder
-async def test_a_store_that_fails_costs_time_and_no_results(store_url, encoded, caplog):
-    async with ToolKnowledgeStore(store_url) as store:
+async def test_a_store_that_fails_costs_time_and_no_results(sqlite_url, encoded, caplog):
+    async with ToolKnowledgeStore(sqlite_url) as store:
         pass
     assert await search(store, "把照片压缩一下") == "shrink_image" and len(encoded) == 5
     assert [record.message.split(":")[0] for record in caplog.records] == [
@@ -119,14 +119,14 @@ async def test_a_store_that_fails_costs_time_and_no_results(store_url, encoded, 
 
 
 @needs_encoder
-async def test_two_processes_fill_one_table(store_url):
-    if store_url is None:
-        pytest.skip("a store in memory belongs to one process")
-    command = [sys.executable, "-c", PREPARE, store_url]
-    processes = [await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE) for _ in range(2)]
-    assert [await process.communicate() for process in processes] == [(b"shrink_image\n", b"")] * 2
-    async with ToolKnowledgeStore(store_url) as store:
-        assert await store.query(count_rows) == 305
+@pytest.mark.parametrize(
+    "shared_store_url", [pytest.param("sqlite", marks=pytest.mark.long), "postgres"], indirect=True
+)
+async def test_two_processes_fill_one_table(shared_store_url):
+    programs = [asyncio.to_thread(run_python, "-c", PREPARE, shared_store_url, cwd=ROOT) for _ in range(2)]
+    assert [(done.stdout, done.stderr) for done in await asyncio.gather(*programs)] == [("shrink_image\n", "")] * 2
+    async with ToolKnowledgeStore(shared_store_url) as store:
+        assert await store.query(count_rows) == 35
 
 
 async def test_vectors_that_nobody_uses_any_more_are_deleted(store_url):

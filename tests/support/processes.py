@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 120.0
@@ -81,6 +81,43 @@ class PythonProcess:
             assert part, f"the process that starts {self.args} ended"
             text += part
         return int(text)
+
+
+class TalkingProcess(PythonProcess):
+    """`python ARGUMENTS`, started, which can be told lines and prints lines; its errors are those of the tests."""
+
+    def __init__(self, *arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
+        their_input, our_output = os.pipe()
+        our_input, their_output = os.pipe()
+        self._input, self._output = open(our_output, "w", buffering=1), open(our_input)  # noqa: SIM115
+        with open(their_input) as stdin, open(their_output) as stdout, open(2, closefd=False) as stderr:
+            super().__init__(*arguments, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+
+    def tell(self, line: str) -> None:
+        self._input.write(f"{line}\n")
+
+    def read(self) -> str:
+        """Wait for the next line; the text is empty when the process has ended."""
+        return self._output.readline().rstrip("\n")
+
+    def ask(self, line: str) -> str:
+        self.tell(line)
+        return self.read()
+
+    def read_rest(self) -> str:
+        """Close the input of the process, and return all that it prints until it has ended."""
+        self._input.close()
+        return self._output.read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the input, which ends a process that waits for it. Others are to be killed before."""
+        with suppress(BrokenPipeError):
+            self._input.close()
+        self.wait(120)
+        self._output.close()
 
 
 def run_python(
