@@ -20,7 +20,7 @@ from ferrule_tools.browser.chromium import CHROMIUM_VARIABLE, find_chromium
 from tests.ferrule_tools.sites import Page, answer, browsers_of
 from tests.ferrule_tools.sites import site as serve
 from tests.support.http_servers import serve_http
-from tests.support.waiting import is_running, until
+from tests.support.waiting import is_running, time_out_after_start, until
 
 pytestmark = pytest.mark.integration
 
@@ -106,11 +106,11 @@ async def test_a_call_that_is_cancelled_does_nothing_later(runner, web, monkeypa
 
 async def test_a_navigation_that_times_out_does_nothing_later(runner, web, monkeypatch):
     await web.open("/later")  # which lives on while the next page does not come
-    for seconds in (2, 20, 100):  # a busy machine needs longer to ask for it
-        result = await web.do("navigate", url=f"{web.server.url}/silent", timeout=seconds)
-        assert result.error_type == "timeout"
-        if web.asked("/silent"):
-            break
+    silent = f"{web.server.url}/silent"
+    result = await time_out_after_start(
+        lambda seconds: web.do("navigate", url=silent, timeout=seconds), lambda: web.asked("/silent")
+    )
+    assert result.error_type == "timeout"
     monkeypatch.setitem(globals(), "shop_closed", b"no")
     await asyncio.sleep(1)  # a page that was still open would ask every 50 ms
     assert web.asked("/silent") and web.asked("/effect") == 0

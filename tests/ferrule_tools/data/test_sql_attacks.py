@@ -211,7 +211,7 @@ def test_a_query_without_end_is_stopped(tmp_path, sql):
 @pytest.mark.integration
 async def test_a_query_without_end_is_ended_with_its_process(tmp_path):
     async with ToolEngine() as engine:
-        engine.register(*data_analyzer_tools(DataAnalyzerConfig(timeout=30), root=tmp_path))
+        engine.register(*data_analyzer_tools(DataAnalyzerConfig(timeout=240), root=tmp_path))
         result = await engine.execute("data_analyzer__query", {"sql": ENDLESS[0]}, timeout=1.5)
         again = await engine.execute("data_analyzer__query", {"sql": "SELECT 1"})
     assert result.error_type == "timeout" and again.output["rows"] == [[1]]
@@ -219,7 +219,7 @@ async def test_a_query_without_end_is_ended_with_its_process(tmp_path):
 
 @pytest.mark.integration
 async def test_a_query_that_takes_too_much_memory_fails_and_the_process_lives(tmp_path):
-    config = DataAnalyzerConfig(memory_mb=64, disk_mb=20)
+    config = DataAnalyzerConfig(memory_mb=64, disk_mb=20, timeout=240)
     async with ToolEngine() as engine:
         engine.register(*data_analyzer_tools(config, root=tmp_path))
         for sql in (

@@ -25,7 +25,9 @@ class MailServer:
     port: int = 0
     answers: Mapping[str, str] = field(default_factory=dict)
     """What it answers instead of what it would: by command, or by recipient."""
-    slow: float = 0.0
+    is_silent: bool = False
+    """Whether it never answers after a text has come."""
+    unanswered: int = 0
     envelopes: list[Any] = field(default_factory=list)
 
     @property
@@ -43,7 +45,9 @@ class MailServer:
         return answer
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
-        await asyncio.sleep(self.slow)
+        if self.is_silent:
+            self.unanswered += 1
+            await asyncio.Event().wait()
         answer = self.answers.get("DATA", "250 OK")
         if answer.startswith("250"):
             self.envelopes.append(envelope)

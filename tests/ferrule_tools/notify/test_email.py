@@ -11,6 +11,7 @@ from ferrule.core.call import ToolExecutionResult
 from ferrule.errors import SetupError
 from ferrule_tools.notify import ChannelConfig, NotifyConfig, notify_tools
 from tests.ferrule_tools.notify.mail_server import MailServer, certificate, mail_channel, mail_server, scripted_server
+from tests.support.waiting import time_out_after_start
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +22,7 @@ GREETED = ("220 mail.example", "250 mail.example")
 async def notify(
     channel: ChannelConfig, message: str = "The disk is full.", *, root: Path | None = None, **more: Any
 ) -> ToolExecutionResult:
-    timeout, environ = more.pop("timeout", 20.0), more.pop("environ", {})
+    timeout, environ = more.pop("timeout", 120.0), more.pop("environ", {})
     config = NotifyConfig(channels={"ops": channel}, timeout=timeout)
     async with ToolEngine() as engine:
         engine.register(*notify_tools(config, root=root, environ=environ))
@@ -202,15 +203,17 @@ async def test_a_silent_server_is_given_up_after_the_timeout(before):
 
 
 async def test_after_a_timeout_while_sending_the_text_the_outcome_is_unknown():
-    server = MailServer(slow=30)
+    server = MailServer(is_silent=True)
     async with mail_server(server):
-        result = await notify(mail_channel(server), timeout=3.0)
+        result = await time_out_after_start(
+            lambda seconds: notify(mail_channel(server), timeout=seconds), lambda: server.unanswered
+        )
     assert (result.error_type, result.metadata["outcome"]) == ("timeout", "unknown")
 
 
 async def test_a_session_that_does_not_close_is_a_success():
     async with scripted_server([*GREETED, "250 OK", "250 OK", "354 go on", "250 taken", None]) as server:
-        result = await notify(mail_channel(server), timeout=20.0)
+        result = await notify(mail_channel(server))
     assert result.is_success, result.error
 
 

@@ -177,7 +177,7 @@ async def test_calls_end_with_their_script():
     async def linger() -> None:
         """Take long."""
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended.set()
 
