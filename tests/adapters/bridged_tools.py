@@ -1,11 +1,13 @@
 """Tools of ours, in a module that worker processes can import."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 from ferrule import Image, Text, ToolExecutionContext, tool
 from ferrule.errors import Retry
+from tests.support.waiting import is_running
 
 
 @tool(tags=["math"], read_only=True)
@@ -17,11 +19,17 @@ async def add(a: int, b: Annotated[int, "what to add"] = 1) -> int:
 @tool(timeout=0.5)
 def write_late(path: str) -> str:
     """Wait until it is allowed, then write."""
-    Path(path + ".began").touch()
+    Path(path + ".began").write_text(str(os.getpid()))
     while not Path(path + ".allowed").exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # it is never allowed before it is killed
     Path(path).write_text("too late")
     return "written"
+
+
+def is_still_working(path: Path) -> bool:
+    """Whether the process that began to write late is still there. It may have been killed before it began."""
+    began = Path(f"{path}.began")
+    return path.exists() or (began.exists() and is_running(int(began.read_text() or 0)))
 
 
 class Diary:

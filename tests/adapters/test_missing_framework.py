@@ -5,29 +5,27 @@ import sys
 
 import pytest
 
-WITHOUT = """
-import sys
-sys.modules[{package!r}] = None
+from tests.support.processes import run_python
+
+pytestmark = pytest.mark.integration
+
+WITHOUT_FRAMEWORKS = """
+import importlib, sys
 import ferrule.errors
-try:
-    import ferrule.adapters.{adapter}
-except ferrule.errors.MissingExtra as error:
-    print(error)
+for package, adapter in (("langchain_core", "langchain"), ("pydantic_ai", "pydantic_ai"), ("agents", "openai_agents")):
+    sys.modules[package] = None
+    try:
+        importlib.import_module(f"ferrule.adapters.{adapter}")
+    except ferrule.errors.MissingExtra as error:
+        print(error)
 """
 
 
-@pytest.mark.parametrize(
-    ("adapter", "package", "extra"),
-    [
-        ("langchain", "langchain_core", "langchain"),
-        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
-        ("openai_agents", "agents", "openai-agents"),
-    ],
-)
-def test_an_adapter_whose_framework_is_missing_says_what_to_install(adapter, package, extra):
-    code = WITHOUT.format(adapter=adapter, package=package)
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert f'pip install "ferrule[{extra}]"' in said
+@pytest.mark.integration
+def test_an_adapter_whose_framework_is_missing_says_what_to_install(tmp_path):
+    said = run_python("-c", WITHOUT_FRAMEWORKS, cwd=tmp_path).stdout
+    for extra in ("langchain", "pydantic-ai", "openai-agents"):
+        assert f'pip install "ferrule[{extra}]"' in said
 
 
 def test_a_list_of_our_own_functions_is_registered_without_any_framework():

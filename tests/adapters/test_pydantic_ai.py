@@ -1,42 +1,29 @@
 """A library's tools in pydantic-ai."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, BinaryContent, ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.messages import ToolReturnPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.models.test import TestModel
 
 from ferrule import UnifiedToolLibrary
 from ferrule.adapters.bridge import LibraryThread
-from ferrule.adapters.pydantic_ai import FerruleToolset, tools_of_toolset
 from ferrule.errors import SetupError
 from tests.adapters import bridged_tools as ours
 from tests.adapters.default_loop import default_loop
 
 
-def model_with(*turns: ToolCallPart | str) -> FunctionModel:
-    """A model whose turns are known."""
-    left = iter(turns)
+@pytest.fixture(scope="module")
+def ai() -> Any:
+    """pydantic-ai takes a second and much memory to load: in one process, and not before it is used."""
+    from tests.adapters import pydantic_ai_turns
 
-    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        turn = next(left)
-        return ModelResponse(parts=[TextPart(turn) if isinstance(turn, str) else turn])
-
-    return FunctionModel(answer)
+    return pydantic_ai_turns
 
 
-def returns_of(run: Any) -> list[ToolReturnPart]:
-    return [part for message in run.all_messages() for part in message.parts if isinstance(part, ToolReturnPart)]
-
-
-async def test_an_agent_calls_our_tools_and_they_are_recorded():
+async def test_an_agent_calls_our_tools_and_they_are_recorded(ai):
     async with UnifiedToolLibrary() as library:
         library.register(ours.add, ours.variables)
-        agent = Agent(TestModel(), toolsets=[FerruleToolset(library, tools=["add", "variables"])])
+        agent = ai.Agent(ai.TestModel(), toolsets=[ai.FerruleToolset(library, tools=["add", "variables"])])
         run = await agent.run("Go.", conversation_id="monday")
         records = await library.engine.query_call_records()
     assert run.output == '{"add":1,"variables":["deps"]}'
@@ -44,52 +31,52 @@ async def test_an_agent_calls_our_tools_and_they_are_recorded():
         ("add", "pydantic-ai", "monday"),
         ("variables", "pydantic-ai", "monday"),
     }
-    assert {part.metadata["call_id"] for part in returns_of(run)} == {record.record_id for record in records}
+    assert {part.metadata["call_id"] for part in ai.returns_of(run)} == {record.record_id for record in records}
 
 
-async def test_a_model_is_told_what_ours_would_be_told():
+async def test_a_model_is_told_what_ours_would_be_told(ai):
     async with UnifiedToolLibrary() as library:
         library.register(ours.add, ours.Diary())
-        await Agent(model := TestModel(call_tools=[]), toolsets=[FerruleToolset(library)]).run("Go.")
+        await ai.Agent(model := ai.TestModel(call_tools=[]), toolsets=[ai.FerruleToolset(library)]).run("Go.")
         assert model.last_model_request_parameters is not None
         tools = model.last_model_request_parameters.function_tools
         told = [(tool.name, tool.description, tool.parameters_json_schema) for tool in tools]
         assert told == [tuple(schema["function"].values()) for schema in library.schemas()]
 
 
-async def test_wrong_arguments_are_to_be_mended_and_other_failures_are_final():
+async def test_wrong_arguments_are_to_be_mended_and_other_failures_are_final(ai):
     async with UnifiedToolLibrary() as library:
         library.register(ours.add, ours.Diary())
-        model = model_with(
-            ToolCallPart("add", {"a": "one"}),
-            ToolCallPart("add", {"a": 1}),
-            ToolCallPart("Diary__ask_again", {"text": "y"}),
-            ToolCallPart("Diary__fail", {"reason": "rain"}),
+        model = ai.model_with(
+            ai.ToolCallPart("add", {"a": "one"}),
+            ai.ToolCallPart("add", {"a": 1}),
+            ai.ToolCallPart("Diary__ask_again", {"text": "y"}),
+            ai.ToolCallPart("Diary__fail", {"reason": "rain"}),
             "I give up.",
         )
-        run = await Agent(model, toolsets=[FerruleToolset(library)]).run("Go.")
-    wrong, right, again, failed = returns_of(run)
+        run = await ai.Agent(model, toolsets=[ai.FerruleToolset(library)]).run("Go.")
+    wrong, right, again, failed = ai.returns_of(run)
     assert [part.outcome for part in (wrong, right, again, failed)] == ["retried", "success", "retried", "failed"]
     assert "a: " in str(wrong.content)
     assert (right.content, failed.content) == (2, "ValueError: rain")
     assert "put an x in it" in str(again.content)
 
 
-async def test_a_call_that_is_known_to_fail_is_not_made_again_in_the_same_run():
+async def test_a_call_that_is_known_to_fail_is_not_made_again_in_the_same_run(ai):
     diary = ours.Diary()
     async with UnifiedToolLibrary() as library:
         library.register(diary)
-        turns = [ToolCallPart("Diary__fail", {"reason": "rain"})] * 4
-        toolset = FerruleToolset(library, memory=True)
-        await Agent(model_with(*turns, "I give up."), toolsets=[toolset]).run("Go.")
+        turns = [ai.ToolCallPart("Diary__fail", {"reason": "rain"})] * 4
+        toolset = ai.FerruleToolset(library, memory=True)
+        await ai.Agent(ai.model_with(*turns, "I give up."), toolsets=[toolset]).run("Go.")
         assert diary.calls == 1
-        await Agent(model_with(turns[0], "Another run."), toolsets=[toolset]).run("Go.")
+        await ai.Agent(ai.model_with(turns[0], "Another run."), toolsets=[toolset]).run("Go.")
         assert diary.calls == 2
-        await Agent(model_with(*turns, "I give up."), toolsets=[FerruleToolset(library)]).run("Go.")
+        await ai.Agent(ai.model_with(*turns, "I give up."), toolsets=[ai.FerruleToolset(library)]).run("Go.")
     assert diary.calls == 6, "without a memory every call is made"
 
 
-async def test_a_tool_that_is_registered_during_a_run_is_there_at_the_next_step():
+async def test_a_tool_that_is_registered_during_a_run_is_there_at_the_next_step(ai):
     async with UnifiedToolLibrary() as library:
 
         async def learn() -> str:
@@ -98,51 +85,52 @@ async def test_a_tool_that_is_registered_during_a_run_is_there_at_the_next_step(
             return "I can add now."
 
         library.register(learn)
-        model = model_with(ToolCallPart("learn", {}), ToolCallPart("add", {"a": 1, "b": 2}), "It is 3.")
-        run = await Agent(model, toolsets=[FerruleToolset(library)]).run("Go.")
-    assert [part.content for part in returns_of(run)] == ["I can add now.", 3]
+        model = ai.model_with(ai.ToolCallPart("learn", {}), ai.ToolCallPart("add", {"a": 1, "b": 2}), "It is 3.")
+        run = await ai.Agent(model, toolsets=[ai.FerruleToolset(library)]).run("Go.")
+    assert [part.content for part in ai.returns_of(run)] == ["I can add now.", 3]
 
 
-async def test_a_time_out_ends_the_work(tmp_path: Path):
+@pytest.mark.integration
+async def test_a_time_out_ends_the_work(ai, tmp_path: Path):
     async with UnifiedToolLibrary() as library:
         library.register(ours.write_late)
-        model = model_with(ToolCallPart("write_late", {"path": str(tmp_path / "late.txt")}), "Too late.")
-        run = await Agent(model, toolsets=[FerruleToolset(library)]).run("Go.")
-        (tmp_path / "late.txt.allowed").touch()
-        await asyncio.sleep(0.3)  # a process that still ran would write within 10 ms
-    [part] = returns_of(run)
+        model = ai.model_with(ai.ToolCallPart("write_late", {"path": str(tmp_path / "late.txt")}), "Too late.")
+        run = await ai.Agent(model, toolsets=[ai.FerruleToolset(library)]).run("Go.")
+        assert not ours.is_still_working(tmp_path / "late.txt")
+    [part] = ai.returns_of(run)
     assert "did not finish within 0.5 s" in str(part.content)
-    assert not (tmp_path / "late.txt").exists()
 
 
-async def test_a_picture_is_shown_to_the_model():
+async def test_a_picture_is_shown_to_the_model(ai):
     async with UnifiedToolLibrary() as library:
         library.register(ours.drawn)
-        run = await Agent(model_with(ToolCallPart("drawn", {}), "Nice."), toolsets=[FerruleToolset(library)]).run("Go.")
-    [part] = returns_of(run)
-    assert part.content == ["here", BinaryContent(b"hi", media_type="image/png")]
+        run = await ai.Agent(
+            ai.model_with(ai.ToolCallPart("drawn", {}), "Nice."), toolsets=[ai.FerruleToolset(library)]
+        ).run("Go.")
+    [part] = ai.returns_of(run)
+    assert part.content == ["here", ai.BinaryContent(b"hi", media_type="image/png")]
 
 
-async def test_a_tool_that_is_not_there_is_named():
+async def test_a_tool_that_is_not_there_is_named(ai):
     async with UnifiedToolLibrary() as library:
         library.register(ours.add)
         with pytest.raises(SetupError, match="no tool 'ad'. Did you mean 'add'"):
-            await Agent(TestModel(), toolsets=[FerruleToolset(library, tools=["ad"])]).run("Go.")
+            await ai.Agent(ai.TestModel(), toolsets=[ai.FerruleToolset(library, tools=["ad"])]).run("Go.")
 
 
-async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result():
+async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result(ai):
     async with UnifiedToolLibrary() as first, UnifiedToolLibrary() as second:
         first.register(ours.add, ours.Diary())
-        second.register(*await tools_of_toolset(FerruleToolset(first, tools=["add", "Diary"])))
+        second.register(*await ai.tools_of_toolset(ai.FerruleToolset(first, tools=["add", "Diary"])))
         result = await second.execute_tool("add", None, {"a": 1})
         again = await second.execute_tool("Diary__ask_again", None, {"text": "y"})
         assert second.schemas() == first.schemas()
     assert (result.output, again.metadata["advice"]) == ({"result": 2}, "change_arguments")
 
 
-def test_an_agent_that_runs_without_await_calls_tools_on_the_librarys_loop():
+def test_an_agent_that_runs_without_await_calls_tools_on_the_librarys_loop(ai):
     library = UnifiedToolLibrary()
     library.register(ours.add)
     with default_loop(), LibraryThread(library):
-        run = Agent(TestModel(), toolsets=[FerruleToolset(library, tools=["add"])]).run_sync("Go.")
+        run = ai.Agent(ai.TestModel(), toolsets=[ai.FerruleToolset(library, tools=["add"])]).run_sync("Go.")
     assert run.output == '{"add":1}'
