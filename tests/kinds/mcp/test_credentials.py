@@ -5,9 +5,7 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ from ferrule.kinds.mcp.config import read_server_config
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.credentials import KEY_FILE_VARIABLE, KEY_VARIABLE, read_encryption_keys
 from tests.kinds.mcp.protected_server import ProtectedServer, protected_server
+from tests.support.processes import PythonProcess, run_python
 
 pytest.importorskip("cryptography", reason="pip install 'ferrule[server]'")
 
@@ -41,7 +40,7 @@ def server() -> Iterator[ProtectedServer]:
 
 
 class Browser:
-    """Follows the redirects of a login at once."""
+    """Follows the redirects of a login immediately."""
 
     redirect_uri = "http://127.0.0.1:9/callback"
 
@@ -74,6 +73,7 @@ async def show_header(engine: ToolEngine, name: str, account: str = "") -> Any:
 # Logins
 
 
+@pytest.mark.integration
 async def test_a_login_is_stored_encrypted_and_used_by_the_next_process(tmp_path: Path, server: ProtectedServer):
     async with engine_with(tmp_path, {"url": server.url}) as engine:
         assert not list_actions(engine)  # nobody has logged in
@@ -89,6 +89,7 @@ async def test_a_login_is_stored_encrypted_and_used_by_the_next_process(tmp_path
     assert server.logins == 1
 
 
+@pytest.mark.integration
 async def test_a_token_that_has_expired_is_refreshed_once_by_several_servers(tmp_path: Path, server: ProtectedServer):
     server.lifetime = 20  # which is too short to be used
     async with engine_with(tmp_path, {"url": server.url}, browser=True) as engine:
@@ -100,6 +101,7 @@ async def test_a_token_that_has_expired_is_refreshed_once_by_several_servers(tmp
     assert server.refreshes == 1 and server.logins == 1
 
 
+@pytest.mark.integration
 async def test_a_token_that_is_refused_is_refreshed_and_the_request_repeated(tmp_path: Path, server: ProtectedServer):
     async with engine_with(tmp_path, {"url": server.url}, browser=True):
         pass
@@ -114,6 +116,7 @@ async def test_a_token_that_is_refused_is_refreshed_and_the_request_repeated(tmp
     assert server.logins == 1
 
 
+@pytest.mark.integration
 async def test_a_token_is_not_sent_to_another_address(tmp_path: Path, server: ProtectedServer):
     async with engine_with(tmp_path, {"url": server.url}, browser=True):
         pass
@@ -123,36 +126,36 @@ async def test_a_token_is_not_sent_to_another_address(tmp_path: Path, server: Pr
         assert all("authorization" not in headers for headers in other.seen_headers)
 
 
+@pytest.mark.integration
 def test_a_person_logs_in_with_the_command(tmp_path: Path, server: ProtectedServer):
     (tmp_path / "ferrule.toml").write_text('[store]\nurl = "sqlite:///calls.db"\n')
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"server": {"url": server.url}}}))
-    command = [sys.executable, "-m", "ferrule", "--config", str(tmp_path / "ferrule.toml"), "mcp"]
+    command = ["-m", "ferrule", "--config", str(tmp_path / "ferrule.toml"), "mcp"]
     environment = {**os.environ, "BROWSER": "true"}  # a program that does nothing
-    process = subprocess.Popen(
-        [*command, "login", "server"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    killing = threading.Timer(120, process.kill)
-    killing.start()
-    try:
-        assert process.stderr is not None
-        while not (match := re.search(r"log in here: (\S+)", process.stderr.readline().decode())):
-            assert process.poll() is None
-        foreign = match[1].partition("redirect_uri=")[2].partition("&")[0]
-        callback = httpx.URL("?u=" + foreign).params["u"]
-        assert httpx.get(callback, params={"code": "stolen", "state": "guessed"}).status_code == 400
-        assert httpx.get(match[1], follow_redirects=True).status_code == 200
-        output, errors = process.communicate()
-    finally:
-        killing.cancel()
-        process.kill()
-    assert process.returncode == 0 and b"1 actions" in output, errors
-    assert subprocess.run([*command, "logout", "server"], cwd=tmp_path).returncode == 0
-    assert subprocess.run([*command, "logout", "server"], cwd=tmp_path).returncode == 3
+    reading, writing = os.pipe()
+    with open(reading) as messages, (tmp_path / "output").open("w+") as output, open(os.devnull) as nothing:
+        with open(writing, "wb") as errors:
+            process = PythonProcess(
+                *command, "login", "server", cwd=tmp_path, env=environment, stdin=nothing, stdout=output, stderr=errors
+            )
+        try:
+            address = next(match[1] for line in messages if (match := re.search(r"log in here: (\S+)", line)))
+            redirect = address.partition("redirect_uri=")[2].partition("&")[0]
+            callback = httpx.URL("?u=" + redirect).params["u"]
+            assert httpx.get(callback, params={"code": "stolen", "state": "guessed"}).status_code == 400
+            assert httpx.get(address, follow_redirects=True, timeout=60).status_code == 200
+            assert process.wait(120) == 0, messages.read()
+        finally:
+            process.kill()
+        output.seek(0)
+        assert "1 actions" in output.read()
+    assert [run_python(*command, "logout", "server", cwd=tmp_path).returncode for _ in range(2)] == [0, 3]
 
 
 # Credentials of callers
 
 
+@pytest.mark.integration
 async def test_each_caller_has_a_connection_with_its_own_credential(tmp_path: Path, server: ProtectedServer):
     server.needs_token = False
     entry = {"url": server.url, "headers": {"X-Api-Key": "key ${credential:api}"}}
@@ -171,6 +174,7 @@ async def test_each_caller_has_a_connection_with_its_own_credential(tmp_path: Pa
         assert {headers["x-api-key"] for headers in server.seen_headers} == sent
 
 
+@pytest.mark.integration
 async def test_a_changed_credential_is_used_and_a_deleted_one_is_not(
     tmp_path: Path, server: ProtectedServer, monkeypatch: pytest.MonkeyPatch
 ):
@@ -189,6 +193,7 @@ async def test_a_changed_credential_is_used_and_a_deleted_one_is_not(
             assert not (await show_header(engine, "x-api-key", "token:/ada")).is_success
 
 
+@pytest.mark.integration
 async def test_a_credential_reads_no_variables(
     tmp_path: Path, server: ProtectedServer, monkeypatch: pytest.MonkeyPatch
 ):

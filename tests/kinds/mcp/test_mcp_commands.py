@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -15,6 +14,7 @@ from ferrule.cli.folder_trust import delete_folder_trust, trust_folder
 from ferrule.cli.mcp_install import mcp_app
 from ferrule.config import FerruleConfig
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
+from tests.support.processes import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +69,7 @@ def test_a_file_with_comments_is_not_rewritten():
     assert Path("mcp.json").read_text() == '{"servers": {}} // mine'
 
 
+@pytest.mark.integration
 def test_testing_a_server_tells_what_it_is_and_what_it_can_do():
     run("add", "rough", "--command", sys.executable, "--arg", str(RAW_SERVER))
     tested = json.loads(run("test", "rough", "--json").stdout)
@@ -79,6 +80,7 @@ def test_testing_a_server_tells_what_it_is_and_what_it_can_do():
     assert listed[0]["listed"] and "echo" in listed[0]["actions"]
 
 
+@pytest.mark.integration
 def test_testing_a_dead_or_unknown_server_fails_with_the_reason():
     run("add", "dead", "--command", "no-such-program")
     dead = run("test", "dead")
@@ -148,6 +150,7 @@ def test_adding_says_what_is_missing():
     assert empty.exit_code == 2 and "single quotes" in empty.output and not Path("mcp.json").exists()
 
 
+@pytest.mark.integration
 def test_ferrule_is_not_behind_itself(tmp_path: Path):
     run("add", "time", "--", "uvx", "mcp-server-time")
     cursor = tmp_path / ".cursor" / "mcp.json"
@@ -157,11 +160,8 @@ def test_ferrule_is_not_behind_itself(tmp_path: Path):
     outcomes = {each["name"]: each["outcome"] for each in json.loads(run("import", "--json").stdout)["servers"]}
     assert outcomes == {"time": "skipped", "other": "added", "ferrule": "skipped"}
     assert servers().keys() == {"time", "other"}
-    program = [sys.executable, "-m", "ferrule", "mcp", "serve", "--file", "mcp.json"]
     environment = {**os.environ, "FERRULE_SERVING": str(Path("mcp.json").absolute())}  # as it passes it on
-    served = subprocess.run(
-        program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, env=environment
-    )
+    served = run_python("-m", "ferrule", "mcp", "serve", "--file", "mcp.json", cwd=Path.cwd(), env=environment)
     assert served.returncode == 2 and "is served already" in served.stderr
 
 
@@ -205,6 +205,7 @@ def test_ferrule_is_written_into_the_file_of_a_client(tmp_path: Path, client: st
     assert json.loads(path.read_text())[key]["ferrule"]["args"][-1] == "--search"
 
 
+@pytest.mark.integration
 def test_what_a_client_starts_needs_trust_in_the_folder(tmp_path: Path):
     Path("ferrule.toml").write_text("")
     refused = run("install", "claude")
@@ -214,15 +215,10 @@ def test_what_a_client_starts_needs_trust_in_the_folder(tmp_path: Path):
     arguments = json.loads(shown.output)["server"]["args"]
     assert arguments == ["-P", "-m", "ferrule", "mcp", "serve", "--folder", str(Path.cwd())]
     Path("mcp.json").write_text(json.dumps({"mcpServers": {"evil": {"command": "touch", "args": ["started"]}}}))
-    program = [sys.executable, "-P", "-m", "ferrule", "mcp", "serve", "--folder", str(Path.cwd())]
-    served = subprocess.run(
-        program, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=tmp_path, timeout=120
-    )
+    served = run_python(*arguments[1:], cwd=tmp_path)
     assert served.returncode == 0 and "evil" in served.stderr and not Path("started").exists()
     assert delete_folder_trust(Path.cwd())
-    served = subprocess.run(
-        program, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=tmp_path, timeout=120
-    )
+    served = run_python(*arguments[1:], cwd=tmp_path)
     assert served.returncode == 2 and "is not trusted" in served.stderr
 
 

@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from ferrule.core.spec import Effects, ToolCapability
 from ferrule.kinds.mcp.listing import ServerListing
 from ferrule.kinds.mcp.servers import McpFileSource
@@ -98,12 +100,16 @@ def test_a_spoilt_cache_counts_as_none(tmp_path):
     assert source.load().tools[0].spec.metadata["listed"] is False
 
 
+@pytest.mark.integration
 async def test_dead_and_slow_servers_do_not_stop_the_others(tmp_path):
     slow = {"command": sys.executable, "args": [str(RAW_SERVER), "--silent"]}
     servers = {"dead": {"command": "no-such-program"}, "slow": slow, "good": ROUGH, "off": {**ROUGH, "disabled": True}}
     source = McpFileSource(write(tmp_path / "mcp.json", servers), tmp_path / "cache")
     async with executor_for() as executor:
-        report = await source.discover(executor, source.load().tools, timeout=5)
+        for seconds in (0.5, 5, 60):  # until there was time for the good one
+            report = await source.discover(executor, source.load().tools, timeout=seconds)
+            if executor.is_connected("good"):
+                break
         assert not executor.is_connected("off")
     assert [(tool.id, bool(tool.spec.capabilities)) for tool in report.tools] == [
         ("dead", False),
@@ -112,16 +118,18 @@ async def test_dead_and_slow_servers_do_not_stop_the_others(tmp_path):
         ("off", False),
     ]
     said = " ".join(str(error) for error in report.errors)
-    assert "'no-such-program' was not found" in said and "'slow' has not started within 5 s" in said
+    assert "'no-such-program' was not found" in said and f"'slow' has not started within {seconds:g} s" in said
     assert [tool.id for tool in source.load().tools if tool.spec.capabilities] == ["good"]
 
 
+@pytest.mark.integration
 async def test_the_timeout_of_an_entry_limits_its_calls():
     async with engine_for(rough(timeout=0.2)) as engine:
         result = await engine.execute("server", {}, action="never")
     assert result.error_type == "timeout"
 
 
+@pytest.mark.integration
 async def test_secrets_come_from_the_environment_and_stay_out_of_the_spec(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "s3cret")
     monkeypatch.setenv("OTHER", "not for servers")

@@ -15,13 +15,15 @@ from tests.kinds.mcp.mcp_servers import engine_for, executor_for, program, rough
 from tests.kinds.mcp.test_faults import numbers_in
 from tests.support.waiting import is_running, until
 
+pytestmark = pytest.mark.integration
+
 SETSID = """
 import json, subprocess, sys, time
 from pathlib import Path
 child = "import os, sys, time; os.setsid(); open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
 subprocess.Popen([sys.executable, "-c", child, sys.argv[1]])
 while not Path(sys.argv[1]).exists():
-    time.sleep(0.01)
+    time.sleep(0.01)  # until the child has written its number
 """
 
 
@@ -60,7 +62,7 @@ async def test_closing_in_the_middle_of_anything_leaves_nothing_running(seed, tm
             asyncio.create_task(engine.execute("server", {"x": 1}, action=choice.choice(["echo", "never", "pay"])))
             for _ in range(10)
         ]
-        await asyncio.sleep(choice.random() / 10)
+        await asyncio.sleep(choice.random() / 10)  # any time will do: somewhere in the middle of the calls
         for call in calls[::3]:
             call.cancel()
         closing = asyncio.create_task(engine.aclose(grace=0.1))

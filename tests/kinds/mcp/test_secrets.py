@@ -1,12 +1,9 @@
 """What a server was told in confidence stays out of results, errors, logs and files."""
 
-import asyncio
 import json
 import logging
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,9 @@ from ferrule.kinds.mcp.listing import ServerListing
 from ferrule.kinds.mcp.mcp_json import import_servers
 from ferrule.kinds.mcp.servers import McpFileSource
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, rough, tool
+from tests.support.http_servers import serve_http
+from tests.support.ports import reserved_port
+from tests.support.processes import run_python
 
 TOKEN = "tk-1234567890abcdef"
 
@@ -34,6 +34,7 @@ async def said_about(config: McpServerConfig) -> str:
     return f"{failure.value} {again.value} {again.value.details}"
 
 
+@pytest.mark.integration
 async def test_results_do_not_repeat_the_secrets_a_server_was_given(monkeypatch):
     monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
     monkeypatch.setenv("DATA_FOLDER", "/somewhere/to/work")
@@ -44,6 +45,7 @@ async def test_results_do_not_repeat_the_secrets_a_server_was_given(monkeypatch)
     assert json.loads(result.text) == {"TOKEN": hidden, "API_KEY": hidden, "FOLDER": "/somewhere/to/work"}
 
 
+@pytest.mark.integration
 async def test_neither_errors_nor_logs_repeat_what_a_dying_server_printed(caplog, monkeypatch):
     caplog.set_level(logging.DEBUG, "ferrule")
     monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
@@ -52,31 +54,29 @@ async def test_neither_errors_nor_logs_repeat_what_a_dying_server_printed(caplog
     assert TOKEN not in caplog.text and "401 for [redacted]" in caplog.text
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["http", "sse", "ws"])
-@pytest.mark.parametrize("value", [f"Bearer {TOKEN}\n", f"Bearer {TOKEN}\N{SNOWMAN}"])
-async def test_a_header_that_cannot_be_sent_is_not_shown(kind, value, monkeypatch):
-    monkeypatch.setenv("SERVICE_TOKEN", value)
-
-    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1000)
-        writer.close()
-
-    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        url = f"{'ws' if kind == 'ws' else 'http'}://127.0.0.1:{port}/mcp"
-        said = await said_about(McpServerConfig(url=url, kind=kind, headers={"Authorization": "${SERVICE_TOKEN}"}))
-    assert TOKEN not in said and "cannot be used" in said
+async def test_a_header_that_cannot_be_sent_is_not_shown(kind, monkeypatch):
+    async with serve_http(lambda request: None) as server:
+        url = f"{'ws' if kind == 'ws' else 'http'}://127.0.0.1:{server.port}/mcp"
+        for value in (f"Bearer {TOKEN}\n", f"Bearer {TOKEN}\N{SNOWMAN}"):
+            monkeypatch.setenv("SERVICE_TOKEN", value)
+            said = await said_about(McpServerConfig(url=url, kind=kind, headers={"Authorization": "${SERVICE_TOKEN}"}))
+            assert TOKEN not in said and "cannot be used" in said
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["http", "sse", "ws"])
-@pytest.mark.parametrize("place", ["//user:{}@127.0.0.1:9/mcp", "//127.0.0.1:9/mcp?key={}", "//127.0.0.1:9/{}/mcp"])
-async def test_an_address_with_a_secret_in_it_is_not_shown(kind, place, monkeypatch):
+async def test_an_address_with_a_secret_in_it_is_not_shown(kind, monkeypatch):
     monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
-    url = ("ws:" if kind == "ws" else "http:") + place.format("${SERVICE_TOKEN}")
-    said = await said_about(McpServerConfig(url=url, kind=kind))
-    assert TOKEN not in said
+    scheme, secret = "ws" if kind == "ws" else "http", "${SERVICE_TOKEN}"
+    with reserved_port() as port:
+        host = f"127.0.0.1:{port}"
+        for address in (f"user:{secret}@{host}/mcp", f"{host}/mcp?key={secret}", f"{host}/{secret}/mcp"):
+            assert TOKEN not in await said_about(McpServerConfig(url=f"{scheme}://{address}", kind=kind))
 
 
+@pytest.mark.integration
 async def test_a_web_socket_that_redirects_elsewhere_is_not_followed():
     seen: list[str | None] = []
 
@@ -114,6 +114,7 @@ def test_a_file_that_gets_servers_with_secrets_is_said_to_hold_them(tmp_path):
     assert without.note == "" and TOKEN not in with_secret.note
 
 
+@pytest.mark.integration
 def test_nothing_in_an_entry_is_read_by_a_shell(tmp_path):
     entry = {"command": "echo", "args": ["$(touch hurt)", "; touch hurt", "`touch hurt`", "| touch hurt"]}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"$(touch hurt)": entry}}))
@@ -125,7 +126,8 @@ def test_nothing_in_an_entry_is_read_by_a_shell(tmp_path):
         "asyncio.run(main())"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    done = run_python("-c", script, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
     assert not (tmp_path / "hurt").exists()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,21 @@ from ferrule.server import McpServer
 from ferrule.testing import ScriptedModel
 from tests.kinds.mcp.mcp_servers import RAW_SERVER, SDK_SERVER, engine_for, rough
 from tests.kinds.mcp.test_faults import numbers_in
+from tests.support.processes import forwarded_python
 from tests.support.waiting import is_running, until
 
+pytestmark = pytest.mark.integration
+
 SERVER = {"command": sys.executable, "args": [str(RAW_SERVER)]}
-SILENT = {"command": sys.executable, "args": [str(RAW_SERVER), "--silent"]}
+SILENT = {"command": sys.executable, "args": [str(RAW_SERVER), "--silent"], "timeout": 600}
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # A busy machine may take long to import the SDK: discovery must not end before a server has listed its actions.
+    # A busy machine may take long: no wait may end before a server has listed its actions.
     monkeypatch.setattr(mcp_servers, "DISCOVERY_TIMEOUT", 600.0)
+    monkeypatch.setattr("ferrule.engine.engine.LISTING_TIMEOUT", 600.0)
 
 
 def engine_in(folder: Path, **servers: object) -> ToolEngine:
@@ -46,11 +51,13 @@ def write(folder: Path, **servers: object) -> None:
 
 
 async def test_a_server_that_was_never_listed_is_discovered_before_a_call_is_refused(tmp_path: Path):
-    async with engine_in(tmp_path, maths={"command": sys.executable, "args": [str(SDK_SERVER)]}) as engine:
-        result = await engine.execute("maths__add", {"a": 1, "b": "2"})
-        assert result.output == {"result": 3}
-        assert engine.registry.find_tool("maths").spec.metadata["listed"]
-        [record] = await engine.query_call_records()
+    with forwarded_python() as [python, *arguments]:
+        entry = {"command": python, "args": [*arguments, str(SDK_SERVER)]}
+        async with engine_in(tmp_path, maths=entry) as engine:
+            result = await engine.execute("maths__add", {"a": 1, "b": "2"})
+            assert result.output == {"result": 3}
+            assert engine.registry.find_tool("maths").spec.metadata["listed"]
+            [record] = await engine.query_call_records()
     assert (record.tool_name, record.action, record.source) == ("maths", "add", "mcps")
 
 
@@ -150,7 +157,8 @@ async def test_a_name_is_waited_for_until_one_server_lists_it(tmp_path: Path):
         assert engine.is_discovering
 
 
-async def test_a_client_does_not_wait_for_a_silent_server(tmp_path: Path):
+async def test_a_client_does_not_wait_long_for_a_silent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ferrule.engine.engine.LISTING_TIMEOUT", 0.01)
     library = UnifiedToolLibrary(engine=engine_in(tmp_path, slow=SILENT, raw=SERVER))
     async with library, Client(McpServer(library).server()) as client:
         result = await client.call_tool("raw__echo", {"x": 1})
@@ -185,21 +193,19 @@ async def test_a_registered_server_without_declared_actions_lists_them_on_first_
         assert spec.description == "A server."
 
 
-@pytest.mark.parametrize(
-    "lookup",
-    [
+async def test_lists_and_descriptions_of_tools_wait_for_a_registered_server_to_list_its_actions():
+    lookups: list[Callable[[UnifiedToolLibrary], Awaitable[object]]] = [
         lambda library: library.get_all_tools(),
         lambda library: library.get_tools_by_type(ToolType.MCP_SERVER),
         lambda library: library.get_tool_by_id("raw"),
         lambda library: library.get_tool_description_for_agent("raw"),
         lambda library: library.get_all_tools_description_for_agent(),
         lambda library: library.get_tool_usage_examples("raw"),
-    ],
-)
-async def test_lists_and_descriptions_of_tools_wait_for_a_registered_server_to_list_its_actions(lookup: Any):
-    async with UnifiedToolLibrary() as library:
-        await library.register_mcp_server(undeclared())
-        assert "echo" in str(await lookup(library))
+    ]
+    for lookup in lookups:
+        async with UnifiedToolLibrary() as library:
+            await library.register_mcp_server(undeclared())
+            assert "echo" in str(await lookup(library))
 
 
 async def test_a_list_of_tools_does_not_wait_long_for_a_silent_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -226,7 +232,10 @@ async def test_an_agent_is_offered_the_actions_of_a_registered_server_once_it_is
     assert "raw__echo" in str(model.requests[0].tools)
 
 
-async def test_a_server_that_could_not_be_listed_is_tried_again_by_the_next_call(tmp_path: Path):
+async def test_a_server_that_could_not_be_listed_is_tried_again_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ferrule.kinds.mcp.client.MIN_DELAY", 0.01)
     program = tmp_path / "server"
     async with UnifiedToolLibrary() as library:
         await library.register_mcp_server(undeclared(command=str(program)))
@@ -234,10 +243,10 @@ async def test_a_server_that_could_not_be_listed_is_tried_again_by_the_next_call
         assert failed.error_type == "tool_not_found"
         program.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{RAW_SERVER}'\n")
         program.chmod(0o755)
-        for _ in range(300):  # after a failure, the client waits a little before it tries again
+        for _ in range(1000):
             if (result := await library.execute_tool("raw", "echo", {})).is_success:
                 break
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.01)  # after a failure, the client waits a little before it tries again
     assert result.is_success
 
 

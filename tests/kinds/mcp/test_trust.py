@@ -1,9 +1,7 @@
 """What is believed of a server: nothing about effects unless it is trusted, and no schema that costs too much."""
 
-import asyncio
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,8 @@ from ferrule.kinds.mcp import servers as mcp_servers
 from ferrule.kinds.mcp.config import read_server_config
 from ferrule.server.mcp import McpServer
 from tests.kinds.mcp.mcp_servers import RAW_SERVER, engine_for, rough
+
+pytestmark = pytest.mark.integration
 
 ASSUMED = Effects(destructive=True, open_world=True)
 
@@ -105,18 +105,13 @@ async def test_a_server_in_a_program_is_trusted_by_its_configuration():
 
 
 @pytest.mark.parametrize("key", ["autoApprove", "alwaysAllow"])
-async def test_actions_that_the_file_approves_need_no_approval(tmp_path, key):
-    async with engine_in(tmp_path, [], **{key: ["pay", "hang"]}) as engine:
+@pytest.mark.parametrize("value", [["pay", "hang"], "*", ["*"]])
+async def test_actions_that_the_file_approves_need_no_approval(tmp_path, key, value):
+    async with engine_in(tmp_path, [], **{key: value}) as engine:
         await engine.wait_for_discovery()
-        approved = {name for name, action in actions_of(engine, "raw").items() if action.auto_approve}
-    assert approved == {"pay", "hang"}
-
-
-@pytest.mark.parametrize("value", ["*", ["*"]])
-async def test_a_star_approves_all_actions(tmp_path, value):
-    async with engine_in(tmp_path, [], autoApprove=value) as engine:
-        await engine.wait_for_discovery()
-        assert all(action.auto_approve for action in actions_of(engine, "raw").values())
+        actions = actions_of(engine, "raw")
+    approved = {name for name, action in actions.items() if action.auto_approve}
+    assert approved == ({"pay", "hang"} if "pay" in value else actions.keys())
 
 
 async def test_annotations_reach_clients_of_our_server_as_the_server_wrote_them(tmp_path):
@@ -178,17 +173,6 @@ async def test_a_bad_schema_hides_only_its_action_and_the_reason_is_reported(tmp
         assert "too costly" in " ".join(map(str, engine.load_errors))
 
 
-async def blocked_while(work: Any) -> float:
-    """Seconds for which the event loop did nothing else while this was awaited."""
-    longest, task = 0.0, asyncio.ensure_future(work)
-    while not task.done():
-        before = time.perf_counter()
-        await asyncio.sleep(0.001)
-        longest = max(longest, time.perf_counter() - before)
-    task.result()
-    return longest
-
-
 HOSTILE_SCHEMAS: dict[str, Any] = {
     "recursive": {
         "type": "object",
@@ -208,16 +192,16 @@ def deep_value(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("name", HOSTILE_SCHEMAS)
-@pytest.mark.parametrize("value", [5, "a" * 60 + "!", deep_value(30), [deep_value(3)] * 500], ids=type)
-async def test_no_argument_makes_a_check_run_for_long(tmp_path, name, value):
-    entries = [{"name": name, "inputSchema": HOSTILE_SCHEMAS[name]}]
+async def test_no_argument_makes_a_check_run_for_long(tmp_path):
+    """A check that takes exponential time would not end within the timeout of this test."""
+    entries = [{"name": name, "inputSchema": schema} for name, schema in HOSTILE_SCHEMAS.items()]
     async with engine_in(tmp_path, entries) as engine:
         await engine.wait_for_discovery()
-        library = UnifiedToolLibrary(engine=engine)
-        assert any(name in each["function"]["name"] for each in library.schemas())
-        blocked = await blocked_while(engine.execute("raw", {"x": value}, action=name))
-    assert blocked < 30
+        listed = str(UnifiedToolLibrary(engine=engine).schemas())
+        for name in HOSTILE_SCHEMAS:
+            assert name in listed
+            for value in (5, "a" * 60 + "!", deep_value(30), [deep_value(3)] * 500):
+                await engine.execute("raw", {"x": value}, action=name)
 
 
 async def test_the_results_of_a_server_are_checked_without_running_for_long(tmp_path):
@@ -225,13 +209,10 @@ async def test_the_results_of_a_server_are_checked_without_running_for_long(tmp_
     output = {"type": "object", "properties": {"text": {"pattern": "^(a|a)*$"}}}
     entries = [{"name": "structured", "inputSchema": {"type": "object"}, "outputSchema": output}]
     async with engine_in(tmp_path, entries) as engine:
-        blocked = await blocked_while(
-            engine.execute("raw__structured", {"structured": {"text": "a" * 60 + "!"}}, timeout=60)
-        )
+        await engine.execute("raw__structured", {"structured": {"text": "a" * 60 + "!"}})
         wrong = await engine.execute("raw__structured", {"structured": {"text": "b"}})
         right = await engine.execute("raw__structured", {"structured": {"text": "aa"}})
         none = await engine.execute("raw__structured", {})
-    assert blocked < 30
     assert right.output == {"text": "aa"} and "does not match its output schema" in (wrong.error or "")
     assert "no structured content" in (none.error or "")
 
