@@ -28,9 +28,9 @@ async def open_adding_backend(folder: Path) -> AsyncIterator[LocalBackend]:
         """Add two numbers, slowly."""
         with (folder / "started").open("a") as file:
             file.write(f"{os.getpid()}\n")
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # so that several tasks run when a node is lost
         while a >= FREE_TASKS and (folder / "hold").exists():  # until the test has done something to the cluster
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # looks again
         with (folder / "effects").open("a") as file:
             file.write(f"{a}\n")
         return a + b

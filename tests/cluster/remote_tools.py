@@ -28,7 +28,7 @@ def count_slowly(file: str, to: int, context: ToolExecutionContext) -> int:
         with Path(file).open("a") as lines:
             lines.write(f"{os.getpid()} {number}\n")
         context.progress(number / to, f"number {number}")
-        time.sleep(0.05)
+        time.sleep(0.05)  # long enough for a timeout in the middle
     return to
 
 
@@ -69,7 +69,7 @@ def count_for_ever(file: str) -> None:
         number += 1
         with Path(file).open("a") as lines:
             lines.write(f"{os.getpid()} {number}\n")
-        time.sleep(0.05)
+        time.sleep(0.05)  # writes a file of a reasonable size
 
 
 TOOLS = [find_process, open_page, count_slowly, add_on_node, fail, end_process, end_process_once]

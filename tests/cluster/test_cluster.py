@@ -3,34 +3,33 @@
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # with this, Ray uses loopback addresses only
-ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "ferrule[cluster]"')
-
-from ferrule import UnifiedToolLibrary, tool  # noqa: E402
-from ferrule.batch import BatchTask, ClusterBackend  # noqa: E402
-from ferrule.cluster import ClusterExecutor, connect, disconnect  # noqa: E402
-from ferrule.engine import ToolEngineConfig  # noqa: E402
-from ferrule.errors import SetupError  # noqa: E402
-from tests.batch.scripted_batch import read_lines  # noqa: E402
-from tests.cluster import remote_tools  # noqa: E402
-from tests.cluster.cluster_batch import FREE_TASKS, open_broken_backend, run_cluster_batch  # noqa: E402
-from tests.support.waiting import is_running, until, until_sync  # noqa: E402
+from ferrule import UnifiedToolLibrary, tool
+from ferrule.batch import BatchTask, ClusterBackend
+from ferrule.cluster import ClusterExecutor, connect, disconnect
+from ferrule.engine import ToolEngineConfig
+from ferrule.errors import SetupError
+from tests.batch.scripted_batch import read_lines
+from tests.cluster import remote_tools
+from tests.cluster.cluster_batch import FREE_TASKS, open_broken_backend, run_cluster_batch
+from tests.support.ports import find_free_port
+from tests.support.waiting import is_running, until, until_sync
 
 ROOT = Path(__file__).parents[2]
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
 
 pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason='Ray is not installed: pip install "ferrule[cluster]"'),
+    pytest.mark.long,
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves the log files of its processes open
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -39,6 +38,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster():
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # with this, Ray uses loopback addresses only
     from ray.cluster_utils import Cluster
 
     # Ray's client server asks another process of the head for an environment, and must know its port.
@@ -66,11 +67,6 @@ async def open_library(idle_time: float = 60.0):
         library.engine.register_executor("cluster", ClusterExecutor(idle_time=idle_time))
         library.register(*remote_tools.TOOLS, add_here)
         yield library
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def read_pids(file: Path) -> set[int]:
@@ -131,6 +127,8 @@ async def test_only_an_idempotent_tool_is_repeated_when_its_process_is_lost(clus
 
 
 async def test_what_an_idle_tool_has_reserved_is_given_back(cluster):
+    import ray
+
     async with open_library(idle_time=0.01) as library:
         await library.execute("open_page", {"url": "about:blank"})
         await until(lambda: ray.available_resources().get("browser") == 1, 60)

@@ -24,6 +24,7 @@ def check_ray_command(arguments: list[str]) -> dict[str, Any]:
     return options
 
 
+@pytest.mark.long  # Ray is large
 def test_the_compose_file_starts_a_head_and_workers_that_find_it():
     services = read_example("ray-compose.yaml")["services"]
     head = check_ray_command(shlex.split(services["head"]["command"])[1:])
@@ -50,6 +51,7 @@ def test_the_command_of_the_compose_file_is_one_of_ferrule(tmp_path):
     assert (options["on"], options["workers"], options["concurrency"]) == ("ray://head:10001", 4, 64)
 
 
+@pytest.mark.long
 def test_the_kuberay_file_describes_a_cluster_of_one_image_and_one_version():
     resource = read_example("kuberay.yaml")
     assert (resource["apiVersion"], resource["kind"]) == ("ray.io/v1", "RayCluster")

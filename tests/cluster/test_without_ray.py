@@ -18,6 +18,7 @@ from ferrule.errors import MissingExtra, SetupError, SpecError
 from tests.cluster import remote_tools
 
 
+@pytest.mark.integration
 async def test_a_tool_for_a_cluster_runs_in_a_process_of_this_machine():
     async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
         library.register(remote_tools.find_process, remote_tools.open_page, remote_tools.fail)

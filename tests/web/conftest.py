@@ -34,9 +34,10 @@ def browser() -> Iterator["Browser"]:
         pytest.skip(f"there is no Chromium: install chromium, or say in {CHROMIUM_VARIABLE} where it is")
     if not (STATIC_FOLDER / "index.html").is_file():
         pytest.skip("the web page is not built: make web")
-    from playwright.sync_api import expect, sync_playwright
+    from playwright.sync_api import expect as expect_of_playwright
+    from playwright.sync_api import sync_playwright
 
-    expect.set_options(timeout=60_000)  # only ends a test that would hang
+    expect_of_playwright.set_options(timeout=60_000)  # only ends a test that would hang
 
     flags = [*CHROMIUM_FLAGS, *(["--no-sandbox"] if os.getuid() == 0 else [])]
     with sync_playwright() as driver:
@@ -75,6 +76,18 @@ def open_page(browser: "Browser") -> Iterator[Any]:
 def _note_violation(text: str, problems: list[str]) -> None:
     if "Content Security Policy" in text or "Content-Security-Policy" in text:
         problems.append(text)
+
+
+def ask(page: "Page", question: str) -> None:
+    page.get_by_label("Question").fill(question)
+    page.keyboard.press("Enter")
+
+
+def expect(target: Any) -> Any:
+    """Playwright's assertions, which wait; loaded where a browser is used."""
+    from playwright.sync_api import expect as expect_of_playwright
+
+    return expect_of_playwright(target)
 
 
 def find_barriers(page: "Page") -> list[str]:

@@ -27,13 +27,13 @@ from ferrule import tool
 @tool(read_only=True)
 async def search_orders(customer: str, limit: int = 10) -> list[dict]:
     """Find the orders of a customer."""
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # a duration that can be seen in a trace
     return [{{"order": 1000 + n, "customer": customer, "total": 19.5 * (n + 1)}} for n in range(min(limit, 3))]
 
 @tool(read_only=True)
 async def exchange_rate(currency: str) -> float:
     """The price of one euro in another currency."""
-    await asyncio.sleep(0.08)
+    await asyncio.sleep(0.08)  # a duration that can be seen in a trace
     if currency not in ("USD", "CNY"):
         raise ValueError(f"There is no currency {{currency!r}}. Known are: USD, CNY.")
     return {{"USD": 1.09, "CNY": 7.82}}[currency]

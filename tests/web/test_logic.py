@@ -9,6 +9,7 @@ import pytest
 WEB = Path(__file__).parents[2] / "web"
 
 
+@pytest.mark.integration
 def test_vitest_finds_no_mistake():
     npm = shutil.which("npm")
     if npm is None or not (WEB / "node_modules").is_dir():

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("playwright", reason="pip install 'ferrule[browser]'")
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
-from playwright.sync_api import expect
-
 from tests.server.serving import RunningServer
-from tests.web.conftest import find_barriers
+from tests.web.conftest import expect, find_barriers
 from tests.web.demo import DemoProject
+
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,17 +9,15 @@ import atif
 import httpx
 import pytest
 
-pytest.importorskip("playwright", reason="pip install 'ferrule[browser]'")
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
-from playwright.sync_api import expect
-
-from tests.server.serving import RunningServer, free_port
+from tests.server.serving import RunningServer
+from tests.support.ports import reserved_port
 from tests.support.waiting import until_sync
-from tests.web.conftest import find_barriers
+from tests.web.conftest import ask, expect, find_barriers
 from tests.web.demo import DemoProject
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -43,11 +41,6 @@ def request_refund(http: httpx.Client, **arguments: Any) -> str:
     """A call that waits for a person; returns the id of its request."""
     refused = http.post("/v1/tools/refund/call", json={"arguments": {"order": 1001, "amount": 5, **arguments}})
     return str(refused.json()["metadata"]["approval_id"])
-
-
-def ask(page: "Page", question: str) -> None:
-    page.get_by_label("Question").fill(question)
-    page.keyboard.press("Enter")
 
 
 def refuse_all(http: httpx.Client) -> None:
@@ -97,22 +90,6 @@ def test_a_request_is_refused_with_a_reason_and_another_approved_with_other_argu
     page.get_by_role("button", name="Approve with changes").click()
     expect(page.get_by_text("Approved: refund")).to_be_visible()
     assert http.get(f"/v1/approvals/{second}").json()["edited_arguments"] == {"order": 1001, "amount": 3}
-
-
-def test_a_question_is_approved_from_a_second_browser_while_the_first_shows_it(
-    demo: DemoProject, server: RunningServer, http: httpx.Client, open_page: OpenPage
-):
-    refuse_all(http)
-    asking, deciding = open_page(f"{server.url}/ask"), open_page(f"{server.url}/approvals")
-    ask(asking, "Refund order 1001 please")
-    expect(asking.get_by_text("Waits for your decision")).to_be_visible()
-    expect(asking.locator(".call-list")).to_contain_text("search_orders")
-    assert find_barriers(asking) == []
-    expect(deciding.get_by_role("heading", name="refund")).to_be_visible()
-    deciding.get_by_role("button", name="Approve").click()
-    expect(asking.get_by_text("refunded 39 of order 1001").last).to_be_visible()
-    expect(asking.get_by_text("Waits for your decision")).to_have_count(0)
-    assert "1001 39" in (demo.folder / "refunds.txt").read_text()
 
 
 def test_of_two_simultaneous_decisions_the_second_is_told(
@@ -213,26 +190,6 @@ def test_runs_are_filtered_and_two_are_compared(server: RunningServer, http: htt
     expect(page.locator(".comparison .mark", has_text="=").first).to_be_visible()
 
 
-def test_hostile_content_stays_text(server: RunningServer, open_page: OpenPage):
-    page = open_page(f"{server.url}/ask")
-    ask(page, "attack <b>me</b> \u202egpj.exe")
-    answer = page.locator(".markdown").last
-    expect(answer).to_contain_text("<script>")
-    expect(answer.locator("a")).to_have_count(1)  # the link with javascript: is none
-    assert page.locator("img[src='x'], .turn script, .turn b, .turn img").count() == 0
-    link = answer.get_by_role("link", name="a site")
-    assert link.get_attribute("rel") == "noopener noreferrer"
-    assert link.get_attribute("title") == "Opens https://example.com/page"
-    assert "\u202e" not in (page.locator(".turns").text_content() or "")
-    expect(answer).to_contain_text("\\u202egpj.exe")
-    page.locator("details.call summary").click()
-    expect(page.locator("details.call pre").last).to_contain_text("onerror")
-    page.get_by_role("link", name="Open run").click()
-    page.get_by_role("option", name=re.compile("hostile")).click()
-    expect(page.locator(".trace-detail")).to_contain_text("\\u202egpj.exe")
-    assert "attacked" not in page.title()
-
-
 def test_a_large_result_is_cut_and_can_be_downloaded(server: RunningServer, http: httpx.Client, open_page: OpenPage):
     call = http.post("/v1/tools/large/call", json={"arguments": {}}).json()
     assert call["is_success"]
@@ -309,8 +266,14 @@ def test_a_change_makes_the_page_read_only_what_it_shows(
     assert set(paths) == {"/v1/stats"}  # nothing is polled: all else comes by the one stream
 
 
-def test_the_page_reconnects_after_a_restart_of_the_server(demo: DemoProject, open_page: OpenPage):
-    port = free_port()
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The port of a server that is started again."""
+    with reserved_port() as port:
+        yield port
+
+
+def test_the_page_reconnects_after_a_restart_of_the_server(demo: DemoProject, open_page: OpenPage, port: int):
     with demo.serve(port=port) as first:
         page = open_page(f"{first.url}/approvals")
         expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
@@ -321,8 +284,9 @@ def test_the_page_reconnects_after_a_restart_of_the_server(demo: DemoProject, op
         expect(page.locator(".items")).to_contain_text("after the restart")
 
 
-def test_a_question_whose_server_was_killed_is_interrupted_and_resumed(demo: DemoProject, open_page: OpenPage):
-    port = free_port()
+def test_a_question_whose_server_was_killed_is_interrupted_and_resumed(
+    demo: DemoProject, open_page: OpenPage, port: int
+):
     with demo.serve(port=port) as first:
         page = open_page(f"{first.url}/ask")
         ask(page, "Wait for signal.txt")
