@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ferrule import Agent
 from ferrule.agent.budget import BudgetedModel, RunBudget
 from ferrule.batch.waiting_model import WaitingModel
 from ferrule.core.messages import user_message
@@ -36,6 +37,18 @@ async def test_a_server_that_fails_is_asked_again():
         await model.aclose()
     assert reply.text == "3" and len(server.requests) == 3
     assert waits == [0.5, 7.0]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("make", [OpenAIModel, AnthropicModel])
+async def test_an_agent_asks_the_model_object_it_was_given_again(make):
+    """As it does for a model that is given by name."""
+    answer = completion("3") if make is OpenAIModel else claude(text_block("3"))
+    async with model_server(failure(429, "slow", retry_after="0"), answer) as server:
+        model = make("m", base_url=f"{server.url}/v1" if make is OpenAIModel else server.url, api_key="k")
+        reply = await Agent([], model).run("1 + 2?")
+        await model.aclose()
+    assert reply.text == "3" and len(server.requests) == 2
 
 
 async def test_waits_double_up_to_max_wait_and_attempts_are_limited():

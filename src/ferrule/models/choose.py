@@ -107,20 +107,19 @@ KEYED_PROVIDERS = {
 
 
 def choose_model(spec: Model | str | None = None, environ: Mapping[str, str] | None = None) -> Model:
-    """The model of a name; a model is returned as it is.
+    """The model of a name. A model of a network API gets a timeout and retries; another model is returned as it is.
 
     `openai:gpt-5.4`, `anthropic:claude-opus-5-5`, `ollama:qwen3`, `litellm:groq/llama-4-scout`, `local`,
     `local:/path/to/model.gguf`, `offline`, or `prefix:name` of a provider that an installed package adds.
 
     Without a spec: `FERRULE_MODEL` if it is one, else the provider for which there is a key or a base URL, else the
     first model of a server on this machine (or the one that `FERRULE_MODEL` names), else `offline`. An `environ` of
-    your own decides alone: neither stored keys nor servers are looked for then. Models behind a network API get a
-    timeout and retries (`RetryingModel`).
+    your own decides alone: neither stored keys nor servers are looked for then.
     """
     if spec is not None and not isinstance(spec, str):
         if not callable(getattr(spec, "generate", None)):
             raise SetupError(f"{spec!r} is not a model. Give its name (openai:gpt-5.4), or an object with `generate`.")
-        return spec
+        return RetryingModel(spec) if isinstance(spec, (OpenAIModel, AnthropicModel)) else spec
     environ = model_environment(environ)
     provider, name = parse_model_spec(find_default(environ).spec if spec is None else spec, environ)
     make_model = _PROVIDERS.get(provider)

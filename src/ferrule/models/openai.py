@@ -70,7 +70,7 @@ class OpenAIModel:
 
     Base URL and key are read from `OPENAI_BASE_URL` and `OPENAI_API_KEY` unless they are passed. If a base URL is
     passed, the key of the environment is not sent to it: it may belong to another provider, and most local servers
-    need none. The model makes one attempt; `RetryingModel` makes more.
+    need none. The model itself makes one attempt; an agent that is given it makes more (`RetryingModel`).
     """
 
     def __init__(

@@ -42,7 +42,8 @@ _NUMBER = lazy_pattern(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _NOT_FINITE = lazy_pattern(r"(?:\{\W*\w+\W*:)?\s*[\"']?(nan|[-+]?inf(?:inity)?)[\"']?\s*\}?", re.IGNORECASE)
 _PERCENT = lazy_pattern(r"(-?\d[\d,]*(?:\.\d+)?)\s*[%％]")
 _DATE = lazy_pattern(r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})\b|(\d{4})年(\d{1,2})月(\d{1,2})日")
-_TIME = lazy_pattern(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\b")
+_TIME = lazy_pattern(r"(?:(?<=\dT)|(?<![A-Za-z0-9_:]))(\d{1,2}):(\d{2})(?::(\d{2}))?(?![\d:])")
+"""A whole time of day: neither a part of a longer row of numbers, nor the minutes of a time after a date."""
 _SHARES = lazy_pattern(
     r"\b(probability|share|proportion|percentage of|chance|概率|占比|比例)\b|概率|占比|比例", re.IGNORECASE
 )
