@@ -163,6 +163,23 @@ def test_a_token_does_not_create_one_that_may_do_more(server: RunningServer, adm
         assert http.post("/v1/tokens", json=fitting).status_code == 201
 
 
+@pytest.mark.parametrize(("limit", "value"), [("expires_in", 600), ("calls_per_minute", 30), ("max_concurrent", 2)])
+def test_a_token_does_not_create_one_without_its_own_limit(limit, value, server: RunningServer, admin: httpx.Client):
+    with server.client(create(admin, f"admin-{limit}", roles=["admin"], **{limit: value})) as http:
+        for grants in ({}, {limit: value + 1}):
+            refusal = http.post("/v1/tokens", json={"name": "more", **grants})
+            assert refusal.status_code == 403 and f"set {limit} to at most" in refusal.json()["detail"]
+        assert http.post("/v1/tokens", json={"name": f"less-{limit}", limit: value // 2}).status_code == 201
+
+
+def test_a_session_creates_a_token_that_lives_as_long_as_its_own_may(server: RunningServer, admin_token: str):
+    with server.client(admin_token) as http:
+        cookie = http.post("/v1/session").headers["set-cookie"].partition(";")[0]
+    with server.client(headers={"Cookie": cookie}) as http:
+        created = http.post("/v1/tokens", json={"name": "lasting"}, headers={"Origin": server.url})
+    assert created.status_code == 201 and created.json()["expires_at"] is None
+
+
 def test_a_stream_ends_with_its_token(server: RunningServer, admin: httpx.Client):
     with (
         server.client(create(admin, "listener", roles=["viewer"])) as http,
@@ -274,7 +291,8 @@ def test_a_server_whose_tokens_have_ended_is_not_open(tmp_path: Path):
 def test_a_server_without_tokens_answers_no_proxy(tmp_path: Path):
     with Project(tmp_path).serve() as server, server.client() as http:
         assert http.get("/v1/tools").status_code == 200
-        assert http.get("/v1/tools", headers={"X-Forwarded-For": "203.0.113.7"}).status_code == 403
+        names = "Forwarded Via X-Forwarded-For X-Forwarded-Host X-Forwarded-Proto CF-Connecting-IP X-Real-IP".split()
+        assert {http.get("/v1/tools", headers={name: "elsewhere"}).status_code for name in names} == {403}
 
 
 async def test_a_second_request_for_a_run_in_progress_does_not_hide_the_first():

@@ -41,7 +41,12 @@ MAX_KNOWN_ADDRESSES: Final = 100
 Headers: TypeAlias = Mapping[bytes, bytes]
 MAX_BODY_SIZE: Final = 16 * 1024 * 1024
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-FORWARDED_HEADERS: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
+FORWARDED_HEADERS: Final = frozenset(
+    b"fastly-client-ip fly-client-ip forwarded true-client-ip via x-client-ip x-cluster-client-ip x-original-host "
+    b"x-real-ip".split()
+)
+FORWARDED_PREFIXES: Final = (b"cf-", b"x-amzn-", b"x-envoy-", b"x-forwarded-", b"tailscale-")
+"""What proxies and tunnels add to the requests that they pass on."""
 REQUEST_HEADERS: Final = frozenset(
     b"accept accept-encoding content-length content-type host idempotency-key if-modified-since if-none-match "
     b"last-event-id origin range traceparent tracestate transfer-encoding user-agent".split()
@@ -266,7 +271,9 @@ class AccessControl:
                 "This needs a valid token: send it as `Authorization: Bearer …`. `ferrule tokens new` creates one.",
                 headers={"WWW-Authenticate": self._authenticator.challenge(text)},
             )
-        if client.token is None and not FORWARDED_HEADERS.isdisjoint(headers):
+        if client.token is None and any(
+            name in FORWARDED_HEADERS or name.startswith(FORWARDED_PREFIXES) for name in headers
+        ):
             raise Problem(
                 403,
                 "This server has no tokens and answers this machine alone; a proxy has forwarded the request from "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -68,8 +69,9 @@ async def create_token(request: Request, body: TokenRequest, services: ServicesO
     """Create a token. Its secret text is in this response only. From the first one on, every request needs a token."""
     if not client.sees_all_tenants and body.tenant != client.tenant:
         raise Problem(403, f"Tokens of this client belong to the tenant {client.tenant!r}.")
-    _check_grants(body, client.principal)
-    if any(each.name == body.name and each.revoked_at is None for each in await services.tokens.list_tokens()):
+    tokens = await services.tokens.list_tokens()
+    _check_grants(body, client, tokens)
+    if any(each.name == body.name and each.revoked_at is None for each in tokens):
         raise Problem(409, f"There is already a token {body.name!r}. Revoke it first, or choose another name.")
     token, text = await services.tokens.create(**body.model_dump())
     request.app.state.authenticator.on_token_created()
@@ -92,12 +94,28 @@ async def revoke_token(name: str, services: ServicesOfApp, client: AdminClient) 
     return json_response({"name": name, "revoked": True})
 
 
-def _check_grants(body: TokenRequest, creator: Principal) -> None:
-    """A token may do no more than the one that creates it."""
+def _check_grants(body: TokenRequest, client: Client, tokens: Sequence[AccessToken]) -> None:
+    """Raise a problem if the new token could do more than the one that creates it, or live longer.
+
+    For a session, that is the token with which somebody has opened it.
+    """
+    creator = client.principal
     if EFFECT_TIERS.index(body.max_effect) > EFFECT_TIERS.index(creator.max_effect):
         raise Problem(403, f"This client may create tokens for {creator.max_effect} calls: set max_effect.")
     if creator.tools is not None and not creator.tools.issuperset(body.tools or ["*"]):
         raise Problem(403, f"This client may create tokens for its own tools: {', '.join(sorted(creator.tools))}.")
+    if client.token is None:
+        return
+    token = next((each for each in tokens if each.token_id == client.token.root_id), client.token)
+    remaining = None if token.expires_at is None else token.expires_at - time.time()
+    limits = {
+        "expires_in": (body.expires_in, remaining),
+        "calls_per_minute": (body.calls_per_minute, token.calls_per_minute),
+        "max_concurrent": (body.max_concurrent, token.max_concurrent),
+    }
+    for name, (value, limit) in limits.items():
+        if limit is not None and (value is None or value > limit):
+            raise Problem(403, f"The token of this client has a limit itself: set {name} to at most {limit:g}.")
 
 
 def _may_manage(client: Client, token: AccessToken) -> bool:
