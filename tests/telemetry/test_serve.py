@@ -1,12 +1,14 @@
 """Traces, metrics and logs of a real `ferrule serve`."""
 
 import json
+import logging
 import signal
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ferrule.telemetry.logs import configure_logs
 from tests.server.serving import Project
 from tests.support.processes import forwarded_python
 from tests.telemetry.collector import run_collector
@@ -72,3 +74,20 @@ def test_a_collector_that_does_not_answer_does_not_stop_the_server(tmp_path: Pat
         server.process.terminate()
         server.process.wait(120)
     assert server.process.returncode == -signal.SIGTERM  # which uvicorn raises again when it has ended
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_log_has_a_secret_of_an_address(log_format: str, tmp_path: Path):
+    with Project(tmp_path).serve("--log-format", log_format, "--log-level", "debug") as server, server.client() as http:
+        for path in ("v1/tools?token=frl_somebody-else", "v1/ask?api_key=sk-1234567890", "frl_in-a-path-0123456789"):
+            http.get(path)
+        http.post("/v1/tools/add/call", json={"arguments": {"a": 1, "b": 2}})
+    log = server.log
+    assert "called" in log and not [text for text in ("somebody-else", "1234567890", "in-a-path") if text in log]
+
+
+def test_lines_of_every_logger_are_redacted(capsys: pytest.CaptureFixture[str]):
+    configure_logs("text", "debug")
+    logging.getLogger("uvicorn.error").info("connection to postgresql://me:swordfish@host/db")
+    logging.getLogger("ferrule.mcp").debug("Authorization: Bearer swordfish")
+    assert "swordfish" not in (lines := capsys.readouterr().err) and lines.count("[redacted]") == 2

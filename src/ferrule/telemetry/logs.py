@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from ferrule.core.call import Invocation
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.engine import ToolEngine
+from ferrule.store.redaction import Redaction
 
 LogFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -27,16 +28,19 @@ def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
     """Write the logs of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
-    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    handler.setFormatter(RedactedFormatter(JsonFormatter() if log_format == "json" else text))
     handler.addFilter(_add_ids)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     for name in ("ferrule", "uvicorn"):
         logging.getLogger(name).setLevel(level.upper())
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # through the same handler
+    for name in ("uvicorn", "uvicorn.error"):  # through the same handler
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
+    # uvicorn writes an access log if this logger reaches a handler; calls are logged by `log_events`.
+    logging.getLogger("uvicorn.access").handlers.clear()
+    logging.getLogger("uvicorn.access").propagate = False
 
 
 def log_events(engine: ToolEngine) -> None:
@@ -45,6 +49,17 @@ def log_events(engine: ToolEngine) -> None:
     if logger.isEnabledFor(logging.INFO):
         types |= {ToolEngineEventType.AFTER_TOOL_CALL, ToolEngineEventType.QUESTION_ENDED}
     engine.subscribe(_log_event, types, in_task=True)
+
+
+class RedactedFormatter(logging.Formatter):
+    """The lines of another formatter without secrets, whichever logger they come from."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self._formatter, self._redaction = formatter, Redaction()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._redaction.redact_text(self._formatter.format(record))
 
 
 class JsonFormatter(logging.Formatter):
