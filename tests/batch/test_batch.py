@@ -110,6 +110,20 @@ async def test_two_processes_do_not_work_on_one_batch(tmp_path):
         BatchDirectory(tmp_path / "out").open({})
 
 
+@pytest.mark.parametrize("name", ["report.html", "trajectories.jsonl", "summary.tmp", "lock"])
+async def test_a_link_in_the_folder_is_refused_and_its_target_unchanged(name, tmp_path):
+    target, out = tmp_path / "diary.txt", tmp_path / "out"
+    target.write_text("private")
+    out.mkdir()
+    (out / name).symlink_to(target)
+    with pytest.raises(SetupError, match=f"{name} is a symbolic link"):
+        BatchDirectory(out).open({"model": "m"})
+    if name == "trajectories.jsonl":
+        with pytest.raises(SetupError, match="is a symbolic link"):
+            BatchDirectory.open_existing(out)
+    assert target.read_text() == "private"
+
+
 async def test_half_a_line_is_cut_off_and_a_lost_index_is_made_again(tmp_path):
     await run_batch(tmp_path / "out", make_tasks(3))
     path = tmp_path / "out" / TRAJECTORIES

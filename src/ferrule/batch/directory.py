@@ -82,6 +82,7 @@ class BatchDirectory:
         directory = cls(path)
         if not (directory.path / TRAJECTORIES).is_file():
             raise SetupError(f"{directory.path} has no {TRAJECTORIES}. Name the folder that `ferrule batch run` wrote.")
+        directory._refuse_links()
         directory._open_index()
         return directory
 
@@ -89,6 +90,7 @@ class BatchDirectory:
         """Open the folder to write, and repair what a killed process left. `settings` must be those of before."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._refuse_links()
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SetupError(f"{self.path} cannot be used as the folder of a batch: {error.strerror}.") from None
@@ -107,6 +109,12 @@ class BatchDirectory:
             self.close()
             raise
         return self
+
+    def _refuse_links(self) -> None:
+        """Raise SetupError for a symbolic link in the folder: what is written through it would replace another file."""
+        for path in self.path.iterdir():
+            if path.is_symlink():
+                raise SetupError(f"{path} is a symbolic link, and a batch writes only into its own folder. Delete it.")
 
     def close(self) -> None:
         """Write what is pending and release the folder."""
