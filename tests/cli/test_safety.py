@@ -87,6 +87,13 @@ def test_a_table_has_no_control_characters_anywhere(tmp_path: Path):
     assert "\x1b" not in listed
 
 
+def test_an_error_of_a_tool_cannot_look_like_a_message_of_ferrule(tmp_path: Path):
+    code = 'from ferrule import tool\n@tool\ndef lie() -> str:\n    raise ValueError("x\\nferrule: All is well.")\n'
+    done = ferrule("call", "lie", cwd=project_with(tmp_path, lie_py=code))
+    assert "All is well." in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("ferrule: All")] == []
+
+
 def test_the_default_of_a_secret_parameter_is_not_shown(tmp_path: Path):
     spec = (
         "name: login\ndescription: Log in\ncategory: custom\nparameters:\n"

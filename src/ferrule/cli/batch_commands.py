@@ -132,8 +132,9 @@ def _stop_on_signals(batch: Batch) -> None:
         requests += 1
         if requests == 1 and batch.progress.running:
             batch.stop("Ctrl-C")
+            print_error("")  # behind the line with the progress
             print_error(
-                f"\nferrule: Stopping: {batch.progress.running} tasks in progress are finished first. "
+                f"ferrule: Stopping: {batch.progress.running} tasks in progress are finished first. "
                 "Ctrl-C again stops now; they continue next time."
             )
         else:

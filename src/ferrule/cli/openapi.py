@@ -162,7 +162,8 @@ def _update_document(documents: OpenApiDocuments, entry: OpenApiEntry, *, yes: b
         documents.accept_update(entry, update)
         print_error(f"ferrule: {where}: {state}")
     else:
-        print_error("\n".join([*lines, f"ferrule: {where}: not accepted. To accept it: ferrule openapi update --yes"]))
+        print_error("\n".join(lines))
+        print_error(f"ferrule: {where}: not accepted. To accept it: ferrule openapi update --yes")
         state = "not accepted"
     return {"source": where, "state": state, "changes": list(update.changes)}
 

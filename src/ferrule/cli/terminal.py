@@ -59,7 +59,7 @@ class PlainFormatter(logging.Formatter):
     """Log lines without control sequences: they may contain output of servers and tools."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return remove_escape_sequences(super().format(record))
+        return remove_escape_sequences("\n".join(_indent_continuation(super().format(record))))
 
 
 _LOG_FIELDS = lazy_pattern(r"(?P<fields>\w+=<.*>) \| (?P<message>.*)", re.DOTALL)
@@ -86,8 +86,17 @@ def echo(text: object) -> None:
 
 
 def print_error(message: object) -> None:
-    """Print a line to standard error."""
-    print(show_control_characters(str(message)) if sys.stderr.isatty() else message, file=sys.stderr)
+    """Print a message to standard error.
+
+    Lines after the first one are indented: a text of somebody else inside the message cannot look like a message.
+    """
+    text = "\n".join(_indent_continuation(str(message)))
+    print(show_control_characters(text) if sys.stderr.isatty() else text, file=sys.stderr)
+
+
+def _indent_continuation(text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines()):
+        yield line if number == 0 or line[:1].isspace() else f"    {line}"
 
 
 EXIT_CLOSED_PIPE = 141
