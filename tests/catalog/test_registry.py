@@ -61,6 +61,32 @@ def test_replacing_swaps_a_tool_of_the_same_source_only():
     assert registry.candidates("a") == (new, other)
 
 
+def test_a_name_means_one_action_whatever_underscores_the_tools_have():
+    registry = ToolRegistry(
+        [
+            make("a", source="mcps", actions=("b__c", "b")),
+            make("a__b", source="mcps", actions=("c", "d")),
+            make("one", source="mcps", actions=("x",)),
+            make("one__x"),
+        ]
+    )
+    pairs = [(tool, each) for tool in registry for each in tool.spec.capabilities]
+    names = [tool.spec.model_name(each) for tool, each in pairs]
+    assert len(set(names)) == len(pairs) and [registry.find(name) for name in names] == pairs
+    assert [registry.find_tool(name) for name in names] == [tool for tool, _ in pairs]
+    tool, action = registry.find("a__b__c")
+    assert (tool.id, action.name) == ("a", "b__c")
+    assert registry.find("a__b")[0].id == "a" and registry.find("a__b", "c")[0].id == "a__b"
+    assert registry.find("one__x")[0].id == "one"
+
+
+def test_an_action_of_a_disabled_tool_is_not_found_and_the_error_says_why():
+    registry = ToolRegistry([make("a", actions=("b", "c"))])
+    registry.disable("a")
+    with pytest.raises(ToolNotFound, match="Tool 'a' is disabled"):
+        registry.find("a__b")
+
+
 def test_a_disabled_tool_is_kept_but_not_found():
     registry = ToolRegistry([make("a")])
     registry.disable("a")

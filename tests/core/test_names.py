@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.names import decode_model_name, encode_model_name, model_name, similar_names
+from ferrule.core.names import decode_model_name, encode_model_name, model_name, similar_names, split_model_name
 
 NAMES = st.text(st.sampled_from("ab2e-_./ 网页") | st.characters(), min_size=1, max_size=80)
 FUNCTION_DOCS = Path(__file__).parents[3] / "shared/data/function_docs.jsonl"
@@ -29,6 +29,22 @@ def test_a_name_within_the_limit_can_be_decoded(name):
 def test_two_names_are_never_encoded_alike(first, second):
     if first != second:
         assert encode_model_name(first) != encode_model_name(second)
+
+
+PARTS = st.text(st.sampled_from("ab_-."), min_size=1, max_size=8)
+
+
+@given(PARTS, PARTS | st.none(), PARTS, PARTS | st.none())
+def test_no_two_actions_have_the_same_name(tool, action, other_tool, other_action):
+    if (tool, action) != (other_tool, other_action):
+        assert model_name(tool, action) != model_name(other_tool, other_action)
+
+
+@given(NAMES, NAMES)
+def test_a_name_is_split_into_its_tool_and_its_action(tool, action):
+    name = model_name(tool, action)
+    if "-h-" not in name:
+        assert split_model_name(name) == (tool, action)
 
 
 def test_an_allowed_name_stays_unchanged():

@@ -15,7 +15,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TypeVar
 
-from ferrule.core.names import ACTION_SEPARATOR, did_you_mean
+from ferrule.core.names import ACTION_SEPARATOR, did_you_mean, model_name, split_model_name
 from ferrule.core.spec import Tool, ToolCapability, ToolCategory, ToolSpec, ToolType
 from ferrule.errors import DuplicateTool, ToolNotFound
 
@@ -88,14 +88,15 @@ class RegistrySnapshot:
     def find_tool(self, name: str) -> Tool:
         """The tool with this id, model name (of one of its actions) or display name."""
         action = self._by_model_name.get(name)  # in the order of `find`: what is allowed is what is called
-        tool = self.get(name) or (action[0] if action is not None else self._by_name.get(name))
+        tool = None if self.is_action_name(name) else self.get(name)
+        tool = tool or (action[0] if action is not None else self._by_name.get(name))
         if tool is None:
             raise ToolNotFound(self._why_not_found(name))
         return tool
 
     def find(self, name: str, action: str | None = None) -> tuple[Tool, ToolCapability]:
         """The tool and action with this id, model name or display name."""
-        tool = self.get(name)
+        tool = None if not action and self.is_action_name(name) else self.get(name)
         if tool is None and (match := self._by_model_name.get(name)) is not None:
             if action in (None, "", match[1].name):
                 return match
@@ -105,12 +106,17 @@ class RegistrySnapshot:
         if tool is None:
             tool = self._by_name.get(name)
         if tool is None and action is None and ACTION_SEPARATOR in name:
-            before, _, after = name.partition(ACTION_SEPARATOR)
+            before, after = split_model_name(name)
             if (owner := self.get(before) or self._by_name.get(before)) is not None:
                 tool, action = owner, after
         if tool is None:
             raise ToolNotFound(self._why_not_found(name))
         return tool, find_action(tool, action)
+
+    def is_action_name(self, name: str) -> bool:
+        """Return whether a name is listed for an action of a tool with another id. Then it is not an id."""
+        match = self._by_model_name.get(name) if ACTION_SEPARATOR in name else None
+        return match is not None and match[0].id != name
 
     def require_callable(self, tool: Tool) -> None:
         """Raise ToolNotFound, with the reason, for a tool that cannot be called."""
@@ -128,9 +134,11 @@ class RegistrySnapshot:
 
     @cached_property
     def _by_model_name(self) -> dict[str, tuple[Tool, ToolCapability]]:
-        return _first_by_key(
-            (t.spec.model_name(c), (t, c)) for t in self if self.is_callable(t) for c in t.spec.capabilities
-        )
+        actions = [(tool, each) for tool in self if self.is_callable(tool) for each in tool.spec.capabilities]
+        names = ((tool.spec.model_name(each), (tool, each)) for tool, each in actions)
+        # MCP clients are shown the only action of a server with the name of the server too.
+        long_names = ((model_name(t.id, c.name), (t, c)) for t, c in actions if len(t.spec.capabilities) == 1)
+        return _first_by_key(chain(names, long_names))
 
     def _why_not_callable(self, tool: Tool) -> str:
         reason = self.why_unavailable(tool)
@@ -139,8 +147,10 @@ class RegistrySnapshot:
         return f"Tool {tool.id!r} is unavailable: {reason}"
 
     def _why_not_found(self, name: str) -> str:
-        for tool in (*(tool for tool in self.unavailable if name in _all_names(tool)), *self.by_id.get(name, ())):
-            return self._why_not_callable(tool)
+        disabled = (tool for tool in self if not tool.spec.enabled)
+        for tool in (*self.unavailable, *disabled):
+            if name in _all_names(tool) or name.startswith(f"{tool.id}{ACTION_SEPARATOR}"):
+                return self._why_not_callable(tool)
         hint = did_you_mean(name, [*self.by_id, *self._by_name, *self._by_model_name])
         return f"There is no tool {name!r}.{hint or ' List the tools to see which exist.'}"
 

@@ -22,6 +22,7 @@ ACTION_SEPARATOR = "__"
 
 _ALLOWED_NAME = lazy_pattern(r"[A-Za-z0-9_-]{1,64}\Z")
 _CHARACTERS_TO_ENCODE = lazy_pattern(r"[^A-Za-z0-9_]+")
+_SEPARATORS_TO_ENCODE = lazy_pattern(r"(?:[^A-Za-z0-9_]|__+|_\Z)+")
 _CODE_RUN = lazy_pattern(r"-((?:[0-9a-f]{1,6}_)*[0-9a-f]{1,6})-")
 
 
@@ -31,10 +32,13 @@ def encode_model_name(name: str) -> str:
     if _ALLOWED_NAME.match(name) and not _CODE_RUN.search(name) and "-h-" not in name:
         return name
     # Dashes are encoded too: a dash in the result is always the edge of a code, so it can be decoded.
-    encoded = _CHARACTERS_TO_ENCODE.sub(_encode_characters, name)
+    return _shorten(_CHARACTERS_TO_ENCODE.sub(_encode_characters, name), name)
+
+
+def _shorten(encoded: str, original: str) -> str:
     if len(encoded) <= MAX_NAME_LENGTH:
         return encoded
-    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    digest = sha256(original.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{encoded[: MAX_NAME_LENGTH - 3 - len(digest)]}-h-{digest}"
 
 
@@ -44,8 +48,21 @@ def decode_model_name(encoded: str) -> str:
 
 
 def model_name(tool_id: str, action: str | None = None) -> str:
-    """`tool_id`, or `tool_id__action` for a tool with several actions."""
+    """`tool_id`, or `tool_id__action` for a tool with several actions. No two pairs have the same name.
+
+    The first two underscores end the name of the tool: those inside of it are encoded.
+    """
+    if ACTION_SEPARATOR in tool_id or (action is not None and tool_id.endswith("_")):
+        tool = _SEPARATORS_TO_ENCODE.sub(_encode_characters, tool_id)
+        rest = "" if action is None else ACTION_SEPARATOR + _CHARACTERS_TO_ENCODE.sub(_encode_characters, action)
+        return _shorten(tool + rest, f"{tool_id}\0{action or ''}")
     return encode_model_name(tool_id if action is None else f"{tool_id}{ACTION_SEPARATOR}{action}")
+
+
+def split_model_name(name: str) -> tuple[str, str]:
+    """The tool and the action of a name that `model_name` made of both."""
+    tool, _, action = name.partition(ACTION_SEPARATOR)
+    return decode_model_name(tool), decode_model_name(action)
 
 
 def similar_names(name: str, known_names: Iterable[str], *, limit: int = 3) -> list[str]:

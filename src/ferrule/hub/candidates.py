@@ -153,6 +153,8 @@ class CandidateIndex:
         return did_you_mean(tag, permitted)
 
     def _find_by_name(self, name: str, action: str | None) -> CandidateMatches:
+        if action is None and self.snapshot.is_action_name(name):
+            return self._find_in_registry(name, None)
         candidates, skipped = [], []
         for tool in self._tools.get(name, ()):
             same_name = name if tool.spec.capability() is None and tool.spec.capability(name) else None

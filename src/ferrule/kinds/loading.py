@@ -166,6 +166,8 @@ class ToolLoader:
         self._tag_table, self._bundled = tag_table, bundled
         self._watch, self._interval, self._instant = watch, interval, instant
         self._tools: tuple[Tool, ...] = ()
+        self._enabled: set[tuple[str, str, str]] = set()
+        """The tools that their files enable."""
         self._watcher: FileWatcher | None = None
         self._lock = asyncio.Lock()
         self.errors: Sequence[LoadError] = ()
@@ -225,8 +227,12 @@ class ToolLoader:
         report = await asyncio.to_thread(self._load_sources)
         current = self._registered_tools()
         tools, errors = self._without_duplicates(report.tools)
-        # A tool that a user disabled stays disabled in its new version.
-        tools = tuple(_keep_disabled(tool, current.get(_tool_identity(tool))) for tool in tools)
+        # A tool that a user disabled stays disabled in its new version; one that its file disabled follows its file.
+        disabled_by_user = {
+            identity for identity, tool in current.items() if not tool.spec.enabled and identity in self._enabled
+        }
+        self._enabled = {_tool_identity(tool) for tool in tools if tool.spec.enabled}
+        tools = tuple(_disable(tool) if _tool_identity(tool) in disabled_by_user else tool for tool in tools)
         self._registry.remove_and_add(remove=current.values(), add=tools)
         self._tools = tools
         reported = {str(error) for error in self.errors}
@@ -300,7 +306,5 @@ def _tool_identity(tool: Tool) -> tuple[str, str, str]:
     return tool.source, tool.id, tool.origin.rpartition(":")[0]
 
 
-def _keep_disabled(tool: Tool, before: Tool | None) -> Tool:
-    if before is None or before.spec.enabled or not tool.spec.enabled:
-        return tool
+def _disable(tool: Tool) -> Tool:
     return replace(tool, spec=replace(tool.spec, enabled=False))

@@ -112,6 +112,57 @@ async def test_a_server_whose_entry_was_disabled_or_changed_is_ended(tmp_path: P
         assert not engine.mcp.is_connected("rough")
 
 
+async def test_a_server_that_was_disabled_in_its_file_is_used_again_when_the_file_enables_it(tmp_path: Path):
+    async with engine_in(tmp_path, raw=SERVER) as engine:
+        assert (await engine.execute("raw__echo", {"x": 1})).is_success
+        write(tmp_path, raw={**SERVER, "disabled": True})
+        await engine.reload()
+        refusal = await engine.execute("raw__echo", {"x": 1})
+        assert refusal.error == "Tool 'raw' is disabled. Enable it, or use another one."
+        write(tmp_path, raw=SERVER)
+        await engine.reload()
+        assert (await engine.execute("raw__echo", {"x": 1})).is_success
+        engine.registry.disable("raw")
+        await engine.reload()
+        assert not (await engine.execute("raw__echo", {"x": 1})).is_success  # a person disabled it
+
+
+async def test_each_name_of_a_gateway_calls_the_action_it_was_listed_for(tmp_path: Path):
+    story = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "initialize":
+        about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+        result = {**about, "serverInfo": {"name": "s", "version": "1"}}
+    elif message["method"] == "tools/list":
+        empty = {"inputSchema": {"type": "object"}}
+        result = {"tools": [{"name": n, "description": f"{sys.argv[1]} {n}", **empty} for n in sys.argv[2:]]}
+    elif message["method"] == "tools/call":
+        result = {"content": [{"type": "text", "text": f"{sys.argv[1]} {message['params']['name']}"}]}
+    else:
+        result = None
+    answer = {"result": result} if result else {"error": {"code": -32601, "message": "no"}}
+    if "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
+"""
+    (tmp_path / "server.py").write_text(story)
+    actions = {"a": ["b__c", "b"], "a__b": ["c", "d"]}
+    entries = {
+        name: {"command": sys.executable, "args": [str(tmp_path / "server.py"), name, *names]}
+        for name, names in actions.items()
+    }
+    write(tmp_path, **entries)
+    config = ToolEngineConfig(tools_directory=str(tmp_path / "none"), mcp_file=str(tmp_path / "mcp.json"))
+    async with UnifiedToolLibrary(config=config) as library:
+        await library.engine._servers.wait_until_listed()
+        async with Client(McpServer(library).server()) as client:
+            listed = [tool for tool in (await client.list_tools()).tools if (tool.description or "").startswith("a")]
+            answers = [await client.call_tool(tool.name, {}) for tool in listed]
+    assert len(listed) == 4
+    assert [tool.description for tool in listed] == [answer.content[0].text for answer in answers]
+
+
 async def test_a_server_that_is_added_while_another_one_starts_is_callable_immediately(tmp_path: Path):
     async with engine_in(tmp_path, slow=SILENT) as engine:
         write(tmp_path, slow=SILENT, raw=SERVER)

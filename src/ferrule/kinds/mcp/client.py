@@ -183,9 +183,9 @@ class ServerClient:
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait({task})
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.aclose()
+        if self._connection is not None:
+            await self._connection.aclose()  # if this is cancelled, the next `aclose` waits for it again
+            self._connection = None
 
     async def _call_once(self, invocation: Invocation) -> CallToolResult:
         connection = await self.connect()

@@ -63,7 +63,7 @@ class McpExecutor:
         """By the id of the tool. A server that knows both protocols may have two: each MCP client is served with its
         own protocol, because what a server asks for during a call depends on it. One that gets credentials of callers
         has one for each account."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], ServerClient] = {}
 
     async def execute(self, invocation: Invocation, /) -> Output:
         client = await self._client_of(invocation.tool, invocation.context.principal.account)
@@ -141,7 +141,10 @@ class McpExecutor:
             clients = [*self._clients.values()]
             self._clients.clear()
             await asyncio.gather(*(client.aclose() for client in clients))
+        ending = [*self._closing.values()]
         await cancel_all(self._closing)
+        # A task that was cancelled before its first step has ended nothing.
+        await asyncio.gather(*(client.aclose() for client in ending))
 
     async def _client_of(self, tool: Tool, account: str) -> ServerClient:
         """The client for an account; another one when the account's credentials were changed, on any server."""
@@ -222,8 +225,8 @@ class McpExecutor:
 
     def _close_later(self, client: ServerClient) -> None:
         task = asyncio.create_task(_close_when_idle(client))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[task] = client
+        task.add_done_callback(self._closing.pop)
 
 
 def _key_of(client: ServerClient) -> tuple[str, ProtocolMode, str]:
