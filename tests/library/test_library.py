@@ -3,11 +3,14 @@ from pathlib import Path
 import pytest
 
 from ferrule import (
+    Agent,
     FunctionToolSpec,
+    Orchestrator,
     SetupError,
     Tool,
     ToolCapability,
     ToolCategory,
+    ToolEngine,
     ToolEngineConfig,
     ToolType,
     UnifiedToolLibrary,
@@ -277,3 +280,21 @@ def test_dependencies_are_a_list():
         ExtendedToolSpec(tool_id="x", dependencies="proxy")  # type: ignore[arg-type]
     with pytest.raises(SetupError, match=r"dependencies=\['proxy'\]"):
         tool(dependencies="proxy")(add)
+
+
+HOSTILE = 'from pathlib import Path\nPath("executed").touch()\n'
+
+
+async def test_a_folder_that_nobody_named_is_not_read(tmp_path: Path, monkeypatch, caplog):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "x.py").write_text(HOSTILE)
+    monkeypatch.chdir(tmp_path)
+    async with ToolEngine():
+        pass
+    async with UnifiedToolLibrary() as library, Orchestrator(library, "offline") as orchestrator:
+        await orchestrator.process_task("Hello")
+    await Agent([add], "offline").run("Hello")
+    assert not (tmp_path / "executed").exists()
+    assert caplog.text.count("folder=<tools> | not read, because no config names it") == 2
+    async with UnifiedToolLibrary(ToolEngineConfig()):
+        assert (tmp_path / "executed").exists()  # the program has named it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 import weakref
@@ -23,6 +22,7 @@ from ferrule.core.model import Model, selects_tools
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngineConfig
+from ferrule.engine.config import NO_FOLDER
 from ferrule.errors import SetupError
 from ferrule.hub import ToolHub
 from ferrule.kinds.function.tools import collect_tools
@@ -301,7 +301,7 @@ class AgentLibrary:
 
     def __init__(self, tools: Collection[Any]) -> None:
         config = ToolEngineConfig(
-            tools_directory=f"{os.devnull}/none",
+            tools_directory=NO_FOLDER,
             auto_reload=False,
             builtin_tools=any(isinstance(tool, str) for tool in tools),
         )

@@ -23,6 +23,7 @@ from ferrule.core.call import ToolExecutionResult
 from ferrule.core.elicitation import OnElicit
 from ferrule.core.permission import Verdict
 from ferrule.engine import ToolEngine, ToolEngineConfig
+from ferrule.engine.config import NO_FOLDER
 from ferrule.errors import (
     APPROVAL_REQUIRED,
     CANCELLED,
@@ -43,7 +44,6 @@ from ferrule.telemetry.tracing import Tracing, start_tracing
 
 T = TypeVar("T")
 
-NO_PATH = f"{os.devnull}/none"
 """A path that never exists, in place of a folder or file of tools."""
 DEFAULT_MCP_FILE = "mcp.json"
 EXIT_USAGE = 2
@@ -153,7 +153,7 @@ class Session:
         if config.path is None:
             directory = self.tools_directory()
             engine_config = dataclasses.replace(
-                without_tool_sources(engine_config), tools_directory=str(directory or NO_PATH)
+                without_tool_sources(engine_config), tools_directory=str(directory or NO_FOLDER)
             )
             if directory is None and Path("tools").is_dir():
                 print_error(
@@ -185,7 +185,7 @@ def _with_store(config: FerruleConfig) -> FerruleConfig:
 
 def without_tool_sources(config: ToolEngineConfig) -> ToolEngineConfig:
     """The configuration without folders of tools and skills, MCP servers and OpenAPI documents."""
-    return dataclasses.replace(config, tools_directory=NO_PATH, skills_directories=(), mcp_file=None, openapi=())
+    return dataclasses.replace(config, tools_directory=NO_FOLDER, skills_directories=(), mcp_file=None, openapi=())
 
 
 def run(command: Coroutine[Any, Any, T], *, after_interrupt: Callable[[], str] = str) -> T:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from ferrule.catalog.tags import DEFAULT_TABLE, TagTable
 from ferrule.engine.resilience import BreakerConfig, RetryPolicy
@@ -11,6 +12,8 @@ from ferrule.errors import SetupError
 from ferrule.kinds.openapi.source import OpenApiEntry
 from ferrule.policy.approvals import DEFAULT_EXPIRY
 
+NO_FOLDER: Final = f"{os.devnull}/none"
+"""A path that never exists: a `tools_directory` for engines whose tools are all registered."""
 OnStoreFailure: TypeAlias = Literal["refuse", "refuse_destructive", "continue"]
 
 
@@ -19,7 +22,7 @@ class ToolEngineConfig:
     """Where tools are found and under which rules they are run."""
 
     tools_directory: str = "tools"
-    """YAML and Python files of tools; a folder that does not exist yet is no error."""
+    """YAML and Python files of tools, whose Python files are executed. A folder that does not exist yet is no error."""
     skills_directories: tuple[str, ...] = ()
     """Folders of skills: Python classes and folders with a SKILL.md."""
     mcp_file: str | None = None

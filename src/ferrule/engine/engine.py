@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 from ferrule.catalog.registry import ToolRegistry, find_action
@@ -76,8 +77,12 @@ class ToolEngine:
     ) -> None:
         """`policy` decides about every call whose context has no policy of its own.
 
+        Without a `config`, no folder is read: `./tools` may belong to anybody. A config that a program passes is the
+        program's word, and its folders are read.
+
         `on_elicit` asks the user what an MCP server wants to know; without it, such questions are declined."""
         self.config = config or ToolEngineConfig()
+        self._has_own_config = config is not None
         self.registry = registry if registry is not None else ToolRegistry()
         self.concurrency = (
             concurrency
@@ -138,7 +143,7 @@ class ToolEngine:
     def _make_loader(self) -> ToolLoader:
         config = self.config
         sources: tuple[Source, ...] = (
-            DirectorySource(config.tools_directory),
+            *((DirectorySource(config.tools_directory),) if self._has_own_config else ()),
             OpenApiDocuments(config.openapi, self.address_guard),
             SkillsDirectory(*config.skills_directories),
             self._servers,
@@ -164,6 +169,8 @@ class ToolEngine:
         self.loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.store.start)  # it may have to wait for a database
         self.concurrency.join_fleet(StoreLeases(self.store))
+        if not self._has_own_config and Path(self.config.tools_directory).is_dir():
+            logger.warning("folder=<%s> | not read, because no config names it", Path(self.config.tools_directory))
         await self._loader.start()
 
     async def aclose(self, grace: float = 5.0) -> None:

@@ -18,6 +18,7 @@ from ferrule.batch.local import LocalBackend
 from ferrule.batch.waiting_model import WaitingModel
 from ferrule.core.model import Model
 from ferrule.engine import ToolEngineConfig
+from ferrule.engine.config import NO_FOLDER
 from ferrule.evaluation.checks import CheckedRun, find_problem
 from ferrule.evaluation.suite import Environment, Suite, SuiteConfiguration, SuiteTask, load_environment
 from ferrule.library.library import UnifiedToolLibrary
@@ -223,7 +224,7 @@ class Evaluator:
         if environment is None:
             yield self._library
             return
-        async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
+        async with UnifiedToolLibrary(ToolEngineConfig(tools_directory=NO_FOLDER, builtin_tools=False)) as library:
             library.register(*_tools_of(environment))
             yield library
 
