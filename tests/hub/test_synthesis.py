@@ -19,7 +19,10 @@ from ferrule.models.offline import OfflineModel
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
 from tests.hub.recording_tools import BEST, FOREVER, CallRecorder, engine_with, make_tool
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
+
+anyio_backend = virtual_time
 
 
 class Scribe:
@@ -31,7 +34,7 @@ class Scribe:
 
     async def __call__(self, prompt: str, /) -> str:
         self.prompts.append(prompt)
-        await asyncio.sleep(self.seconds)
+        await asyncio.sleep(self.seconds)  # virtual
         return self.answer
 
 

@@ -22,8 +22,8 @@ from ferrule.errors import StoreError
 from ferrule.policy.approvals import Approval, Approvals, CallBinding
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
-from tests.support.approving import execute_approved
 from tests.policy.payments import payments
+from tests.support.approving import execute_approved
 from tests.support.waiting import until
 
 

@@ -176,7 +176,12 @@ def with_pydantic_ai(value: str) -> Any:
     return pydantic_ai.Tool(tool_of(with_closure(value)).target.function("pay"), name="pay")
 
 
-MAKERS = [make for name, make in list(globals().items()) if name.startswith("with_")]
+LARGE_LIBRARIES = (with_langchain_function, with_langchain_class, with_openai_agents, with_pydantic_ai)
+MAKERS = [
+    pytest.param(make, marks=[pytest.mark.integration] if make in LARGE_LIBRARIES else [], id=name)
+    for name, make in list(globals().items())
+    if name.startswith("with_")
+]
 
 
 async def call(library: UnifiedToolLibrary, approval_id: str | None = None) -> ToolExecutionResult:
@@ -309,6 +314,7 @@ def run_process(folder: Path, hash_seed: int, approval_ids: dict[str, list[str]]
     return results
 
 
+@pytest.mark.integration
 def test_an_approval_survives_a_restart_unless_the_code_has_changed(tmp_path: Path):
     (tmp_path / "bank.py").write_text(BANK)
     (tmp_path / "pay.yaml").write_text(YAML)

@@ -1,11 +1,8 @@
 """What costs money is priced, recorded, and held to budgets that all processes of a store share."""
 
 import asyncio
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +18,8 @@ from ferrule.policy.budgets import Budget
 from ferrule.policy.policy import Policy, Rule
 from ferrule.store.spending import summarize_costs
 from ferrule.testing import ScriptedModel
+from tests.support.processes import TalkingProcess
 
-ROOT = Path(__file__).parents[2]
 USAGE = Usage(requests=1, input_tokens=1_000, output_tokens=100)
 PRICES = PriceList(models={"scripted": ModelPrice(input=2_000.0)}, tools={"lookup__*": 9.0})
 """A reply with `USAGE` costs 2."""
@@ -97,10 +94,11 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.integration
 def test_processes_share_a_budget(tmp_path):
-    command = [sys.executable, "-c", WORKER, f"sqlite:///{tmp_path}/calls.db"]
-    workers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    made = [int(worker.communicate(timeout=100)[0]) for worker in workers]
+    command = ("-c", WORKER, f"sqlite:///{tmp_path}/calls.db")
+    with TalkingProcess(*command) as first, TalkingProcess(*command) as second:
+        made = [int(first.read()), int(second.read())]
     assert sum(made) == 20 and max(made) <= 15
 
 
