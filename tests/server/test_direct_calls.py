@@ -23,7 +23,7 @@ from ferrule.server.app import create_app
 from ferrule.server.mcp import ask_client, sessions
 from ferrule.server.protocol import LimitedHttpProtocol
 from ferrule.server.tokens import Tokens
-from tests.server.serving import MCP_HEADERS, MCP_META
+from tests.server.serving import MCP_HEADERS, MCP_META, mcp_call
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -107,10 +107,7 @@ async def open_session(http: httpx.AsyncClient, path: str = "/mcp") -> dict[str,
 
 async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
     async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        newer = make_call("add", {"a": 1, "b": 2})
-        newer["params"]["_meta"] = MCP_META
-        names = {"mcp-method": "tools/call", "mcp-name": "add"}
-        answers = [await http.post("/mcp", json=newer, headers={**MCP_HEADERS, **names})]
+        answers = [await http.post("/mcp", **mcp_call("add", {"a": 1, "b": 2}))]
         session = await open_session(http)
         answers.append(await http.post("/mcp", json=make_call("add", {"a": 1, "b": 2}), headers=session))
         ping = await http.post("/mcp", json={"jsonrpc": "2.0", "id": "p", "method": "ping"}, headers=session)
@@ -119,7 +116,8 @@ async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
         for answer in answers:
             assert answer.headers["content-type"] == "application/json"
             assert answer.headers["x-content-type-options"] == "nosniff"
-            assert answer.json()["id"] == 2 and answer.json()["result"]["structuredContent"] == {"result": 3}
+            assert answer.json()["result"]["structuredContent"] == {"result": 3}
+        assert [answer.json()["id"] for answer in answers] == [1, 2]
         assert "resultType" not in answers[1].json()["result"]
         records = await library.engine.query_call_records(tool_name="add")
         assert [record.status for record in records] == ["success", "success"]
@@ -247,12 +245,10 @@ async def test_a_client_that_goes_away_ends_its_call(era: str):
     slow = SlowTool()
     async with serving(slow.make()) as (url, _):
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-            body, headers = make_call("sleep", {}), {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "sleep"}
+            request = mcp_call("sleep", {})
             if era == "older":
-                headers = await open_session(http)
-            else:
-                body["params"]["_meta"] = MCP_META
-            calling = asyncio.create_task(http.post("/mcp", json=body, headers=headers))
+                request = {"json": make_call("sleep", {}), "headers": await open_session(http)}
+            calling = asyncio.create_task(http.post("/mcp", **request))
             await asyncio.wait_for(slow.begun.wait(), 60)
             calling.cancel()
             await asyncio.wait({calling})
@@ -343,13 +339,8 @@ async def test_an_unusual_request_of_a_session_is_answered_by_the_sdk(change: di
 )
 async def test_a_client_that_describes_itself_wrongly_is_told_so_by_the_sdk(change: dict[str, Any]):
     async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        body = make_call("add", {"a": 1, "b": 2})
-        body["params"]["_meta"] = {
-            **MCP_META,
-            **{f"io.modelcontextprotocol/{key}": each for key, each in change.items()},
-        }
-        headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "add"}
-        response = await http.post("/mcp", json=body, headers=headers)
+        meta = {f"io.modelcontextprotocol/{key}": each for key, each in change.items()}
+        response = await http.post("/mcp", **mcp_call("add", {"a": 1, "b": 2}, **meta))
         assert response.status_code == 400 and response.json()["error"]["code"] == -32602
         assert not await library.engine.query_call_records(tool_name="add")
 

@@ -23,7 +23,7 @@ from ferrule.store.channel import MAX_PAYLOAD, pack_messages
 from tests.server.application import serve
 from tests.server.balancing import balance
 from tests.server.mcp_requests import OLDER_HEADERS, add_counters, open_session, read_result, send
-from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
+from tests.server.serving import Project, RunningServer, mcp_call
 from tests.support.processes import forwarded_python
 from tests.support.waiting import until, until_sync
 
@@ -337,10 +337,7 @@ def test_calls_of_a_stateful_mcp_server_go_to_the_server_that_has_its_process(fl
                 return str(response.json()["output"]["result"])
 
             def call_mcp(client: httpx.Client) -> str:
-                params = {"name": "counter__increment", "arguments": {}, "_meta": MCP_META}
-                headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "counter__increment"}
-                body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-                response = client.post("/mcp", json=body, headers=headers)
+                response = client.post("/mcp", **mcp_call("counter__increment", {}))
                 assert response.status_code == 200, response.text
                 return str(response.json()["result"]["content"][0]["text"])
 

@@ -17,7 +17,7 @@ from ferrule.kinds.function.tools import tool_of
 from ferrule.store import client_requests
 from ferrule.testing import ScriptedModel
 from tests.server.application import Site, serve
-from tests.server.serving import MCP_HEADERS, MCP_META
+from tests.server.serving import MCP_HEADERS, mcp_call
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
@@ -96,20 +96,17 @@ async def test_a_hidden_tool_cannot_be_told_apart_from_a_missing_one(hidden: str
 
     async def ask(http: httpx.AsyncClient, name: str, action: str | None) -> list[Any]:
         call = {"arguments": {"name": "Ann"}} if action is None else {"arguments": {}, "action": action}
-        params = {"name": name if action is None else f"{name}__{action}", "arguments": {}, "_meta": MCP_META}
-        headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": str(params["name"])}
+        model_name = name if action is None else f"{name}__{action}"
         responses = [
             await http.post(f"/v1/tools/{name}/call", json=call),
             await http.post("/v1/calls", json={"calls": [{"tool": name, **call}]}),
-            await http.post(
-                "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers=headers
-            ),
+            await http.post("/mcp", **mcp_call(model_name, {})),
         ]
         if action is None:
             responses += [await http.get(f"/v1/tools/{name}"), await http.get(f"/v1/tools/{name}/schema")]
         [record, *_] = (await http.get("/v1/calls")).json()["calls"]
         responses.append(await http.get(f"/v1/calls/{record['record_id']}"))
-        return [without_name(each, str(params["name"]), name, action or "none") for each in responses]
+        return [without_name(each, model_name, name, action or "none") for each in responses]
 
     async with serve(Disk, delete_account, simulate_payment) as site, site.lifespan():
         async with site.client("reader", max_effect="read_only") as http:
@@ -341,10 +338,7 @@ async def test_a_policy_of_the_server_decides_instead_of_that_of_the_library():
         assert deleted.status_code == 404
         paid = await http.post("/v1/tools/pay/call", json={"arguments": {"amount": 3}})
         assert paid.json()["is_success"], paid.text
-        params = {"name": "pay", "arguments": {"amount": 4}, "_meta": MCP_META}
-        headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "pay"}
-        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        over_mcp = (await http.post("/mcp", json=request, headers=headers)).json()["result"]
+        over_mcp = (await http.post("/mcp", **mcp_call("pay", {"amount": 4}))).json()["result"]
         assert not over_mcp["isError"] and over_mcp["content"][0]["text"] == "paid 4"
 
 
