@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 from ferrule import UnifiedToolLibrary, tool
@@ -11,6 +12,7 @@ from ferrule.core.messages import ToolCall, assistant_message, system_message, t
 from ferrule.core.model import ModelReply
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
+from tests.support.virtual_time import in_virtual_time, loop_time
 
 
 def call(name: str, /, **arguments: object) -> dict[str, object]:
@@ -28,7 +30,7 @@ async def test_a_person_who_cannot_be_asked_cuts_off_nothing():
 
     @tool
     async def write() -> str:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # so that the person is asked meanwhile
         done.append(1)
         return "written"
 
@@ -75,7 +77,7 @@ async def test_a_person_is_asked_one_thing_at_a_time():
             nonlocal asked, most
             asked += 1
             most = max(most, asked)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # so that others could be asked meanwhile
             asked -= 1
 
     async with UnifiedToolLibrary() as library:
@@ -118,16 +120,19 @@ async def test_ids_are_unique_beside_those_of_the_history_and_of_the_model():
         assert [m["tool_call_id"] for m in second.messages if m["role"] == "tool"] == asked
 
 
-async def test_a_slow_tool_is_stopped_by_the_limit_on_time():
+@in_virtual_time
+async def test_a_slow_tool_is_stopped_by_the_limit_on_time(monkeypatch):
+    monkeypatch.setattr("ferrule.agent.budget.time", SimpleNamespace(monotonic=loop_time))
+
     @tool(timeout=60)
     async def slow() -> str:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return "done"
 
     async with UnifiedToolLibrary() as library:
         library.register(slow)
         agent = Agent(library, ScriptedModel([call("slow")], loop=True), limits=RunLimits(seconds=2))
-        answer = await asyncio.wait_for(agent.run("Go"), 30)
+        answer = await agent.run("Go")
         assert answer.state is AgentState.STOPPED and answer.steps[0].error_type == "timeout"
 
 

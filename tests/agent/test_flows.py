@@ -13,8 +13,8 @@ from ferrule import ToolEngineEventType, ToolExecutionResult, ToolSpec, UnifiedT
 from ferrule.agent import Agent, AgentState
 from ferrule.memory import ExecutionContext
 from ferrule.testing import ScriptedModel
-from tests.support.code_blocks import python_blocks
 from tests.memory.runs import Browser
+from tests.support.code_blocks import python_blocks
 
 SEEDS = Path(__file__).parents[3] / "shared/seeds"
 TOOLSCORE = SEEDS / "001-toolscore.md"

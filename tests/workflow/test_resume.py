@@ -38,7 +38,7 @@ async def test_a_step_that_is_done_once_more_is_so_after_a_crash_too(workflow, t
         """The weather of a city."""
         if not begun.is_set():
             begun.set()
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         return "sunny"
 
     async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path / 'calls.db'}") as library:
@@ -81,7 +81,7 @@ async def test_cut_short_while_it_plans_anew_it_still_asks_what_it_has_asked(wor
             request = ModelRequest.of(request)
             if "cannot be relied on" in text_of_message(request.messages[-1]) and not revising.is_set():
                 revising.set()
-                await asyncio.sleep(30)
+                await asyncio.Event().wait()
             return await super().generate(request, on_text)
 
     first = plan(step(1, "ask_user", question="Who?"), step(2, "broken", item="x"), step(3, "shout", [2], text="${2}"))
@@ -148,7 +148,7 @@ async def test_a_run_that_went_on_and_was_cut_short_does_not_wait_any_more(workf
     async def sleep() -> str:
         """Sleep."""
         begun.set()
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return "slept"
 
     async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path / 'calls.db'}") as library:
@@ -189,6 +189,7 @@ async def test_no_secret_of_a_plan_is_on_the_disk_and_a_run_that_waits_still_has
         assert [secret for secret in (b"SESSION-7531", b"PIN-8642", b"PASSWORD-9753") if secret in written] == []
 
 
+@pytest.mark.integration
 async def test_the_trajectory_has_the_calls_as_they_were_made(workflow):
     steps = [step(1, "add", a=1, b=2), step(2, "shout", [1], text="got ${1}"), step(3, "add", a=5)]
     script = [plan(*steps), {"name": "add", "arguments": {"a": 5, "b": 6}}, "Done."]

@@ -1,6 +1,7 @@
 """Plans that meet people, bad results and limits: the same on both workflows."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from ferrule.core.messages import Usage
 from ferrule.core.model import ModelReply
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.results import PlanCreated
+from ferrule.workflow.results import PlanCreated, StepEnded
+from tests.support.virtual_time import in_virtual_time, loop_time
 from tests.workflow.plans import add, broken, plan, shout, step
 
 # People
@@ -77,7 +79,7 @@ async def test_an_answer_is_not_lost_while_another_step_still_finds_out_what_to_
 
     class SlowModel(ScriptedModel):
         async def generate(self, request: Any, on_text: Any = None) -> ModelReply:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # so that the steps without a model go on meanwhile
             return await super().generate(request, on_text)
 
     fill = {"name": "delete", "arguments": {"path": "a"}}
@@ -150,7 +152,7 @@ async def test_what_may_have_happened_and_what_is_not_allowed_is_not_planned_rou
     @tool(timeout=0.05)
     async def pay(amount: int) -> str:
         """Pay."""
-        await asyncio.sleep(5)
+        await asyncio.Event().wait()
         return "paid"
 
     @tool(destructive=True)
@@ -190,26 +192,23 @@ async def test_a_new_plan_that_counts_from_one_means_its_own_steps(workflow):
         assert [(r.step_id, r.output) for r in done.results][2:] == [(3, 20), (4, "GOT 20 AND 20")]
 
 
-@pytest.mark.parametrize("seconds", [0, 5])
-async def test_a_new_plan_does_not_do_again_what_happened_or_may_have(workflow, seconds):
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_new_plan_does_not_do_again_what_happened_or_may_have(workflow, is_known):
     paid: list[int] = []
-    has_ended = asyncio.Event()
+    has_result = asyncio.Event()
 
-    @tool(timeout=0.05)
+    @tool(timeout=60 if is_known else 0.05)
     async def pay(amount: int) -> str:
         """Pay."""
         paid.append(amount)
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            has_ended.set()
+        if not is_known:
+            await asyncio.Event().wait()
         return f"paid {amount}"
 
     @tool(read_only=True)
     async def late() -> str:
-        """Fails after a while."""
-        await has_ended.wait()
-        await asyncio.sleep(0.1)
+        """Fails when the payment has its result."""
+        await has_result.wait()
         raise RuntimeError("too late")
 
     first = plan(step(1, "pay", amount=5), step(2, "late"))
@@ -218,11 +217,13 @@ async def test_a_new_plan_does_not_do_again_what_happened_or_may_have(workflow, 
         library.register(add, late, pay)
         model = ScriptedModel([first, ModelRefused("no"), other, "ok"], loop=True)
         async with workflow(library, model) as flow:
-            done = await flow.run("Go")
+            done = await flow.run(
+                "Go", on_event=lambda event: has_result.set() if isinstance(event, StepEnded) else None
+            )
         assert paid == [5] and "Step 1 would repeat what step 1 does; it was left out." in done.errors
         told = [str(request.messages[-1]["content"]) for request in model.requests]
         assert any("[2] cannot be relied on" in one for one in told)
-        assert any("may have happened or is not allowed: [1]" in one for one in told) == (seconds > 0)
+        assert any("may have happened or is not allowed: [1]" in one for one in told) != is_known
 
 
 async def test_a_doubtful_result_is_better_than_that_of_a_tool_that_fails(workflow):
@@ -278,15 +279,17 @@ async def test_a_plan_makes_no_more_calls_than_it_may(workflow):
         assert "The run was stopped: it made 2 calls (limit 2)." in done.errors
 
 
+@in_virtual_time
 @pytest.mark.parametrize("read_only", [True, False])
-async def test_when_the_time_is_up_what_runs_is_ended(workflow, read_only):
+async def test_when_the_time_is_up_what_runs_is_ended(workflow, read_only, monkeypatch):
+    monkeypatch.setattr("ferrule.agent.budget.time", SimpleNamespace(monotonic=loop_time))
     ended: list[str] = []
 
     @tool(read_only=read_only)
     async def sleep() -> str:
         """Sleep."""
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         finally:
             ended.append("sleep")
         return "slept"
@@ -294,9 +297,7 @@ async def test_when_the_time_is_up_what_runs_is_ended(workflow, read_only):
     async with UnifiedToolLibrary() as library:
         library.register(add, sleep)
         long = plan(step(1, "add", a=1, b=1), step(2, "sleep"), step(3, "add", [2], a=1, b=1))
-        model = ScriptedModel([plan(step(1, "add", a=0, b=0)), long])
-        async with workflow(library, model, limits=RunLimits(seconds=2)) as flow:
-            await flow.run("Load what is loaded once")
+        async with workflow(library, ScriptedModel([long]), limits=RunLimits(seconds=2)) as flow:
             done = await flow.run("Go")
         results = {r.step_id: r for r in done.results}
         assert ended == ["sleep"] and results[3].skipped and done.answer == "2"
@@ -359,7 +360,7 @@ async def test_when_the_time_is_up_nobody_is_asked_any_more(workflow):
     @tool(read_only=True)
     async def sleep() -> str:
         """Sleep."""
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return "slept"
 
     async with UnifiedToolLibrary() as library:
@@ -370,6 +371,7 @@ async def test_when_the_time_is_up_nobody_is_asked_any_more(workflow):
         assert done.state is AgentState.STOPPED and done.questions == ()
 
 
+@pytest.mark.integration
 async def test_what_was_used_before_a_pause_counts_after_it(workflow):
     dear = Usage(requests=1, input_tokens=900, output_tokens=50)
     first = ModelReply(text=plan(step(1, "ask_user", question="Who?"), step(2, "none", [1])), usage=dear)

@@ -158,7 +158,7 @@ async def test_what_may_have_happened_is_not_tried_another_way(workflow):
     @tool(timeout=0.05, tags=["pay"])
     async def pay(amount: int) -> str:
         """Pay."""
-        await asyncio.sleep(5)
+        await asyncio.Event().wait()
         return "paid"
 
     async with UnifiedToolLibrary() as library:
@@ -320,7 +320,7 @@ async def test_cancelling_ends_everything(workflow):
         """Wait."""
         begun.append(name)
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         finally:
             ended.append(name)
         return name
@@ -383,7 +383,7 @@ async def test_what_was_running_when_a_run_was_cancelled_is_not_done_again(workf
     async def append(n: int) -> str:
         """Append a number."""
         done.append(n)
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return "appended"
 
     async with UnifiedToolLibrary() as library:
@@ -417,6 +417,7 @@ async def test_a_call_that_failed_before_a_crash_is_not_made_again_if_it_may_cha
         assert tried == [1] and "no money" in (resumed.results[0].error or "")
 
 
+@pytest.mark.integration
 async def test_a_step_whose_references_insert_too_much_fails_and_the_others_go_on(workflow):
     @tool(read_only=True)
     async def repeat(text: str) -> str:
