@@ -41,24 +41,20 @@ async def test_a_person_who_cannot_be_asked_cuts_off_nothing():
         async def approve(self, request: Any) -> Approval:
             raise EOFError("nobody there")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(write, delete)
-        calls = [call("write"), call("delete", path="a"), call("ask_user", question="?")]
-        answer = await Agent(library, ScriptedModel([calls]), person=Gone()).run("Go")
-        assert done == [1] and answer.state is AgentState.WAITING
-        assert len(answer.approvals) == len(answer.questions) == len(answer.steps) == 1
+    calls = [call("write"), call("delete", path="a"), call("ask_user", question="?")]
+    answer = await Agent([write, delete], ScriptedModel([calls]), person=Gone()).run("Go")
+    assert done == [1] and answer.state is AgentState.WAITING
+    assert len(answer.approvals) == len(answer.questions) == len(answer.steps) == 1
 
 
 async def test_a_face_that_fails_does_not_take_the_run_with_it():
     def broken(event: Any) -> None:
         raise OSError("the page is closed")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        calls = [call("delete", path="a"), call("delete", path="b")]
-        policy = Policy(default="allow")
-        answer = await Agent(library, ScriptedModel([calls, "done"]), policy=policy).run("Go", on_event=broken)
-        assert answer.text == "done" and all(step.is_success for step in answer.steps)
+    calls = [call("delete", path="a"), call("delete", path="b")]
+    policy = Policy(default="allow")
+    answer = await Agent([delete], ScriptedModel([calls, "done"]), policy=policy).run("Go", on_event=broken)
+    assert answer.text == "done" and all(step.is_success for step in answer.steps)
 
 
 async def test_a_person_is_asked_one_thing_at_a_time():
@@ -80,11 +76,9 @@ async def test_a_person_is_asked_one_thing_at_a_time():
             await asyncio.sleep(0.01)  # so that others could be asked meanwhile
             asked -= 1
 
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        calls = [call("delete", path="a"), call("ask_user", question="1"), call("ask_user", question="2")]
-        answer = await Agent(library, ScriptedModel([calls, "done"]), person=Ann()).run("Go")
-        assert answer.is_finished and most == 1
+    calls = [call("delete", path="a"), call("ask_user", question="1"), call("ask_user", question="2")]
+    answer = await Agent([delete], ScriptedModel([calls, "done"]), person=Ann()).run("Go")
+    assert answer.is_finished and most == 1
 
 
 async def test_a_model_that_decides_is_shown_what_the_user_said():
@@ -99,12 +93,10 @@ async def test_a_model_that_decides_is_shown_what_the_user_said():
 
 
 async def test_calls_that_were_never_made_do_not_bring_an_empty_message():
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        turns = [call("delete", path=str(n)) for n in range(4)]
-        policy = Policy(rules=[Rule(verdict="deny", tool="delete")])
-        answer = await Agent(library, ScriptedModel([*turns, "ok"]), policy=policy).run("Go")
-        assert all(message["content"] != "" for message in answer.messages)
+    turns = [call("delete", path=str(n)) for n in range(4)]
+    policy = Policy(rules=[Rule(verdict="deny", tool="delete")])
+    answer = await Agent([delete], ScriptedModel([*turns, "ok"]), policy=policy).run("Go")
+    assert all(message["content"] != "" for message in answer.messages)
 
 
 async def test_ids_are_unique_beside_those_of_the_history_and_of_the_model():
@@ -129,11 +121,9 @@ async def test_a_slow_tool_is_stopped_by_the_limit_on_time(monkeypatch):
         await asyncio.Event().wait()
         return "done"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(slow)
-        agent = Agent(library, ScriptedModel([call("slow")], loop=True), limits=RunLimits(seconds=2))
-        answer = await agent.run("Go")
-        assert answer.state is AgentState.STOPPED and answer.steps[0].error_type == "timeout"
+    agent = Agent([slow], ScriptedModel([call("slow")], loop=True), limits=RunLimits(seconds=2))
+    answer = await agent.run("Go")
+    assert answer.state is AgentState.STOPPED and answer.steps[0].error_type == "timeout"
 
 
 async def test_an_agent_held_to_some_tools_hears_nothing_of_the_others():

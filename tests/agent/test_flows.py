@@ -175,10 +175,8 @@ async def test_a_call_of_the_api_goes_through_every_step():
     ],
 )
 async def test_the_three_forms_of_text_are_read(text):
-    async with UnifiedToolLibrary() as library:
-        library.register(bing_search)
-        answer = await Agent(library, ScriptedModel([text, "done"])).run("Go")
-        assert answer.steps[0].text == "results for news"
+    answer = await Agent([bing_search], ScriptedModel([text, "done"])).run("Go")
+    assert answer.steps[0].text == "results for news"
 
 
 async def test_a_failing_tool_does_not_end_the_run_and_its_error_is_the_content():
@@ -186,12 +184,10 @@ async def test_a_failing_tool_does_not_end_the_run_and_its_error_is_the_content(
     async def broken() -> str:
         raise RuntimeError("the engine is on fire")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(bing_search, broken)
-        calls = [{"name": "broken", "arguments": {}}, {"name": "bing_search", "arguments": {"query": "x"}}]
-        answer = await Agent(library, ScriptedModel([calls, "done"])).run("Go")
-        assert "the engine is on fire" in answer.messages[3]["content"]
-        assert answer.messages[4]["content"] == "results for x" and answer.is_finished
+    calls = [{"name": "broken", "arguments": {}}, {"name": "bing_search", "arguments": {"query": "x"}}]
+    answer = await Agent([bing_search, broken], ScriptedModel([calls, "done"])).run("Go")
+    assert "the engine is on fire" in answer.messages[3]["content"]
+    assert answer.messages[4]["content"] == "results for x" and answer.is_finished
 
 
 async def test_the_steering_tools_set_the_state():

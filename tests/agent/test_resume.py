@@ -170,13 +170,11 @@ async def test_approvals_given_twice_at_once_make_one_call():
         await until(lambda: any(task.done() for task in both))
         return "gone"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        agent = Agent(library, ScriptedModel([call("delete"), "ok", "ok"]))
-        first = await agent.run("Go")
-        both = [asyncio.create_task(agent.resume(first.run_id, approvals=True)) for _ in range(2)]
-        results = await asyncio.gather(*both, return_exceptions=True)
-        assert made == [1] and sum(isinstance(one, SetupError) for one in results) == 1
+    agent = Agent([delete], ScriptedModel([call("delete"), "ok", "ok"]))
+    first = await agent.run("Go")
+    both = [asyncio.create_task(agent.resume(first.run_id, approvals=True)) for _ in range(2)]
+    results = await asyncio.gather(*both, return_exceptions=True)
+    assert made == [1] and sum(isinstance(one, SetupError) for one in results) == 1
 
 
 async def test_a_call_that_was_cancelled_is_made_again_only_if_that_is_safe():

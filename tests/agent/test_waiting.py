@@ -140,13 +140,11 @@ async def test_a_tool_may_ask_for_leave_itself():
         paid.append(amount)
         return "paid"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(pay)
-        agent = Agent(library, ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
-        first = await agent.run("Pay")
-        assert paid == [50] and first.approvals[0].reason == "500 is a lot"
-        await agent.resume(first.run_id, approvals=True)
-        assert paid == [50, 500]
+    agent = Agent([pay], ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
+    first = await agent.run("Pay")
+    assert paid == [50] and first.approvals[0].reason == "500 is a lot"
+    await agent.resume(first.run_id, approvals=True)
+    assert paid == [50, 500]
 
 
 async def test_policies_speak_of_tools_tags_and_effects():
@@ -169,12 +167,10 @@ async def test_policies_speak_of_tools_tags_and_effects():
             Rule(verdict="ask", effect="changing"),
         ]
     )
-    async with UnifiedToolLibrary() as library:
-        library.register(pay, look, write)
-        calls = [call("pay"), call("look"), call("write")]
-        answer = await Agent(library, ScriptedModel([calls]), policy=policy).run("Go")
-        assert [request.tool_id for request in answer.approvals] == ["pay"]
-        assert {step.tool_id: step.is_success for step in answer.steps} == {"look": True, "write": False}
+    calls = [call("pay"), call("look"), call("write")]
+    answer = await Agent([pay, look, write], ScriptedModel([calls]), policy=policy).run("Go")
+    assert [request.tool_id for request in answer.approvals] == ["pay"]
+    assert {step.tool_id: step.is_success for step in answer.steps} == {"look": True, "write": False}
 
 
 def test_a_policy_must_make_sense():
@@ -217,14 +213,12 @@ async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():
         made.append(path)
         raise FileNotFoundError(f"{path} not found")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(read)
-        script = [call("read", path="a.txt"), call("read", path="a.txt"), call("ask_user", question="Where is it?")]
-        agent = Agent(library, ScriptedModel([*script, call("read", path="a.txt"), "no"]))
-        first = await agent.run("Read a.txt")
-        assert made == ["a.txt"]
-        await agent.resume(first.run_id, "I have put it there now.")
-        assert made == ["a.txt", "a.txt"]
+    script = [call("read", path="a.txt"), call("read", path="a.txt"), call("ask_user", question="Where is it?")]
+    agent = Agent([read], ScriptedModel([*script, call("read", path="a.txt"), "no"]))
+    first = await agent.run("Read a.txt")
+    assert made == ["a.txt"]
+    await agent.resume(first.run_id, "I have put it there now.")
+    assert made == ["a.txt", "a.txt"]
 
 
 async def test_only_a_trusted_skill_spares_its_tools_the_approval(tmp_path):
