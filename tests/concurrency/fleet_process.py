@@ -11,13 +11,14 @@ from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
 from ferrule.concurrency.fleet import StoreLeases
 from ferrule.store import ToolKnowledgeStore
 
-LEASE_SECONDS = 2.0
+LEASE_SECONDS = "2"
+"""If the caller names no other number."""
 
 
-async def main(url: str, log: str, limit: int, callers: int, calls: int) -> None:
+async def main(url: str, log: str, limit: int, callers: int, calls: int, lease_seconds: float) -> None:
     """Each of the callers makes so many calls, one after the other."""
     config = ConcurrencyConfig(
-        bucket_limits={"pay": limit}, shared=True, lease_seconds=LEASE_SECONDS, default_timeout=300, max_concurrent=50
+        bucket_limits={"pay": limit}, shared=True, lease_seconds=lease_seconds, default_timeout=300, max_concurrent=50
     )
     controller = ToolConcurrencyController(config)
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -26,7 +27,7 @@ async def main(url: str, log: str, limit: int, callers: int, calls: int) -> None
         for _ in range(calls):
             async with controller.slot("pay"):
                 os.write(file, f"{time.monotonic()} {os.getpid()} 1\n".encode())
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # the work of a call
                 os.write(file, f"{time.monotonic()} {os.getpid()} -1\n".encode())
 
     async with ToolKnowledgeStore(url, journal_directory=Path(log).with_suffix(f".{os.getpid()}")) as store:
@@ -57,4 +58,5 @@ def count_most_running(log: Path, killed: set[int]) -> int:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])))
+    store_url, log_path, *numbers, lease_of_process = [*sys.argv[1:], LEASE_SECONDS][:6]
+    asyncio.run(main(store_url, log_path, *map(int, numbers), float(lease_of_process)))
