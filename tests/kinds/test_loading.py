@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ferrule import ToolEngine, ToolEngineConfig, ToolEngineEvent, tool
 from ferrule.errors import LoadError
+from tests.kinds.test_watching import rename_over
 from tests.support.waiting import until
 
 GREET = """\
@@ -38,7 +39,7 @@ async def test_a_saved_file_is_a_tool_and_a_deleted_one_is_none(tmp_path: Path):
     events: list[ToolEngineEvent] = []
     async with watching(tmp_path) as engine:
         engine.subscribe(events.append)
-        (tmp_path / "greet.yaml").write_text(GREET.format(description="Greet"))
+        rename_over(tmp_path / "greet.yaml", GREET.format(description="Greet"))
         await until(lambda: "greet" in engine.registry)
         assert (await engine.execute("greet")).output == {"message": "hello"}
         (tmp_path / "greet.yaml").unlink()
@@ -81,7 +82,7 @@ async def test_changed_python_code_runs_in_the_next_call(tmp_path: Path):
     async with watching(tmp_path) as engine:
         before = engine.registry.find_tool("speak")
         assert (await engine.execute("speak")).output == {"result": "one"}
-        path.write_text(SPEAK.format(word="two"))
+        rename_over(path, SPEAK.format(word="two"))
         await until(lambda: engine.registry.find_tool("speak") is not before)
         assert (await engine.execute("speak")).output == {"result": "two"}
 
@@ -131,7 +132,7 @@ async def test_many_quick_saves_end_with_the_last_one(tmp_path: Path):
     async with watching(tmp_path) as engine:
         for n in range(100):
             path.write_text(GREET.format(description=f"version {n}"))
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # some saves are noticed, most are not
         await until(
             lambda: "greet" in engine.registry and engine.registry.find_tool("greet").spec.description == "version 99"
         )

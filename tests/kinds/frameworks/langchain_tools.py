@@ -52,7 +52,7 @@ def never_end(path: str) -> None:
 @tool
 async def thread_name(pause: float = 0) -> str:
     """Say in which thread this runs."""
-    await asyncio.sleep(pause)
+    await asyncio.sleep(pause)  # 0, or until it is cancelled
     return threading.current_thread().name
 
 
