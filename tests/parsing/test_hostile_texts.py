@@ -80,7 +80,7 @@ def test_twice_the_text_takes_at_most_about_twice_the_effort():
         scan_segments(text, KNOWN)
         return text.effort
 
-    wrong = [snippet for snippet in REPEATED if effort(snippet, 400) > 2.5 * effort(snippet, 200) + 100]
+    wrong = [snippet for snippet in REPEATED if effort(snippet, 1_000) > 2.5 * effort(snippet, 500) + 100]
     assert wrong == []
 
 
