@@ -233,7 +233,7 @@ async def test_what_a_subscriber_calls_is_not_part_of_the_call_it_watches():
 
         engine.subscribe(react, {"execution_started"})  # type: ignore[arg-type]
         await engine.execute("nap", {"seconds": 0.05})
-        await engine.events.drain()
+        await engine.events.drain(60)
         records = await engine.query_call_records(tool_name="echo")
     assert [r.parent_id for r in records] == [None]
 

@@ -252,7 +252,7 @@ async def test_what_was_cancelled_or_not_let_in_or_needs_a_word_is_not_held_agai
         runs.append(amount)
         if amount == 1:
             raise NeedsApproval("ask first")
-        await asyncio.sleep(10)
+        await asyncio.Event().wait()
         return "paid"
 
     async with ToolEngine() as engine:
