@@ -67,12 +67,6 @@ async def test_arguments_that_cannot_be_read_are_told_to_the_model():
     assert answer.messages[2]["tool_calls"][0]["function"]["arguments"] == "{a:"
 
 
-async def test_ids_that_a_model_repeats_are_made_unique():
-    again = ModelReply(tool_calls=(ToolCall(name="add", arguments={"a": 1, "b": 1}, id="call_0"),) * 2)
-    answer = await Agent([add], ScriptedModel([again, again, "done"])).run("Go")
-    assert len({step.id for step in answer.steps}) == 4
-
-
 async def test_calls_that_only_look_run_at_once_and_those_that_change_in_order():
     running, most, order = 0, 0, []
 

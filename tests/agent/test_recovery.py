@@ -1,7 +1,6 @@
 """A run goes on after its process was killed: nothing lost, nothing done twice."""
 
 import asyncio
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -107,14 +106,6 @@ async def test_what_a_run_has_learned_is_known_after_a_restart(tmp_path):
         answer = await agent.resume(first.run_id, approvals=False)
         assert [step.error_type for step in answer.steps] == ["execution_error", "permission_denied", "known_failure"]
         assert effects.read_text().split() == ["broken"]
-
-
-async def test_a_history_is_plain_json(tmp_path):
-    async with UnifiedToolLibrary() as library:
-        library.register(*make_tools(tmp_path / "effects"))
-        answer = await Agent(library, ScriptedModel([{"name": "write", "arguments": {"n": 1}}, "done"])).run("Go")
-        assert json.loads(json.dumps(answer.messages)) == answer.messages
-        assert json.loads(json.dumps(answer.to_dict()))["state"] == "finished"
 
 
 class FailingModel(ScriptedModel):

@@ -14,7 +14,8 @@ from ferrule.core.messages import Usage
 from ferrule.core.model import ModelReply, ModelRequest, TextSink
 from ferrule.errors import ModelUnavailable
 from ferrule.models.retry import RetryingModel
-from ferrule.orchestrator import Orchestrator, OrchestratorResult
+from ferrule.orchestrator import OrchestratorResult
+from tests.orchestrator.opening import open_orchestrator
 from tests.support.virtual_time import loop_time, virtual_time
 from tests.workflow.plans import add, plan, shout, step
 
@@ -46,10 +47,8 @@ class HangingModel:
 
 
 async def ask(model: Any, limits: RunLimits, **options: Any) -> OrchestratorResult:
-    async with UnifiedToolLibrary() as library:
-        library.register(add, shout)
-        async with Orchestrator(library, model, limits=limits, **options) as orchestrator:
-            return await orchestrator.process_task("Shout the sum of one and two")
+    async with open_orchestrator([add, shout], model, limits=limits, **options) as orchestrator:
+        return await orchestrator.process_task("Shout the sum of one and two")
 
 
 @pytest.mark.parametrize("workflow", ["simple", "langgraph"])
