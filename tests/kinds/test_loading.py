@@ -1,6 +1,5 @@
 """Tools of files through the engine: loaded, reloaded, broken, mended."""
 
-import asyncio
 from pathlib import Path
 
 from ferrule import ToolEngine, ToolEngineConfig, ToolEngineEvent, tool
@@ -125,15 +124,3 @@ async def test_a_file_may_have_a_tool_that_comes_in_the_box_under_its_own_name(t
         assert [t.source for t in engine.registry.candidates("echo")] == ["tools", "builtin"]
         assert engine.registry.find_tool("echo").spec.description == "Mine"
         assert not engine.load_errors
-
-
-async def test_many_quick_saves_end_with_the_last_one(tmp_path: Path):
-    path = tmp_path / "greet.yaml"
-    async with watching(tmp_path) as engine:
-        for n in range(100):
-            path.write_text(GREET.format(description=f"version {n}"))
-            await asyncio.sleep(0.002)  # some saves are noticed, most are not
-        await until(
-            lambda: "greet" in engine.registry and engine.registry.find_tool("greet").spec.description == "version 99"
-        )
-        assert len(engine.registry.candidates("greet")) == 1

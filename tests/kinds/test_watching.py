@@ -133,19 +133,6 @@ async def test_a_save_that_keeps_the_time_stamp_is_noticed(tmp_path: Path):
         await until(lambda: noted.versions == {"a": "2"})
 
 
-async def test_a_broken_edit_keeps_the_last_good_version_until_it_is_mended(tmp_path: Path):
-    path = tmp_path / "a.yaml"
-    path.write_text(tool("a", 1))
-    noted = Noted(tmp_path, instant=True)
-    async with noted.watcher:
-        path.write_text("name: [")
-        await until(lambda: bool(noted.report.errors))
-        assert noted.versions == {"a": "1"}
-        path.write_text(tool("a", 2))
-        await until(lambda: noted.versions == {"a": "2"})
-    assert noted.report.errors == ()
-
-
 async def test_a_file_that_is_written_slowly_is_loaded_when_it_is_whole(tmp_path: Path):
     path = tmp_path / "a.yaml"
     path.write_text(tool("a", 1))

@@ -165,10 +165,6 @@ def test_every_documented_option_becomes_json_schema(tmp_path: Path, parameter: 
     assert schema_of(tmp_path, parameter) == {"type": kind, **schema}
 
 
-def test_any_means_no_type_at_all(tmp_path: Path):
-    assert schema_of(tmp_path, "type: any, description: whatever") == {"description": "whatever"}
-
-
 def test_objects_and_arrays_nest_to_any_depth(tmp_path: Path):
     text = """
 name: t
@@ -192,12 +188,18 @@ parameters:
 
 
 def test_words_of_json_schema_stand_beside_the_short_ones(tmp_path: Path):
-    parameter = "anyOf: [{type: string, format: uri}, integer], description: d"
-    assert schema_of(tmp_path, parameter) == {
-        "description": "d",
-        "anyOf": [{"type": "string", "format": "uri"}, {"type": "integer"}],
+    schemas = {
+        "type: any, description: whatever": {"description": "whatever"},
+        "anyOf: [{type: string, format: uri}, integer]": {
+            "anyOf": [{"type": "string", "format": "uri"}, {"type": "integer"}]
+        },
+        "type: [string, 'null'], minLength: 2": {"type": ["string", "null"], "minLength": 2},
+        "type: integer, required: true, default: null": {"type": "integer"},
+        "type: any, default: null": {"default": None},
+        "type: string, default: 12:30": {"type": "string", "default": "12:30"},
+        "type: string, default: 2024-01-31": {"type": "string", "default": "2024-01-31"},
     }
-    assert schema_of(tmp_path, "type: [string, 'null'], minLength: 2") == {"type": ["string", "null"], "minLength": 2}
+    assert {parameter: schema_of(tmp_path, parameter) for parameter in schemas} == schemas
 
 
 def test_a_required_parameter_with_a_default_is_optional(tmp_path: Path):
@@ -206,11 +208,6 @@ def test_a_required_parameter_with_a_default_is_optional(tmp_path: Path):
     ).tools
     (parameter,) = tool.spec.parameters
     assert (parameter.required, parameter.has_default, parameter.default) == (False, True, 5)
-
-
-def test_a_default_of_null_only_makes_a_parameter_optional(tmp_path: Path):
-    assert schema_of(tmp_path, "type: integer, required: true, default: null") == {"type": "integer"}
-    assert schema_of(tmp_path, "type: any, default: null") == {"default": None}
 
 
 @pytest.mark.parametrize(
@@ -286,11 +283,6 @@ def test_chinese_names_and_a_byte_order_mark_are_fine(tmp_path: Path):
     (tool,) = load(tmp_path, b"\xef\xbb\xbf" + text.encode(), "工具.yaml").tools
     assert (tool.id, tool.spec.description) == ("网页导航器", "打开网页")
     assert list(tool.spec.capabilities[0].schema["properties"]) == ["网址"]
-
-
-def test_times_and_dates_are_text(tmp_path: Path):
-    assert schema_of(tmp_path, "type: string, default: 12:30")["default"] == "12:30"
-    assert schema_of(tmp_path, "type: string, default: 2024-01-31")["default"] == "2024-01-31"
 
 
 # Entries
@@ -396,6 +388,10 @@ def test_a_custom_handler_that_cannot_be_found_says_why(tmp_path: Path, handler:
             "name: t\n",
             "1: entry is missing (write for instance entry: {type: builtin, handler: echo})",
         ),
+        (
+            f"name: t\ncategory: databse\n{ECHO}",
+            "2: category 'databse' is not known (Did you mean 'database'? Allowed: http, database,",
+        ),
         (f"name: t\ntags: web\n{ECHO}", "2: tags must be a list, not text (write tags: [web])"),
         (f"name: t\ntags: [a, 1]\n{ECHO}", '2: tags[1] must be text, not the number 1 (put it in quotes: "1")'),
         (f"name: t\nenabled: perhaps\n{ECHO}", "2: enabled must be true or false, not text"),
@@ -411,7 +407,8 @@ def test_a_custom_handler_that_cannot_be_found_says_why(tmp_path: Path, handler:
     ],
 )
 def test_a_wrong_key_or_value_says_where_and_what_to_write(tmp_path: Path, text: str, expected: str):
-    assert problems(tmp_path, text) == [expected]
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -512,11 +509,6 @@ def test_two_parameters_of_one_name_are_reported_with_both_lines(tmp_path: Path)
 def test_a_wrong_entry_says_where_and_what_to_write(tmp_path: Path, entry: str, expected: str):
     (problem,) = problems(tmp_path, f"name: t\nparameters: [{{name: file, type: string}}]\nentry: {entry}\n")
     assert problem.startswith(f"3: entry: {expected}")
-
-
-def test_an_unknown_category_lists_the_allowed_ones(tmp_path: Path):
-    (problem,) = problems(tmp_path, f"name: t\ncategory: databse\n{ECHO}")
-    assert problem.startswith("2: category 'databse' is not known (Did you mean 'database'? Allowed: http, database,")
 
 
 def test_all_problems_of_a_file_are_reported_together_in_order(tmp_path: Path):
