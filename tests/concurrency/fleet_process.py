@@ -23,12 +23,16 @@ async def main(url: str, log: str, limit: int, callers: int, calls: int, lease_s
     controller = ToolConcurrencyController(config)
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
+    def note(change: int) -> None:
+        at = time.monotonic()  # which is the same clock in all processes, and only tells their order
+        os.write(file, f"{at} {os.getpid()} {change}\n".encode())
+
     async def call_repeatedly() -> None:
         for _ in range(calls):
             async with controller.slot("pay"):
-                os.write(file, f"{time.monotonic()} {os.getpid()} 1\n".encode())
+                note(1)
                 await asyncio.sleep(0.002)  # the work of a call
-                os.write(file, f"{time.monotonic()} {os.getpid()} -1\n".encode())
+                note(-1)
 
     async with ToolKnowledgeStore(url, journal_directory=Path(log).with_suffix(f".{os.getpid()}")) as store:
         controller.join_fleet(StoreLeases(store))
