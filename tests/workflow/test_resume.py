@@ -185,7 +185,6 @@ async def test_no_secret_of_a_plan_is_on_the_disk_and_a_run_that_waits_still_has
         assert [secret for secret in (b"SESSION-7531", b"PIN-8642", b"PASSWORD-9753") if secret in written] == []
 
 
-@pytest.mark.integration
 async def test_the_trajectory_has_the_calls_as_they_were_made(workflow):
     steps = [step(1, "add", a=1, b=2), step(2, "shout", [1], text="got ${1}"), step(3, "add", a=5)]
     script = [plan(*steps), {"name": "add", "arguments": {"a": 5, "b": 6}}, "Done."]

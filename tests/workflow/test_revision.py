@@ -333,7 +333,6 @@ async def test_when_the_time_is_up_nobody_is_asked_any_more(workflow):
     assert done.state is AgentState.STOPPED and done.questions == ()
 
 
-@pytest.mark.integration
 async def test_what_was_used_before_a_pause_counts_after_it(workflow):
     dear = Usage(requests=1, input_tokens=900, output_tokens=50)
     first = ModelReply(text=plan(step(1, "ask_user", question="Who?"), step(2, "none", [1])), usage=dear)

@@ -328,7 +328,6 @@ async def test_numbers_of_the_question_usual_constants_and_plain_arguments_are_n
     assert "made up" not in str([request.messages for request in model.requests])
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("text", "number"),
     [

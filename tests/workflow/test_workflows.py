@@ -381,7 +381,6 @@ async def test_a_call_that_failed_before_a_crash_is_not_made_again_if_it_may_cha
         assert tried == [1] and "no money" in (resumed.results[0].error or "")
 
 
-@pytest.mark.integration
 async def test_a_step_whose_references_insert_too_much_fails_and_the_others_go_on(workflow):
     @tool(read_only=True)
     async def repeat(text: str) -> str:
