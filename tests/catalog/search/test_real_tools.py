@@ -2,13 +2,9 @@
 
 from collections import Counter
 
-import pytest
-
 from ferrule.catalog.search import SearchIndex
 from ferrule.texts.shorten import first_sentence
 from tests.catalog.search.searchable_tools import function_docs, mcp_servers, needs_data
-
-pytestmark = pytest.mark.integration
 
 
 @needs_data

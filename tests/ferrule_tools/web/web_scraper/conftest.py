@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.ferrule_tools.web.web_scraper.server import Site, site
 
-pytest.importorskip("trafilatura", reason='trafilatura is not installed: pip install "ferrule[scrape]"')
+
+@pytest.fixture(scope="module", autouse=True)
+def trafilatura() -> Any:
+    """It takes much memory: it is loaded when it is used, and the tests of a module stay in one process."""
+    return pytest.importorskip("trafilatura", reason='trafilatura is not installed: pip install "ferrule[scrape]"')
 
 
 @pytest.fixture(scope="module")
