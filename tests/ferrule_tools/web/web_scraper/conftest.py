@@ -15,6 +15,13 @@ def trafilatura() -> Any:
     return pytest.importorskip("trafilatura", reason='trafilatura is not installed: pip install "ferrule[scrape]"')
 
 
+@pytest.fixture(autouse=True)
+def patient_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine even the process that reads may take long to start."""
+    for timeout in ("RULES_TIMEOUT", "READ_TIMEOUT", "SECOND_READ_TIMEOUT"):
+        monkeypatch.setattr(f"ferrule_tools.web.web_scraper.{timeout}", 60.0)
+
+
 @pytest.fixture(scope="module")
 def runner() -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as runner:
