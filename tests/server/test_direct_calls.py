@@ -196,7 +196,17 @@ async def test_the_user_of_the_client_approves_exactly_the_call_that_is_shown(mo
         assert {each.state for each in approvals} == {"used" if is_allowed else "refused"}
 
 
-async def test_questions_and_replies_of_a_session_are_plain_messages():
+ACCEPTED = {"result": {"action": "accept", "content": {"answer": "Because."}}}
+REPLIES: dict[str, dict[str, Any]] = {
+    "accepted": ACCEPTED,
+    "late": ACCEPTED,
+    "error": {"error": {"code": -1, "message": "no"}},
+    "not valid": {"result": {"action": "dance"}},
+}
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+async def test_questions_and_replies_of_a_session_are_plain_messages(kind: str, monkeypatch: pytest.MonkeyPatch):
     async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         path, headers = "/mcp/asking", await open_session(http, "/mcp/asking")
         body = make_call("ask_user", {"question": "Why?"}, 7)
@@ -207,35 +217,32 @@ async def test_questions_and_replies_of_a_session_are_plain_messages():
             assert question["method"] == "elicitation/create" and question["params"]["message"] == "Why?"
             unknown = {"jsonrpc": "2.0", "id": "not-asked", "result": {}}
             assert (await http.post(path, json=unknown, headers=headers)).status_code == 202  # as the SDK says
-            reply = {"jsonrpc": "2.0", "id": question["id"]}
-            result = {"action": "accept", "content": {"answer": "Because."}}
-            accepted = await http.post(path, json={**reply, "result": result}, headers=headers)
+            if kind == "late":  # the user has thought for a minute
+                monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+            reply = {"jsonrpc": "2.0", "id": question["id"], **REPLIES[kind]}
+            accepted = await http.post(path, json=reply, headers=headers)
             assert accepted.status_code == 202 and not accepted.content
             answer = await _next_message(lines)
+        if REPLIES[kind] is ACCEPTED:
             assert answer["id"] == 7 and answer["result"]["structuredContent"] == {"answer": "Because."}
+        else:
+            assert answer["result"]["isError"]
 
 
-@pytest.mark.parametrize("reply", [{"error": {"code": -1, "message": "no"}}, {"result": {"action": "dance"}}])
-async def test_a_reply_that_is_an_error_or_not_valid_is_told_to_the_model(reply: dict[str, Any]):
-    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        headers = await open_session(http, "/mcp/asking")
-        body = make_call("ask_user", {"question": "Why?"}, 7)
-        async with http.stream("POST", "/mcp/asking", json=body, headers=headers) as stream:
-            lines = stream.aiter_lines()
-            question = await _next_message(lines)
-            message = {"jsonrpc": "2.0", "id": question["id"], **reply}
-            assert (await http.post("/mcp/asking", json=message, headers=headers)).status_code == 202
-            assert (await _next_message(lines))["result"]["isError"]
-
-
-async def test_a_call_of_a_session_is_cancelled_by_a_notification():
+@pytest.mark.parametrize("how", ["notification", "late notification", "end of the session"])
+async def test_a_call_of_a_session_is_ended(how: str, monkeypatch: pytest.MonkeyPatch):
     slow = SlowTool()
     async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers = await open_session(http)
         calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
         await asyncio.wait_for(slow.begun.wait(), 60)
-        body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
-        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
+        if how == "end of the session":
+            assert (await http.delete("/mcp", headers=headers)).status_code == 200
+        else:
+            if how == "late notification":  # which the SDK answers
+                monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+            body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+            assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
         await asyncio.wait_for(slow.ended.wait(), 60)
         assert (await calling).json()["error"]["code"] == -32800
 
@@ -268,42 +275,6 @@ async def test_a_session_is_used_by_its_token_alone_and_until_it_ends():
         assert (await http.post("/mcp", json=body, headers=headers)).status_code == 200
         assert (await http.delete("/mcp", headers=headers)).status_code == 200
         assert (await http.post("/mcp", json=body, headers=headers)).status_code == 404
-
-
-async def test_the_calls_of_a_session_end_with_it():
-    slow = SlowTool()
-    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        headers = await open_session(http)
-        calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
-        await asyncio.wait_for(slow.begun.wait(), 60)
-        assert (await http.delete("/mcp", headers=headers)).status_code == 200
-        await asyncio.wait_for(slow.ended.wait(), 60)
-        assert (await calling).json()["error"]["code"] == -32800
-
-
-async def test_a_late_reply_reaches_who_asked(monkeypatch: pytest.MonkeyPatch):
-    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        path, headers = "/mcp/asking", await open_session(http, "/mcp/asking")
-        body = make_call("ask_user", {"question": "Why?"}, 7)
-        async with http.stream("POST", path, json=body, headers=headers) as stream:
-            lines = stream.aiter_lines()
-            question = await _next_message(lines)
-            monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)  # the user has thought for a minute
-            reply = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"answer": "A"}}}
-            assert (await http.post(path, json=reply, headers=headers)).status_code == 202
-            assert (await _next_message(lines))["result"]["structuredContent"] == {"answer": "A"}
-
-
-async def test_a_late_cancellation_ends_the_call(monkeypatch: pytest.MonkeyPatch):
-    slow = SlowTool()
-    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        headers = await open_session(http)
-        calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
-        await asyncio.wait_for(slow.begun.wait(), 60)
-        monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
-        body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
-        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
-        assert (await calling).json()["error"]["code"] == -32800
 
 
 async def test_the_sdk_hears_of_a_session_that_is_in_use(monkeypatch: pytest.MonkeyPatch):

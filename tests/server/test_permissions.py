@@ -192,63 +192,33 @@ async def test_a_client_does_not_read_the_conversation_of_the_local_user():
             assert not [r.text for r in (one, batch, nested) if "secret number" in r.text]
 
 
+@pytest.mark.parametrize("function", ["claim_request", "complete_request"])
 async def test_a_call_is_answered_and_not_repeated_when_the_database_restarts_during_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """While its key is stored (which may have happened although the answer was lost), or its response."""
     payments: list[int] = []
 
-    @tool
+    @tool(idempotent=False)
     async def pay(order: int) -> str:
         """Pay for an order."""
         payments.append(order)
         return "paid"
 
-    complete, failures = client_requests.complete_request, iter([StoreError("the server was shut down")] * 2)
+    real, failures = getattr(client_requests, function), iter([StoreError("the server was shut down")])
 
-    def complete_later(*arguments: Any) -> None:
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        result = real(*arguments, **options) if function == "claim_request" else None
         if (error := next(failures, None)) is not None:
             raise error
-        complete(*arguments)
+        return result if function == "claim_request" else real(*arguments, **options)
 
-    monkeypatch.setattr(client_requests, "complete_request", complete_later)
+    monkeypatch.setattr(client_requests, function, fail_once)
+    request: dict[str, Any] = {"json": {"arguments": {"order": 1}}, "headers": {"Idempotency-Key": "order 1"}}
     async with serve(pay, store=f"sqlite:///{tmp_path}/calls.db") as site, site.client("worker") as http:
-        responses = [
-            await http.post(
-                "/v1/tools/pay/call", json={"arguments": {"order": 1}}, headers={"Idempotency-Key": "order 1"}
-            )
-            for _ in range(2)
-        ]
+        responses = [await http.post("/v1/tools/pay/call", **request) for _ in range(2)]
     assert [response.json()["is_success"] for response in responses] == [True, True]
     assert "idempotency-replayed" in responses[1].headers and payments == [1]
-
-
-async def test_a_key_whose_claim_was_stored_while_the_answer_was_lost_is_used_by_its_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    payments: list[int] = []
-
-    @tool(idempotent=False)
-    async def pay(order: int) -> str:
-        """Pay an order."""
-        payments.append(order)
-        return "paid"
-
-    claim, failures = client_requests.claim_request, iter([StoreError("the server was shut down")])
-
-    def claim_and_lose_the_answer(*arguments: Any, **options: Any) -> dict[str, Any] | None:
-        earlier = claim(*arguments, **options)
-        if (error := next(failures, None)) is not None:
-            raise error
-        return earlier
-
-    monkeypatch.setattr(client_requests, "claim_request", claim_and_lose_the_answer)
-    async with serve(pay, store=f"sqlite:///{tmp_path}/calls.db") as site, site.client("worker") as http:
-        for _ in range(2):
-            response = await http.post(
-                "/v1/tools/pay/call", json={"arguments": {"order": 1}}, headers={"Idempotency-Key": "order 1"}
-            )
-            assert response.status_code == 200 and response.json()["is_success"]
-    assert payments == [1]
 
 
 async def test_a_response_that_is_stored_for_its_repetition_has_no_secrets(tmp_path: Path):
