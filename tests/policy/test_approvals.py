@@ -13,7 +13,6 @@ from ferrule import (
     SetupError,
     ToolEngineConfig,
     ToolExecutionContext,
-    UnifiedToolLibrary,
     tool,
 )
 from ferrule.agent import AgentState
@@ -24,6 +23,7 @@ from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
 from tests.policy.payments import payments
 from tests.support.approving import execute_approved
+from tests.support.engines import library_with
 from tests.support.waiting import until
 
 
@@ -205,8 +205,7 @@ async def test_a_call_that_cannot_use_its_approval_does_not_keep_a_tool_that_rec
 
     config = ToolEngineConfig(breaker=BreakerConfig(threshold=1, recovery=0.001))
     policy = Policy(rules=[Rule(verdict="ask", tool="send")])
-    async with UnifiedToolLibrary(config, policy=policy) as library:
-        library.register(send)
+    async with library_with(send, config=config, policy=policy) as library:
         store = library.engine.store
         assert "gone" in str((await execute_approved(library, "send", {"text": "hi"})).error)
         await until(lambda: library.engine.circuit_state(library.engine.registry.find_tool("send")) == "half_open")
