@@ -103,7 +103,7 @@ async def test_a_changed_action_asks_until_it_is_accepted(tmp_path, store_url):
 
 
 async def test_schemas_and_annotations_are_pinned_too(tmp_path):
-    changed = {
+    changed: dict[str, dict[str, Any]] = {
         '"bcc"': {"inputSchema": {"type": "object", "properties": {"bcc": {"type": "string"}}}},
         "+annotations: {": {"annotations": {"readOnlyHint": True}},
         "+output: {": {"outputSchema": {"type": "object"}},
