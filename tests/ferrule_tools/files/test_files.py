@@ -290,15 +290,6 @@ def test_files_are_written_whole_where_nameless_files_are_not_to_be_had(tmp_path
     assert os.listdir(tmp_path) == ["a.txt"] and (tmp_path / "a.txt").read_text() == "b"
 
 
-def test_files_that_determine_which_code_runs_are_protected(tmp_path):
-    (tmp_path / "harmless").mkdir()
-    for path in (".github/workflows/x.yml", "tools/evil.py", "TOOLS/evil.py", "skills", "sub/.git/hooks/x", ".GIT"):
-        with pytest.raises(Refuse, match="determines which code is run"):
-            files_in(tmp_path).write(path, "")
-        with pytest.raises(Refuse, match="determines which code is run"):
-            files_in(tmp_path).move("harmless", path)
-
-
 def test_a_project_may_protect_other_paths(tmp_path):
     files = FileProcessor(Workspace.at(tmp_path, ("conf/tools",)))
     files.write("tools/notes.txt", "")

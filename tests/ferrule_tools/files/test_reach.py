@@ -80,7 +80,7 @@ def test_a_secret_file_is_out_of_reach(workspace: Workspace):
 
 def test_a_protected_file_cannot_be_changed(workspace: Workspace):
     files = FileProcessor(workspace)
-    for path in (*PROTECTED_FILES, ".GitHub/workflows/ci.yml", "Tools/a.py"):
+    for path in (*PROTECTED_FILES, ".GitHub/workflows/ci.yml", "Tools/a.py", "skills", ".GIT"):
         changing = [(action, path, "evil") for action in ("write", "overwrite", "append")]
         moving = [("move", path, "new.txt"), ("move", "notes.txt", path), ("delete", path)]
         assert not_refused(files, *changing, *moving) == []
