@@ -1,6 +1,7 @@
 """The tool-call loop."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -13,7 +14,7 @@ from ferrule.core.model import ModelReply
 from ferrule.errors import ModelRefused
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time, loop_time
 from tests.support.waiting import until
 
 
@@ -191,7 +192,9 @@ async def test_limits_end_a_run(limits, reason):
 
 
 @in_virtual_time
-async def test_a_slow_model_is_stopped_by_the_limit_on_time():
+async def test_a_slow_model_is_stopped_by_the_limit_on_time(monkeypatch):
+    monkeypatch.setattr("ferrule.agent.budget.time", SimpleNamespace(monotonic=loop_time))
+
     class Slow:
         name = "slow"
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import tool
@@ -40,7 +40,6 @@ def test_what_the_user_said_last_is_never_dropped():
     assert user_message("the task") in compact_messages(messages, 1500, "the task")
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3)), max_size=12), st.integers(50, 4000))
 def test_calls_and_answers_stay_together(turns, budget):
     messages = [system_message("s"), user_message("task")]

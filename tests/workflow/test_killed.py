@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 def nursery() -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
     with ours, open(os.devnull, "wb") as nothing:
-        with theirs, theirs.makefile("rwb", buffering=0) as streams:
+        with open(theirs.detach(), "r+b", buffering=0) as streams:
             command = ("-m", "tests.workflow.killed_plan")
             process = PythonProcess(*command, cwd=ROOT, stdin=streams, stdout=streams, stderr=nothing)
         yield ours

@@ -136,6 +136,7 @@ async def test_plans_are_not_changed_for_ever(workflow):
     assert done.state is AgentState.STOPPED and len(done.results) == 3
 
 
+@in_virtual_time
 async def test_what_may_have_happened_and_what_is_not_allowed_is_not_planned_round(workflow):
     @tool(timeout=0.05)
     async def pay(amount: int) -> str:
@@ -174,6 +175,7 @@ async def test_a_new_plan_that_counts_from_one_means_its_own_steps(workflow):
     assert [(r.step_id, r.output) for r in done.results][2:] == [(3, 20), (4, "GOT 20 AND 20")]
 
 
+@in_virtual_time
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_new_plan_does_not_do_again_what_happened_or_may_have(workflow, is_known):
     paid: list[int] = []
@@ -320,7 +322,10 @@ async def test_a_call_that_waits_for_leave_has_not_been_made(workflow):
     assert [r.success for r in done.results] == [True, True] and done.answer == "Both."
 
 
-async def test_when_the_time_is_up_nobody_is_asked_any_more(workflow):
+@in_virtual_time
+async def test_when_the_time_is_up_nobody_is_asked_any_more(workflow, monkeypatch):
+    monkeypatch.setattr("ferrule.agent.budget.time", SimpleNamespace(monotonic=loop_time))
+
     @tool(read_only=True)
     async def sleep() -> str:
         """Sleep."""

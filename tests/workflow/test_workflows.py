@@ -11,6 +11,7 @@ from ferrule.agent import AgentState, Approval
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.results import PlanCreated, StepEnded
+from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
 
 NOTHING_ELSE = '{"steps": []}'
@@ -142,6 +143,7 @@ async def test_a_tool_that_fails_is_replaced_by_one_that_can_do_the_same(workflo
     assert "news of tea" in done.answer
 
 
+@in_virtual_time
 async def test_what_may_have_happened_is_not_tried_another_way(workflow):
     @tool(timeout=0.05, tags=["pay"])
     async def pay(amount: int) -> str:
