@@ -18,3 +18,9 @@ def server(project: Project) -> Iterator[RunningServer]:
 def http(server: RunningServer) -> Iterator[httpx.Client]:
     with server.client() as client:
         yield client
+
+
+@pytest.fixture(params=["legacy", "2026-07-28"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """An era of the protocol of MCP."""
+    return str(request.param)

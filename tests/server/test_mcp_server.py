@@ -23,11 +23,6 @@ from tests.support.processes import forwarded_python
 Answer = Callable[[Any], ElicitResult]
 
 
-@pytest.fixture(params=["legacy", "2026-07-28"])
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @tool(read_only=True)
 async def add(a: int, b: int) -> int:
     """Add two numbers."""
@@ -154,6 +149,10 @@ async def test_what_is_not_set_up_is_not_offered(mode):
     assert told.is_error and "set KEY" in told.content[0].text
 
 
+def always(answer: ElicitResult) -> Answer:
+    return lambda params: answer
+
+
 ASKING = ["ask_user"]
 """A tool that is offered only where it is named."""
 
@@ -166,7 +165,7 @@ async def test_the_user_of_the_client_is_asked_and_the_model_is_told_of_no_answe
         "did not answer": ElicitResult(action="cancel"),
     }
     for text, answer in answers.items():
-        async with connected(mode, tools=ASKING, answer=lambda _, answer=answer: answer) as client:
+        async with connected(mode, tools=ASKING, answer=always(answer)) as client:
             done = await client.call_tool("ask_user", question)
             assert client.asked[0].message == "Which colour?"
             assert client.asked[0].requested_schema["properties"]["answer"]["enum"] == ["red", "blue"]
