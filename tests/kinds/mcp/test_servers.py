@@ -158,7 +158,7 @@ async def test_a_name_is_waited_for_until_one_server_lists_it(tmp_path: Path):
 
 
 async def test_a_client_does_not_wait_long_for_a_silent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ferrule.engine.engine.LISTING_TIMEOUT", 0.01)
+    monkeypatch.setattr("ferrule.server.mcp.resources_and_prompts.DISCOVERY_WAIT", 0.01)
     library = UnifiedToolLibrary(engine=engine_in(tmp_path, slow=SILENT, raw=SERVER))
     async with library, Client(McpServer(library).server()) as client:
         result = await client.call_tool("raw__echo", {"x": 1})
