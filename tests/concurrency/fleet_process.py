@@ -11,7 +11,7 @@ from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
 from ferrule.concurrency.fleet import StoreLeases
 from ferrule.store import ToolKnowledgeStore
 
-LEASE_SECONDS = "2"
+LEASE_SECONDS = 2.0
 """If the caller names no other number."""
 
 
@@ -62,5 +62,5 @@ def count_most_running(log: Path, killed: set[int]) -> int:
 
 
 if __name__ == "__main__":
-    store_url, log_path, *numbers, lease_of_process = [*sys.argv[1:], LEASE_SECONDS][:6]
-    asyncio.run(main(store_url, log_path, *map(int, numbers), float(lease_of_process)))
+    lease = float(sys.argv[6]) if len(sys.argv) > 6 else LEASE_SECONDS
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), lease))

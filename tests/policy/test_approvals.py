@@ -5,16 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import (
-    Agent,
-    Policy,
-    Principal,
-    Rule,
-    SetupError,
-    ToolEngineConfig,
-    ToolExecutionContext,
-    tool,
-)
+from ferrule import Agent, Policy, Principal, Rule, SetupError, ToolEngineConfig, ToolExecutionContext, tool
 from ferrule.agent import AgentState
 from ferrule.engine.resilience import BreakerConfig
 from ferrule.errors import StoreError

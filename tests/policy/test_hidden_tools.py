@@ -5,15 +5,7 @@ from dataclasses import replace
 import pytest
 from mcp import Client
 
-from ferrule import (
-    ExecutionContext,
-    Policy,
-    Principal,
-    Rule,
-    RunLimits,
-    ToolExecutionContext,
-    tool,
-)
+from ferrule import ExecutionContext, Policy, Principal, Rule, RunLimits, ToolExecutionContext, tool
 from ferrule.agent import Agent
 from ferrule.errors import ToolNotFound
 from ferrule.kinds.function.tools import tool_of

@@ -39,8 +39,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
-    def run_in_executor(self, *arguments: Any) -> "asyncio.Future[Any]":
-        future = super().run_in_executor(*arguments)
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
+        future = super().run_in_executor(executor, func, *args)
         self._jumping.running_threads += 1
         future.add_done_callback(self._count_ended_thread)
         return future
