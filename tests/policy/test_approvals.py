@@ -56,15 +56,6 @@ async def test_an_approval_is_for_nothing_else(other: dict[str, Any]):
         assert (await it.pay(approval_id=approval_id)).is_success
 
 
-async def test_a_tool_that_was_replaced_after_the_question_is_asked_about_again():
-    async with payments() as it:
-        approval_id = await it.approve(await it.pay())
-        it.library.engine.unregister("pay")
-        it.register(factor=100)
-        result = await it.pay(approval_id=approval_id)
-        assert result.error_type == "approval_required" and "earlier version" in str(result.error) and it.paid == []
-
-
 async def test_an_agent_asks_again_about_a_tool_that_was_replaced():
     async with payments() as it:
         agent = Agent(it.library, ScriptedModel([{"name": "pay", "arguments": {"amount": 5}}, "done"]))
