@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 
@@ -14,6 +14,7 @@ from ferrule.core.model import ModelReply
 from ferrule.errors import ModelRefused
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
+from tests.agent.calls import call
 from tests.support.virtual_time import in_virtual_time, loop_time
 from tests.support.waiting import until
 
@@ -28,10 +29,6 @@ async def add(a: int, b: int) -> int:
 async def fail(reason: str) -> str:
     """Fail."""
     raise RuntimeError(reason)
-
-
-def call(name: str, /, **arguments: object) -> Any:
-    return {"name": name, "arguments": arguments}
 
 
 async def test_a_call_and_then_an_answer():

@@ -10,10 +10,7 @@ from ferrule.agent import Agent, AgentState, Approval
 from ferrule.kinds.function.tools import tool_of
 from ferrule.library.meta_tools import make_meta_tools
 from ferrule.testing import ScriptedModel
-
-
-def call(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"name": name, "arguments": arguments}
+from tests.agent.calls import call
 
 
 def make_files(deleted: list[str]) -> Any:

@@ -12,11 +12,8 @@ from ferrule.core.messages import ToolCall, assistant_message, system_message, t
 from ferrule.core.model import ModelReply
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
+from tests.agent.calls import call
 from tests.support.virtual_time import in_virtual_time, loop_time
-
-
-def call(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"name": name, "arguments": arguments}
 
 
 @tool(destructive=True)

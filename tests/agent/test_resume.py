@@ -18,11 +18,8 @@ from ferrule.core.schema import Secret
 from ferrule.policy.policy import Policy, Rule
 from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
+from tests.agent.calls import call
 from tests.support.waiting import until
-
-
-def call(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"name": name, "arguments": arguments}
 
 
 def script() -> list[Any]:

@@ -9,10 +9,7 @@ from ferrule.agent import Agent, AgentState, Approval
 from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
-
-
-def call(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"name": name, "arguments": arguments}
+from tests.agent.calls import call
 
 
 @pytest.fixture

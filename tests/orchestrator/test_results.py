@@ -12,6 +12,7 @@ from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.orchestrator.opening import open_orchestrator
+from tests.workflow.plans import plan
 
 
 @tool(read_only=True, tags=["math"])
@@ -24,10 +25,6 @@ async def add(a: float, b: float) -> float:
 async def delete(path: str) -> str:
     """Delete a file."""
     return f"deleted {path}"
-
-
-def plan(*steps: dict[str, Any]) -> str:
-    return json.dumps({"steps": list(steps)})
 
 
 ADD = {"id": 1, "description": "add", "tool_type": "add", "parameters": {"a": 1, "b": 2}}

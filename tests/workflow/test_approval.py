@@ -1,6 +1,5 @@
 """What a person agreed to is what is done: no other tool, no other arguments; the same on both workflows."""
 
-import json
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -12,10 +11,7 @@ from ferrule.kinds.function.tools import tool_of
 from ferrule.library.meta_tools import make_meta_tools
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
-
-
-def plan(*steps: dict[str, Any]) -> str:
-    return json.dumps({"steps": list(steps)})
+from tests.workflow.plans import plan
 
 
 def step(tool_type: str, description: str = "clean the disk", **parameters: Any) -> dict[str, Any]:

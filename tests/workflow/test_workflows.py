@@ -13,22 +13,9 @@ from ferrule.testing import ScriptedModel
 from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
+from tests.workflow.plans import add, broken, plan, step
 
 NOTHING_ELSE = '{"steps": []}'
-
-
-def plan(*steps: dict[str, Any]) -> str:
-    return json.dumps({"steps": list(steps)})
-
-
-def step(number: int, tool_type: str = "none", needs: list[int] | None = None, **more: Any) -> dict[str, Any]:
-    return {"id": number, "description": f"step {number}", "tool_type": tool_type, "dependencies": needs or [], **more}
-
-
-@tool(read_only=True, tags=["math"])
-async def add(a: float, b: float) -> float:
-    """Add two numbers."""
-    return a + b
 
 
 @tool(read_only=True)
@@ -37,15 +24,9 @@ async def shop(item: str) -> dict[str, Any]:
     return {"item": item, "prices": [{"amount": 3, "currency": "EUR"}]}
 
 
-@tool(read_only=True)
-async def broken(item: str) -> str:
-    """Never works."""
-    raise RuntimeError("it is broken")
-
-
 async def test_a_plan_is_made_done_and_answered(workflow):
     script = [
-        plan(step(1, "add", parameters={"a": 1, "b": 2}), step(2, needs=[1])),
+        plan(step(1, "add", a=1, b=2), step(2, needs=[1])),
         "It is three.",
         "The answer is 3 [1].",
     ]
@@ -66,9 +47,9 @@ async def test_a_plan_is_made_done_and_answered(workflow):
 
 async def test_parameters_refer_to_earlier_results_and_keep_their_types(workflow):
     steps = [
-        step(1, "shop", parameters={"item": "tea"}),
-        step(2, "add", parameters={"a": "${1.prices[0].amount}", "b": "${1.prices[0].amount}"}),
-        step(3, "shop", parameters={"item": "${1.item} for ${2}"}),
+        step(1, "shop", item="tea"),
+        step(2, "add", a="${1.prices[0].amount}", b="${1.prices[0].amount}"),
+        step(3, "shop", item="${1.item} for ${2}"),
     ]
     async with workflow([add, shop], ScriptedModel([plan(*steps), "done"])) as flow:
         done = await flow.run("Buy tea")
@@ -76,11 +57,7 @@ async def test_parameters_refer_to_earlier_results_and_keep_their_types(workflow
 
 
 async def test_a_reference_to_nothing_is_an_error_of_that_step_alone(workflow):
-    steps = [
-        step(1, "shop", parameters={"item": "tea"}),
-        step(2, "add", parameters={"a": "${1.price}", "b": 1}),
-        step(3, "add", parameters={"a": 1, "b": 1}),
-    ]
+    steps = [step(1, "shop", item="tea"), step(2, "add", a="${1.price}", b=1), step(3, "add", a=1, b=1)]
     async with workflow([add, shop], ScriptedModel([plan(*steps), "I do not know.", NOTHING_ELSE, "done"])) as flow:
         done = await flow.run("Buy tea")
     assert [r.success for r in done.results] == [True, False, True]
@@ -99,9 +76,9 @@ async def test_independent_steps_run_at_once_and_dependent_ones_as_soon_as_they_
         return name
 
     steps = [
-        step(1, "wait", parameters={"name": "slow", "event": "-next"}),
-        step(2, "wait", parameters={"name": "quick", "event": "+slow"}),
-        step(3, "wait", [2], parameters={"name": "next", "event": "-quick"}),
+        step(1, "wait", name="slow", event="-next"),
+        step(2, "wait", name="quick", event="+slow"),
+        step(3, "wait", [2], name="next", event="-quick"),
     ]
     async with workflow([wait], ScriptedModel([plan(*steps), "done"])) as flow:
         await flow.run("Go")
@@ -110,10 +87,10 @@ async def test_independent_steps_run_at_once_and_dependent_ones_as_soon_as_they_
 
 async def test_what_needs_a_failed_step_is_skipped_and_the_rest_still_done(workflow):
     steps = [
-        step(1, "broken", parameters={"item": "x"}),
-        step(2, "add", [1], parameters={"a": 1, "b": 1}),
+        step(1, "broken", item="x"),
+        step(2, "add", [1], a=1, b=1),
         step(3, needs=[2]),
-        step(4, "add", parameters={"a": 2, "b": 2}),
+        step(4, "add", a=2, b=2),
     ]
     no_thinking = ModelRefused("I will not")
     async with workflow([add, broken], ScriptedModel([plan(*steps), no_thinking, NOTHING_ELSE, "Only four."])) as flow:
@@ -136,7 +113,7 @@ async def test_a_tool_that_fails_is_replaced_by_one_that_can_do_the_same(workflo
         """Search."""
         return f"news of {query}"
 
-    script = [plan(step(1, "wiki", parameters={"query": "tea"}))]
+    script = [plan(step(1, "wiki", query="tea"))]
     async with workflow([wiki, news], ScriptedModel(script)) as flow:
         done = await flow.run("Tea?")
     assert [(a.level, a.success) for a in done.results[0].attempts] == [("name", False), ("capability", True)]
@@ -151,7 +128,7 @@ async def test_what_may_have_happened_is_not_tried_another_way(workflow):
         await asyncio.Event().wait()
         return "paid"
 
-    model = ScriptedModel([plan(step(1, "pay", parameters={"amount": 5}))])
+    model = ScriptedModel([plan(step(1, "pay", amount=5))])
     async with workflow([pay], model) as flow:
         done = await flow.run("Pay")
     assert done.results[0].error_type == "unknown_outcome" and len(done.results[0].attempts) == 1
@@ -160,7 +137,7 @@ async def test_what_may_have_happened_is_not_tried_another_way(workflow):
 
 async def test_what_the_plan_does_not_say_is_filled_in_by_the_model(workflow):
     call = {"name": "add", "arguments": {"a": 20, "b": 22}}
-    model = ScriptedModel([plan(step(1, "add", parameters={"a": 20})), call])
+    model = ScriptedModel([plan(step(1, "add", a=20)), call])
     async with workflow([add], model) as flow:
         done = await flow.run("20 + 22?")
     assert done.answer == "42" and model.requests[1].answer_schema is not None
@@ -188,7 +165,7 @@ async def test_a_plan_that_is_not_as_it_should_be_is_asked_for_again_and_then_me
     )
     async with UnifiedToolLibrary() as library:
         library.register(add)
-        model = ScriptedModel([wrong, plan(step(1, "add", parameters={"a": 2, "b": 2}))])
+        model = ScriptedModel([wrong, plan(step(1, "add", a=2, b=2))])
         async with workflow(library, model) as flow:
             done = await flow.run("Go")
         assert done.results[0].output == 4 and done.errors == ()
@@ -209,7 +186,7 @@ async def test_a_result_that_cannot_be_believed_is_asked_of_another_tool(workflo
         """The weather of a city."""
         return "sunny, 21 degrees"
 
-    script = [plan(step(1, "almanac", parameters={"city": "Oslo"}))]
+    script = [plan(step(1, "almanac", city="Oslo"))]
     async with workflow([almanac, station], ScriptedModel(script)) as flow:
         done = await flow.run("Weather in Oslo?")
     assert done.answer == "sunny, 21 degrees" and done.plan.steps[0].tool_type == "station"
@@ -228,7 +205,7 @@ async def test_a_doubt_that_cannot_be_cleared_up_is_noted(workflow):
 
 
 async def test_when_all_fails_the_answer_says_what_was_tried(workflow):
-    script = [plan(step(1, "broken", parameters={"item": "x"})), ModelRefused("no"), NOTHING_ELSE]
+    script = [plan(step(1, "broken", item="x")), ModelRefused("no"), NOTHING_ELSE]
     async with workflow([broken], ScriptedModel(script)) as flow:
         done = await flow.run("Go")
     assert done.state is AgentState.STOPPED
@@ -245,11 +222,7 @@ async def test_a_step_that_needs_leave_waits_and_the_others_go_on(workflow):
         deleted.append(path)
         return f"deleted {path}"
 
-    steps = [
-        step(1, "delete", parameters={"path": "a"}),
-        step(2, "add", parameters={"a": 1, "b": 1}),
-        step(3, needs=[1]),
-    ]
+    steps = [step(1, "delete", path="a"), step(2, "add", a=1, b=1), step(3, needs=[1])]
     async with workflow([delete, add], ScriptedModel([plan(*steps), "tidy", "all done"])) as flow:
         paused = await flow.run("Tidy up")
         assert paused.state is AgentState.WAITING and deleted == []
@@ -268,7 +241,7 @@ async def test_a_step_that_is_denied_fails(workflow, word):
         """Delete a file."""
         return "deleted"
 
-    async with workflow([delete], ScriptedModel([plan(step(1, "delete", parameters={"path": "a"}))])) as flow:
+    async with workflow([delete], ScriptedModel([plan(step(1, "delete", path="a"))])) as flow:
         paused = await flow.run("Delete a")
         done = await flow.resume(paused.run_id, approvals=word)
         assert done.state is AgentState.STOPPED and done.results[0].error_type == "permission_denied"
@@ -278,7 +251,7 @@ async def test_a_finished_run_is_given_again_and_an_unknown_one_refused(workflow
     url = f"sqlite:///{tmp_path / 'calls.db'}"
     async with UnifiedToolLibrary(store=url) as library:
         library.register(add)
-        async with workflow(library, ScriptedModel([plan(step(1, "add", parameters={"a": 1, "b": 1}))])) as flow:
+        async with workflow(library, ScriptedModel([plan(step(1, "add", a=1, b=1))])) as flow:
             done = await flow.run("1 + 1?")
     async with UnifiedToolLibrary(store=url) as library, workflow(library, ScriptedModel(["x"])) as flow:
         again = await flow.resume(done.run_id)
@@ -301,7 +274,7 @@ async def test_cancelling_ends_everything(workflow):
             ended.append(name)
         return name
 
-    steps = [step(n, "wait", parameters={"name": str(n)}) for n in range(1, 4)]
+    steps = [step(n, "wait", name=str(n)) for n in range(1, 4)]
     async with workflow([wait], ScriptedModel([plan(*steps)])) as flow:
         task = asyncio.create_task(flow.run("Go"))
         await until(lambda: len(begun) == 3)
@@ -312,7 +285,7 @@ async def test_cancelling_ends_everything(workflow):
 
 
 async def test_chinese_questions_get_chinese_prompts(workflow):
-    model = ScriptedModel([plan(step(1, "broken", parameters={"item": "x"})), ModelRefused("no"), NOTHING_ELSE])
+    model = ScriptedModel([plan(step(1, "broken", item="x")), ModelRefused("no"), NOTHING_ELSE])
     async with workflow([broken], model) as flow:
         done = await flow.run("北京的天气怎么样？")
     assert "步骤可用的工具" in str(model.requests[0].messages[0]["content"])
@@ -336,7 +309,7 @@ async def test_transient_failures_are_tried_again_by_the_engine(workflow):
 
 
 async def test_a_plan_is_held_to_the_tools_it_may_use(workflow):
-    steps = [step(1, "shop", parameters={"item": "tea"}), step(2, "add", parameters={"a": 1, "b": 1})]
+    steps = [step(1, "shop", item="tea"), step(2, "add", a=1, b=1)]
     model = ScriptedModel([plan(*steps), ModelRefused("no"), NOTHING_ELSE, "done"])
     async with workflow([add, shop], model, tools=["add"]) as flow:
         done = await flow.run("Go")
@@ -354,7 +327,7 @@ async def test_what_was_running_when_a_run_was_cancelled_is_not_done_again(workf
         await asyncio.Event().wait()
         return "appended"
 
-    async with workflow([append], ScriptedModel([plan(step(1, "append", parameters={"n": 1}))])) as flow:
+    async with workflow([append], ScriptedModel([plan(step(1, "append", n=1))])) as flow:
         running = asyncio.create_task(flow.run("Go", run_id="it"))
         await until(lambda: done)
         running.cancel()
@@ -374,7 +347,7 @@ async def test_a_call_that_failed_before_a_crash_is_not_made_again_if_it_may_cha
 
     async with UnifiedToolLibrary() as library:
         library.register(pay)
-        script = [plan(step(1, "pay", parameters={"n": 1})), RuntimeError("a crash")]
+        script = [plan(step(1, "pay", n=1)), RuntimeError("a crash")]
         async with workflow(library, ScriptedModel(script)) as flow:
             with pytest.raises(RuntimeError, match="a crash"):
                 await flow.run("Go", run_id="it")
@@ -390,10 +363,10 @@ async def test_a_step_whose_references_insert_too_much_fails_and_the_others_go_o
         return text
 
     steps = [
-        step(1, "repeat", parameters={"text": "x" * 50_000}),
-        step(2, "repeat", parameters={"text": "${1}" * 1_000}),
-        step(3, "repeat", parameters={"text": "${2}" * 2}),
-        step(4, "repeat", parameters={"text": "${1}"}),
+        step(1, "repeat", text="x" * 50_000),
+        step(2, "repeat", text="${1}" * 1_000),
+        step(3, "repeat", text="${2}" * 2),
+        step(4, "repeat", text="${1}"),
     ]
     async with workflow([repeat], ScriptedModel([plan(*steps), NOTHING_ELSE, "done", "done"])) as flow:
         done = await flow.run("Repeat it")
