@@ -22,7 +22,6 @@ from ferrule import (
 from ferrule.core.spec import ToolCapability
 from ferrule.errors import StoreError
 from ferrule.kinds.mcp import pins
-from ferrule.kinds.mcp import servers as mcp_servers
 from ferrule.kinds.mcp.listing import listed_instructions
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
 from tests.support.processes import run_python
@@ -36,11 +35,8 @@ READ = {"name": "read", "description": "Read mail.", "inputSchema": {"type": "ob
 
 
 @pytest.fixture(autouse=True)
-def quick_and_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(mcp_servers, "DISCOVERY_TIMEOUT", 600.0)
+def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins, "POLL_INTERVAL", 0.05)
-    monkeypatch.setattr(pins, "READ_TIMEOUT", 600.0)
 
 
 def list_actions(folder: Path, *actions: dict[str, Any]) -> None:
