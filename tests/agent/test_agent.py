@@ -121,10 +121,9 @@ async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_w
 
 
 async def test_a_model_that_insists_on_a_tool_that_does_not_exist_is_stopped():
-    async with UnifiedToolLibrary() as library:
-        answer = await Agent(library, ScriptedModel([[call("fly", to="Rome")]] * 20)).run("Fly to Rome")
-        assert answer.state is AgentState.STOPPED and len(answer.steps) <= 5
-        assert {step.error_type for step in answer.steps} == {"tool_not_found"}
+    answer = await Agent([], ScriptedModel([[call("fly", to="Rome")]] * 20)).run("Fly to Rome")
+    assert answer.state is AgentState.STOPPED and len(answer.steps) <= 5
+    assert {step.error_type for step in answer.steps} == {"tool_not_found"}
 
 
 async def test_a_model_that_insists_is_stopped_with_an_account():
@@ -198,9 +197,8 @@ async def test_a_slow_model_is_stopped_by_the_limit_on_time(monkeypatch):
         async def generate(self, request, on_text=None):
             await asyncio.Event().wait()
 
-    async with UnifiedToolLibrary() as library:
-        answer = await Agent(library, Slow(), limits=RunLimits(seconds=2)).run("Go")
-        assert answer.state is AgentState.STOPPED and "did not reply within the time limit" in answer.reason
+    answer = await Agent([], Slow(), limits=RunLimits(seconds=2)).run("Go")
+    assert answer.state is AgentState.STOPPED and "did not reply within the time limit" in answer.reason
 
 
 async def test_calls_beyond_the_most_of_a_turn_are_refused_and_answered():
@@ -401,20 +399,18 @@ async def test_a_run_does_not_clean_up_a_tool_that_another_run_uses():
 
 
 async def test_a_conversation_goes_on_with_its_history():
-    async with UnifiedToolLibrary() as library:
-        model = ScriptedModel(["Hello Ann.", "You are Ann."])
-        agent = Agent(library, model, instructions="Be kind.")
-        first = await agent.run("I am Ann.")
-        second = await agent.run("Who am I?", history=first.messages)
-        assert [m["content"] for m in second.messages[1:]] == ["I am Ann.", "Hello Ann.", "Who am I?", "You are Ann."]
-        assert [m["role"] for m in model.requests[1].messages].count("system") == 1
-        assert "Be kind." in second.messages[0]["content"]
+    model = ScriptedModel(["Hello Ann.", "You are Ann."])
+    agent = Agent([], model, instructions="Be kind.")
+    first = await agent.run("I am Ann.")
+    second = await agent.run("Who am I?", history=first.messages)
+    assert [m["content"] for m in second.messages[1:]] == ["I am Ann.", "Hello Ann.", "Who am I?", "You are Ann."]
+    assert [m["role"] for m in model.requests[1].messages].count("system") == 1
+    assert "Be kind." in second.messages[0]["content"]
 
 
 async def test_an_empty_task_is_refused():
-    async with UnifiedToolLibrary() as library:
-        with pytest.raises(SetupError, match="task must be a string that is not empty"):
-            await Agent(library, ScriptedModel(["x"])).run("  ")
+    with pytest.raises(SetupError, match="task must be a string that is not empty"):
+        await Agent([], ScriptedModel(["x"])).run("  ")
 
 
 async def test_secrets_of_a_call_are_not_in_its_step():

@@ -83,9 +83,7 @@ async def test_a_decision_that_the_task_is_complete_answers_with_what_was_found(
         decide("execute_tool", tool_id="scrape", parameters={"selector": "a.stars"}),
         decide("complete", reasoning="The task is done."),
     ]
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape)
-        answer = await Agent(library, ScriptedModel(script), style="decisions").run("How many stars?")
+    answer = await Agent([scrape], ScriptedModel(script), style="decisions").run("How many stars?")
     assert answer.text == "The task is done.\n\n28"
 
 
@@ -96,8 +94,6 @@ async def test_adjustments_are_noted_and_shown_in_the_next_prompt():
         raise TimeoutError("timeout: the page did not load in time")
 
     script = [decide("execute_tool", tool_id="wait_for_page", parameters={"timeout": 10}), decide("complete")]
-    async with UnifiedToolLibrary() as library:
-        library.register(wait_for_page)
-        model = ScriptedModel(script)
-        await Agent(library, model, style="decisions").run("Wait for the page.")
+    model = ScriptedModel(script)
+    await Agent([wait_for_page], model, style="decisions").run("Wait for the page.")
     assert 'wait_for_page: try {"timeout":20} instead' in str(model.requests[1].messages[-1]["content"])

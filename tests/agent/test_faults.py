@@ -81,12 +81,11 @@ async def test_a_person_is_asked_one_thing_at_a_time():
 async def test_a_model_that_decides_is_shown_what_the_user_said():
     ask = json.dumps({"action_type": "execute_tool", "tool_id": "ask_user", "parameters": {"question": "Which city?"}})
     done = json.dumps({"action_type": "complete", "reasoning": "ok"})
-    async with UnifiedToolLibrary() as library:
-        model = ScriptedModel([ask, done])
-        agent = Agent(library, model, style="decisions")
-        first = await agent.run("Weather?")
-        await agent.resume(first.run_id, "Springfield")
-        assert "Springfield" in str(model.requests[1].messages)
+    model = ScriptedModel([ask, done])
+    agent = Agent([], model, style="decisions")
+    first = await agent.run("Weather?")
+    await agent.resume(first.run_id, "Springfield")
+    assert "Springfield" in str(model.requests[1].messages)
 
 
 async def test_calls_that_were_never_made_do_not_bring_an_empty_message():

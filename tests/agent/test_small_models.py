@@ -307,13 +307,11 @@ async def test_calls_that_are_repeated_on_purpose_are_made():
         calls.append(id)
         return "running"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(press_button, job)
-        script = [{"name": "press_button", "arguments": {"name": "a"}}] * 3 + [
-            {"name": "job", "arguments": {"id": "j"}}
-        ] * 3
-        answer = await Agent(library, ScriptedModel([*script, "Done."])).run("Press a three times, then wait")
-        assert calls == ["a"] * 3 + ["j"] * 3 and answer.is_finished
+    script = [{"name": "press_button", "arguments": {"name": "a"}}] * 3 + [
+        {"name": "job", "arguments": {"id": "j"}}
+    ] * 3
+    answer = await Agent([press_button, job], ScriptedModel([*script, "Done."])).run("Press a three times, then wait")
+    assert calls == ["a"] * 3 + ["j"] * 3 and answer.is_finished
 
 
 # Other tools at the first failure

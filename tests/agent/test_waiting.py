@@ -178,28 +178,26 @@ def test_a_policy_must_make_sense():
 
 
 async def test_wrong_words_get_a_clear_error():
-    async with UnifiedToolLibrary() as library:
-        agent = Agent(library, ScriptedModel(["done"]))
-        finished = await agent.run("Go")
-        with pytest.raises(SetupError, match="There is no run 'nope'"):
-            await agent.resume("nope")
-        with pytest.raises(SetupError, match="has no open question"):
-            await agent.resume(finished.run_id, "hello")
-        with pytest.raises(SetupError, match="exists already"):
-            await agent.run("Go", run_id=finished.run_id)
-        assert (await agent.resume(finished.run_id)).text == "done"
+    agent = Agent([], ScriptedModel(["done"]))
+    finished = await agent.run("Go")
+    with pytest.raises(SetupError, match="There is no run 'nope'"):
+        await agent.resume("nope")
+    with pytest.raises(SetupError, match="has no open question"):
+        await agent.resume(finished.run_id, "hello")
+    with pytest.raises(SetupError, match="exists already"):
+        await agent.run("Go", run_id=finished.run_id)
+    assert (await agent.resume(finished.run_id)).text == "done"
 
 
 async def test_many_runs_wait_and_go_on_beside_each_other():
-    async with UnifiedToolLibrary() as library:
 
-        async def one(number: int) -> str:
-            model = ScriptedModel([call("ask_user", question=f"q{number}"), f"answer {number}"])
-            agent = Agent(library, model)
-            first = await agent.run(f"task {number}")
-            return (await agent.resume(first.run_id, "go")).text
+    async def one(number: int) -> str:
+        model = ScriptedModel([call("ask_user", question=f"q{number}"), f"answer {number}"])
+        agent = Agent([], model)
+        first = await agent.run(f"task {number}")
+        return (await agent.resume(first.run_id, "go")).text
 
-        assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
+    assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
 
 
 async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():

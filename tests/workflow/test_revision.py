@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import UnifiedToolLibrary, tool
+from ferrule import tool
 from ferrule.agent import AgentState, RunLimits
 from ferrule.core.messages import Usage
 from ferrule.core.model import ModelReply
@@ -41,14 +41,13 @@ async def test_a_step_asks_the_user_and_goes_on_with_the_answer(workflow):
 
 async def test_of_two_questions_one_answer_is_for_the_first_and_a_map_for_both(workflow):
     steps = [step(1, "ask_user", question="Who?"), step(2, "ask_user", question="Why?")]
-    async with UnifiedToolLibrary() as library:
-        async with workflow(library, ScriptedModel([plan(*steps), "Both."])) as flow:
-            paused = await flow.run("Ask")
-            assert [q.text for q in paused.questions] == ["Who?", "Why?"]
-            one = await flow.resume(paused.run_id, "me")
-            assert [q.call_id for q in one.questions] == ["2"] and one.state is AgentState.WAITING
-            done = await flow.resume(paused.run_id, {"2": "because", "7": "nobody asked"})
-        assert [r.output for r in done.results] == ["me", "because"] and done.answer == "Both."
+    async with workflow([], ScriptedModel([plan(*steps), "Both."])) as flow:
+        paused = await flow.run("Ask")
+        assert [q.text for q in paused.questions] == ["Who?", "Why?"]
+        one = await flow.resume(paused.run_id, "me")
+        assert [q.call_id for q in one.questions] == ["2"] and one.state is AgentState.WAITING
+        done = await flow.resume(paused.run_id, {"2": "because", "7": "nobody asked"})
+    assert [r.output for r in done.results] == ["me", "because"] and done.answer == "Both."
 
 
 async def test_a_question_may_hold_what_was_found_out_before(workflow):
@@ -77,14 +76,12 @@ async def test_an_answer_is_not_lost_while_another_step_still_finds_out_what_to_
             return await super().generate(request, on_text)
 
     fill = {"name": "delete", "arguments": {"path": "a"}}
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        script = [plan(step(1, "ask_user", question="Who?"), step(2, "delete")), *[fill] * 3]
-        async with workflow(library, SlowModel(script)) as flow:
-            paused = await flow.run("Go")
-            assert len(paused.questions) == len(paused.approvals) == 1
-            answered = await flow.resume(paused.run_id, "me")
-        assert [r.output for r in answered.results] == ["me"] and not answered.questions
+    script = [plan(step(1, "ask_user", question="Who?"), step(2, "delete")), *[fill] * 3]
+    async with workflow([delete], SlowModel(script)) as flow:
+        paused = await flow.run("Go")
+        assert len(paused.questions) == len(paused.approvals) == 1
+        answered = await flow.resume(paused.run_id, "me")
+    assert [r.output for r in answered.results] == ["me"] and not answered.questions
 
 
 # Bad results
@@ -235,11 +232,9 @@ async def test_numbers_of_any_size_are_kept(workflow):
         """Two to the hundredth."""
         return 2**100
 
-    async with UnifiedToolLibrary() as library:
-        library.register(power)
-        async with workflow(library, ScriptedModel([plan(step(1, "power"))])) as flow:
-            done = await flow.run("Go")
-        assert done.answer == str(2**100) and done.results[0].output == 2**100
+    async with workflow([power], ScriptedModel([plan(step(1, "power"))])) as flow:
+        done = await flow.run("Go")
+    assert done.answer == str(2**100) and done.results[0].output == 2**100
 
 
 # Limits
@@ -341,10 +336,9 @@ async def test_when_the_time_is_up_nobody_is_asked_any_more(workflow, monkeypatc
 async def test_what_was_used_before_a_pause_counts_after_it(workflow):
     dear = Usage(requests=1, input_tokens=900, output_tokens=50)
     first = ModelReply(text=plan(step(1, "ask_user", question="Who?"), step(2, "none", [1])), usage=dear)
-    async with UnifiedToolLibrary() as library:
-        model = ScriptedModel([first, ModelReply(text="A thought.", usage=dear)])
-        async with workflow(library, model, limits=RunLimits(tokens=1000)) as flow:
-            paused = await flow.run("Go")
-            done = await flow.resume(paused.run_id, "me")
-        assert [r.result for r in done.results] == ["me", "A thought."]
-        assert done.answer == "A thought." and len(model.requests) == 2  # nobody writes an answer out of both
+    model = ScriptedModel([first, ModelReply(text="A thought.", usage=dear)])
+    async with workflow([], model, limits=RunLimits(tokens=1000)) as flow:
+        paused = await flow.run("Go")
+        done = await flow.resume(paused.run_id, "me")
+    assert [r.result for r in done.results] == ["me", "A thought."]
+    assert done.answer == "A thought." and len(model.requests) == 2  # nobody writes an answer out of both
