@@ -47,17 +47,30 @@ def read_log(log: Path) -> list[tuple[float, int, int]]:
     return [(float(at), int(pid), int(change)) for at, pid, change in (line.split() for line in lines)]
 
 
-def count_most_running(log: Path, killed: set[int]) -> int:
-    """How many calls ran together; the calls of a killed process ended with it, at the latest with its last line."""
+def count_most_running(log: Path, killed: set[int], lease_seconds: float | None = None) -> int:
+    """How many calls ran together; the calls of a killed process ended with it, at the latest with its last line.
+
+    With a lease, a process that wrote nothing for half of it was stopped: others may have the slots of its calls.
+    """
     lines = sorted(read_log(log))
+    next_line: dict[int, float] = {}
+    pauses = [0.0] * len(lines)
+    for index, (at, pid, _) in reversed(list(enumerate(lines))):
+        pauses[index] = next_line.get(pid, at) - at
+        next_line[pid] = at
     last_line = {pid: at for at, pid, _ in lines if pid in killed}
-    running: Counter[int] = Counter()
+    running, late_ends = Counter[int](), Counter[int]()
     most = 0
-    for at, pid, change in lines:
-        running[pid] += change
+    for (at, pid, change), pause in zip(lines, pauses, strict=True):
+        if change < 0 and late_ends[pid]:
+            late_ends[pid] -= 1
+        else:
+            running[pid] += change
         most = max(most, running.total())
         if last_line.get(pid) == at:
             del running[pid]
+        elif lease_seconds and pause > lease_seconds / 2:
+            late_ends[pid] += running.pop(pid, 0)
     return most
 
 

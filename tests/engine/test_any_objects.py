@@ -410,7 +410,8 @@ async def answer(value=deep):
 
 async def main():
     config = ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory="no-such-folder")
-    async with engine_with(answer, config=config) as engine:
+    async with ToolEngine(config) as engine:
+        engine.register(answer)
         [capability] = engine.registry.get("answer").spec.capabilities
         assert "default" not in capability.schema["properties"]["value"]
         assert (await engine.execute("answer", {})).is_success
