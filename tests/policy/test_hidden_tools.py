@@ -150,31 +150,19 @@ async def test_an_mcp_client_is_not_told_about_other_tools(name):
 
 
 async def test_an_agent_is_not_told_which_other_tools_have_an_action():
-    @tool
-    class Vault:
-        """A vault."""
+    class Container:
+        """A container."""
 
         async def dump(self) -> str:
             """Dump it."""
-            return "vault"
+            return "dumped"
 
         async def close(self) -> str:
             """Close it."""
             return "closed"
 
-    @tool
-    class Safe:
-        """A safe."""
-
-        async def dump(self) -> str:
-            """Dump it."""
-            return "safe"
-
-        async def close(self) -> str:
-            """Close it."""
-            return "closed"
-
-    async with library_with(Vault, Safe, note) as library:
+    containers = [tool_of(Container, name=name) for name in ("Vault", "Safe")]
+    async with library_with(*containers, note) as library:
         model = ScriptedModel([[{"name": "dump", "arguments": {}}], "done"])
         await Agent(library, model, tools=["note"]).run("Dump it")
     assert not any(name in str(model.requests[-1].messages) for name in ("Vault", "Safe"))
