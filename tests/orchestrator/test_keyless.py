@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.models.offline import OfflineModel
 from ferrule.orchestrator import Orchestrator
@@ -34,10 +32,7 @@ def searching(folder: Path):
     return search_files
 
 
-@pytest.mark.parametrize("workflow", ["simple", "langgraph"])
 async def test_ten_questions_are_answered_without_a_key(tmp_path, workflow):
-    if workflow == "langgraph":
-        pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
     for name in ("a.txt", "b.txt", "c.md"):
         (tmp_path / name).touch()
     expected = [

@@ -51,11 +51,8 @@ async def ask(model: Any, limits: RunLimits, **options: Any) -> OrchestratorResu
         return await orchestrator.process_task("Shout the sum of one and two")
 
 
-@pytest.mark.parametrize("workflow", ["simple", "langgraph"])
 @pytest.mark.parametrize("replies", [(), (INCOMPLETE,), (STEPS,)], ids=["planning", "filling in", "answering"])
 async def test_seconds_bind_every_stage_of_a_plan(workflow, replies):
-    if workflow == "langgraph":
-        pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
     model = HangingModel(*replies)
     done = await ask(model, RunLimits(seconds=2), strategy="plan", workflow=workflow)
     assert len(model.requests) == len(replies) + 1

@@ -32,13 +32,6 @@ DELETE = {"id": 1, "description": "delete it", "tool_type": "delete", "parameter
 BRIEF = {"total_calls": 1, "success_rate": 100.0, "tool_usage": {"add": 1}, "has_errors": False}
 
 
-@pytest.fixture(params=["simple", "langgraph"])
-def workflow(request):
-    if request.param == "langgraph":
-        pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
-    return request.param
-
-
 class Somebody:
     """Says yes, or no, or nothing."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import pytest
@@ -10,10 +11,11 @@ from ferrule import Secret, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow, open_checkpointer
-from ferrule.workflow.graph import build_graph
 from tests.support.postgres import run_postgres
 
-pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
+pytestmark = pytest.mark.skipif(
+    find_spec("langgraph") is None, reason='needs LangGraph: pip install "ferrule[langgraph]"'
+)
 PLAN = json.dumps({"steps": [{"id": 1, "description": "d", "tool_type": "delete", "parameters": {"path": "a"}}]})
 
 
@@ -69,11 +71,6 @@ async def test_a_checkpointer_sees_the_state_without_secrets():
     state = checkpoint["channel_values"]
     assert done.answer == "opened with PIN-8642" and "PIN-8642" not in str(state)
     assert state["current_step"] == 1 and state["final_answer"] and state["task_plan"]["steps"][0]["id"] == 1
-
-
-def test_the_graph_has_the_four_nodes():
-    graph = build_graph().compile().get_graph()
-    assert set(graph.nodes) == {"__start__", "planning", "execution", "verification", "synthesis", "__end__"}
 
 
 THOUGHT = json.dumps({"steps": [{"id": 1, "description": "think", "tool_type": "none"}]})
