@@ -21,7 +21,6 @@ for package, adapter in (("langchain_core", "langchain"), ("pydantic_ai", "pydan
 """
 
 
-@pytest.mark.integration
 def test_an_adapter_whose_framework_is_missing_says_what_to_install(tmp_path):
     said = run_python("-c", WITHOUT_FRAMEWORKS, cwd=tmp_path).stdout
     for extra in ("langchain", "pydantic-ai", "openai-agents"):

@@ -1,7 +1,8 @@
 """The tool-call loop."""
 
 import asyncio
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
 
@@ -13,6 +14,8 @@ from ferrule.core.model import ModelReply
 from ferrule.errors import ModelRefused
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
+from tests.agent.calls import call
+from tests.support.virtual_time import in_virtual_time, loop_time
 from tests.support.waiting import until
 
 
@@ -28,58 +31,38 @@ async def fail(reason: str) -> str:
     raise RuntimeError(reason)
 
 
-def call(name: str, /, **arguments: object) -> Any:
-    return {"name": name, "arguments": arguments}
-
-
 async def test_a_call_and_then_an_answer():
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        answer = await Agent(library, ScriptedModel([call("add", a=1, b=2), "It is 3."])).run("What is 1 + 2?")
-        assert answer.text == "It is 3." and answer.is_finished and answer.usage.requests == 2
-        (step,) = answer.steps
-        assert (step.tool_id, step.arguments, step.text, step.is_success) == ("add", {"a": 1, "b": 2}, "3", True)
-        assert [m["role"] for m in answer.messages] == ["system", "user", "assistant", "tool", "assistant"]
-        assert answer.messages[3] == {"role": "tool", "tool_call_id": "call_1", "name": "add", "content": "3"}
-        assert answer.summary["total_calls"] == 1
+    answer = await Agent([add], ScriptedModel([call("add", a=1, b=2), "It is 3."])).run("What is 1 + 2?")
+    assert answer.text == "It is 3." and answer.is_finished and answer.usage.requests == 2
+    (step,) = answer.steps
+    assert (step.tool_id, step.arguments, step.text, step.is_success) == ("add", {"a": 1, "b": 2}, "3", True)
+    assert [m["role"] for m in answer.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert answer.messages[3] == {"role": "tool", "tool_call_id": "call_1", "name": "add", "content": "3"}
+    assert answer.summary["total_calls"] == 1
 
 
 async def test_a_call_written_into_the_text_is_made_too():
     text = 'I will add them.\n<tool_call>\n{"name": "add", "arguments": {"a": 20, "b": 22}}\n</tool_call>'
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        answer = await Agent(library, ScriptedModel([text, "42"])).run("What is 20 + 22?")
-        assert answer.steps[0].text == "42"
-        assert answer.messages[2]["content"] == "I will add them." and answer.messages[2]["tool_calls"]
+    answer = await Agent([add], ScriptedModel([text, "42"])).run("What is 20 + 22?")
+    assert answer.steps[0].text == "42"
+    assert answer.messages[2]["content"] == "I will add them." and answer.messages[2]["tool_calls"]
 
 
 async def test_every_call_is_answered_once_and_in_order_whatever_fails():
     calls = [call("fail", reason="first"), call("add", a=1, b=1), call("nothing"), call("add", a="x", b=1)]
-    async with UnifiedToolLibrary() as library:
-        library.register(add, fail)
-        answer = await Agent(library, ScriptedModel([calls, "done"])).run("Go")
-        asked = [c["id"] for c in answer.messages[2]["tool_calls"]]
-        told = answer.messages[3:7]
-        assert [m["tool_call_id"] for m in told] == asked and len(set(asked)) == 4
-        assert "first" in told[0]["content"] and told[1]["content"] == "2"
-        assert "There is no tool 'nothing'" in told[2]["content"] and "a: " in told[3]["content"]
+    answer = await Agent([add, fail], ScriptedModel([calls, "done"])).run("Go")
+    asked = [c["id"] for c in answer.messages[2]["tool_calls"]]
+    told = answer.messages[3:7]
+    assert [m["tool_call_id"] for m in told] == asked and len(set(asked)) == 4
+    assert "first" in told[0]["content"] and told[1]["content"] == "2"
+    assert "There is no tool 'nothing'" in told[2]["content"] and "a: " in told[3]["content"]
 
 
 async def test_arguments_that_cannot_be_read_are_told_to_the_model():
     broken = ModelReply(tool_calls=(ToolCall(name="add", id="c1", error="The arguments cannot be read.", raw="{a:"),))
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        answer = await Agent(library, ScriptedModel([broken, "sorry"])).run("Go")
-        assert answer.messages[3]["content"] == "The arguments cannot be read."
-        assert answer.messages[2]["tool_calls"][0]["function"]["arguments"] == "{a:"
-
-
-async def test_ids_that_a_model_repeats_are_made_unique():
-    again = ModelReply(tool_calls=(ToolCall(name="add", arguments={"a": 1, "b": 1}, id="call_0"),) * 2)
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        answer = await Agent(library, ScriptedModel([again, again, "done"])).run("Go")
-        assert len({step.id for step in answer.steps}) == 4
+    answer = await Agent([add], ScriptedModel([broken, "sorry"])).run("Go")
+    assert answer.messages[3]["content"] == "The arguments cannot be read."
+    assert answer.messages[2]["tool_calls"][0]["function"]["arguments"] == "{a:"
 
 
 async def test_calls_that_only_look_run_at_once_and_those_that_change_in_order():
@@ -96,16 +79,14 @@ async def test_calls_that_only_look_run_at_once_and_those_that_change_in_order()
 
     @tool
     async def write(n: int) -> int:
-        await asyncio.sleep(0.01 / n)
+        await asyncio.sleep(0.01 / n)  # the later ones would end first if they ran at once
         order.append(n)
         return n
 
     calls = [call("write", n=1), call("look", n=1), call("write", n=2), call("look", n=2), call("write", n=3)]
-    async with UnifiedToolLibrary() as library:
-        library.register(look, write)
-        answer = await Agent(library, ScriptedModel([calls, "done"])).run("Go")
-        assert order == [1, 2, 3] and most == 2
-        assert [m["content"] for m in answer.messages[3:8]] == ["1", "1", "2", "2", "3"]
+    answer = await Agent([look, write], ScriptedModel([calls, "done"])).run("Go")
+    assert order == [1, 2, 3] and most == 2
+    assert [m["content"] for m in answer.messages[3:8]] == ["1", "1", "2", "2", "3"]
 
 
 async def test_the_same_failing_call_twice_in_one_turn_is_made_once():
@@ -116,19 +97,15 @@ async def test_the_same_failing_call_twice_in_one_turn_is_made_once():
         made.append(n)
         raise RuntimeError("broken")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(look)
-        answer = await Agent(library, ScriptedModel([[call("look", n=1)] * 3, "done"])).run("Go")
-        assert made == [1]
-        assert [s.error_type for s in answer.steps] == ["execution_error", "known_failure", "known_failure"]
+    answer = await Agent([look], ScriptedModel([[call("look", n=1)] * 3, "done"])).run("Go")
+    assert made == [1]
+    assert [s.error_type for s in answer.steps] == ["execution_error", "known_failure", "known_failure"]
 
 
 async def test_finish_task_ends_the_run():
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        model = ScriptedModel([[call("add", a=1, b=1), call("finish_task", message="It is 2.")]])
-        answer = await Agent(library, model).run("1 + 1?")
-        assert answer.text == "It is 2." and answer.is_finished and len(answer.steps) == 2
+    model = ScriptedModel([[call("add", a=1, b=1), call("finish_task", message="It is 2.")]])
+    answer = await Agent([add], model).run("1 + 1?")
+    assert answer.text == "It is 2." and answer.is_finished and len(answer.steps) == 2
 
 
 async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_without_both_there_is_none():
@@ -144,10 +121,9 @@ async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_w
 
 
 async def test_a_model_that_insists_on_a_tool_that_does_not_exist_is_stopped():
-    async with UnifiedToolLibrary() as library:
-        answer = await Agent(library, ScriptedModel([[call("fly", to="Rome")]] * 20)).run("Fly to Rome")
-        assert answer.state is AgentState.STOPPED and len(answer.steps) <= 5
-        assert {step.error_type for step in answer.steps} == {"tool_not_found"}
+    answer = await Agent([], ScriptedModel([[call("fly", to="Rome")]] * 20)).run("Fly to Rome")
+    assert answer.state is AgentState.STOPPED and len(answer.steps) <= 5
+    assert {step.error_type for step in answer.steps} == {"tool_not_found"}
 
 
 async def test_a_model_that_insists_is_stopped_with_an_account():
@@ -159,14 +135,12 @@ async def test_a_model_that_insists_is_stopped_with_an_account():
         made.append(selector)
         raise ValueError(f"Selector {selector!r} not found")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape)
-        model = ScriptedModel([call("scrape", selector="a.social-count")], loop=True)
-        answer = await Agent(library, model, limits=RunLimits(turns=15)).run("How many stars?")
-        assert made == ["a.social-count"] and len(answer.steps) == len(model.requests) == 4
-        assert answer.state is AgentState.STOPPED and "repeated calls that were refused, in 3 turns" in answer.reason
-        assert answer.text.startswith("I could not finish this: the model repeated calls that were refused")
-        assert "scrape" in answer.text and "not found" in answer.text
+    model = ScriptedModel([call("scrape", selector="a.social-count")], loop=True)
+    answer = await Agent([scrape], model, limits=RunLimits(turns=15)).run("How many stars?")
+    assert made == ["a.social-count"] and len(answer.steps) == len(model.requests) == 4
+    assert answer.state is AgentState.STOPPED and "repeated calls that were refused, in 3 turns" in answer.reason
+    assert answer.text.startswith("I could not finish this: the model repeated calls that were refused")
+    assert "scrape" in answer.text and "not found" in answer.text
 
 
 async def test_a_model_that_insists_on_a_denied_call_is_stopped_and_one_that_tries_others_is_not():
@@ -194,11 +168,9 @@ async def test_without_memory_it_repeats():
         made.append(selector)
         raise ValueError("not found")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape)
-        model = ScriptedModel([call("scrape", selector="a")], loop=True)
-        await Agent(library, model, memory=False, limits=RunLimits(turns=5)).run("How many stars?")
-        assert len(made) == 5
+    model = ScriptedModel([call("scrape", selector="a")], loop=True)
+    await Agent([scrape], model, memory=False, limits=RunLimits(turns=5)).run("How many stars?")
+    assert len(made) == 5
 
 
 @pytest.mark.parametrize(
@@ -211,31 +183,29 @@ async def test_without_memory_it_repeats():
 )
 async def test_limits_end_a_run(limits, reason):
     turn = ModelReply(tool_calls=(ToolCall(name="add", arguments={"a": 1, "b": 1}),), usage=Usage(input_tokens=10))
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        answer = await Agent(library, ScriptedModel([turn], loop=True), limits=limits).run("Go")
-        assert answer.state is AgentState.STOPPED and answer.reason == reason
+    answer = await Agent([add], ScriptedModel([turn], loop=True), limits=limits).run("Go")
+    assert answer.state is AgentState.STOPPED and answer.reason == reason
 
 
-async def test_a_slow_model_is_stopped_by_the_limit_on_time():
+@in_virtual_time
+async def test_a_slow_model_is_stopped_by_the_limit_on_time(monkeypatch):
+    monkeypatch.setattr("ferrule.agent.budget.time", SimpleNamespace(monotonic=loop_time))
+
     class Slow:
         name = "slow"
 
         async def generate(self, request, on_text=None):
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
-    async with UnifiedToolLibrary() as library:
-        answer = await Agent(library, Slow(), limits=RunLimits(seconds=2)).run("Go")
-        assert answer.state is AgentState.STOPPED and "did not reply within the time limit" in answer.reason
+    answer = await Agent([], Slow(), limits=RunLimits(seconds=2)).run("Go")
+    assert answer.state is AgentState.STOPPED and "did not reply within the time limit" in answer.reason
 
 
 async def test_calls_beyond_the_most_of_a_turn_are_refused_and_answered():
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        calls = [call("add", a=n, b=0) for n in range(5)]
-        answer = await Agent(library, ScriptedModel([calls, "ok"]), limits=RunLimits(calls_per_turn=3)).run("Go")
-        assert [m["content"] for m in answer.messages[3:6]] == ["0", "1", "2"]
-        assert all("was not made" in m["content"] for m in answer.messages[6:8]) and answer.text == "ok"
+    calls = [call("add", a=n, b=0) for n in range(5)]
+    answer = await Agent([add], ScriptedModel([calls, "ok"]), limits=RunLimits(calls_per_turn=3)).run("Go")
+    assert [m["content"] for m in answer.messages[3:6]] == ["0", "1", "2"]
+    assert all("was not made" in m["content"] for m in answer.messages[6:8]) and answer.text == "ok"
 
 
 def test_a_limit_must_make_sense():
@@ -246,12 +216,10 @@ def test_a_limit_must_make_sense():
 
 
 async def test_a_model_that_fails_ends_the_run_with_what_was_done():
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        model = ScriptedModel([call("add", a=1, b=2), ModelRefused("the key is wrong")])
-        answer = await Agent(library, model).run("What is 1 + 2?")
-        assert answer.state is AgentState.STOPPED and answer.reason == "the key is wrong"
-        assert "The last result: 3" in answer.text
+    model = ScriptedModel([call("add", a=1, b=2), ModelRefused("the key is wrong")])
+    answer = await Agent([add], model).run("What is 1 + 2?")
+    assert answer.state is AgentState.STOPPED and answer.reason == "the key is wrong"
+    assert "The last result: 3" in answer.text
 
 
 async def test_a_model_with_empty_replies_is_asked_again_and_then_stopped():
@@ -263,13 +231,11 @@ async def test_a_model_with_empty_replies_is_asked_again_and_then_stopped():
 
 
 async def test_events_tell_what_happens_as_it_happens():
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        agent = Agent(library, ScriptedModel([call("add", a=1, b=2), "It is 3."]))
-        seen = [event async for event in agent.stream("What is 1 + 2?")]
-        kinds = [type(event) for event in seen if not isinstance(event, TextPiece)]
-        assert kinds == [TurnStarted, CallStarted, CallEnded, TurnStarted, RunEnded]
-        assert "".join(event.text for event in seen if isinstance(event, TextPiece)) == "It is 3."
+    agent = Agent([add], ScriptedModel([call("add", a=1, b=2), "It is 3."]))
+    seen = [event async for event in agent.stream("What is 1 + 2?")]
+    kinds = [type(event) for event in seen if not isinstance(event, TextPiece)]
+    assert kinds == [TurnStarted, CallStarted, CallEnded, TurnStarted, RunEnded]
+    assert "".join(event.text for event in seen if isinstance(event, TextPiece)) == "It is 3."
 
 
 async def test_leaving_the_stream_ends_the_run_and_its_calls():
@@ -279,19 +245,17 @@ async def test_leaving_the_stream_ends_the_run_and_its_calls():
     async def slow() -> None:
         has_begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended.append(True)
 
-    async with UnifiedToolLibrary() as library:
-        library.register(slow)
-        stream = Agent(library, ScriptedModel([call("slow")])).stream("Go")
-        async for event in stream:
-            if isinstance(event, CallStarted):
-                await has_begun.wait()
-                break
-        await stream.aclose()
-        assert ended == [True]
+    stream = Agent([slow], ScriptedModel([call("slow")])).stream("Go")
+    async for event in stream:
+        if isinstance(event, CallStarted):
+            await has_begun.wait()
+            break
+    await stream.aclose()
+    assert ended == [True]
 
 
 async def test_an_agent_can_be_held_to_some_tools():
@@ -333,14 +297,14 @@ async def test_of_very_many_tools_some_are_shown_and_the_others_found():
         return look
 
     async with UnifiedToolLibrary() as library:
-        library.register(add, *map(make, range(600)))
-        found = call("call_tool", name="catalogue_512", arguments={"query": "amber"})
+        library.register(add, *map(make, range(150)))
+        found = call("call_tool", name="catalogue_112", arguments={"query": "amber"})
         model = ScriptedModel([call("search_tools", query="rare things"), found, "done"])
         agent = Agent(library, model, core_tools=["add"], control_tools=["finish_task"])
         answer = await agent.run("Look up amber")
         shown = {s["function"]["name"] for s in model.requests[0].tools}
         assert {"add", "search_tools", "call_tool", "finish_task"} <= shown and len(shown) < 20
-        assert "512: amber" in answer.steps[1].text
+        assert "112: amber" in answer.steps[1].text
 
 
 async def test_the_hub_backs_up_a_tool_that_fails():
@@ -435,20 +399,18 @@ async def test_a_run_does_not_clean_up_a_tool_that_another_run_uses():
 
 
 async def test_a_conversation_goes_on_with_its_history():
-    async with UnifiedToolLibrary() as library:
-        model = ScriptedModel(["Hello Ann.", "You are Ann."])
-        agent = Agent(library, model, instructions="Be kind.")
-        first = await agent.run("I am Ann.")
-        second = await agent.run("Who am I?", history=first.messages)
-        assert [m["content"] for m in second.messages[1:]] == ["I am Ann.", "Hello Ann.", "Who am I?", "You are Ann."]
-        assert [m["role"] for m in model.requests[1].messages].count("system") == 1
-        assert "Be kind." in second.messages[0]["content"]
+    model = ScriptedModel(["Hello Ann.", "You are Ann."])
+    agent = Agent([], model, instructions="Be kind.")
+    first = await agent.run("I am Ann.")
+    second = await agent.run("Who am I?", history=first.messages)
+    assert [m["content"] for m in second.messages[1:]] == ["I am Ann.", "Hello Ann.", "Who am I?", "You are Ann."]
+    assert [m["role"] for m in model.requests[1].messages].count("system") == 1
+    assert "Be kind." in second.messages[0]["content"]
 
 
 async def test_an_empty_task_is_refused():
-    async with UnifiedToolLibrary() as library:
-        with pytest.raises(SetupError, match="task must be a string that is not empty"):
-            await Agent(library, ScriptedModel(["x"])).run("  ")
+    with pytest.raises(SetupError, match="task must be a string that is not empty"):
+        await Agent([], ScriptedModel(["x"])).run("  ")
 
 
 async def test_secrets_of_a_call_are_not_in_its_step():
@@ -458,10 +420,8 @@ async def test_secrets_of_a_call_are_not_in_its_step():
     async def login(user: str, password: Annotated[str, Secret]) -> str:
         return "welcome"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(login)
-        answer = await Agent(library, ScriptedModel([call("login", user="ann", password="hunter2!"), "in"])).run("Go")
-        assert answer.steps[0].arguments["user"] == "ann" and "hunter2!" not in str(answer.steps)
+    answer = await Agent([login], ScriptedModel([call("login", user="ann", password="hunter2!"), "in"])).run("Go")
+    assert answer.steps[0].arguments["user"] == "ann" and "hunter2!" not in str(answer.steps)
 
 
 async def test_a_tool_that_calls_tools_is_held_to_the_same_list():
@@ -469,28 +429,22 @@ async def test_a_tool_that_calls_tools_is_held_to_the_same_list():
     async def outer(context: ToolExecutionContext) -> str:
         return (await context.call_tool("add", {"a": 1, "b": 2})).text
 
-    async with UnifiedToolLibrary() as library:
-        library.register(add, outer)
-        answer = await Agent(library, ScriptedModel([call("outer"), "ok"])).run("Go")
-        assert answer.steps[0].text == "3"
+    answer = await Agent([add, outer], ScriptedModel([call("outer"), "ok"])).run("Go")
+    assert answer.steps[0].text == "3"
 
 
 async def test_after_much_trouble_the_model_is_told_how_things_stand():
-    async with UnifiedToolLibrary() as library:
-        library.register(fail)
-        turns = [call("fail", reason=f"reason {n}") for n in range(3)]
-        model = ScriptedModel([*turns, "I give up."])
-        await Agent(library, model).run("Go")
-        last = model.requests[3].messages[-1]
-        assert last["role"] == "user" and "reason 2" in last["content"]
+    turns = [call("fail", reason=f"reason {n}") for n in range(3)]
+    model = ScriptedModel([*turns, "I give up."])
+    await Agent([fail], model).run("Go")
+    last = model.requests[3].messages[-1]
+    assert last["role"] == "user" and "reason 2" in last["content"]
 
 
 async def test_a_call_in_the_text_is_not_shown_to_those_who_watch():
     text = 'I will add.\n<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        agent = Agent(library, ScriptedModel([text, "Thought: easy\nFinal Answer: It is 3."]))
-        seen = [event async for event in agent.stream("What is 1 + 2?")]
-        shown = "".join(event.text for event in seen if isinstance(event, TextPiece))
-        assert shown.startswith("I will add.") and "tool_call" not in shown and '"a"' not in shown
-        assert isinstance(seen[-1], RunEnded) and seen[-1].answer.text == "It is 3."
+    agent = Agent([add], ScriptedModel([text, "Thought: easy\nFinal Answer: It is 3."]))
+    seen = [event async for event in agent.stream("What is 1 + 2?")]
+    shown = "".join(event.text for event in seen if isinstance(event, TextPiece))
+    assert shown.startswith("I will add.") and "tool_call" not in shown and '"a"' not in shown
+    assert isinstance(seen[-1], RunEnded) and seen[-1].answer.text == "It is 3."

@@ -10,10 +10,7 @@ from ferrule.agent import Agent, AgentState, Approval
 from ferrule.kinds.function.tools import tool_of
 from ferrule.library.meta_tools import make_meta_tools
 from ferrule.testing import ScriptedModel
-
-
-def call(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"name": name, "arguments": arguments}
+from tests.agent.calls import call
 
 
 def make_files(deleted: list[str]) -> Any:
@@ -141,12 +138,10 @@ async def test_nobody_is_asked_about_a_call_that_is_known_to_fail():
             asked.append(request.call_id)
             return Approval(allowed=True)
 
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        model = ScriptedModel([call("delete", path="a")] * 3 + ["no"])
-        answer = await Agent(library, model, person=Ann()).run("Delete a")
-        assert len(asked) == 1
-        assert [step.error_type for step in answer.steps] == ["execution_error", "known_failure", "known_failure"]
+    model = ScriptedModel([call("delete", path="a")] * 3 + ["no"])
+    answer = await Agent([delete], model, person=Ann()).run("Delete a")
+    assert len(asked) == 1
+    assert [step.error_type for step in answer.steps] == ["execution_error", "known_failure", "known_failure"]
 
 
 @pytest.mark.parametrize("name", ["call_tool__call_tool", "call_tool"])

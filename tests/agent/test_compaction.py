@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import UnifiedToolLibrary, tool
+from ferrule import tool
 from ferrule.agent import Agent, RunLimits
 from ferrule.agent.formats import HistoryCompaction, compact_messages, estimate_message_tokens
 from ferrule.core.messages import ToolCall, assistant_message, system_message, tool_message, user_message
@@ -40,7 +40,6 @@ def test_what_the_user_said_last_is_never_dropped():
     assert user_message("the task") in compact_messages(messages, 1500, "the task")
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3)), max_size=12), st.integers(50, 4000))
 def test_calls_and_answers_stay_together(turns, budget):
     messages = [system_message("s"), user_message("task")]
@@ -61,13 +60,11 @@ async def test_a_long_run_is_shown_within_the_window_and_kept_whole():
         return f"page {n} " + "words " * 500
 
     script = [{"name": "read", "arguments": {"n": n}} for n in range(30)]
-    async with UnifiedToolLibrary() as library:
-        library.register(read)
-        model = ScriptedModel([*script, "done"])
-        answer = await Agent(library, model, window_tokens=8000, limits=RunLimits(turns=None)).run("Read all")
-        sizes = [sum(map(estimate_message_tokens, request.messages)) for request in model.requests]
-        assert max(sizes) <= 8000 and answer.text == "done"
-        assert sum(map(estimate_message_tokens, answer.messages)) > 20_000
+    model = ScriptedModel([*script, "done"])
+    answer = await Agent([read], model, window_tokens=8000, limits=RunLimits(turns=None)).run("Read all")
+    sizes = [sum(map(estimate_message_tokens, request.messages)) for request in model.requests]
+    assert max(sizes) <= 8000 and answer.text == "done"
+    assert sum(map(estimate_message_tokens, answer.messages)) > 20_000
 
 
 async def test_a_model_that_can_read_less_than_was_thought_is_shown_less():
@@ -83,7 +80,5 @@ async def test_a_model_that_can_read_less_than_was_thought_is_shown_less():
         return "done" if sum(m["role"] == "tool" for m in request.messages) >= 12 else call
 
     call: Any = [{"name": "read", "arguments": {"n": n}} for n in range(4)]
-    async with UnifiedToolLibrary() as library:
-        library.register(read)
-        answer_ = await Agent(library, ScriptedModel([answer], loop=True), limits=RunLimits(turns=6)).run("Read all")
-        assert len(answer_.steps) >= 20 and "too many" not in answer_.reason
+    answer_ = await Agent([read], ScriptedModel([answer], loop=True), limits=RunLimits(turns=6)).run("Read all")
+    assert len(answer_.steps) >= 20 and "too many" not in answer_.reason

@@ -30,34 +30,28 @@ async def test_a_decision_to_execute_a_tool_and_one_to_complete():
         decide("execute_tool", tool_id="scrape", action="scrape", parameters={"selector": "a.stars"}),
         decide("complete", reasoning="There are 28 stars."),
     ]
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape)
-        model = ScriptedModel(script)
-        answer = await Agent(library, model, style="decisions").run("How many stars?")
-        assert answer.text == "There are 28 stars." and answer.steps[0].text == "28"
-        prompt = str(model.requests[1].messages[-1]["content"])
-        assert "How many stars?" in prompt and "28" in prompt and "execute_tool" in prompt
+    model = ScriptedModel(script)
+    answer = await Agent([scrape], model, style="decisions").run("How many stars?")
+    assert answer.text == "There are 28 stars." and answer.steps[0].text == "28"
+    prompt = str(model.requests[1].messages[-1]["content"])
+    assert "How many stars?" in prompt and "28" in prompt and "execute_tool" in prompt
 
 
 async def test_the_form_of_lines_is_read_too():
     first = 'ACTION_TYPE: execute_tool\nSELECTED_TOOL: scrape\nACTION: scrape\nPARAMETERS: {"selector": "a.stars"}'
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape)
-        model = ScriptedModel([first, "ACTION_TYPE: complete\nREASONING: 28"])
-        answer = await Agent(library, model, style="decisions").run("How many stars?")
-        assert answer.is_finished and answer.text == "28"
+    model = ScriptedModel([first, "ACTION_TYPE: complete\nREASONING: 28"])
+    answer = await Agent([scrape], model, style="decisions").run("How many stars?")
+    assert answer.is_finished and answer.text == "28"
 
 
 async def test_a_failure_is_in_the_next_prompt_and_the_same_call_is_not_made_again():
     wrong = decide("execute_tool", tool_id="scrape", parameters={"selector": "a.social-count"})
     right = decide("execute_tool", tool_id="scrape", parameters={"selector": "a.stars"})
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape)
-        model = ScriptedModel([wrong, wrong, right, decide("complete", reasoning="28")])
-        answer = await Agent(library, model, style="decisions").run("星标有多少个？")
-        assert [step.error_type for step in answer.steps] == ["execution_error", "known_failure", None]
-        prompt = str(model.requests[1].messages[-1]["content"])
-        assert "a.social-count" in prompt and "失败" in prompt
+    model = ScriptedModel([wrong, wrong, right, decide("complete", reasoning="28")])
+    answer = await Agent([scrape], model, style="decisions").run("星标有多少个？")
+    assert [step.error_type for step in answer.steps] == ["execution_error", "known_failure", None]
+    prompt = str(model.requests[1].messages[-1]["content"])
+    assert "a.social-count" in prompt and "失败" in prompt
 
 
 async def test_replan_and_switch_tool_are_answered_and_the_run_goes_on():
@@ -69,12 +63,10 @@ async def test_replan_and_switch_tool_are_answered_and_the_run_goes_on():
         decide("execute_tool", tool_id="ask_api", parameters={"name": "ferrule"}),
         decide("complete", reasoning="28"),
     ]
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape, ask_api)
-        model = ScriptedModel(script)
-        answer = await Agent(library, model, style="decisions").run("How many stars?")
-        assert answer.is_finished and answer.steps[-1].text == "28 by the API"
-        assert "ask_api" in str(model.requests[4].messages[-1]["content"])
+    model = ScriptedModel(script)
+    answer = await Agent([scrape, ask_api], model, style="decisions").run("How many stars?")
+    assert answer.is_finished and answer.steps[-1].text == "28 by the API"
+    assert "ask_api" in str(model.requests[4].messages[-1]["content"])
 
 
 async def test_what_is_no_decision_is_asked_for_again():
@@ -91,9 +83,7 @@ async def test_a_decision_that_the_task_is_complete_answers_with_what_was_found(
         decide("execute_tool", tool_id="scrape", parameters={"selector": "a.stars"}),
         decide("complete", reasoning="The task is done."),
     ]
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape)
-        answer = await Agent(library, ScriptedModel(script), style="decisions").run("How many stars?")
+    answer = await Agent([scrape], ScriptedModel(script), style="decisions").run("How many stars?")
     assert answer.text == "The task is done.\n\n28"
 
 
@@ -104,8 +94,6 @@ async def test_adjustments_are_noted_and_shown_in_the_next_prompt():
         raise TimeoutError("timeout: the page did not load in time")
 
     script = [decide("execute_tool", tool_id="wait_for_page", parameters={"timeout": 10}), decide("complete")]
-    async with UnifiedToolLibrary() as library:
-        library.register(wait_for_page)
-        model = ScriptedModel(script)
-        await Agent(library, model, style="decisions").run("Wait for the page.")
+    model = ScriptedModel(script)
+    await Agent([wait_for_page], model, style="decisions").run("Wait for the page.")
     assert 'wait_for_page: try {"timeout":20} instead' in str(model.requests[1].messages[-1]["content"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 from ferrule import UnifiedToolLibrary, tool
@@ -11,10 +12,8 @@ from ferrule.core.messages import ToolCall, assistant_message, system_message, t
 from ferrule.core.model import ModelReply
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
-
-
-def call(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"name": name, "arguments": arguments}
+from tests.agent.calls import call
+from tests.support.virtual_time import in_virtual_time, loop_time
 
 
 @tool(destructive=True)
@@ -28,7 +27,7 @@ async def test_a_person_who_cannot_be_asked_cuts_off_nothing():
 
     @tool
     async def write() -> str:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # so that the person is asked meanwhile
         done.append(1)
         return "written"
 
@@ -39,24 +38,20 @@ async def test_a_person_who_cannot_be_asked_cuts_off_nothing():
         async def approve(self, request: Any) -> Approval:
             raise EOFError("nobody there")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(write, delete)
-        calls = [call("write"), call("delete", path="a"), call("ask_user", question="?")]
-        answer = await Agent(library, ScriptedModel([calls]), person=Gone()).run("Go")
-        assert done == [1] and answer.state is AgentState.WAITING
-        assert len(answer.approvals) == len(answer.questions) == len(answer.steps) == 1
+    calls = [call("write"), call("delete", path="a"), call("ask_user", question="?")]
+    answer = await Agent([write, delete], ScriptedModel([calls]), person=Gone()).run("Go")
+    assert done == [1] and answer.state is AgentState.WAITING
+    assert len(answer.approvals) == len(answer.questions) == len(answer.steps) == 1
 
 
 async def test_a_face_that_fails_does_not_take_the_run_with_it():
     def broken(event: Any) -> None:
         raise OSError("the page is closed")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        calls = [call("delete", path="a"), call("delete", path="b")]
-        policy = Policy(default="allow")
-        answer = await Agent(library, ScriptedModel([calls, "done"]), policy=policy).run("Go", on_event=broken)
-        assert answer.text == "done" and all(step.is_success for step in answer.steps)
+    calls = [call("delete", path="a"), call("delete", path="b")]
+    policy = Policy(default="allow")
+    answer = await Agent([delete], ScriptedModel([calls, "done"]), policy=policy).run("Go", on_event=broken)
+    assert answer.text == "done" and all(step.is_success for step in answer.steps)
 
 
 async def test_a_person_is_asked_one_thing_at_a_time():
@@ -75,34 +70,29 @@ async def test_a_person_is_asked_one_thing_at_a_time():
             nonlocal asked, most
             asked += 1
             most = max(most, asked)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # so that others could be asked meanwhile
             asked -= 1
 
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        calls = [call("delete", path="a"), call("ask_user", question="1"), call("ask_user", question="2")]
-        answer = await Agent(library, ScriptedModel([calls, "done"]), person=Ann()).run("Go")
-        assert answer.is_finished and most == 1
+    calls = [call("delete", path="a"), call("ask_user", question="1"), call("ask_user", question="2")]
+    answer = await Agent([delete], ScriptedModel([calls, "done"]), person=Ann()).run("Go")
+    assert answer.is_finished and most == 1
 
 
 async def test_a_model_that_decides_is_shown_what_the_user_said():
     ask = json.dumps({"action_type": "execute_tool", "tool_id": "ask_user", "parameters": {"question": "Which city?"}})
     done = json.dumps({"action_type": "complete", "reasoning": "ok"})
-    async with UnifiedToolLibrary() as library:
-        model = ScriptedModel([ask, done])
-        agent = Agent(library, model, style="decisions")
-        first = await agent.run("Weather?")
-        await agent.resume(first.run_id, "Springfield")
-        assert "Springfield" in str(model.requests[1].messages)
+    model = ScriptedModel([ask, done])
+    agent = Agent([], model, style="decisions")
+    first = await agent.run("Weather?")
+    await agent.resume(first.run_id, "Springfield")
+    assert "Springfield" in str(model.requests[1].messages)
 
 
 async def test_calls_that_were_never_made_do_not_bring_an_empty_message():
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        turns = [call("delete", path=str(n)) for n in range(4)]
-        policy = Policy(rules=[Rule(verdict="deny", tool="delete")])
-        answer = await Agent(library, ScriptedModel([*turns, "ok"]), policy=policy).run("Go")
-        assert all(message["content"] != "" for message in answer.messages)
+    turns = [call("delete", path=str(n)) for n in range(4)]
+    policy = Policy(rules=[Rule(verdict="deny", tool="delete")])
+    answer = await Agent([delete], ScriptedModel([*turns, "ok"]), policy=policy).run("Go")
+    assert all(message["content"] != "" for message in answer.messages)
 
 
 async def test_ids_are_unique_beside_those_of_the_history_and_of_the_model():
@@ -118,17 +108,18 @@ async def test_ids_are_unique_beside_those_of_the_history_and_of_the_model():
         assert [m["tool_call_id"] for m in second.messages if m["role"] == "tool"] == asked
 
 
-async def test_a_slow_tool_is_stopped_by_the_limit_on_time():
+@in_virtual_time
+async def test_a_slow_tool_is_stopped_by_the_limit_on_time(monkeypatch):
+    monkeypatch.setattr("ferrule.agent.budget.time", SimpleNamespace(monotonic=loop_time))
+
     @tool(timeout=60)
     async def slow() -> str:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return "done"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(slow)
-        agent = Agent(library, ScriptedModel([call("slow")], loop=True), limits=RunLimits(seconds=2))
-        answer = await asyncio.wait_for(agent.run("Go"), 30)
-        assert answer.state is AgentState.STOPPED and answer.steps[0].error_type == "timeout"
+    agent = Agent([slow], ScriptedModel([call("slow")], loop=True), limits=RunLimits(seconds=2))
+    answer = await agent.run("Go")
+    assert answer.state is AgentState.STOPPED and answer.steps[0].error_type == "timeout"
 
 
 async def test_an_agent_held_to_some_tools_hears_nothing_of_the_others():

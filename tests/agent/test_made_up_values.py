@@ -155,6 +155,7 @@ def get_teacher(teacher_id: str) -> dict[str, str]:
     return {"phone": "0551-88213"}
 
 
+@pytest.mark.integration
 async def test_a_model_that_looks_something_up_by_a_made_up_key_is_told_to_find_it_out_first():
     made_up, room = call("get_teacher", teacher_id="T-002"), call("get_room", room="12B")
     model = ScriptedModel([made_up, room, call("get_teacher", teacher_id="T-305"), "It is 0551-88213."])
@@ -164,6 +165,7 @@ async def test_a_model_that_looks_something_up_by_a_made_up_key_is_told_to_find_
     assert "First find it out (get_room)" in answer.steps[0].text and "T-002" not in str(model.requests[1].messages)
 
 
+@pytest.mark.integration
 async def test_a_model_that_goes_on_guessing_is_asked_about_two_calls():
     guesses = [call("get_teacher", teacher_id=f"T-00{number}") for number in (2, 1, 3)]
     answer = await Agent([get_room, get_teacher], ScriptedModel([*guesses, "It is unknown."])).run(

@@ -29,12 +29,11 @@ def shown_names(model: ScriptedModel) -> set[str]:
 
 
 async def test_an_agent_that_may_only_read_can_ask_and_finish():
-    async with UnifiedToolLibrary() as library:
-        model = ScriptedModel([ASK, [{"name": "finish_task", "arguments": {"message": "It is b."}}]])
-        agent = Agent(library, model, principal=READER)
-        waiting = await agent.run("Look it up")
-        assert waiting.state is AgentState.WAITING and [q.text for q in waiting.questions] == ["Which one?"]
-        assert (await agent.resume(waiting.run_id, "b")).text == "It is b."
+    model = ScriptedModel([ASK, [{"name": "finish_task", "arguments": {"message": "It is b."}}]])
+    agent = Agent([], model, principal=READER)
+    waiting = await agent.run("Look it up")
+    assert waiting.state is AgentState.WAITING and [q.text for q in waiting.questions] == ["Which one?"]
+    assert (await agent.resume(waiting.run_id, "b")).text == "It is b."
 
 
 async def test_an_agent_that_may_only_read_calls_tools_that_it_found_and_no_others():

@@ -1,24 +1,21 @@
 """A run goes on after its process was killed: nothing lost, nothing done twice."""
 
 import asyncio
-import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ferrule import Orchestrator, UnifiedToolLibrary
-from ferrule.agent import Agent, AgentState
+from ferrule.agent import Agent, AgentAnswer, AgentState
 from ferrule.agent.run import Run
-from ferrule.errors import MissingExtra
+from ferrule.errors import MissingExtra, RunInProgress
 from ferrule.policy.policy import Policy, Rule
 from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
 from tests.agent.killed_run import make_tools, script
-from tests.support.processes import ROOT, run_python
-from tests.store.conftest import postgres_cluster, postgres_url  # noqa: F401
+from tests.support.processes import ROOT, PythonProcess, run_python
 
 
 def killed_at(url: str, effects: Path, moment: str) -> None:
@@ -27,7 +24,31 @@ def killed_at(url: str, effects: Path, moment: str) -> None:
     assert done.returncode == -9, done.stderr
 
 
-@pytest.mark.parametrize("moment", [f"{what}:{n}" for what in ("model", "before", "after") for n in range(1, 5)])
+def start(url: str, effects: Path, moment: str, state: Path) -> PythonProcess:
+    """A process that runs the script on a machine of its own: with another folder for its journal."""
+    arguments = ("-m", "tests.agent.killed_run", url, str(effects), moment)
+    with open(os.devnull, "r+b") as nothing:
+        streams = {"stdin": nothing, "stdout": nothing, "stderr": nothing}
+        return PythonProcess(*arguments, cwd=ROOT, env={**os.environ, "XDG_STATE_HOME": str(state)}, **streams)
+
+
+async def resume_when_free(agent: Agent, run_id: str) -> AgentAnswer:
+    """Resume a run as soon as the database has noticed that the owner of its lock is gone."""
+    while True:
+        try:
+            return await agent.resume(run_id)
+        except RunInProgress:
+            await asyncio.sleep(0.05)  # until the lock is free
+
+
+SOME_MOMENTS = ["model:1", "model:3", "before:2", "after:1", "after:3"]
+OTHER_MOMENTS = {f"{what}:{n}" for what in ("model", "before", "after") for n in range(1, 5)} - {*SOME_MOMENTS}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "moment", [*SOME_MOMENTS, *(pytest.param(other, marks=pytest.mark.long) for other in sorted(OTHER_MOMENTS))]
+)
 async def test_a_run_killed_at_any_moment_goes_on(tmp_path, moment):
     url, effects = f"sqlite:///{tmp_path / 'calls.db'}", tmp_path / "effects"
     await asyncio.to_thread(killed_at, url, effects, moment)
@@ -53,23 +74,20 @@ async def test_a_run_killed_at_any_moment_goes_on(tmp_path, moment):
         assert answered == asked
 
 
-async def test_a_run_continues_on_another_machine_than_the_one_that_died(postgres_url, tmp_path):  # noqa: F811
+@pytest.mark.integration
+async def test_a_run_continues_on_another_machine_than_the_one_that_died(postgres_url, tmp_path):
     """Its journal is gone with it, so nobody can say that the call in progress has ended."""
     effects = tmp_path / "effects"
     store = ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "here")
     async with UnifiedToolLibrary(store=store) as library:
         library.register(*make_tools(effects))
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.agent.killed_run", postgres_url, str(effects), "wait:3"),
-            cwd=ROOT,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "there")},
-        )
+        process = start(postgres_url, effects, "wait:3", state=tmp_path / "there")
         while [r.params["n"] for r in await store.query_call_records() if r.status == "running"] != [3]:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # until the call has its record
         process.kill()
-        await process.wait()
+        await asyncio.to_thread(process.wait)
         (run_id,) = await Agent(library, ScriptedModel(["x"])).runs()
-        answer = await Agent(library, ScriptedModel(script()[2:])).resume(run_id)
+        answer = await resume_when_free(Agent(library, ScriptedModel(script()[2:])), run_id)
         assert answer.text == "All four are written."
         assert effects.read_text().split() == ["1", "2", "3", "4"]
         assert [step.arguments["n"] for step in answer.steps if "interrupted" in step.text] == [3]
@@ -88,14 +106,6 @@ async def test_what_a_run_has_learned_is_known_after_a_restart(tmp_path):
         answer = await agent.resume(first.run_id, approvals=False)
         assert [step.error_type for step in answer.steps] == ["execution_error", "permission_denied", "known_failure"]
         assert effects.read_text().split() == ["broken"]
-
-
-async def test_a_history_is_plain_json(tmp_path):
-    async with UnifiedToolLibrary() as library:
-        library.register(*make_tools(tmp_path / "effects"))
-        answer = await Agent(library, ScriptedModel([{"name": "write", "arguments": {"n": 1}}, "done"])).run("Go")
-        assert json.loads(json.dumps(answer.messages)) == answer.messages
-        assert json.loads(json.dumps(answer.to_dict()))["state"] == "finished"
 
 
 class FailingModel(ScriptedModel):
@@ -146,6 +156,7 @@ async def answer_or_fail(orchestrator: Orchestrator, strategy: str) -> BaseExcep
     return None
 
 
+@pytest.mark.integration
 async def test_a_run_whose_process_is_gone_is_seen_as_interrupted(tmp_path):
     url = f"sqlite:///{tmp_path / 'calls.db'}"
     await asyncio.to_thread(killed_at, url, tmp_path / "effects", "model:2")

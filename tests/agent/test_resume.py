@@ -18,11 +18,8 @@ from ferrule.core.schema import Secret
 from ferrule.policy.policy import Policy, Rule
 from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
+from tests.agent.calls import call
 from tests.support.waiting import until
-
-
-def call(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"name": name, "arguments": arguments}
 
 
 def script() -> list[Any]:
@@ -109,9 +106,11 @@ async def go_on(url: str, effects: Path) -> None:
     assert texts["broken"] == "The arguments cannot be read." and "yes to Go on?" in texts.values()
 
 
-def test_a_run_goes_on_from_every_line_it_was_cut_off_at(tmp_path: Path):
+@pytest.mark.integration
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.long)])
+def test_a_run_goes_on_from_every_line_it_was_cut_off_at(tmp_path: Path, step: int):
     fork = multiprocessing.get_context("fork")
-    for lines in range(1, 200):
+    for lines in range(1, 200, step):
         folder = tmp_path / str(lines)
         folder.mkdir()
         url, effects = f"sqlite:///{folder / 'calls.db'}", folder / "effects"
@@ -168,13 +167,11 @@ async def test_approvals_given_twice_at_once_make_one_call():
         await until(lambda: any(task.done() for task in both))
         return "gone"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        agent = Agent(library, ScriptedModel([call("delete"), "ok", "ok"]))
-        first = await agent.run("Go")
-        both = [asyncio.create_task(agent.resume(first.run_id, approvals=True)) for _ in range(2)]
-        results = await asyncio.gather(*both, return_exceptions=True)
-        assert made == [1] and sum(isinstance(one, SetupError) for one in results) == 1
+    agent = Agent([delete], ScriptedModel([call("delete"), "ok", "ok"]))
+    first = await agent.run("Go")
+    both = [asyncio.create_task(agent.resume(first.run_id, approvals=True)) for _ in range(2)]
+    results = await asyncio.gather(*both, return_exceptions=True)
+    assert made == [1] and sum(isinstance(one, SetupError) for one in results) == 1
 
 
 async def test_a_call_that_was_cancelled_is_made_again_only_if_that_is_safe():
@@ -185,13 +182,14 @@ async def test_a_call_that_was_cancelled_is_made_again_only_if_that_is_safe():
     async def look() -> str:
         made.append("look")
         begun.set()
-        await asyncio.sleep(0 if made.count("look") > 1 else 60)
+        if made.count("look") == 1:
+            await asyncio.Event().wait()
         return "seen"
 
     @tool
     async def write() -> str:
         made.append("write")
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return "written"
 
     async with UnifiedToolLibrary() as library:

@@ -307,13 +307,11 @@ async def test_calls_that_are_repeated_on_purpose_are_made():
         calls.append(id)
         return "running"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(press_button, job)
-        script = [{"name": "press_button", "arguments": {"name": "a"}}] * 3 + [
-            {"name": "job", "arguments": {"id": "j"}}
-        ] * 3
-        answer = await Agent(library, ScriptedModel([*script, "Done."])).run("Press a three times, then wait")
-        assert calls == ["a"] * 3 + ["j"] * 3 and answer.is_finished
+    script = [{"name": "press_button", "arguments": {"name": "a"}}] * 3 + [
+        {"name": "job", "arguments": {"id": "j"}}
+    ] * 3
+    answer = await Agent([press_button, job], ScriptedModel([*script, "Done."])).run("Press a three times, then wait")
+    assert calls == ["a"] * 3 + ["j"] * 3 and answer.is_finished
 
 
 # Other tools at the first failure
@@ -335,12 +333,10 @@ async def test_the_first_permanent_failure_names_the_tools_that_fit():
         """Send a mail."""
         return "ok"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(weather_service, station_report, send_mail)
-        model = ScriptedModel([{"name": "weather_service", "arguments": {"city": "Lisbon"}}, "It failed."])
-        await Agent(library, model).run("What is the weather in Lisbon now?")
-        text = model.requests[1].messages[-1]["content"]
-        assert text.splitlines()[-1] == "Try instead: the tool 'station_report'."
+    model = ScriptedModel([{"name": "weather_service", "arguments": {"city": "Lisbon"}}, "It failed."])
+    await Agent([weather_service, station_report, send_mail], model).run("What is the weather in Lisbon now?")
+    text = model.requests[1].messages[-1]["content"]
+    assert text.splitlines()[-1] == "Try instead: the tool 'station_report'."
 
 
 async def test_a_value_that_the_model_made_up_names_the_tool_that_finds_it():
@@ -361,12 +357,10 @@ async def test_a_value_that_the_model_made_up_names_the_tool_that_finds_it():
         """Send a mail."""
         return "ok"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(find_employee, get_office, send_mail)
-        model = ScriptedModel([{"name": "get_office", "arguments": {"employee_number": "E-1234"}}, "Unknown."])
-        await Agent(library, model).run("In which office does Maria Lopez sit?")
-        text = model.requests[1].messages[-1]["content"]
-        assert text.splitlines()[-1] == "Try instead: the tool 'find_employee'."
+    model = ScriptedModel([{"name": "get_office", "arguments": {"employee_number": "E-1234"}}, "Unknown."])
+    await Agent([find_employee, get_office, send_mail], model).run("In which office does Maria Lopez sit?")
+    text = model.requests[1].messages[-1]["content"]
+    assert text.splitlines()[-1] == "Try instead: the tool 'find_employee'."
 
 
 async def advice_after(failing: object, *others: object, task: str, **arguments: str) -> str:
@@ -444,14 +438,12 @@ async def test_optional_parameters_are_shown_without_null():
         """Search."""
         return "nothing"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(search)
-        model = ScriptedModel([{"name": "search", "arguments": {"query": "a", "site": None}}, "Nothing."])
-        answer = await Agent(library, model, tools=["search"]).run("Search a")
-        properties = model.requests[0].tools[0]["function"]["parameters"]["properties"]
-        assert properties["site"] == {"type": "string"}
-        assert properties["tags"] == {"type": "array", "items": {"type": "string"}}
-        assert answer.steps[0].is_success
+    model = ScriptedModel([{"name": "search", "arguments": {"query": "a", "site": None}}, "Nothing."])
+    answer = await Agent([search], model, tools=["search"]).run("Search a")
+    properties = model.requests[0].tools[0]["function"]["parameters"]["properties"]
+    assert properties["site"] == {"type": "string"}
+    assert properties["tags"] == {"type": "array", "items": {"type": "string"}}
+    assert answer.steps[0].is_success
 
 
 async def test_a_model_that_insists_on_a_call_that_fails_is_asked_for_its_answer_without_tools():

@@ -9,10 +9,7 @@ from ferrule.agent import Agent, AgentState, Approval
 from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
-
-
-def call(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"name": name, "arguments": arguments}
+from tests.agent.calls import call
 
 
 @pytest.fixture
@@ -140,13 +137,11 @@ async def test_a_tool_may_ask_for_leave_itself():
         paid.append(amount)
         return "paid"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(pay)
-        agent = Agent(library, ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
-        first = await agent.run("Pay")
-        assert paid == [50] and first.approvals[0].reason == "500 is a lot"
-        await agent.resume(first.run_id, approvals=True)
-        assert paid == [50, 500]
+    agent = Agent([pay], ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
+    first = await agent.run("Pay")
+    assert paid == [50] and first.approvals[0].reason == "500 is a lot"
+    await agent.resume(first.run_id, approvals=True)
+    assert paid == [50, 500]
 
 
 async def test_policies_speak_of_tools_tags_and_effects():
@@ -169,12 +164,10 @@ async def test_policies_speak_of_tools_tags_and_effects():
             Rule(verdict="ask", effect="changing"),
         ]
     )
-    async with UnifiedToolLibrary() as library:
-        library.register(pay, look, write)
-        calls = [call("pay"), call("look"), call("write")]
-        answer = await Agent(library, ScriptedModel([calls]), policy=policy).run("Go")
-        assert [request.tool_id for request in answer.approvals] == ["pay"]
-        assert {step.tool_id: step.is_success for step in answer.steps} == {"look": True, "write": False}
+    calls = [call("pay"), call("look"), call("write")]
+    answer = await Agent([pay, look, write], ScriptedModel([calls]), policy=policy).run("Go")
+    assert [request.tool_id for request in answer.approvals] == ["pay"]
+    assert {step.tool_id: step.is_success for step in answer.steps} == {"look": True, "write": False}
 
 
 def test_a_policy_must_make_sense():
@@ -185,28 +178,26 @@ def test_a_policy_must_make_sense():
 
 
 async def test_wrong_words_get_a_clear_error():
-    async with UnifiedToolLibrary() as library:
-        agent = Agent(library, ScriptedModel(["done"]))
-        finished = await agent.run("Go")
-        with pytest.raises(SetupError, match="There is no run 'nope'"):
-            await agent.resume("nope")
-        with pytest.raises(SetupError, match="has no open question"):
-            await agent.resume(finished.run_id, "hello")
-        with pytest.raises(SetupError, match="exists already"):
-            await agent.run("Go", run_id=finished.run_id)
-        assert (await agent.resume(finished.run_id)).text == "done"
+    agent = Agent([], ScriptedModel(["done"]))
+    finished = await agent.run("Go")
+    with pytest.raises(SetupError, match="There is no run 'nope'"):
+        await agent.resume("nope")
+    with pytest.raises(SetupError, match="has no open question"):
+        await agent.resume(finished.run_id, "hello")
+    with pytest.raises(SetupError, match="exists already"):
+        await agent.run("Go", run_id=finished.run_id)
+    assert (await agent.resume(finished.run_id)).text == "done"
 
 
 async def test_many_runs_wait_and_go_on_beside_each_other():
-    async with UnifiedToolLibrary() as library:
 
-        async def one(number: int) -> str:
-            model = ScriptedModel([call("ask_user", question=f"q{number}"), f"answer {number}"])
-            agent = Agent(library, model)
-            first = await agent.run(f"task {number}")
-            return (await agent.resume(first.run_id, "go")).text
+    async def one(number: int) -> str:
+        model = ScriptedModel([call("ask_user", question=f"q{number}"), f"answer {number}"])
+        agent = Agent([], model)
+        first = await agent.run(f"task {number}")
+        return (await agent.resume(first.run_id, "go")).text
 
-        assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
+    assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
 
 
 async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():
@@ -217,14 +208,12 @@ async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():
         made.append(path)
         raise FileNotFoundError(f"{path} not found")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(read)
-        script = [call("read", path="a.txt"), call("read", path="a.txt"), call("ask_user", question="Where is it?")]
-        agent = Agent(library, ScriptedModel([*script, call("read", path="a.txt"), "no"]))
-        first = await agent.run("Read a.txt")
-        assert made == ["a.txt"]
-        await agent.resume(first.run_id, "I have put it there now.")
-        assert made == ["a.txt", "a.txt"]
+    script = [call("read", path="a.txt"), call("read", path="a.txt"), call("ask_user", question="Where is it?")]
+    agent = Agent([read], ScriptedModel([*script, call("read", path="a.txt"), "no"]))
+    first = await agent.run("Read a.txt")
+    assert made == ["a.txt"]
+    await agent.resume(first.run_id, "I have put it there now.")
+    assert made == ["a.txt", "a.txt"]
 
 
 async def test_only_a_trusted_skill_spares_its_tools_the_approval(tmp_path):

@@ -12,22 +12,27 @@ from ferrule.concurrency.fleet import StoreLeases
 from ferrule.store import ToolKnowledgeStore
 
 LEASE_SECONDS = 2.0
+"""If the caller names no other number."""
 
 
-async def main(url: str, log: str, limit: int, callers: int, calls: int) -> None:
+async def main(url: str, log: str, limit: int, callers: int, calls: int, lease_seconds: float) -> None:
     """Each of the callers makes so many calls, one after the other."""
     config = ConcurrencyConfig(
-        bucket_limits={"pay": limit}, shared=True, lease_seconds=LEASE_SECONDS, default_timeout=300, max_concurrent=50
+        bucket_limits={"pay": limit}, shared=True, lease_seconds=lease_seconds, default_timeout=300, max_concurrent=50
     )
     controller = ToolConcurrencyController(config)
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
+    def note(change: int) -> None:
+        at = time.monotonic()  # which is the same clock in all processes, and only tells their order
+        os.write(file, f"{at} {os.getpid()} {change}\n".encode())
+
     async def call_repeatedly() -> None:
         for _ in range(calls):
             async with controller.slot("pay"):
-                os.write(file, f"{time.monotonic()} {os.getpid()} 1\n".encode())
-                await asyncio.sleep(0.002)
-                os.write(file, f"{time.monotonic()} {os.getpid()} -1\n".encode())
+                note(1)
+                await asyncio.sleep(0.002)  # the work of a call
+                note(-1)
 
     async with ToolKnowledgeStore(url, journal_directory=Path(log).with_suffix(f".{os.getpid()}")) as store:
         controller.join_fleet(StoreLeases(store))
@@ -42,19 +47,33 @@ def read_log(log: Path) -> list[tuple[float, int, int]]:
     return [(float(at), int(pid), int(change)) for at, pid, change in (line.split() for line in lines)]
 
 
-def count_most_running(log: Path, killed: set[int]) -> int:
-    """How many calls ran together; the calls of a killed process ended with it, at the latest with its last line."""
+def count_most_running(log: Path, killed: set[int], lease_seconds: float | None = None) -> int:
+    """How many calls ran together; the calls of a killed process ended with it, at the latest with its last line.
+
+    With a lease, a process that wrote nothing for half of it was stopped: others may have the slots of its calls.
+    """
     lines = sorted(read_log(log))
+    next_line: dict[int, float] = {}
+    pauses = [0.0] * len(lines)
+    for index, (at, pid, _) in reversed(list(enumerate(lines))):
+        pauses[index] = next_line.get(pid, at) - at
+        next_line[pid] = at
     last_line = {pid: at for at, pid, _ in lines if pid in killed}
-    running: Counter[int] = Counter()
+    running, late_ends = Counter[int](), Counter[int]()
     most = 0
-    for at, pid, change in lines:
-        running[pid] += change
+    for (at, pid, change), pause in zip(lines, pauses, strict=True):
+        if change < 0 and late_ends[pid]:
+            late_ends[pid] -= 1
+        else:
+            running[pid] += change
         most = max(most, running.total())
         if last_line.get(pid) == at:
             del running[pid]
+        elif lease_seconds and pause > lease_seconds / 2:
+            late_ends[pid] += running.pop(pid, 0)
     return most
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])))
+    lease = float(sys.argv[6]) if len(sys.argv) > 6 else LEASE_SECONDS
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), lease))

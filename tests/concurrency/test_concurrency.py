@@ -1,3 +1,5 @@
+"""Slots, queues, priorities and rates, in virtual time."""
+
 import asyncio
 import gc
 import math
@@ -9,7 +11,9 @@ import pytest
 
 from ferrule.concurrency import ConcurrencyConfig, ConcurrencyMetrics, Slot, ToolConcurrencyController
 from ferrule.errors import Rejected, SetupError
-from tests.support.virtual_time import loop_time, run_in_virtual_time
+from tests.support.virtual_time import loop_time, virtual_time
+
+anyio_backend = virtual_time
 
 
 def controller_of(**settings) -> ToolConcurrencyController:
@@ -78,14 +82,6 @@ async def test_a_dict_changed_later_does_not_change_the_limits():
 # Slots
 
 
-async def test_with_room_a_call_gets_its_slot_immediately_and_gives_it_back():
-    controller = ToolConcurrencyController()
-    slot = await controller.acquire("http")
-    assert controller.get_metrics().current_concurrent == 1
-    controller.release(slot)
-    assert controller.get_metrics().current_concurrent == 0
-
-
 async def test_releasing_twice_is_harmless():
     controller = controller_of(max_concurrent=2)
     (other,) = await start(hold(controller, 0.01))
@@ -97,44 +93,35 @@ async def test_releasing_twice_is_harmless():
     await other
 
 
-def test_metrics_are_those_of_the_manual():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=3, bucket_limits={"http": 1, "ai": 2})
-        tasks = await start(*(hold(controller, 2, b) for b in ["http", "http", "files"]))
-        assert controller.get_bucket_metrics() == {
-            "http": {"current": 1, "limit": 1, "queue": 1},
-            "ai": {"current": 0, "limit": 2, "queue": 0},
-            "files": {"current": 1, "limit": None, "queue": 0},
-        }
-        await asyncio.gather(*tasks)
-        assert controller.get_metrics() == ConcurrencyMetrics(
-            current_concurrent=0,
-            queue_length=0,
-            total_acquired=3,
-            total_rejected=0,
-            total_timeout=0,
-            avg_execution_time=2.0,
-        )
-
-    run_in_virtual_time(main)
+async def test_metrics_are_those_of_the_manual():
+    controller = controller_of(max_concurrent=3, bucket_limits={"http": 1, "ai": 2})
+    tasks = await start(*(hold(controller, 2, b) for b in ["http", "http", "files"]))
+    assert controller.get_bucket_metrics() == {
+        "http": {"current": 1, "limit": 1, "queue": 1},
+        "ai": {"current": 0, "limit": 2, "queue": 0},
+        "files": {"current": 1, "limit": None, "queue": 0},
+    }
+    await asyncio.gather(*tasks)
+    assert controller.get_metrics() == ConcurrencyMetrics(
+        current_concurrent=0,
+        queue_length=0,
+        total_acquired=3,
+        total_rejected=0,
+        total_timeout=0,
+        avg_execution_time=2.0,
+    )
 
 
-def test_a_full_bucket_delays_no_other_bucket():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=2, bucket_limits={"http": 1})
-        starts = await asyncio.gather(*(hold(controller, 5, bucket) for bucket in ["http", "http", "files"]))
-        assert starts == [0, 5, 0]
-
-    run_in_virtual_time(main)
+async def test_a_full_bucket_delays_no_other_bucket():
+    controller = controller_of(max_concurrent=2, bucket_limits={"http": 1})
+    starts = await asyncio.gather(*(hold(controller, 5, bucket) for bucket in ["http", "http", "files"]))
+    assert starts == [0, 5, 0]
 
 
-def test_calls_that_could_run_go_in_order_of_arrival_across_buckets():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, bucket_limits={"http": 1})
-        starts = await asyncio.gather(*(hold(controller, 1, bucket) for bucket in ["a", "http", "b", "http", "a"]))
-        assert starts == [0, 1, 2, 3, 4]
-
-    run_in_virtual_time(main)
+async def test_calls_that_could_run_go_in_order_of_arrival_across_buckets():
+    controller = controller_of(max_concurrent=1, bucket_limits={"http": 1})
+    starts = await asyncio.gather(*(hold(controller, 1, bucket) for bucket in ["a", "http", "b", "http", "a"]))
+    assert starts == [0, 1, 2, 3, 4]
 
 
 async def test_try_acquire_gives_a_slot_or_none():
@@ -192,30 +179,24 @@ async def test_a_full_queue_rejects_the_next_call():
     await waiter
 
 
-def test_a_call_that_waited_too_long_is_rejected_and_leaves_the_queue():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, default_timeout=7)
-        occupy(controller)
-        rejection = await rejection_of(controller.acquire("http"))
-        assert (loop_time(), rejection.details) == (7, {"reason": "queue_timeout", "bucket": "http"})
-        assert "within 7 s. Call again later" in str(rejection)
-        metrics = controller.get_metrics()
-        assert (metrics.queue_length, metrics.total_timeout, metrics.total_rejected) == (0, 1, 0)
-
-    run_in_virtual_time(main)
+async def test_a_call_that_waited_too_long_is_rejected_and_leaves_the_queue():
+    controller = controller_of(max_concurrent=1, default_timeout=7)
+    occupy(controller)
+    rejection = await rejection_of(controller.acquire("http"))
+    assert (loop_time(), rejection.details) == (7, {"reason": "queue_timeout", "bucket": "http"})
+    assert "within 7 s. Call again later" in str(rejection)
+    metrics = controller.get_metrics()
+    assert (metrics.queue_length, metrics.total_timeout, metrics.total_rejected) == (0, 1, 0)
 
 
-def test_a_call_may_bring_its_own_timeout():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, default_timeout=7)
-        (holder,) = await start(hold(controller, 500))
-        await rejection_of(controller.acquire(timeout=2))
-        assert loop_time() == 2
-        await controller.acquire(timeout=math.inf)
-        assert loop_time() == 500
-        await holder
-
-    run_in_virtual_time(main)
+async def test_a_call_may_bring_its_own_timeout():
+    controller = controller_of(max_concurrent=1, default_timeout=7)
+    (holder,) = await start(hold(controller, 500))
+    await rejection_of(controller.acquire(timeout=2))
+    assert loop_time() == 2
+    await controller.acquire(timeout=math.inf)
+    assert loop_time() == 500
+    await holder
 
 
 async def test_all_waiting_calls_can_be_rejected_for_shutting_down():
@@ -231,116 +212,89 @@ async def test_all_waiting_calls_can_be_rejected_for_shutting_down():
 # Priority
 
 
-def test_the_important_go_first_and_equals_in_order_of_arrival():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, strategy="priority")
-        starts = await asyncio.gather(*(hold(controller, 1, priority=p) for p in [0, 0, 5, 5, 0]))
-        assert starts == [0, 3, 1, 2, 4]
-
-    run_in_virtual_time(main)
+async def test_the_important_go_first_and_equals_in_order_of_arrival():
+    controller = controller_of(max_concurrent=1, strategy="priority")
+    starts = await asyncio.gather(*(hold(controller, 1, priority=p) for p in [0, 0, 5, 5, 0]))
+    assert starts == [0, 3, 1, 2, 4]
 
 
-def test_waiting_makes_up_for_low_priority():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, strategy="priority", ageing=2.0, default_timeout=99)
+async def test_waiting_makes_up_for_low_priority():
+    controller = controller_of(max_concurrent=1, strategy="priority", ageing=2.0, default_timeout=99)
 
-        async def arrive(at: float, priority: int) -> float:
-            await asyncio.sleep(at)
-            return await hold(controller, 1, priority=priority)
+    async def arrive(at: float, priority: int) -> float:
+        await asyncio.sleep(at)
+        return await hold(controller, 1, priority=priority)
 
-        important = [arrive(second, 3) for second in range(20)]
-        _, humble, *_ = await asyncio.gather(hold(controller, 1), arrive(0.5, 0), *important)
-        # Three steps of two seconds: only those who came within six seconds after it, at 1 to 6, went before it
-        # (and the one that came at 0, before it).
-        assert humble == 8
-
-    run_in_virtual_time(main)
+    important = [arrive(second, 3) for second in range(20)]
+    _, humble, *_ = await asyncio.gather(hold(controller, 1), arrive(0.5, 0), *important)
+    # Three steps of two seconds: only those who came within six seconds after it, at 1 to 6, went before it
+    # (and the one that came at 0, before it).
+    assert humble == 8
 
 
-def test_under_fifo_priority_means_nothing():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1)
-        assert await asyncio.gather(*(hold(controller, 1, priority=p) for p in (1, 2, 3))) == [0, 1, 2]
-
-    run_in_virtual_time(main)
+async def test_under_fifo_priority_means_nothing():
+    controller = controller_of(max_concurrent=1)
+    assert await asyncio.gather(*(hold(controller, 1, priority=p) for p in (1, 2, 3))) == [0, 1, 2]
 
 
 # Rate limits
 
 
-def test_a_call_beyond_the_rate_starts_a_minute_after_the_one_it_follows():
-    async def main() -> None:
-        controller = controller_of(rate_limits={"ai": 2}, default_timeout=200)
+async def test_a_call_beyond_the_rate_starts_a_minute_after_the_one_it_follows():
+    controller = controller_of(rate_limits={"ai": 2}, default_timeout=200)
 
-        async def arrive(at: float) -> float:
-            await asyncio.sleep(at)
-            return await hold(controller, 0, "ai")
+    async def arrive(at: float) -> float:
+        await asyncio.sleep(at)
+        return await hold(controller, 0, "ai")
 
-        assert await asyncio.gather(*map(arrive, [0, 10, 11, 12, 13])) == [0, 10, 60, 70, 120]
-
-    run_in_virtual_time(main)
+    assert await asyncio.gather(*map(arrive, [0, 10, 11, 12, 13])) == [0, 10, 60, 70, 120]
 
 
-def test_a_call_that_the_rate_limit_delays_too_long_is_rejected_immediately():
-    async def main() -> None:
-        controller = controller_of(rate_limits={"ai": 1}, default_timeout=60)
-        waiting = await start(hold(controller, 0, "ai"), hold(controller, 0, "ai"))
-        await asyncio.sleep(15)
-        rejection = await rejection_of(controller.acquire("ai"))
-        assert (loop_time(), rejection.details) == (15, {"reason": "rate_limit", "bucket": "ai", "retry_after": 105})
-        assert str(rejection) == "Bucket 'ai' is limited to 1 call per minute. Call again in 105.0 s."
-        await asyncio.gather(*waiting)
-        assert (loop_time(), controller.get_metrics().total_rejected) == (60, 1)
-
-    run_in_virtual_time(main)
+async def test_a_call_that_the_rate_limit_delays_too_long_is_rejected_immediately():
+    controller = controller_of(rate_limits={"ai": 1}, default_timeout=60)
+    waiting = await start(hold(controller, 0, "ai"), hold(controller, 0, "ai"))
+    await asyncio.sleep(15)
+    rejection = await rejection_of(controller.acquire("ai"))
+    assert (loop_time(), rejection.details) == (15, {"reason": "rate_limit", "bucket": "ai", "retry_after": 105})
+    assert str(rejection) == "Bucket 'ai' is limited to 1 call per minute. Call again in 105.0 s."
+    await asyncio.gather(*waiting)
+    assert (loop_time(), controller.get_metrics().total_rejected) == (60, 1)
 
 
 @pytest.mark.parametrize(("ahead", "retry_after"), [(0, 48), (1, 58), (2, 108), (3, 118), (4, 168)])
-def test_retry_after_counts_those_who_wait_already(ahead, retry_after):
-    async def main() -> None:
-        controller = controller_of(rate_limits={"ai": 2}, default_timeout=math.inf)
-        await hold(controller, 10, "ai")
-        await hold(controller, 2, "ai")
-        waiting = await start(*(hold(controller, 0, "ai") for _ in range(ahead)))
-        rejection = await rejection_of(controller.acquire("ai", timeout=1))
-        assert (loop_time(), rejection.details["retry_after"]) == (12, retry_after)
-        await asyncio.gather(*waiting)
-
-    run_in_virtual_time(main)
+async def test_retry_after_counts_those_who_wait_already(ahead, retry_after):
+    controller = controller_of(rate_limits={"ai": 2}, default_timeout=math.inf)
+    await hold(controller, 10, "ai")
+    await hold(controller, 2, "ai")
+    waiting = await start(*(hold(controller, 0, "ai") for _ in range(ahead)))
+    rejection = await rejection_of(controller.acquire("ai", timeout=1))
+    assert (loop_time(), rejection.details["retry_after"]) == (12, retry_after)
+    await asyncio.gather(*waiting)
 
 
-def test_under_strategy_reject_a_rate_limit_rejects_and_says_when_to_retry():
-    async def main() -> None:
-        controller = controller_of(rate_limits={"ai": 1}, strategy="reject")
-        await hold(controller, 20, "ai")
-        rejection = await rejection_of(controller.acquire("ai"))
-        assert (rejection.details["reason"], rejection.details["retry_after"]) == ("rate_limit", 40)
-        await asyncio.sleep(40)
-        await hold(controller, 0, "ai")
-
-    run_in_virtual_time(main)
+async def test_under_strategy_reject_a_rate_limit_rejects_and_says_when_to_retry():
+    controller = controller_of(rate_limits={"ai": 1}, strategy="reject")
+    await hold(controller, 20, "ai")
+    rejection = await rejection_of(controller.acquire("ai"))
+    assert (rejection.details["reason"], rejection.details["retry_after"]) == ("rate_limit", 40)
+    await asyncio.sleep(40)
+    await hold(controller, 0, "ai")
 
 
-def test_waiting_for_the_rate_holds_up_no_other_bucket():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, rate_limits={"ai": 1}, default_timeout=99)
-        starts = await asyncio.gather(*(hold(controller, 1, bucket) for bucket in ["ai", "ai", "files", "files"]))
-        assert starts == [0, 60, 1, 2]
-
-    run_in_virtual_time(main)
+async def test_waiting_for_the_rate_holds_up_no_other_bucket():
+    controller = controller_of(max_concurrent=1, rate_limits={"ai": 1}, default_timeout=99)
+    starts = await asyncio.gather(*(hold(controller, 1, bucket) for bucket in ["ai", "ai", "files", "files"]))
+    assert starts == [0, 60, 1, 2]
 
 
-def test_a_cancelled_call_gives_its_start_back_to_the_rate():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, rate_limits={"ai": 1})
-        slot = occupy(controller)
-        (waiter,) = await start(controller.acquire("ai"))
-        controller.release(slot)
-        waiter.cancel()
-        await asyncio.wait([waiter])
-        await controller.acquire("ai", timeout=0)
-
-    run_in_virtual_time(main)
+async def test_a_cancelled_call_gives_its_start_back_to_the_rate():
+    controller = controller_of(max_concurrent=1, rate_limits={"ai": 1})
+    slot = occupy(controller)
+    (waiter,) = await start(controller.acquire("ai"))
+    controller.release(slot)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    await controller.acquire("ai", timeout=0)
 
 
 # Cancellation
@@ -370,128 +324,101 @@ async def test_a_call_cancelled_just_when_it_may_start_passes_its_slot_on():
     assert controller.get_metrics().total_acquired == 2
 
 
-def test_a_slot_that_becomes_free_just_before_the_timeout_is_still_given():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, rate_limits={"ai": 1})
-        await hold(controller, 0, "ai")
-        await controller.acquire("ai", timeout=60)
-        assert loop_time() == 60
-
-    run_in_virtual_time(main)
+async def test_a_slot_that_becomes_free_just_before_the_timeout_is_still_given():
+    controller = controller_of(max_concurrent=1, rate_limits={"ai": 1})
+    await hold(controller, 0, "ai")
+    await controller.acquire("ai", timeout=60)
+    assert loop_time() == 60
 
 
 # Tools that call tools
 
 
-def test_a_tool_that_calls_tools_does_not_wait_for_itself():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, default_timeout=math.inf)
-        async with controller.slot(), controller.slot(), controller.slot() as innermost:
-            assert (innermost.state, controller.get_metrics().current_concurrent) == ("active", 1)
-        assert controller.get_metrics().current_concurrent == 0
-
-    run_in_virtual_time(main)
+async def test_a_tool_that_calls_tools_does_not_wait_for_itself():
+    controller = controller_of(max_concurrent=1, default_timeout=math.inf)
+    async with controller.slot(), controller.slot(), controller.slot() as innermost:
+        assert (innermost.state, controller.get_metrics().current_concurrent) == ("active", 1)
+    assert controller.get_metrics().current_concurrent == 0
 
 
-def test_nested_calls_one_after_the_other_lend_each_time():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, default_timeout=math.inf)
-        async with controller.slot() as outer:
-            states: list[str] = []
-            for _ in range(2):
-                async with controller.slot():
-                    states.append(outer.state)
+async def test_nested_calls_one_after_the_other_lend_each_time():
+    controller = controller_of(max_concurrent=1, default_timeout=math.inf)
+    async with controller.slot() as outer:
+        states: list[str] = []
+        for _ in range(2):
+            async with controller.slot():
                 states.append(outer.state)
-        assert states == ["suspended", "active", "suspended", "active"]
-
-    run_in_virtual_time(main)
-
-
-def test_the_outer_slot_is_suspended_once_and_reclaimed_when_the_last_nested_call_ends():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=2, default_timeout=math.inf)
-        async with controller.slot() as outer:
-            nested = asyncio.gather(*(hold(controller, seconds) for seconds in (1, 2, 3)))
-            await asyncio.sleep(3.5)
-            assert (outer.state, outer.nested) == ("suspended", 1)
-            assert await nested == [0, 0, 1]
-            assert (outer.state, outer.nested) == ("active", 0)
-
-    run_in_virtual_time(main)
+            states.append(outer.state)
+    assert states == ["suspended", "active", "suspended", "active"]
 
 
-def test_nested_calls_queue_but_a_suspended_slot_is_reclaimed_ahead_of_all_queues():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=1, default_timeout=math.inf)
-        async with controller.slot():
-            (first,) = await start(hold(controller, 5))
-            nested = asyncio.create_task(hold(controller, 1))
-            await asyncio.sleep(0)
-            (second,) = await start(hold(controller, 5))
-            assert await nested == 5
-            assert loop_time() == 6
-            await asyncio.sleep(2)
-        assert (await first, await second) == (0, 8)
-
-    run_in_virtual_time(main)
+async def test_the_outer_slot_is_suspended_once_and_reclaimed_when_the_last_nested_call_ends():
+    controller = controller_of(max_concurrent=2, default_timeout=math.inf)
+    async with controller.slot() as outer:
+        nested = asyncio.gather(*(hold(controller, seconds) for seconds in (1, 2, 3)))
+        await asyncio.sleep(3.5)
+        assert (outer.state, outer.nested) == ("suspended", 1)
+        assert await nested == [0, 0, 1]
+        assert (outer.state, outer.nested) == ("active", 0)
 
 
-def test_the_outer_call_waits_for_its_slot_without_a_timeout_and_outside_the_queue():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=2, queue_size=0, default_timeout=0, bucket_limits={"db": 1})
-        async with controller.slot("db") as outer:
-            async with controller.slot("files"):
-                (other,) = await start(hold(controller, 100, "db"))
-            assert (loop_time(), outer.state) == (100, "active")
-        assert await other == 0
-
-    run_in_virtual_time(main)
-
-
-def test_a_rejected_nested_call_gives_the_outer_call_its_slot_back():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, strategy="reject")
-        occupy(controller, "db")
-        async with controller.slot() as outer:
-            rejection = await rejection_of(controller.acquire("db"))
-            assert (rejection.details["reason"], outer.state) == ("concurrency_limit", "active")
-
-    run_in_virtual_time(main)
+async def test_nested_calls_queue_but_a_suspended_slot_is_reclaimed_ahead_of_all_queues():
+    controller = controller_of(max_concurrent=1, default_timeout=math.inf)
+    async with controller.slot():
+        (first,) = await start(hold(controller, 5))
+        nested = asyncio.create_task(hold(controller, 1))
+        await asyncio.sleep(0)
+        (second,) = await start(hold(controller, 5))
+        assert await nested == 5
+        assert loop_time() == 6
+        await asyncio.sleep(2)
+    assert (await first, await second) == (0, 8)
 
 
-def test_cancelling_a_call_that_reclaims_its_slot_ends_it_immediately():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
+async def test_the_outer_call_waits_for_its_slot_without_a_timeout_and_outside_the_queue():
+    controller = controller_of(max_concurrent=2, queue_size=0, default_timeout=0, bucket_limits={"db": 1})
+    async with controller.slot("db") as outer:
+        async with controller.slot("files"):
+            (other,) = await start(hold(controller, 100, "db"))
+        assert (loop_time(), outer.state) == (100, "active")
+    assert await other == 0
 
-        async def outer() -> None:
-            async with controller.slot("db"), controller.slot("files"):
-                await asyncio.sleep(1)
 
-        outer_task, rival = await start(outer(), hold(controller, 50, "db"))
-        await asyncio.sleep(10)
-        outer_task.cancel()
-        await asyncio.wait([outer_task])
-        assert (loop_time(), controller.get_metrics().current_concurrent) == (10, 1)
-        await rival
-        assert occupy(controller, "db").state == "active"
+async def test_a_rejected_nested_call_gives_the_outer_call_its_slot_back():
+    controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, strategy="reject")
+    occupy(controller, "db")
+    async with controller.slot() as outer:
+        rejection = await rejection_of(controller.acquire("db"))
+        assert (rejection.details["reason"], outer.state) == ("concurrency_limit", "active")
 
-    run_in_virtual_time(main)
+
+async def test_cancelling_a_call_that_reclaims_its_slot_ends_it_immediately():
+    controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
+
+    async def outer() -> None:
+        async with controller.slot("db"), controller.slot("files"):
+            await asyncio.sleep(1)
+
+    outer_task, rival = await start(outer(), hold(controller, 50, "db"))
+    await asyncio.sleep(10)
+    outer_task.cancel()
+    await asyncio.wait([outer_task])
+    assert (loop_time(), controller.get_metrics().current_concurrent) == (10, 1)
+    await rival
+    assert occupy(controller, "db").state == "active"
 
 
 @pytest.mark.parametrize("nested_bucket", ["files", "db"])
-def test_a_time_out_around_a_nested_call_is_not_delayed_by_the_way_back(nested_bucket):
-    async def main() -> None:
-        controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
-        async with controller.slot("db") as outer:
-            (other,) = await start(hold(controller, 100, "db"))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(5):  # while the nested call runs, or still waits
-                    await hold(controller, 999, nested_bucket)
-            assert (loop_time(), outer.state) == (5, "reclaiming")
-            await other
-            assert outer.state == "active"
-
-    run_in_virtual_time(main)
+async def test_a_time_out_around_a_nested_call_is_not_delayed_by_the_way_back(nested_bucket):
+    controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
+    async with controller.slot("db") as outer:
+        (other,) = await start(hold(controller, 100, "db"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):  # while the nested call runs, or still waits
+                await hold(controller, 999, nested_bucket)
+        assert (loop_time(), outer.state) == (5, "reclaiming")
+        await other
+        assert outer.state == "active"
 
 
 async def test_a_call_made_after_its_maker_has_ended_is_an_ordinary_one():
@@ -513,39 +440,33 @@ async def test_a_call_that_ends_before_its_nested_one_takes_nothing_back():
     assert nested.outer is None  # or a chain of ended slots would grow where tasks start tasks
 
 
-def test_nothing_waits_for_an_outer_slot_that_is_suspended_again():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
-        async with controller.slot("db") as outer:
-            first = asyncio.create_task(hold(controller, 1, "files"))
-            await asyncio.sleep(0)
-            (rival,) = await start(hold(controller, 50, "db"))
-            await asyncio.sleep(5)
-            assert (outer.state, first.done()) == ("reclaiming", False)
-            second = asyncio.create_task(hold(controller, 1, "files"))
-            await first
-            assert (loop_time(), outer.state) == (5, "suspended")
-            assert await second == 5
-            assert (loop_time(), outer.state) == (50, "active")
-        await rival
-
-    run_in_virtual_time(main)
+async def test_nothing_waits_for_an_outer_slot_that_is_suspended_again():
+    controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
+    async with controller.slot("db") as outer:
+        first = asyncio.create_task(hold(controller, 1, "files"))
+        await asyncio.sleep(0)
+        (rival,) = await start(hold(controller, 50, "db"))
+        await asyncio.sleep(5)
+        assert (outer.state, first.done()) == ("reclaiming", False)
+        second = asyncio.create_task(hold(controller, 1, "files"))
+        await first
+        assert (loop_time(), outer.state) == (5, "suspended")
+        assert await second == 5
+        assert (loop_time(), outer.state) == (50, "active")
+    await rival
 
 
-def test_leaving_goes_on_waiting_when_a_quick_nested_call_came_between():
-    async def main() -> None:
-        controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
-        async with controller.slot("db") as outer:
-            first = asyncio.create_task(hold(controller, 1, "files"))
-            await asyncio.sleep(0)
-            (rival,) = await start(hold(controller, 50, "db"))
-            await asyncio.sleep(5)
-            controller.release(await controller.acquire("files"))
-            await first
-            assert (loop_time(), outer.state) == (50, "active")
-        await rival
-
-    run_in_virtual_time(main)
+async def test_leaving_goes_on_waiting_when_a_quick_nested_call_came_between():
+    controller = controller_of(max_concurrent=2, bucket_limits={"db": 1}, default_timeout=math.inf)
+    async with controller.slot("db") as outer:
+        first = asyncio.create_task(hold(controller, 1, "files"))
+        await asyncio.sleep(0)
+        (rival,) = await start(hold(controller, 50, "db"))
+        await asyncio.sleep(5)
+        controller.release(await controller.acquire("files"))
+        await first
+        assert (loop_time(), outer.state) == (50, "active")
+    await rival
 
 
 async def test_slots_of_two_controllers_are_independent():

@@ -8,7 +8,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.concurrency import ConcurrencyConfig, Slot, ToolConcurrencyController
@@ -182,13 +182,11 @@ def assert_nothing_leaked(world: World) -> None:
     assert Context().run(world.controller.try_acquire, "free") is None
 
 
-@settings(max_examples=100, derandomize=True)
 @given(config=CONFIGS, arrivals=ARRIVALS)
 def test_limits_hold_and_no_slot_leaks(config, arrivals):
     play(config, arrivals)
 
 
-@settings(max_examples=40, derandomize=True)
 @given(config=CONFIGS.filter(lambda c: c.strategy == "fifo"), arrivals=ARRIVALS)
 def test_within_a_bucket_calls_start_in_order_of_arrival(config, arrivals):
     world = play(config, arrivals)
@@ -197,7 +195,6 @@ def test_within_a_bucket_calls_start_in_order_of_arrival(config, arrivals):
             assert (first_start <= second_start) if first < second else (first_start >= second_start)
 
 
-@settings(max_examples=40, derandomize=True)
 @given(config=CONFIGS.filter(lambda c: c.strategy == "priority"), arrivals=ARRIVALS)
 def test_a_call_is_overtaken_only_by_those_whose_priority_outweighs_its_age(config, arrivals):
     world = play(config, arrivals)
@@ -207,7 +204,6 @@ def test_a_call_is_overtaken_only_by_those_whose_priority_outweighs_its_age(conf
                 assert later_arrival - arrival <= (higher - priority) * AGEING
 
 
-@settings(max_examples=40, derandomize=True)
 @given(config=CONFIGS, arrivals=ARRIVALS)
 def test_no_minute_sees_more_starts_than_the_rate_limit(config, arrivals):
     world = play(config, arrivals)
@@ -216,7 +212,6 @@ def test_no_minute_sees_more_starts_than_the_rate_limit(config, arrivals):
         assert all(later - earlier >= 60 for earlier, later in zip(starts, starts[limit:], strict=False))
 
 
-@settings(max_examples=40, derandomize=True)
 @given(limit=st.integers(1, 2), trees=st.lists(ANY_CALL, min_size=1, max_size=8))
 def test_tools_that_call_tools_never_wait_for_each_other_for_ever(limit, trees):
     config = ConcurrencyConfig(max_concurrent=limit, queue_size=1000, bucket_limits={"narrow": 1, "loose": 1})

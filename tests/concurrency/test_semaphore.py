@@ -2,13 +2,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.concurrency.semaphore import ThreadsafeSemaphore
 
 
-@settings(max_examples=60)
 @given(
     limit=st.integers(1, 4),
     calls=st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 8)), max_size=20),
@@ -37,7 +36,7 @@ def test_the_limit_holds_and_no_permit_is_lost_by_cancellation(limit, calls):
             await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
         for _ in range(limit):  # all are free again
-            await asyncio.wait_for(semaphore.acquire(), 30)
+            await asyncio.wait_for(semaphore.acquire(), 60)
 
     asyncio.run(main())
     assert peak <= limit
@@ -63,14 +62,14 @@ async def test_a_suspended_permit_is_free_for_others_and_comes_back_without_wait
     semaphore = ThreadsafeSemaphore(1)
     await semaphore.acquire()
     with semaphore.suspend():
-        await asyncio.wait_for(semaphore.acquire(), 30)
+        await asyncio.wait_for(semaphore.acquire(), 60)
     latecomer = asyncio.create_task(semaphore.acquire())
     semaphore.release()
     for _ in range(10):  # turns of the event loop in which a permit would be handed over
         await asyncio.sleep(0)
     assert not latecomer.done()  # one permit, and the owner that suspended it has it again
     semaphore.release()
-    await asyncio.wait_for(latecomer, 30)
+    await asyncio.wait_for(latecomer, 60)
 
 
 def test_a_waiting_task_of_a_closed_event_loop_is_skipped():
@@ -86,7 +85,7 @@ def test_a_waiting_task_of_a_closed_event_loop_is_skipped():
     semaphore.release()
 
     async def acquire_twice() -> asyncio.Task[None]:
-        await asyncio.wait_for(semaphore.acquire(), 30)
+        await asyncio.wait_for(semaphore.acquire(), 60)
         second = asyncio.create_task(semaphore.acquire())
         await asyncio.sleep(0)
         return second

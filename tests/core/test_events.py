@@ -5,6 +5,7 @@ import pytest
 
 from ferrule.core import events
 from ferrule.core.events import MAX_QUEUE_LENGTH, EventBus, ToolEngineEvent, ToolEngineEventType
+from tests.support.waiting import until
 
 LOADED, FAILED = ToolEngineEventType.TOOL_LOADED, ToolEngineEventType.EXECUTION_FAILED
 
@@ -32,7 +33,7 @@ async def test_an_async_subscriber_receives_events_in_order():
     bus.subscribe(watch)
     for name in "abc":
         bus.emit(event(name=name))
-    await bus.drain()
+    await bus.drain(60)
     assert names == ["a", "b", "c"]
 
 
@@ -68,12 +69,13 @@ async def test_a_slow_sync_subscriber_is_moved_to_its_own_thread(monkeypatch):
     def watch(e):
         threads.append(threading.current_thread().name)
         if threads[-1] != "MainThread":
-            assert all_emitted.wait(30)  # the emitter must not wait for the subscriber
+            assert all_emitted.wait(60)  # the emitter must not wait for the subscriber
 
     bus.subscribe(watch)
     for _ in range(4):
         bus.emit(event())
     all_emitted.set()
+    await until(lambda: len(threads) == 4)
     await bus.aclose()
     assert threads == ["MainThread"] + ["ferrule-subscriber"] * 3
 
@@ -104,7 +106,7 @@ async def test_a_subscriber_with_a_full_queue_loses_the_oldest_events(caplog):
     for n in range(MAX_QUEUE_LENGTH + 5):
         bus.emit(event(name=str(n)))
     gate.set()
-    await bus.drain()
+    await bus.drain(60)
     assert received[-1] == MAX_QUEUE_LENGTH + 4
     assert len(received) == MAX_QUEUE_LENGTH
     assert "oldest events dropped" in caplog.text

@@ -108,7 +108,7 @@ def test_a_schema_has_a_largest_size(schema, message):
 
 def test_a_schema_has_a_largest_depth():
     schema: dict[str, Any] = {}
-    for _ in range(100_000):
+    for _ in range(20_000):
         schema = {"not": schema}
     with pytest.raises(SpecError, match="nested"):
         estimate_cost(schema)

@@ -25,6 +25,7 @@ from ferrule.core.content import copy_json, encode_json, plain_json
 from ferrule.errors import SetupError
 from ferrule.memory.run_memory import RunMemory
 from ferrule.store.redaction import Redaction
+from tests.support.engines import engine_with
 from tests.support.processes import ROOT, run_python
 from tests.support.waiting import until
 
@@ -122,8 +123,7 @@ async def test_a_name_that_is_no_text_is_a_validation_error_with_a_record(name):
 )
 async def test_odd_arguments_have_a_result_and_a_record(params):
     events: list[ToolEngineEvent] = []
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(show)
+    async with engine_with(show, config=CONFIG) as engine:
         engine.subscribe(events.append)
         result, _ = await call_once(engine, "show", params)
     assert result.is_success or result.error_type == "validation_error"
@@ -141,8 +141,7 @@ async def test_a_value_without_a_text_keeps_the_record_of_its_call(value):
         """Give it back."""
         return value
 
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(keep)
+    async with engine_with(keep, config=CONFIG) as engine:
         result, record = await call_once(engine, "keep", {"value": value, "password": "hunter2 hunter2"})
     assert result.call_id and "hunter2" not in str(record.params)
 
@@ -159,8 +158,7 @@ async def test_unknown_names_with_odd_arguments_are_recorded():
     ids=lambda value: type(value).__name__,
 )
 async def test_a_timeout_that_is_no_positive_number_is_a_clear_error(timeout):
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(show)
+    async with engine_with(show, config=CONFIG) as engine:
         with pytest.raises(SetupError, match="timeout must be more than 0 seconds"):
             await engine.execute("show", timeout=timeout)
         with pytest.raises(SetupError, match="timeout must be more than 0 seconds"):
@@ -207,8 +205,7 @@ async def test_a_thread_that_raises_keyboard_interrupt_is_not_ctrl_c():
         """Raise."""
         raise KeyboardInterrupt
 
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(leave)
+    async with engine_with(leave, config=CONFIG) as engine:
         result, _ = await call_once(engine, "leave")
     assert "KeyboardInterrupt" in result.error
 
@@ -219,8 +216,7 @@ async def test_ctrl_c_in_a_tool_reaches_the_caller_and_is_recorded():
         """Raise."""
         raise KeyboardInterrupt
 
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(leave)
+    async with engine_with(leave, config=CONFIG) as engine:
         with pytest.raises(KeyboardInterrupt):
             await engine.execute("leave")
         [record] = await engine.query_call_records()
@@ -236,8 +232,7 @@ async def test_a_caller_whose_coroutine_is_closed_is_recorded():
         started.set()
         await asyncio.Event().wait()
 
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(wait)
+    async with engine_with(wait, config=CONFIG) as engine:
 
         async def call() -> None:
             await engine.execute("wait")
@@ -265,8 +260,7 @@ async def test_nothing_that_a_subscriber_raises_ends_the_call(raised, kind):
     async def watch_later(event: ToolEngineEvent) -> None:
         watch(event)
 
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(show)
+    async with engine_with(show, config=CONFIG) as engine:
         if kind == "filter":
             engine.subscribe(lambda event: None, watch)
         else:
@@ -293,8 +287,7 @@ async def test_progress_callbacks_and_memories_that_leave_do_not_end_the_call():
         context.progress(0.5)
         return "done"
 
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(report)
+    async with engine_with(report, config=CONFIG) as engine:
         assert (await engine.execute("report", on_progress=leave)).text == "done"
         assert (await engine.execute("report", context=ToolExecutionContext(memory=LeavingMemory()))).text == "done"
 
@@ -335,8 +328,7 @@ async def test_a_schema_that_contains_itself_does_not_crash_on_deep_arguments():
     tree: dict[str, Any] = {"children": []}
     for _ in range(20_000):
         tree = {"children": [tree]}
-    async with ToolEngine(CONFIG) as engine:
-        engine.register(plant)
+    async with engine_with(plant, config=CONFIG) as engine:
         result, _ = await call_once(engine, "plant", {"tree": tree})
         assert (await engine.execute("plant", {"tree": {"children": [{"children": []}]}})).is_success
     assert result.error_type == "validation_error"

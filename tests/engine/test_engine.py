@@ -34,6 +34,7 @@ from ferrule import (
 from ferrule.core.permission import Principal
 from ferrule.engine.resilience import BreakerConfig, RetryPolicy
 from ferrule.kinds.function.tools import tool_of
+from tests.support.engines import engine_with
 from tests.support.virtual_time import loop_time, virtual_time
 
 anyio_backend = virtual_time
@@ -67,8 +68,7 @@ async def call(thing: Any, params: dict[str, Any] | None = None, *, config: Tool
 
 
 async def test_a_good_call_gives_its_output_its_time_and_its_record():
-    async with ToolEngine() as engine:
-        engine.register(add)
+    async with engine_with(add) as engine:
         result = await engine.execute("add", {"a": 2, "b": "3"})
         [record] = await engine.query_call_records(tool_name="add")
     assert (result.is_success, result.output, result.text) == (True, {"result": 5}, "5")
@@ -112,8 +112,7 @@ async def test_a_validation_error_names_the_action_and_quotes_the_description_of
             """Go home."""
             return "bye"
 
-    async with ToolEngine() as engine:
-        engine.register(Office())
+    async with engine_with(Office()) as engine:
         result = await engine.execute("office", {}, action="greet")
     assert result.error == (
         "Invalid arguments for 'office__greet': name: is required. It is described as “the name of a person”."
@@ -180,16 +179,14 @@ async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again():
 
 
 async def test_a_call_after_a_timeout_in_the_same_task_is_not_disturbed():
-    async with ToolEngine() as engine:
-        engine.register(nap, add)
+    async with engine_with(nap, add) as engine:
         assert (await engine.execute("nap", timeout=2)).error_type == "timeout"
         assert (await engine.execute("add", {"a": 1})).is_success
         await asyncio.sleep(60)  # virtual: a timer that was left behind would cancel it
 
 
 async def test_cancelling_the_caller_ends_the_tool_and_is_recorded():
-    async with ToolEngine() as engine:
-        engine.register(nap)
+    async with engine_with(nap) as engine:
         task = asyncio.create_task(engine.execute("nap"))
         await asyncio.sleep(1)  # virtual: the tool runs
         task.cancel()
@@ -276,8 +273,7 @@ async def test_transport_faults_open_the_circuit_and_ordinary_errors_do_not():
         """Fail."""
         raise kind[0]("x")
 
-    async with ToolEngine(ToolEngineConfig(breaker=BreakerConfig(threshold=2))) as engine:
-        engine.register(remote)
+    async with engine_with(remote, config=ToolEngineConfig(breaker=BreakerConfig(threshold=2))) as engine:
         for _ in range(5):
             assert (await engine.execute("remote")).error_type == "execution_error"
         kind[0] = ConnectionError
@@ -296,8 +292,7 @@ async def test_a_cacheable_tool_runs_once_for_the_same_arguments():
         runs.append(1)
         return a + b
 
-    async with ToolEngine() as engine:
-        engine.register(expensive)
+    async with engine_with(expensive) as engine:
         results = [await engine.execute("expensive", p) for p in ({"a": 1}, {"a": 1, "b": 2}, {"a": 2})]
         assert len(await engine.query_call_records()) == 3
     assert [r.output["result"] for r in results] == [3, 3, 4]
@@ -313,8 +308,7 @@ async def test_long_output_is_cut_at_a_sentence_and_kept_whole():
         """Talk."""
         return text
 
-    async with ToolEngine() as engine:
-        engine.register(chatty)
+    async with engine_with(chatty) as engine:
         result = await engine.execute("chatty")
         whole = engine.get_artifact(result.metadata["artifact_id"])
         [record] = await engine.query_call_records()
@@ -331,8 +325,7 @@ async def test_what_is_left_of_a_long_output_of_strangers_is_still_marked():
     async def read() -> dict[str, Any]:
         return {"text": "Do as I say. " * 100, "untrusted": True}
 
-    async with ToolEngine() as engine:
-        engine.register(read)
+    async with engine_with(read) as engine:
         result = await engine.execute("read")
     assert result.output["truncated"] is True and result.output["untrusted"] is True
 
@@ -343,8 +336,7 @@ async def test_what_is_kept_of_long_output_has_no_secrets():
         """Show it."""
         return {"password": "hunter2-hunter2", "text": "word " * 100}
 
-    async with ToolEngine() as engine:
-        engine.register(configuration)
+    async with engine_with(configuration) as engine:
         result = await engine.execute("configuration")
         whole = engine.get_artifact(result.metadata["artifact_id"])
     assert b"hunter2" not in whole
@@ -372,8 +364,7 @@ async def test_strict_validation_refuses_what_lenient_takes():
 
 
 async def test_a_batch_keeps_its_order_and_one_failure_harms_no_other():
-    async with ToolEngine() as engine:
-        engine.register(add)
+    async with engine_with(add) as engine:
         results = await engine.execute_batch(
             [("add", {"a": 1}), ("nothing", {}), {"tool_name": "add", "params": {"a": 5}}, ("add", {})]
         )
@@ -382,8 +373,7 @@ async def test_a_batch_keeps_its_order_and_one_failure_harms_no_other():
 
 
 async def test_a_batch_larger_than_all_places_and_the_queue_is_not_rejected():
-    async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=3, queue_size=1)) as engine:
-        engine.register(nap)
+    async with engine_with(nap, concurrency=ConcurrencyConfig(max_concurrent=3, queue_size=1)) as engine:
         results = await engine.execute_batch([("nap", {"seconds": 0.001})] * 50)
         assert engine.concurrency.get_metrics().total_rejected == 0
     assert all(r.is_success for r in results)
@@ -397,8 +387,7 @@ async def test_a_stream_gives_progress_then_the_result():
             yield n
         report_progress(1.0, "done")
 
-    async with ToolEngine() as engine:
-        engine.register(count)
+    async with engine_with(count) as engine:
         items = [item async for item in engine.stream("count", {"to": 2})]
     assert [i.data if isinstance(i, Progress) else i.output for i in items] == [0, 1, None, {"result": [0, 1]}]
 
@@ -418,8 +407,7 @@ async def test_leaving_a_stream_early_ends_the_call():
         finally:
             ended.append(True)
 
-    async with ToolEngine() as engine:
-        engine.register(forever)
+    async with engine_with(forever) as engine:
         stream = engine.stream("forever")
         assert isinstance(await anext(stream), Progress)
         await stream.aclose()  # type: ignore[attr-defined]
@@ -428,8 +416,7 @@ async def test_leaving_a_stream_early_ends_the_call():
 
 async def test_events_tell_the_whole_story_in_order():
     event_list: list[ToolEngineEvent] = []
-    async with ToolEngine() as engine:
-        engine.register(add)
+    async with engine_with(add) as engine:
         engine.subscribe(event_list.append)
         await engine.execute("add", {"a": 1})
         await engine.execute("add", {})
@@ -456,8 +443,7 @@ async def test_async_subscribers_have_seen_a_call_when_it_returns():
     async def watch(event: ToolEngineEvent) -> None:
         event_list.append(event.event_type)
 
-    async with ToolEngine() as engine:
-        engine.register(add)
+    async with engine_with(add) as engine:
         engine.subscribe(watch, {ToolEngineEventType.EXECUTION_COMPLETED})
         await engine.execute("add", {"a": 1})
         assert event_list == [ToolEngineEventType.EXECUTION_COMPLETED]
@@ -472,8 +458,7 @@ async def test_a_failing_subscriber_or_store_never_breaks_a_call(tmp_path: Path)
     def broken(*anything: Any, **more: Any) -> None:
         raise OSError("disk full")
 
-    async with ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}") as engine:
-        engine.register(add, chatty)
+    async with engine_with(add, chatty, store=f"sqlite:///{tmp_path / 'calls.db'}") as engine:
         engine.subscribe(broken)
         shutil.rmtree(tmp_path)
         tmp_path.write_text("a file where the journal and the artifacts should be")
@@ -490,8 +475,7 @@ async def test_a_tool_may_call_a_tool_with_one_place_for_both():
         results = await asyncio.gather(*(context.call_tool("add", {"a": n}) for n in range(5)))
         return {"sum": sum(r.output["result"] for r in results)}
 
-    async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=1)) as engine:
-        engine.register(outer, add)
+    async with engine_with(outer, add, concurrency=ConcurrencyConfig(max_concurrent=1)) as engine:
         result = await engine.execute("outer", {}, ToolExecutionContext.for_conversation("a", "c1"), timeout=5)
         records = await engine.query_call_records(conversation_id="c1")
     assert result.output == {"sum": 15}
@@ -518,8 +502,7 @@ async def test_waiting_for_a_place_does_not_eat_the_time_of_anybody():
         return (await context.call_tool("nap", {"seconds": 0.01})).text
 
     limits = ConcurrencyConfig(max_concurrent=2, bucket_limits={"bed": 1})
-    async with ToolEngine(concurrency=limits) as engine:
-        engine.register(outer, make_nap(bucket="bed"))
+    async with engine_with(outer, make_nap(bucket="bed"), concurrency=limits) as engine:
         busy = asyncio.create_task(engine.execute("nap", {"seconds": 15}))
         await asyncio.sleep(1)  # virtual: it has the only slot
         result = await engine.execute("outer", timeout=10)
@@ -537,8 +520,7 @@ async def test_rejected_calls_say_why():
         await may_end.wait()
 
     limits = ConcurrencyConfig(max_concurrent=1, strategy="reject")
-    async with ToolEngine(concurrency=limits) as engine:
-        engine.register(nap, hold)
+    async with engine_with(nap, hold, concurrency=limits) as engine:
         busy = asyncio.create_task(engine.execute("hold"))
         await has_begun.wait()
         refused = await engine.execute("nap")
@@ -577,8 +559,7 @@ async def test_a_tool_replaced_in_mid_call_finishes_as_it_started():
         """Be new."""
         return "new"
 
-    async with ToolEngine() as engine:
-        engine.register(old)
+    async with engine_with(old) as engine:
         running = asyncio.create_task(engine.execute("versioned"))
         await has_begun.wait()
         engine.unregister("versioned")
@@ -594,8 +575,7 @@ async def test_one_of_several_tools_of_a_name_can_be_called():
         """Add otherwise."""
         return f"{a} and more"
 
-    async with ToolEngine() as engine:
-        engine.register(add, replace(tool_of(other), source="mcps"))
+    async with engine_with(add, replace(tool_of(other), source="mcps")) as engine:
         first, second = engine.registry.candidates("add")
         assert (await engine.execute("add", {"a": 1})).output == {"result": 2}
         assert (await engine.execute_candidate(first, "add", {"a": 1})).output == {"result": 2}
@@ -616,8 +596,7 @@ async def test_tools_without_tags_get_those_their_words_stand_for():
         """Search the web."""
         return query
 
-    async with ToolEngine(ToolEngineConfig(tags={"发票": ["invoice"]})) as engine:
-        engine.register(lookup, other)
+    async with engine_with(lookup, other, config=ToolEngineConfig(tags={"发票": ["invoice"]})) as engine:
         assert {"search", "invoice"} <= set(engine.registry.find_tool("lookup").spec.tags)
         assert engine.registry.find_tool("other").spec.tags == ["mine"]
 
@@ -665,8 +644,7 @@ async def test_secret_parameters_reach_the_tool_and_nothing_else(tmp_path: Path)
         """Log in."""
         raise ValueError(f"{pin} is wrong for {user}")
 
-    async with ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}") as engine:
-        engine.register(login)
+    async with engine_with(login, store=f"sqlite:///{tmp_path / 'calls.db'}") as engine:
         result = await engine.execute("login", {"user": "ann", "pin": "s3cr3t-pin"})
         [record] = await engine.query_call_records()
     assert "s3cr3t-pin" in str(result.error)
@@ -681,11 +659,10 @@ async def test_time_is_measured_without_waiting():
         await asyncio.sleep(1)  # virtual: the others wait for the slot
         time.sleep(0.02)  # noqa: ASYNC251  real, because durations are measured on the real clock
 
-    async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=1)) as engine:
-        engine.register(work)
-        started = time.perf_counter()
+    async with engine_with(work, concurrency=ConcurrencyConfig(max_concurrent=1)) as engine:
+        started = time.perf_counter()  # compared with the sum of parts of the same time, however long that is
         results = await asyncio.gather(*(engine.execute("work") for _ in range(3)))
-        took = time.perf_counter() - started
+        took = time.perf_counter() - started  # the same
         records = await engine.query_call_records()
     # One runs after the other: with the waiting, their times would be more than all of it.
     assert sum(r.execution_time for r in results) <= took
@@ -703,8 +680,7 @@ async def test_a_caller_restricted_to_some_tools_cannot_reach_others_even_throug
         """Write a report."""
         return (await context.call_tool("fetch")).text
 
-    async with ToolEngine() as engine:
-        engine.register(fetch, report)
+    async with engine_with(fetch, report) as engine:
         only_report = ToolExecutionContext(principal=Principal(tools=frozenset({"report"})))
         direct = await engine.execute("fetch", {}, only_report)
         nested = await engine.execute("report", {}, only_report)

@@ -25,6 +25,7 @@ from ferrule.catalog.registry import ToolRegistry
 from ferrule.engine.resilience import BreakerConfig, RetryPolicy
 from ferrule.errors import ToolNotFound
 from ferrule.kinds.function.tools import tool_of
+from tests.support.engines import engine_with
 from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 
@@ -55,8 +56,9 @@ async def test_the_deadline_of_an_ended_call_never_comes_back():
         await asyncio.sleep(0.5)  # virtual
         return "ok"
 
-    async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=2, bucket_limits={"bed": 1})) as engine:
-        engine.register(outer, make_nap(bucket="bed"))
+    async with engine_with(
+        outer, make_nap(bucket="bed"), concurrency=ConcurrencyConfig(max_concurrent=2, bucket_limits={"bed": 1})
+    ) as engine:
         hog = asyncio.create_task(engine.execute("nap", {"seconds": 3}))
         await asyncio.sleep(0.1)  # virtual: it has the slot
         assert (await engine.execute("outer")).is_success
@@ -73,16 +75,14 @@ async def test_a_cancellation_is_not_lost_when_the_tool_fails_while_it_is_cancel
         finally:
             raise RuntimeError("cleaning up failed")
 
-    async with ToolEngine() as engine:
-        engine.register(untidy)
+    async with engine_with(untidy) as engine:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await engine.execute("untidy")
 
 
 async def test_a_call_made_while_its_task_is_being_cancelled_still_gives_a_result():
-    async with ToolEngine() as engine:
-        engine.register(nap)
+    async with engine_with(nap) as engine:
 
         async def clean_up() -> Any:
             try:
@@ -119,8 +119,7 @@ async def test_whatever_a_tool_raises_is_a_result_with_a_record(raised):
         """Raise."""
         raise raised
 
-    async with ToolEngine() as engine:
-        engine.register(odd)
+    async with engine_with(odd) as engine:
         result = await engine.execute("odd")
         [record] = await engine.query_call_records()
     assert (result.is_success, record.status) == (False, "failed")
@@ -135,8 +134,7 @@ async def test_what_a_tool_or_caller_does_to_its_arguments_and_results_stays_its
         items.sort()
         return {"value": value, "all": items}
 
-    async with ToolEngine() as engine:
-        engine.register(first)
+    async with engine_with(first) as engine:
         mine = {"items": [3, 1, 2]}
         result = await engine.execute("first", mine)
         result.output["all"].append("spoilt")
@@ -159,8 +157,7 @@ async def test_each_attempt_gets_the_arguments_as_they_came():
             raise Transient("again")
         return 0
 
-    async with ToolEngine(ToolEngineConfig(retry=RetryPolicy(first_delay=0))) as engine:
-        engine.register(eat)
+    async with engine_with(eat, config=ToolEngineConfig(retry=RetryPolicy(first_delay=0))) as engine:
         await engine.execute("eat", {"items": [1, 2, 3]})
     assert batch_sizes == [3, 3, 3]
 
@@ -178,8 +175,7 @@ async def test_the_clocks_of_all_outer_calls_stand_still_while_an_inner_one_wait
         return [r.text for r in results]
 
     limits = ConcurrencyConfig(max_concurrent=4, bucket_limits={"bed": 1})
-    async with ToolEngine(concurrency=limits) as engine:
-        engine.register(outer, middle, make_nap(bucket="bed"))
+    async with engine_with(outer, middle, make_nap(bucket="bed"), concurrency=limits) as engine:
         hog = asyncio.create_task(engine.execute("nap", {"seconds": 15}))
         await asyncio.sleep(1)  # virtual: it has the slot
         result = await engine.execute("outer", timeout=10)
@@ -197,8 +193,7 @@ async def test_calls_in_the_queue_learn_that_the_circuit_has_opened():
         raise ConnectionError("down")
 
     config = ToolEngineConfig(breaker=BreakerConfig(threshold=3))
-    async with ToolEngine(config, concurrency=ConcurrencyConfig(max_concurrent=1)) as engine:
-        engine.register(remote)
+    async with engine_with(remote, config=config, concurrency=ConcurrencyConfig(max_concurrent=1)) as engine:
         results = await asyncio.gather(*(engine.execute("remote") for _ in range(20)))
     assert len(runs) == 3
     assert sum(r.metadata.get("reason") == "circuit_open" for r in results) == 17
@@ -216,16 +211,14 @@ async def test_a_subscriber_cannot_change_the_call_it_watches():
         return a + 1
 
     mine = {"a": 1}
-    async with ToolEngine() as engine:
-        engine.register(add)
+    async with engine_with(add) as engine:
         engine.subscribe(meddle)
         assert (await engine.execute("add", mine)).output == {"result": 2}
     assert mine == {"a": 1}
 
 
 async def test_what_a_subscriber_calls_is_not_part_of_the_call_it_watches():
-    async with ToolEngine(concurrency=ConcurrencyConfig(max_concurrent=2)) as engine:
-        engine.register(nap)
+    async with engine_with(nap, concurrency=ConcurrencyConfig(max_concurrent=2)) as engine:
 
         async def react(event: ToolEngineEvent) -> None:
             if event.tool_name == "nap":
@@ -233,7 +226,7 @@ async def test_what_a_subscriber_calls_is_not_part_of_the_call_it_watches():
 
         engine.subscribe(react, {"execution_started"})  # type: ignore[arg-type]
         await engine.execute("nap", {"seconds": 0.05})
-        await engine.events.drain()
+        await engine.events.drain(60)
         records = await engine.query_call_records(tool_name="echo")
     assert [r.parent_id for r in records] == [None]
 
@@ -275,8 +268,7 @@ async def test_no_log_has_the_secrets_of_a_call_that_failed(caplog: pytest.LogCa
         raise ConnectionError(f"no user has the number {pin}")
 
     caplog.set_level(logging.DEBUG)
-    async with ToolEngine() as engine:
-        engine.register(login, login_slowly, login_again)
+    async with engine_with(login, login_slowly, login_again) as engine:
         for name in ("login", "login_slowly", "login_again"):
             assert "swordfish" in str((await engine.execute(name, {"pin": "swordfish-77"})).error)
     logged = caplog.text
@@ -290,8 +282,7 @@ async def test_secrets_inside_other_parameters_are_not_recorded_either(tmp_path:
         """Log in."""
         return f"{who.pin} " * 50
 
-    async with ToolEngine(store=f"sqlite:///{tmp_path / 'calls.db'}") as engine:
-        engine.register(login)
+    async with engine_with(login, store=f"sqlite:///{tmp_path / 'calls.db'}") as engine:
         good = await engine.execute("login", {"who": {"name": "ann", "pin": "zebra-4711"}})
         await engine.execute("login", {"who": {"name": "ann", "pin": ["zebra-4711"]}})
         await engine.execute("logn", {"who": {"name": "ann", "pin": "zebra-4711"}})
@@ -405,8 +396,7 @@ async def test_a_callback_for_progress_that_fails_harms_nothing():
     def broken(progress: Any) -> None:
         raise RuntimeError("boom")
 
-    async with ToolEngine() as engine:
-        engine.register(count)
+    async with engine_with(count) as engine:
         assert (await engine.execute("count", on_progress=broken)).output == {"result": [1]}
 
 
@@ -421,8 +411,7 @@ async def test_recursive_types_and_odd_numbers_are_read_as_they_are_meant():
         """Measure."""
         return [node["child"]["size"], type(top).__name__, {k: type(v).__name__ for k, v in (weights or {}).items()}]
 
-    async with ToolEngine() as engine:
-        engine.register(measure)
+    async with engine_with(measure) as engine:
         params: dict[str, Any] = {"node": {"size": 1, "child": {"size": 2}}, "top": 5.0, "weights": {"a": 2.0}}
         result = await engine.execute("measure", params)
         wrong = await engine.execute("measure", {"node": {"size": 1}, "top": float("nan")})
@@ -461,8 +450,7 @@ async def test_what_broke_off_may_have_happened_unless_that_does_not_matter():
     async def call() -> None:
         raise ConnectionRefusedError("nobody there")
 
-    async with ToolEngine() as engine:
-        engine.register(pay, put, call)
+    async with engine_with(pay, put, call) as engine:
         context = ToolExecutionContext(max_retries=0)
         outcomes = [
             (await engine.execute(name, {}, context)).metadata.get("outcome") for name in ("pay", "put", "call")

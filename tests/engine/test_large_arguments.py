@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from ferrule import ToolEngine, ToolEngineConfig, tool
+from ferrule import ToolEngineConfig, tool
 from ferrule.core.content import is_larger_than
+from tests.support.engines import engine_with
 
 
 @tool
@@ -31,8 +32,7 @@ VALUES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", VALUES)
 async def test_large_arguments_are_a_validation_error(kind):
-    async with ToolEngine(config()) as engine:
-        engine.register(take)
+    async with engine_with(take, config=config()) as engine:
         engine.subscribe(lambda event: None)
         result = await engine.execute("take", {"value": VALUES[kind]()})
         [record] = await engine.query_call_records()
@@ -43,8 +43,7 @@ async def test_large_arguments_are_a_validation_error(kind):
 @pytest.mark.parametrize("make", [lambda: dict.fromkeys(map(str, range(1_000_000)), 1), lambda: {"n" * 11_000_000: 1}])
 async def test_of_too_many_and_too_long_names_only_some_are_recorded(make):
     arguments = make()
-    async with ToolEngine(config()) as engine:
-        engine.register(take)
+    async with engine_with(take, config=config()) as engine:
         assert (await engine.execute("take", arguments)).error_type == "validation_error"
         assert (await engine.execute("missing", arguments)).error_type == "validation_error"
         await engine.store.flush()
@@ -53,8 +52,7 @@ async def test_of_too_many_and_too_long_names_only_some_are_recorded(make):
 
 
 async def test_the_limit_can_be_set():
-    async with ToolEngine(config(max_input=100)) as engine:
-        engine.register(take)
+    async with engine_with(take, config=config(max_input=100)) as engine:
         assert (await engine.execute("take", {"value": "x" * 90})).is_success
         assert (await engine.execute("take", {"value": ["x" * 60, "y" * 60]})).error_type == "validation_error"
 

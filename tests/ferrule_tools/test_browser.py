@@ -203,16 +203,11 @@ async def test_a_page_that_a_click_opens_comes_to_the_front_and_back_closes_it(r
     assert (await shop.do("back")).output["title"] == "Shop"
 
 
-async def test_there_may_be_nothing_to_go_back_to(runner, shop):
+async def test_there_may_be_no_page_to_go_back_to_or_to_look_at(runner, shop):
+    assert (await shop.do("observe", run="new")).error == "No page is open. Call navigate with a URL first."
     await shop.open("/more", run="new")
-    result = await shop.do("back", run="new")
-    assert "There is no page before" in str(result.error)
+    assert "There is no page before" in str((await shop.do("back", run="new")).error)
     assert (await shop.do("extract", run="new")).output["title"] == "More"
-
-
-async def test_without_a_page_the_caller_is_told_to_open_one(runner, shop):
-    result = await shop.do("observe", run="empty")
-    assert result.error == "No page is open. Call navigate with a URL first."
 
 
 async def test_waiting_for_what_comes_later(runner, shop, impatient, monkeypatch):

@@ -1,7 +1,6 @@
 """Tools for one job: each notes what it does, so that a test sees what really happened."""
 
 import asyncio
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +29,11 @@ class CallRecorder:
         async def search(query: str = "") -> Any:
             """Look something up."""
             self.started.append(name)
-            self.began.append(time.monotonic())
+            self.began.append(asyncio.get_running_loop().time())
             self.at[name] = self.began[-1]
             self.max_concurrent = max(self.max_concurrent, len(self.started) - len(self.ended) - len(self.stopped))
             try:
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(seconds)  # virtual, in nearly all tests
             except asyncio.CancelledError:
                 self.stopped.append(name)
                 raise

@@ -172,6 +172,7 @@ def test_a_setting_that_cannot_work_is_refused(wrong: dict[str, Any]):
         HubConfig(**wrong)
 
 
+@pytest.mark.integration
 async def test_servers_that_are_being_listed_are_awaited_before_candidates_are_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -19,6 +19,9 @@ from ferrule.core.permission import Decision, Principal
 from ferrule.errors import NeedsApproval, TransportFault
 from ferrule.hub import HubConfig, ToolHub, hub_result_dict
 from tests.hub.recording_tools import FOREVER, CallRecorder, engine_with, make_tool
+from tests.support.virtual_time import virtual_time
+
+anyio_backend = virtual_time
 
 CHANGES: dict[str, Any] = {"read_only": False, "tags": ["send"]}
 """For tools that change the world: called one by one."""

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from ferrule.hub import HubConfig, ToolHub
 from ferrule.hub.race import ExtraCallBudget
 from tests.hub.recording_tools import BEST, FOREVER, CallRecorder, engine_with, make_tool
+from tests.support.virtual_time import virtual_time
+
+anyio_backend = virtual_time
 
 
 @given(st.lists(st.sampled_from(["race", "extra"])), st.integers(0, 5))
@@ -39,13 +42,12 @@ async def test_the_budget_of_a_hub_is_shared_by_its_races():
 
     async def slow() -> str:
         """Take longer every time."""
-        await asyncio.sleep(times.pop(0))
+        await asyncio.sleep(times.pop(0))  # virtual
         return "done"
 
     recorder = CallRecorder()
     other = recorder.search("other", seconds=FOREVER, source="mcps", **BEST)
     async with engine_with(make_tool(slow, read_only=True, **BEST), other) as engine:
-        await engine.query_call_records()  # the first question opens the store
         hub = ToolHub(engine, config=HubConfig(stagger=0.01, hedge_burst=1, hedge_share=0.5))
         for _ in range(4):
             await hub.execute_by_capability("search", {})

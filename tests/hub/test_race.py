@@ -1,4 +1,7 @@
-"""Pick best: the first good answer wins, the others have ended, and nothing is done that should not be."""
+"""Pick best: the first good answer wins, the others have ended, and nothing is done that should not be.
+
+The tests run in virtual time.
+"""
 
 import asyncio
 from pathlib import Path
@@ -6,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from ferrule import Refuse
+from ferrule import Refuse, Tool, ToolEngine, ToolExecutionContext
 from ferrule.hub import HubConfig, ToolHub
 from tests.hub import slow_tools
 from tests.hub.recording_tools import BEST, FOREVER, CallRecorder, engine_with, make_tool
-from tests.support.waiting import until
+from tests.store.records import finish_record
+from tests.support.virtual_time import in_real_time, virtual_time
+from tests.support.waiting import is_running, until
 
+anyio_backend = virtual_time
 QUICK = HubConfig(stagger=0.01)
 
 
@@ -31,20 +37,24 @@ async def test_of_three_search_tools_of_which_one_hangs_and_one_fails_the_good_o
     assert result.metadata["failures"][0]["candidate"] == "fails (skills)"
 
 
+@pytest.mark.integration
+@in_real_time
 async def test_a_loser_that_runs_in_a_worker_process_never_does_its_work(tmp_path: Path):
+    pid = tmp_path / "late.pid"
+
     async def lookup(path: str) -> str:
         """Look something up, but not before the other has begun."""
-        await until(Path(path + ".started").exists)
+        await until(lambda: pid.exists() and pid.read_text())
         return "quick"
 
     quick = make_tool(lookup, source="mcps", read_only=True, tags=["lookup"])
     async with engine_with(quick) as engine:
         engine.register(slow_tools.write_late)
-        result = await ToolHub(engine, config=QUICK).execute_by_capability("lookup", {"path": str(tmp_path / "late")})
+        result = await ToolHub(engine, config=QUICK).execute_by_capability(
+            "lookup", {"path": str(tmp_path / "late")}, ToolExecutionContext(timeout=120)
+        )
         assert result.text == "quick"
-        (tmp_path / "late.allowed").touch()
-        await asyncio.sleep(0.3)  # a process that still ran would write within 10 ms
-    assert not (tmp_path / "late").exists()
+        assert not is_running(int(pid.read_text()))
 
 
 @pytest.mark.parametrize("nothing", [None, "", " \n", [], {}, {"results": []}, [None, ""]])
@@ -91,12 +101,11 @@ async def test_at_most_three_run_at_once_and_the_rest_follow_one_by_one():
     sources = ("tools", "skills", "mcps", "builtin", "elsewhere")
     tools = [recorder.search(s, Refuse("no"), seconds=1, source=s, **BEST) for s in sources]
     async with engine_with(*tools) as engine:
-        await engine.query_call_records()  # the first question opens the store
-        result = await ToolHub(engine, config=HubConfig(stagger=0.01)).execute_by_capability("search", {})
+        result = await ToolHub(engine, config=QUICK).execute_by_capability("search", {})
     assert not result.is_success
     assert (recorder.max_concurrent, recorder.started) == (3, list(sources))
-    assert recorder.at["builtin"] - recorder.at["mcps"] >= 0.99
-    assert recorder.at["elsewhere"] - recorder.at["builtin"] >= 0.99
+    assert recorder.at["builtin"] == pytest.approx(recorder.at["mcps"] + 1)
+    assert recorder.at["elsewhere"] == pytest.approx(recorder.at["builtin"] + 1)
 
 
 async def test_the_second_racer_starts_only_after_the_stagger():
@@ -105,19 +114,24 @@ async def test_the_second_racer_starts_only_after_the_stagger():
     other = recorder.search("other", source="mcps", **BEST)
     async with engine_with(slow, other) as engine:
         await ToolHub(engine, config=HubConfig(stagger=0.2)).execute_by_capability("search", {})
-    assert recorder.at["other"] - recorder.at["slow"] >= 0.19
+    assert recorder.at["other"] - recorder.at["slow"] == pytest.approx(0.2)
 
 
-async def test_a_first_racer_within_its_usual_time_is_left_alone():
+def record_success(engine: ToolEngine, candidate: Tool, seconds: float) -> None:
+    """A call of an earlier process that took so long."""
+    [capability] = candidate.spec.capabilities
+    finish_record(engine.store, candidate.id, action=capability.name, source=candidate.source, execution_time=seconds)
+
+
+@pytest.mark.parametrize(("seconds", "started"), [(4, ["first"]), (6, ["first", "other"])])
+async def test_a_first_racer_within_its_usual_time_is_left_alone(seconds: float, started: list[str]):
     recorder = CallRecorder()
-    first = recorder.search("first", seconds=0.1, **BEST)
-    other = recorder.search("other", source="mcps", **BEST)
+    first = recorder.search("first", seconds=seconds, **BEST)
+    other = recorder.search("other", seconds=FOREVER, source="mcps", **BEST)
     async with engine_with(first, other) as engine:
-        for _ in range(3):
-            await engine.execute("first", {})
+        record_success(engine, first, 5.0)
         result = await ToolHub(engine, config=QUICK).execute_by_capability("search", {})
-    assert result.tool_name in ("first", "other")
-    assert "other" not in recorder.at or recorder.at["other"] - recorder.at["first"] >= 0.1
+    assert (result.tool_name, recorder.started) == ("first", started)
 
 
 async def test_the_times_of_a_tool_of_the_same_name_in_another_source_do_not_count():
@@ -125,11 +139,10 @@ async def test_the_times_of_a_tool_of_the_same_name_in_another_source_do_not_cou
     slow = recorder.search("find", "slow", seconds=2, source="mcps", **BEST)
     hangs = recorder.search("find", "never", seconds=FOREVER, **BEST)
     async with engine_with(slow, hangs) as engine:
-        await engine.execute_candidate(slow)
-        await engine.query_call_records()  # the first question opens the store
+        record_success(engine, slow, 20.0)
         result = await ToolHub(engine, config=QUICK).execute("find", {})
     assert result.text == "slow"
-    assert len(recorder.began) == 3 and recorder.began[2] - recorder.began[1] < 2
+    assert recorder.began[1] - recorder.began[0] == pytest.approx(QUICK.stagger)
 
 
 async def test_a_racer_that_fails_is_replaced_at_once():
@@ -192,7 +205,7 @@ async def test_a_loser_that_swallows_its_cancellation_is_stopped_all_the_same():
         """Sleep on."""
         for _ in range(2):
             try:
-                await asyncio.sleep(FOREVER)
+                await asyncio.sleep(FOREVER)  # virtual
             except asyncio.CancelledError:
                 ended.append("cancelled")
         return "never"

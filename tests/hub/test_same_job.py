@@ -136,6 +136,7 @@ def listing(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.integration
 async def test_actions_of_an_mcp_server_have_tags_from_their_own_names_and_descriptions(listing: Path):
     async with engine_for(rough("--actions", listing)) as engine:
         await engine.execute("server", {}, action="echo")
@@ -149,6 +150,7 @@ async def test_actions_of_an_mcp_server_have_tags_from_their_own_names_and_descr
     assert found.meta["capabilities"] == ["search", "web", "research"]
 
 
+@pytest.mark.integration
 async def test_tags_of_servers_and_actions_can_be_set_in_the_file(tmp_path: Path, listing: Path):
     command = rough("--actions", listing)
     entry = {"command": command.command, "args": list(command.args)}

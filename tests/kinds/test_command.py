@@ -45,10 +45,6 @@ WRITE_WITHOUT_END = 'while :; do sleep 0.01; echo x >> "$1/late"; done'
 """What a command would still do if it were not ended."""
 
 
-def has_files(folder: Path, files: int) -> Callable[[], bool]:
-    return lambda: len(list(folder.iterdir())) == files
-
-
 def polled(times: int) -> Callable[[], bool]:
     """A condition that is true when it has been asked so often: somewhere in the start of a command."""
     remaining = iter(range(times))
@@ -87,12 +83,9 @@ def shell(script: str, *arguments: str) -> list[str]:
     return ["sh", "-c", script, "sh", *arguments]
 
 
-async def test_json_that_is_printed_is_the_result():
+async def test_json_that_is_printed_is_the_result_and_so_is_any_other_text():
     assert await run(["echo", '{"a": [1, 123456789012345678901]}']) == {"a": [1, 123456789012345678901]}
     assert await run(["echo", "[1, 2]"]) == [1, 2]
-
-
-async def test_any_other_text_is_the_result_as_it_is():
     for text in ("你好", "42", "{broken"):
         assert await run(["echo", text]) == text
 
@@ -131,15 +124,9 @@ async def test_parameters_not_named_are_read_from_standard_input():
     assert got == {"city": "北京", "days": 3}
 
 
-async def test_standard_input_can_be_a_text_with_values():
+async def test_standard_input_can_be_a_text_with_values_or_empty_or_not_read():
     assert await run(["cat"], config={"stdin": "hello {name}"}, name="you", other=1) == "hello you"
-
-
-async def test_standard_input_is_empty_when_there_is_nothing_to_say():
     assert await run(["cat"]) == ""
-
-
-async def test_a_program_that_does_not_read_its_input_is_no_problem():
     assert await run(["true"], text="x" * 1_000_000) == ""
 
 
@@ -151,29 +138,24 @@ async def test_a_program_gets_a_small_environment_without_secrets(monkeypatch):
     assert "SECRET_TOKEN=" not in got
 
 
-async def test_a_program_can_inherit_the_whole_environment(monkeypatch):
+async def test_a_program_can_inherit_the_whole_environment_and_runs_in_its_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("SECRET_TOKEN", "s")
     assert "SECRET_TOKEN=s" in (await run(["env"], config={"inherit_env": True}))
-
-
-async def test_a_program_runs_in_its_directory(tmp_path):
     assert await run(["pwd"], config={"cwd": str(tmp_path)}) == f"{tmp_path}"
 
 
-async def test_a_failing_program_tells_its_code_and_what_it_said():
-    with pytest.raises(ExecutionFailed, match=r"'sh' ended with exit code 3: no such file") as failed:
-        await run(shell("echo no such file >&2; exit 3"))
-    assert failed.value.details == {"exit_code": 3}
-
-
-async def test_a_program_that_fails_without_a_word_tells_its_code():
-    with pytest.raises(ExecutionFailed, match=r"'false' ended with exit code 1\.$"):
-        await run(["false"])
-
-
-async def test_a_program_ended_by_a_signal_tells_which():
-    with pytest.raises(ExecutionFailed, match=r"was ended by signal 9 \(Killed\)"):
-        await run(shell("kill -9 $$"))
+@pytest.mark.parametrize(
+    ("script", "message", "details"),
+    [
+        ("echo no such file >&2; exit 3", r"'sh' ended with exit code 3: no such file", {"exit_code": 3}),
+        ("exit 1", r"'sh' ended with exit code 1\.$", {"exit_code": 1}),
+        ("kill -9 $$", r"was ended by signal 9 \(Killed\)", {"exit_code": -9}),
+    ],
+)
+async def test_a_failing_program_tells_its_code_or_signal_and_what_it_said(script, message, details):
+    with pytest.raises(ExecutionFailed, match=message) as failed:
+        await run(shell(script))
+    assert failed.value.details == details
 
 
 async def test_of_a_long_complaint_the_end_is_told():
@@ -196,15 +178,18 @@ async def test_a_program_that_cannot_be_started_is_explained(command, cwd, messa
         await run(command, config={"cwd": cwd})
 
 
-@pytest.mark.parametrize("value", ["a\0b", "\ud800"])
-async def test_text_no_argument_can_hold_is_refused(value):
-    with pytest.raises(Retry, match="cannot contain NUL"):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("a\0b", "cannot contain NUL"),
+        ("\ud800", "cannot contain NUL"),
+        ("x" * 10_000_000, "too long for a command line"),
+    ],
+    ids=["NUL", "half a character", "long"],
+)
+async def test_text_no_argument_can_hold_is_refused(value, message):
+    with pytest.raises(Retry, match=message):
         await run(["echo", "{text}"], text=value)
-
-
-async def test_arguments_too_long_for_the_system_are_refused():
-    with pytest.raises(Retry, match="too long for a command line"):
-        await run(["echo", "{text}"], text="x" * 10_000_000)
 
 
 @pytest.mark.parametrize("command", [None, [], "echo hi", [["echo"]]])
@@ -341,39 +326,20 @@ async def test_cancelled_commands_never_do_the_rest_of_their_work(tmp_path):
         assert processes_with(str(tmp_path)) == []
 
 
-async def test_background_children_end_with_a_cancelled_command(tmp_path):
-    loop = 'while :; do date > "$1/$2"; sleep 0.01; done'
-    script = f"for i in 1 2 3; do sh -c '{loop}' sh \"$1\" $i & done; wait"
-    for attempt in range(2):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        await cancel_when(has_files(folder, 3), shell(script, str(folder)))
-        assert processes_with(str(folder)) == []
+STARTERS = {
+    "children": f'for i in 1 2; do sh -c \'touch "$1/begun$2"; {WRITE_WITHOUT_END}\' sh "$1" $i & done; wait',
+    "without a parent": f'(sh -c \'touch "$1/begun1" "$1/begun2"; {WRITE_WITHOUT_END}\' sh "$1" &); sleep 600',
+    "ignore SIGTERM": f'trap "" TERM HUP INT; touch "$1/begun1"; (touch "$1/begun2"; {WRITE_WITHOUT_END}) & wait',
+    "timeout": f'timeout 600 sh -c \'touch "$1/begun1" "$1/begun2"; {WRITE_WITHOUT_END}\' sh "$1"',
+    "job control": f'set -m; (touch "$1/begun1" "$1/begun2"; {WRITE_WITHOUT_END}) & wait',
+}
 
 
-async def test_children_that_ignore_sigterm_are_killed(tmp_path):
-    stubborn = 'trap "" TERM HUP INT; while :; do date > "$1/$2"; sleep 0.01; done'
-    script = f'sh -c \'{stubborn}\' sh "$1" child & set -- "$1" parent; {stubborn}'
-    await cancel_when(has_files(tmp_path, 2), shell(script, str(tmp_path)), grace=0.1)
-    assert processes_with(str(tmp_path)) == []
-
-
-async def test_children_that_no_longer_have_a_parent_end_too(tmp_path):
-    script = '(sh -c \'echo > "$1/begun"; sleep 600; echo > "$1/late"\' sh "$1" &); sleep 600'
-    await cancel_when((tmp_path / "begun").exists, shell(script, str(tmp_path)))
-    assert processes_with(str(tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        shell(f'timeout 600 sh -c \'echo > "$1/begun"; {WRITE_WITHOUT_END}\' sh "$1"; echo done'),
-        ["bash", "-c", f'set -m; (echo > "$1/begun"; {WRITE_WITHOUT_END}) & wait', "bash"],
-    ],
-    ids=["timeout", "job control"],
-)
-async def test_children_in_groups_of_their_own_end_too(tmp_path, command):
-    await cancel_when((tmp_path / "begun").exists, [*command, str(tmp_path)])
+@pytest.mark.parametrize("starter", STARTERS)
+async def test_everything_that_a_command_has_started_ends_when_it_is_cancelled(starter, tmp_path):
+    command = ["bash", "-c", STARTERS[starter], "bash", str(tmp_path)]
+    has_begun = lambda: len(list(tmp_path.glob("begun*"))) == 2  # noqa: E731
+    await cancel_when(has_begun, command, grace=0.1 if starter == "ignore SIGTERM" else 600)
     assert processes_with(str(tmp_path)) == []
 
 

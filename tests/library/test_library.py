@@ -17,6 +17,7 @@ from ferrule import (
     tool,
 )
 from ferrule.core.spec import ExtendedToolSpec
+from tests.support.engines import library_with
 
 
 @tool(tags=["math"])
@@ -48,8 +49,7 @@ class Notes:
 
 
 async def test_the_contract_of_the_library_holds(tmp_path: Path):
-    async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path / 'calls.db'}") as library:
-        library.register(add)
+    async with library_with(add, store=f"sqlite:///{tmp_path / 'calls.db'}") as library:
         result = await library.execute_tool("add", "add", {"a": 1, "b": 2})
         same = await library.execute_tool("add", parameters={"a": 1, "b": 2})
     assert result.output == same.output == {"result": 3}
@@ -57,8 +57,7 @@ async def test_the_contract_of_the_library_holds(tmp_path: Path):
 
 
 async def test_the_action_may_be_left_out_before_the_parameters():
-    async with UnifiedToolLibrary() as library:
-        library.register(add, Notes())
+    async with library_with(add, Notes()) as library:
         assert (await library.execute_tool("add", {"a": 1, "b": 2})).output == {"result": 3}
         assert (await library.execute_tool_with_context("add", {"a": 1, "b": 2})).output == {"result": 3}
         with pytest.raises(SetupError, match=r"two sets of parameters. Write execute_tool\('add', \{…\}\)"):
@@ -99,8 +98,7 @@ async def test_what_an_unregistered_object_holds_is_closed_with_the_library():
 
 
 async def test_tools_are_found_by_id_type_and_tag():
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
+    async with library_with(add) as library:
         assert (await library.get_tool_by_id("add")) in await library.get_all_tools()
         assert await library.get_tool_by_id("nothing") is None
         assert {t.tool_id for t in await library.search_tools_by_tags(["MATH"])} == {"add", "calculator"}
@@ -108,8 +106,7 @@ async def test_tools_are_found_by_id_type_and_tag():
 
 
 async def test_tools_are_found_by_what_they_are_about_and_described():
-    async with UnifiedToolLibrary() as library:
-        library.register(add, Notes())
+    async with library_with(add, Notes()) as library:
         assert (await library.search_tools("add numbers"))[0].tool_id == "add"
         assert (await library.search_tools_by_requirements(["计算"]))[0].tool_id == "calculator"
         assert "Add two numbers." in await library.get_tool_description_for_agent("add")
@@ -139,8 +136,7 @@ async def test_a_batch_with_a_call_that_cannot_be_read_makes_none_of_its_calls()
         """Take a note."""
         numbers.append(number)
 
-    async with UnifiedToolLibrary() as library:
-        library.register(note)
+    async with library_with(note) as library:
         good = {"tool_id": "note", "parameters": {"number": 1}}
         with pytest.raises(SetupError, match="takes no other keys"):
             await library.batch_execute_tools([good, {"tool_id": "note", "params": {"number": 2}}])
@@ -148,8 +144,7 @@ async def test_a_batch_with_a_call_that_cannot_be_read_makes_none_of_its_calls()
 
 
 async def test_a_batch_of_calls_keeps_its_order():
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
+    async with library_with(add) as library:
         results = await library.batch_execute_tools(
             [{"tool_id": "add", "action": "add", "parameters": {"a": n, "b": n}} for n in range(3)]
         )
@@ -157,8 +152,7 @@ async def test_a_batch_of_calls_keeps_its_order():
 
 
 async def test_schemas_are_ready_for_model_apis_and_always_in_the_same_order():
-    async with UnifiedToolLibrary() as library:
-        library.register(Notes(), add)
+    async with library_with(Notes(), add) as library:
         schemas = [s["function"] for s in library.schemas()]
     names = [s["name"] for s in schemas]
     assert names == sorted(names)
@@ -213,8 +207,11 @@ def plain(tool_id: str, **fields) -> Tool:
 
 
 async def test_tools_are_listed_by_category_those_of_the_highest_priority_first():
-    async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
-        library.register(click, plain("open", category="web_automation", subcategory="browser", priority=7))
+    async with library_with(
+        click,
+        plain("open", category="web_automation", subcategory="browser", priority=7),
+        config=ToolEngineConfig(builtin_tools=False),
+    ) as library:
         library.register(plain("wget", category=ToolCategory.WEB_AUTOMATION, subcategory="fetching", priority=6))
         with pytest.raises(SetupError, match="enable_category_management"):
             await library.get_category_tree()
@@ -230,8 +227,7 @@ async def test_tools_are_listed_by_category_those_of_the_highest_priority_first(
 
 
 async def test_a_tool_whose_dependency_is_missing_is_shown_as_unavailable_and_never_offered(caplog):
-    async with UnifiedToolLibrary() as library:
-        library.register(fetch)
+    async with library_with(fetch) as library:
         await library.enable_category_management()
         health = await library.get_tool_health_status("fetch")
         called = await library.execute_tool("fetch", parameters={"url": "x"})
@@ -247,8 +243,9 @@ async def test_a_tool_whose_dependency_is_missing_is_shown_as_unavailable_and_ne
 
 
 async def test_the_tools_that_miss_something_are_named_with_the_reason():
-    async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False)) as library:
-        library.register(plain("a", dependencies=["b"]), plain("b", dependencies=["a"]))
+    async with library_with(
+        plain("a", dependencies=["b"]), plain("b", dependencies=["a"]), config=ToolEngineConfig(builtin_tools=False)
+    ) as library:
         assert await library.get_unavailable_tools() == {
             "a": "it needs 'b', which needs 'a', which needs 'b' again: a circular dependency.",
             "b": "it needs 'a', which needs 'b', which needs 'a' again: a circular dependency.",
@@ -258,8 +255,7 @@ async def test_the_tools_that_miss_something_are_named_with_the_reason():
 
 
 async def test_whoever_changes_a_schema_changes_only_their_own():
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
+    async with library_with(add) as library:
         [mine] = [s for s in library.schemas() if s["function"]["name"] == "add"]
         mine["function"]["parameters"]["properties"].clear()
         for schemas in (library.descriptions.anthropic_schemas(), library.descriptions.mcp_schemas()):

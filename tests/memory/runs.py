@@ -1,9 +1,12 @@
 """A browser-like tool for tests: a page with elements, found by selectors."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ferrule import Retry, Tool, ToolEngine, ToolExecutionContext, Transient, tool
 from ferrule.memory import RunMemory
+from tests.support.engines import engine_with
 
 
 class Clock:
@@ -64,6 +67,13 @@ class Runner:
 
     async def __call__(self, name: str, action: str | None = None, /, **params: Any) -> Any:
         return await self.engine.execute(name, params, self.context, action=action)
+
+
+@asynccontextmanager
+async def open_run(*tools: Any, memory: RunMemory | None = None) -> AsyncIterator[Runner]:
+    """A run with tools; its memory is empty if none is given."""
+    async with engine_with(*tools) as engine:
+        yield Runner(engine, RunMemory() if memory is None else memory)
 
 
 __all__ = ["Browser", "Clock", "Retry", "Runner", "Tool", "Transient"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.core.spec import ToolCapability
@@ -215,7 +215,6 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS | st.li
 NAMES = st.sampled_from([*SCHEMA.schema["properties"], "tmeout", "other"])
 
 
-@settings(max_examples=300)
 @given(st.dictionaries(NAMES, VALUES, max_size=5), TEXTS, st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=2))
 def test_whatever_comes_suggestions_are_new_and_fit_the_schema(parameters, error, seen, avoid):
     for one in suggest_adjustments(SCHEMA, parameters, error, seen, avoid=avoid):

@@ -9,6 +9,7 @@ from ferrule.memory.failure_history import FailureHistory
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
 from tests.memory.runs import Runner
+from tests.support.engines import engine_with, library_with
 
 
 @tool
@@ -20,8 +21,7 @@ async def login(user: str, password: str = "", note: str = "") -> str:
 
 
 async def test_a_later_run_is_told_no_values_and_no_errors_of_an_earlier_one(tmp_path):
-    async with ToolEngine(store=f"sqlite:///{tmp_path}/calls.db") as engine:
-        engine.register(login)
+    async with engine_with(login, store=f"sqlite:///{tmp_path}/calls.db") as engine:
         book = FailureHistory(engine.store)
         call = Runner(engine, RunMemory(listener=book))
         await call("login", user="bob", password="hunter2-hunter2", note="https://intranet.test/x")
@@ -54,8 +54,7 @@ async def test_the_book_does_not_grow_without_end(monkeypatch):
 
 
 async def test_many_values_are_one_pattern():
-    async with ToolEngine() as engine:
-        engine.register(login)
+    async with engine_with(login) as engine:
         book = FailureHistory(engine.store)
         for number in range(20):
             await Runner(engine, RunMemory(listener=book))("login", user=f"user {number}", note="x" * 100_000)
@@ -79,8 +78,7 @@ async def system_prompt(library: UnifiedToolLibrary, tenant: str = "") -> str:
 
 
 async def test_what_a_tool_once_said_is_not_in_the_prompt_of_another_run():
-    async with UnifiedToolLibrary() as library:
-        library.register(fetch)
+    async with library_with(fetch) as library:
         first = await Agent(library, ScriptedModel([FETCH, FETCH, "no"])).run("Fetch it")
         assert "IMPORTANT" in first.steps[1].text  # the same run still knows what happened
         prompt = await system_prompt(library)
@@ -90,8 +88,7 @@ async def test_what_a_tool_once_said_is_not_in_the_prompt_of_another_run():
 
 async def test_failures_of_one_tenant_do_not_warn_another(tmp_path):
     url = f"sqlite:///{tmp_path}/calls.db"
-    async with UnifiedToolLibrary(store=url, tenant="a") as library:
-        library.register(fetch)
+    async with library_with(fetch, store=url, tenant="a") as library:
         await Agent(library, ScriptedModel([FETCH, "no"])).run("Fetch it")
         async with Orchestrator(
             library, ScriptedModel([FETCH, "no"]), principal=Principal(kind="agent", tenant="b")
@@ -99,15 +96,13 @@ async def test_failures_of_one_tenant_do_not_warn_another(tmp_path):
             await orchestrator.process_task("Fetch it")
         prompts = [await system_prompt(library, tenant) for tenant in ("", "a", "b", "c")]
         assert ["fetch failed" in prompt for prompt in prompts] == [True, True, True, False]
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(fetch)
+    async with library_with(fetch, store=url) as library:
         assert "fetch failed" not in await system_prompt(library)
         assert "fetch failed" in await system_prompt(library, "a")
 
 
 async def test_names_that_a_caller_made_up_are_no_part_of_a_pattern():
-    async with ToolEngine() as engine:
-        engine.register(login)
+    async with engine_with(login) as engine:
         book = FailureHistory(engine.store)
         made_up: dict[str, Any] = {"user": "bob", "my secret word": 1}
         await Runner(engine, RunMemory(listener=book))("login", **made_up)
@@ -116,8 +111,7 @@ async def test_names_that_a_caller_made_up_are_no_part_of_a_pattern():
 
 
 async def test_the_values_of_a_run_are_found_with_its_context():
-    async with UnifiedToolLibrary() as library:
-        library.register(login)
+    async with library_with(login) as library:
         context = ExecutionContext(task_description="log in")
         await library.execute_tool_with_context("login", "login", {"user": "bob"}, context)
         assert "bob" not in str(await library.get_tool_failure_patterns("login"))

@@ -9,7 +9,7 @@ from ferrule import ToolEngine, UnifiedToolLibrary, tool
 from ferrule.agent import Agent
 from ferrule.memory import RunMemory
 from ferrule.testing import ScriptedModel
-from tests.memory.runs import Runner
+from tests.memory.runs import Runner, open_run
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,7 @@ async def test_spaces_count_where_they_are_part_of_what_is_said(wrong: str, righ
             raise ValueError(f"{old!r} not found in the file")
         return "replaced"
 
-    async with ToolEngine() as engine:
-        engine.register(replace)
-        call = Runner(engine, RunMemory())
+    async with open_run(replace) as call:
         await call("replace", old=wrong, new="y")
         assert (await call("replace", old=right, new="y")).is_success
 
@@ -43,9 +41,7 @@ async def test_the_same_id_of_another_kind_of_thing_is_another_question():
         async def get_customer(self, id: str) -> str:
             return "Ann"
 
-    async with ToolEngine() as engine:
-        engine.register(Shop())
-        call = Runner(engine, RunMemory())
+    async with open_run(Shop()) as call:
         await call("shop", "get_order", id="c-17")
         assert (await call("shop", "get_customer", id="c-17")).output == {"result": "Ann"}
 
@@ -64,9 +60,7 @@ async def test_a_selector_somewhere_else_is_another_question(first: dict[str, An
         made.append(selector)
         raise ValueError(f"Selector {selector!r} not found")
 
-    async with ToolEngine() as engine:
-        engine.register(extract)
-        call = Runner(engine, RunMemory())
+    async with open_run(extract) as call:
         await call("extract", selector="a.stars", **first)
         await call("extract", selector="a.stars", **second)
         assert len(made) == 2
@@ -79,9 +73,7 @@ async def test_a_search_that_found_nothing_may_be_made_elsewhere():
             raise LookupError(f"no results for {query!r}")
         return "found"
 
-    async with ToolEngine() as engine:
-        engine.register(search)
-        call = Runner(engine, RunMemory())
+    async with open_run(search) as call:
         await call("search", query="ferrule")
         assert (await call("search", query="ferrule", site="b.test")).is_success
 
@@ -101,9 +93,7 @@ async def test_another_tool_may_have_made_the_way_free():
             raise RuntimeError("no page is open")
         return "clicked"
 
-    async with ToolEngine() as engine:
-        engine.register(open_page, click)
-        call = Runner(engine, RunMemory())
+    async with open_run(open_page, click) as call:
         await call("click", selector="a.stars")
         assert (await call("click", selector="a.stars")).error_type == "known_failure"
         await call("open_page", url="https://a.test")
@@ -122,9 +112,7 @@ async def test_but_not_for_ever():
         made.append(selector)
         raise RuntimeError("it does not move")
 
-    async with ToolEngine() as engine:
-        engine.register(note, click)
-        call = Runner(engine, RunMemory())
+    async with open_run(note, click) as call:
         for number in range(10):
             await call("click", selector="a.stars")
             await call("note", text=f"still nothing, {number}")
@@ -144,9 +132,7 @@ async def test_what_was_seen_to_be_there_may_be_asked_for():
     async def ls(folder: str) -> list[str]:
         return there
 
-    async with ToolEngine() as engine:
-        engine.register(read, ls)
-        call = Runner(engine, RunMemory())
+    async with open_run(read, ls) as call:
         await call("read", path="notes.txt")
         await call("ls", folder=".")
         assert (await call("read", path="notes.txt")).error_type == "known_failure"
@@ -177,9 +163,7 @@ async def test_a_selector_that_was_found_after_all_is_found_in_other_calls():
             appears_after = 0
             return "28"
 
-    async with ToolEngine() as engine:
-        engine.register(Browser())
-        call = Runner(engine, RunMemory())
+    async with open_run(Browser()) as call:
         await call("browser", "text", selector="a.stars")
         assert (await call("browser", "link", selector="a.stars", timeout=5)).is_success
         assert (await call("browser", "link", selector="a.stars", timeout=1)).is_success
@@ -197,9 +181,7 @@ async def test_a_connection_that_broke_off_is_tried_again_where_that_does_no_har
 
         return fetch
 
-    async with ToolEngine() as engine:
-        engine.register(make("read", read_only=True), make("pay"))
-        call = Runner(engine, RunMemory())
+    async with open_run(make("read", read_only=True), make("pay")) as call:
         call.context.max_retries = 0
         for _ in range(5):
             await call("read")
@@ -259,9 +241,7 @@ async def test_a_tool_that_spoils_its_arguments_is_still_known():
         items.clear()
         raise ValueError("never works")
 
-    async with ToolEngine() as engine:
-        engine.register(sort)
-        call = Runner(engine, RunMemory())
+    async with open_run(sort) as call:
         for _ in range(3):
             await call("sort", items=[3, 1, 2])
             await asyncio.sleep(0)

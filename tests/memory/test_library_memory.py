@@ -3,12 +3,12 @@
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.memory import ExecutionContext
 from tests.memory.runs import Browser
+from tests.support.engines import library_with
 
 
 async def test_a_call_with_a_context_is_not_repeated():
     browser = Browser()
-    async with UnifiedToolLibrary() as library:
-        library.register(browser)
+    async with library_with(browser) as library:
         context = ExecutionContext(task_description="count the stars")
         for _ in range(3):
             result = await library.execute_tool_with_context(
@@ -23,8 +23,7 @@ async def test_a_call_with_a_context_is_not_repeated():
 
 async def test_a_context_made_by_hand_brings_its_failures_with_it():
     browser = Browser()
-    async with UnifiedToolLibrary() as library:
-        library.register(browser)
+    async with library_with(browser) as library:
         attempt = {"tool_id": "browser", "action": "extract", "parameters": {"selector": "a.x"}, "error": "not found"}
         context = ExecutionContext(task_description="count", failed_attempts=[attempt, {"tool_id": "gone"}])
         result = await library.execute_tool_with_context("browser", "extract", {"selector": "a.x"}, context)
@@ -41,8 +40,7 @@ async def test_parameters_are_adjusted_where_the_spec_allows_it():
             raise ValueError(f"Selector {selector!r} not found")
         return "28"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(scrape)
+    async with library_with(scrape) as library:
         page = '<a id="stars-counter" class="count social">28</a>'
         context = ExecutionContext(task_description="count", current_observations=[page])
         first = await library.execute_tool_with_context("scrape", None, {"selector": "a.social-count"}, context)
@@ -62,8 +60,7 @@ async def test_time_outs_are_doubled_up_to_a_minute():
     async def fetch(url: str, timeout: float = 10) -> str:
         return url
 
-    async with UnifiedToolLibrary() as library:
-        library.register(fetch)
+    async with library_with(fetch) as library:
         for given, suggested in ((10, 20), (40, 60)):
             adjusted = await library.suggest_parameter_adjustments(
                 tool_id="fetch",
@@ -92,8 +89,7 @@ async def test_alternatives_have_the_same_tags_and_have_not_failed():
         """Search the web."""
         return query
 
-    async with UnifiedToolLibrary() as library:
-        library.register(bing, brave, yahoo)
+    async with library_with(bing, brave, yahoo) as library:
         failed = [{"tool_id": name, "action": name, "parameters": {"query": "x"}} for name in ("bing", "yahoo")]
         context = ExecutionContext(task_description="search the web", failed_attempts=failed)
         found = await library.get_alternative_tools(
@@ -104,8 +100,7 @@ async def test_alternatives_have_the_same_tags_and_have_not_failed():
 
 
 async def test_failure_patterns_of_a_tool_tell_what_failed_and_what_cured_it():
-    async with UnifiedToolLibrary() as library:
-        library.register(Browser())
+    async with library_with(Browser()) as library:
         context = ExecutionContext(task_description="count")
         for selector in ("a.social-count", "a.stars"):
             await library.execute_tool_with_context("browser", "extract", {"selector": selector}, context)

@@ -7,15 +7,14 @@ import pytest
 from ferrule import NeedsApproval, Refuse, Retry, ToolEngine, Transient, tool
 from ferrule.memory import ExecutionContext, FailureClass, FailureClassifier, RunMemory
 from ferrule.memory.failures import POLICIES
-from tests.memory.runs import Browser, Clock, Runner
+from tests.memory.runs import Browser, Clock, Runner, open_run
+from tests.support.engines import engine_with
 from tests.support.waiting import until
 
 
 async def test_a_call_that_failed_is_answered_from_memory():
     browser = Browser()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, RunMemory())
+    async with open_run(browser) as call:
         first = await call("browser", "extract", selector="a.social-count")
         for _ in range(14):
             again = await call("browser", "extract", selector="a.social-count")
@@ -28,19 +27,15 @@ async def test_a_call_that_failed_is_answered_from_memory():
 
 async def test_without_memory_it_is_made_every_time():
     browser = Browser()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, None)
+    async with engine_with(browser) as engine:
         for _ in range(5):
-            await call("browser", "extract", selector="a.social-count")
+            await Runner(engine, None)("browser", "extract", selector="a.social-count")
         assert len(browser.executed) == 5
 
 
 async def test_cosmetic_differences_are_no_difference():
     browser = Browser()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, RunMemory())
+    async with open_run(browser) as call:
         await call("browser", "extract", selector="a.social-count", reason="first try")
         for params in ({"reason": "second"}, {"timeout": 3}, {"attribute": "text"}, {"selector": " a.social-count "}):
             again = await call("browser", "extract", **{"selector": "a.social-count", **params})
@@ -50,9 +45,7 @@ async def test_cosmetic_differences_are_no_difference():
 
 async def test_the_failing_value_is_known_in_other_calls_of_the_page():
     browser = Browser()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, RunMemory())
+    async with open_run(browser) as call:
         await call("browser", "extract", selector="a.social-count")
         other_attribute = await call("browser", "extract", selector="a.social-count", attribute="href")
         other_action = await call("browser", "click", selector="a.social-count")
@@ -62,9 +55,7 @@ async def test_the_failing_value_is_known_in_other_calls_of_the_page():
 
 async def test_a_navigation_opens_the_question_again():
     browser = Browser()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, RunMemory())
+    async with open_run(browser) as call:
         await call("browser", "extract", selector="a.social-count")
         await call("browser", "navigate", url="https://b.test")
         assert (await call("browser", "extract", selector="a.social-count")).output == {"result": "7"}
@@ -72,9 +63,7 @@ async def test_a_navigation_opens_the_question_again():
 
 async def test_the_same_change_does_not_open_it_for_ever():
     browser = Browser()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, RunMemory())
+    async with open_run(browser) as call:
         for _ in range(20):
             await call("browser", "navigate", url="https://a.test")
             await call("browser", "extract", selector="a.social-count")
@@ -83,9 +72,7 @@ async def test_the_same_change_does_not_open_it_for_ever():
 
 async def test_a_read_only_success_opens_nothing():
     browser = Browser()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, RunMemory())
+    async with open_run(browser) as call:
         await call("browser", "extract", selector="a.social-count")
         await call("browser", "observe")
         assert (await call("browser", "extract", selector="a.social-count")).error_type == "known_failure"
@@ -104,9 +91,7 @@ async def test_a_change_made_by_another_tool_opens_what_it_speaks_of():
     async def write_file(path: str, text: str) -> None:
         files[path] = text
 
-    async with ToolEngine() as engine:
-        engine.register(read_file, write_file)
-        call = Runner(engine, RunMemory())
+    async with open_run(read_file, write_file) as call:
         await call("read_file", path="notes.txt")
         await call("write_file", path="other.txt", text="x")
         assert (await call("read_file", path="notes.txt")).error_type == "known_failure"
@@ -134,9 +119,7 @@ async def test_what_could_be_made_is_not_held_back_for_not_being_there():
             made.append(path)
             return "written"
 
-    async with ToolEngine() as engine:
-        engine.register(Files())
-        call = Runner(engine, RunMemory())
+    async with open_run(Files()) as call:
         await call("files", "read", path="a/notes.txt")
         assert (await call("files", "size", path="a/notes.txt")).error_type == "known_failure"
         assert (await call("files", "write", path="a/notes.txt")).is_success and made == ["a/notes.txt"]
@@ -150,9 +133,7 @@ async def test_the_same_value_in_another_place_is_another_question():
         asked.append(url)
         raise ValueError(f"{selector} not found")
 
-    async with ToolEngine() as engine:
-        engine.register(scrape)
-        call = Runner(engine, RunMemory())
+    async with open_run(scrape) as call:
         await call("scrape", url="https://a.test", selector="h1.title")
         await call("scrape", url="https://b.test", selector="h1.title")
         assert asked == ["https://a.test", "https://b.test"]
@@ -166,9 +147,7 @@ async def test_a_transient_failure_has_its_tries_and_then_rests():
         executed.append(url)
         raise Transient("the service is busy")
 
-    async with ToolEngine() as engine:
-        engine.register(fetch)
-        call = Runner(engine, RunMemory(clock=clock))
+    async with open_run(fetch, memory=RunMemory(clock=clock)) as call:
         results = [await call("fetch", url="u") for _ in range(6)]
         assert len(executed) == 3 and results[-1].error_type == "known_failure"
         assert results[-1].metadata["remedy"] == "retry_later"
@@ -186,9 +165,7 @@ async def test_more_time_is_another_call_where_time_was_wanting():
         executed.append(timeout)
         raise RuntimeError(f"Timeout {timeout}s exceeded while waiting for selector {selector!r}")
 
-    async with ToolEngine() as engine:
-        engine.register(wait_for)
-        call = Runner(engine, RunMemory())
+    async with open_run(wait_for) as call:
         await call("wait_for", selector="a.b", timeout=5)
         await call("wait_for", selector="a.b", timeout=5)
         await call("wait_for", selector="a.b", timeout=10)
@@ -206,18 +183,14 @@ async def test_polling_tools_are_exempt():
             raise ValueError(f"job {job} not found")
         return "done"
 
-    async with ToolEngine() as engine:
-        engine.register(job_status)
-        call = Runner(engine, RunMemory())
+    async with open_run(job_status) as call:
         results = [await call("job_status", job="j-1") for _ in range(12)]
         assert len(executed) == 12 and results[-1].is_success
 
 
 async def test_what_a_person_wants_tried_again_is_tried_again():
     browser, memory = Browser(), RunMemory()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, memory)
+    async with open_run(browser, memory=memory) as call:
         await call("browser", "extract", selector="a.social-count")
         assert memory.clear_failures("other") == 0 and memory.clear_failures("browser") == 1
         await call("browser", "extract", selector="a.social-count")
@@ -234,13 +207,11 @@ async def test_a_tool_that_changes_starts_clean():
 
         return search
 
-    async with ToolEngine() as engine:
-        engine.register(make("1.0.0", False))
-        call = Runner(engine, RunMemory())
+    async with open_run(make("1.0.0", False)) as call:
         await call("search", query="q")
         assert (await call("search", query="q")).error_type == "known_failure"
-        engine.unregister("search")
-        engine.register(make("1.0.1", True))
+        call.engine.unregister("search")
+        call.engine.register(make("1.0.1", True))
         assert (await call("search", query="q")).is_success
 
 
@@ -252,7 +223,7 @@ async def test_what_was_cancelled_or_not_let_in_or_needs_a_word_is_not_held_agai
         runs.append(amount)
         if amount == 1:
             raise NeedsApproval("ask first")
-        await asyncio.sleep(10)
+        await asyncio.Event().wait()
         return "paid"
 
     async with ToolEngine() as engine:
@@ -270,9 +241,7 @@ async def test_what_was_cancelled_or_not_let_in_or_needs_a_word_is_not_held_agai
 
 async def test_what_worked_after_a_failure_is_told():
     browser = Browser()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, RunMemory())
+    async with open_run(browser) as call:
         await call("browser", "extract", selector="a.social-count")
         await call("browser", "extract", selector="a.stars")
         again = await call("browser", "extract", selector="a.social-count")
@@ -306,9 +275,7 @@ async def test_calls_that_tools_make_are_remembered_too():
     async def outer(n: int, context: ToolExecutionContext) -> str:
         return (await context.call_tool("inner", {"x": 1})).error_type or ""
 
-    async with ToolEngine() as engine:
-        engine.register(inner, outer)
-        call = Runner(engine, RunMemory())
+    async with open_run(inner, outer) as call:
         results = [await call("outer", n=n) for n in range(3)]
         assert [r.output["result"] for r in results] == ["execution_error", "known_failure", "known_failure"]
         assert executed == [1]
@@ -316,9 +283,7 @@ async def test_calls_that_tools_make_are_remembered_too():
 
 async def test_the_third_same_answer_is_pointed_out_and_then_given_from_the_record():
     browser, clock = Browser(), Clock()
-    async with ToolEngine() as engine:
-        engine.register(browser)
-        call = Runner(engine, RunMemory(clock=clock))
+    async with open_run(browser, memory=RunMemory(clock=clock)) as call:
         results = [await call("browser", "observe") for _ in range(5)]
         assert len(browser.executed) == 3
         assert ["note" in r.metadata for r in results[:3]] == [False, False, True]
@@ -338,9 +303,7 @@ async def test_answers_that_move_by_themselves_are_never_given_from_the_record()
         executed.append(job)
         return "running"
 
-    async with ToolEngine() as engine:
-        engine.register(get_job_status)
-        call = Runner(engine, RunMemory())
+    async with open_run(get_job_status) as call:
         for _ in range(8):
             await call("get_job_status", job="j")
         assert len(executed) == 8
@@ -392,9 +355,7 @@ async def test_rules_and_policies_can_be_added():
         executed.append(1)
         raise RuntimeError("hiccup")
 
-    async with ToolEngine() as engine:
-        engine.register(fail)
-        call = Runner(engine, RunMemory(classifier=FailureClassifier(flaky, policies=patient)))
+    async with open_run(fail, memory=RunMemory(classifier=FailureClassifier(flaky, policies=patient))) as call:
         for _ in range(9):
             await call("fail")
         assert len(executed) == 5

@@ -7,8 +7,6 @@ import pytest
 from ferrule.core.spec import ToolCapability
 from ferrule.memory.adjustments import suggest_adjustments
 
-pytestmark = pytest.mark.integration
-
 TEXT = {"type": "string"}
 READ = ToolCapability(
     name="text",
@@ -148,8 +146,8 @@ HOSTILE = ["<", "<a ", '<a x="', 'link "', "a.b", "[a=", "{", "[", "- ", "<b>", 
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_a_megabyte_of_anything_is_read_in_time(piece: str):
-    seen: Any = piece * (1_000_000 // len(piece))
+def test_a_long_page_of_anything_is_read(piece: str):
+    seen: Any = piece * (200_000 // len(piece))
     assert selectors("a.social-count", seen)
     paths = ToolCapability(name="read", description="", parameters={"path": TEXT})
     assert isinstance(suggest_adjustments(paths, {"path": "a/b.txt"}, "not found", [seen]), list)

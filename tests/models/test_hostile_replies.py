@@ -5,6 +5,7 @@ import copy
 import json
 import math
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -22,10 +23,11 @@ from tests.models.model_server import call, claude_event, completion, model_serv
 from tests.support.http_servers import Answer, json_answer
 from tests.support.tiers import examples
 
-pytestmark = pytest.mark.integration
-
-pytest.importorskip("openai", reason='needs the SDK: pip install "ferrule[openai]"')
-pytest.importorskip("anthropic", reason='needs the SDK: pip install "ferrule[anthropic]"')
+needs_clients = pytest.mark.skipif(
+    find_spec("openai") is None or find_spec("anthropic") is None,
+    reason='needs the SDKs: pip install "ferrule[openai,anthropic]"',
+)
+pytestmark = [pytest.mark.integration, needs_clients]
 
 DEPTH = 1_500
 DEEP = '{"a":' * DEPTH + "1" + "}" * DEPTH

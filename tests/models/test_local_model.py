@@ -28,7 +28,8 @@ needs_model = pytest.mark.skipif(
 
 
 def runs_model(test: Callable[..., object]) -> Callable[..., object]:
-    return pytest.mark.long(needs_model(test))
+    marked: Callable[..., object] = pytest.mark.long(needs_model(test))
+    return marked
 
 
 WEATHER = function("get_weather", "Get the current weather of a city.", "city", city=text("The name of the city"))

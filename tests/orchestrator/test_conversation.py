@@ -10,6 +10,7 @@ from ferrule.errors import ModelRefused
 from ferrule.memory import conversation as memory_module
 from ferrule.orchestrator import ConversationMemory, Orchestrator
 from ferrule.testing import ScriptedModel
+from tests.orchestrator.opening import open_orchestrator
 
 HISTORY = {"name": "get_conversation_history", "arguments": {"query": "questions"}}
 
@@ -80,7 +81,7 @@ async def test_questions_asked_at_once_see_the_state_they_arrived_in():
 
 async def test_a_question_about_before_is_told_what_was_said(tmp_path):
     model = ScriptedModel(["Paris.", "As I said: Paris."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+    async with open_orchestrator([], model, strategy="direct") as orchestrator:
         await orchestrator.process_task("The capital of France?")
         await orchestrator.process_task("What did you say just now?!? Say it in a whole sentence")
         told = model.requests[1].messages
@@ -90,7 +91,7 @@ async def test_a_question_about_before_is_told_what_was_said(tmp_path):
 
 async def test_messages_that_are_passed_are_not_repeated_from_the_store():
     model = ScriptedModel(["Paris.", "As I said: Paris."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+    async with open_orchestrator([], model, strategy="direct") as orchestrator:
         await orchestrator.process_task("The capital of France?")
         passed = [{"role": "user", "content": "The capital of France?"}, {"role": "assistant", "content": "Paris."}]
         await orchestrator.process_task("What did you say just now? In a whole sentence", history=passed)
@@ -100,7 +101,7 @@ async def test_messages_that_are_passed_are_not_repeated_from_the_store():
 async def test_a_plan_gets_the_history_as_words():
     plan = '{"steps": [{"id": 1, "description": "think", "tool_type": "none"}]}'
     model = ScriptedModel(["Paris.", plan, "Paris again."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, workflow="simple") as orchestrator:
+    async with open_orchestrator([], model, workflow="simple") as orchestrator:
         await orchestrator.process_task("The capital of France?", strategy="direct")
         done = await orchestrator.process_task("那之前的答案是什么城市，请说明", strategy="plan")
         prompt = str(model.requests[1].messages[0]["content"])
@@ -111,7 +112,7 @@ async def test_a_plan_gets_the_history_as_words():
 
 async def test_a_question_that_stands_alone_is_told_nothing_of_before():
     model = ScriptedModel(["Paris.", "Rome."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+    async with open_orchestrator([], model, strategy="direct") as orchestrator:
         await orchestrator.process_task("The capital of France?")
         await orchestrator.process_task("The capital of Italy?")
         assert "France" not in str(model.requests[1].messages)
@@ -154,7 +155,7 @@ async def test_a_tool_of_the_users_own_is_not_doubled():
 
 async def test_failures_are_remembered_too():
     model = ScriptedModel([ModelRefused("no such model"), RuntimeError("broken")])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+    async with open_orchestrator([], model, strategy="direct") as orchestrator:
         stopped = await orchestrator.process_task("one?")
         with pytest.raises(RuntimeError):
             await orchestrator.process_task("two?")

@@ -7,6 +7,7 @@ from ferrule.agent import AgentState
 from ferrule.orchestrator import Orchestrator
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
+from tests.orchestrator.opening import open_orchestrator
 
 
 @tool(read_only=True, category="weather")
@@ -52,7 +53,7 @@ async def test_many_tools_are_told_by_their_names_in_groups():
 
 async def test_what_did_i_ask_is_told_from_memory():
     model = ScriptedModel(["Paris.", "Rome."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+    async with open_orchestrator([], model, strategy="direct") as orchestrator:
         nothing = await orchestrator.process_task("what did I ask?")
         await orchestrator.process_task("The capital of France?")
         await orchestrator.process_task("意大利的首都？")
@@ -69,13 +70,13 @@ async def test_what_did_i_ask_is_told_from_memory():
 
 async def test_a_greeting_with_a_question_is_answered_by_the_model():
     model = ScriptedModel(["It is 4."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model) as orchestrator:
+    async with open_orchestrator([], model) as orchestrator:
         done = await orchestrator.process_task("hi, what is 2+2?", strategy="direct")
         assert done.answer == "It is 4." and len(model.requests) == 1
 
 
 async def test_an_empty_question_is_refused():
-    async with UnifiedToolLibrary() as library, Orchestrator(library, ScriptedModel([])) as orchestrator:
+    async with open_orchestrator([], ScriptedModel([])) as orchestrator:
         with pytest.raises(SetupError, match="question is empty"):
             await orchestrator.process_task("  ")
 

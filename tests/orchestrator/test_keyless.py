@@ -1,14 +1,12 @@
 """Questions that are answered without any key."""
 
-from datetime import datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
-
-import pytest
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.models.offline import OfflineModel
 from ferrule.orchestrator import Orchestrator
+
+TIMES = {"Asia/Tokyo": "2026-03-04 18:30", "Europe/Paris": "2026-03-04 10:30"}
 
 
 @tool(read_only=True, tags=["time"])
@@ -18,7 +16,7 @@ async def get_time(timezone: str = "UTC") -> str:
     Args:
         timezone: IANA name of the time zone
     """
-    return datetime.now(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
+    return TIMES[timezone]
 
 
 def searching(folder: Path):
@@ -34,25 +32,18 @@ def searching(folder: Path):
     return search_files
 
 
-def hour_in(timezone: str) -> str:
-    return datetime.now(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:")
-
-
-@pytest.mark.parametrize("workflow", ["simple", "langgraph"])
 async def test_ten_questions_are_answered_without_a_key(tmp_path, workflow):
-    if workflow == "langgraph":
-        pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
     for name in ("a.txt", "b.txt", "c.md"):
         (tmp_path / name).touch()
     expected = [
         ("hello!", ["Hello! I am Ferrule"], "fast_path"),
         ("What is 12 * 7?", ["84"], "loop"),
-        ("What time is it in Tokyo?", [hour_in("Asia/Tokyo")], "loop"),
+        ("What time is it in Tokyo?", [TIMES["Asia/Tokyo"]], "loop"),
         ("search files *.txt", ["a.txt", "b.txt"], "loop"),
         ("Compute 3 * 4 and then multiply it by 10", ["120"], "loop"),
         ("12 + 30 等于多少？", ["42"], "loop"),
-        ("东京现在几点？", [hour_in("Asia/Tokyo")], "loop"),
-        ("what is 2 + 2 and what time is it in Paris", ["4", hour_in("Europe/Paris")], "loop"),
+        ("东京现在几点？", [TIMES["Asia/Tokyo"]], "loop"),
+        ("what is 2 + 2 and what time is it in Paris", ["4", TIMES["Europe/Paris"]], "loop"),
         ("先计算 3*4，然后把结果乘以 10", ["120"], "loop"),
         ("what did I ask?", ["先计算 3*4，然后把结果乘以 10"], "fast_path"),
         ("what can you do?", ["calculator", "get_time", "search_files"], "fast_path"),

@@ -35,13 +35,6 @@ def search(who: str, source: str = "tools") -> Tool:
     return replace(tool_of(search_web), source=source)
 
 
-@pytest.fixture(params=["simple", "langgraph"])
-def workflow(request):
-    if request.param == "langgraph":
-        pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
-    return request.param
-
-
 def test_the_graph_has_the_nodes_and_edges_of_the_design():
     pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
     from ferrule.workflow.graph import build_graph

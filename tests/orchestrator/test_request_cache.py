@@ -13,6 +13,7 @@ from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.questions import depends_on_time, normalize_question, refers_to_history
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
+from tests.orchestrator.opening import open_orchestrator
 
 
 @tool(read_only=True, cacheable=True)
@@ -33,8 +34,7 @@ QUESTION = "How many people live in Oslo?"
 
 async def test_the_same_question_is_answered_from_the_cache():
     model = ScriptedModel([CALL, "42 people."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(population)
+    async with open_orchestrator([population], model, strategy="loop") as orchestrator:
         first = await orchestrator.process_task(QUESTION)
         again = await orchestrator.process_task("  How many people\n live in   Oslo? ")
         assert again.answer == "42 people." and again.cached and not first.cached and len(model.requests) == 2
@@ -84,8 +84,7 @@ async def test_a_kept_answer_ends_with_its_time_and_no_later_than_its_results():
 async def test_an_answer_with_a_tool_that_is_not_cacheable_is_not_kept():
     call = {"name": "temperature", "arguments": {"city": "Oslo"}}
     model = ScriptedModel([call, "20 degrees.", call, "20 degrees."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(temperature)
+    async with open_orchestrator([temperature], model, strategy="loop") as orchestrator:
         for _ in range(2):
             assert not (await orchestrator.process_task("How warm is Oslo?")).cached
         assert len(model.requests) == 4
@@ -103,7 +102,7 @@ async def test_other_tools_or_another_model_mean_another_answer():
 
 async def test_another_context_or_strategy_means_another_answer():
     model = ScriptedModel(["a", "b", "c"])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model) as orchestrator:
+    async with open_orchestrator([], model) as orchestrator:
         await orchestrator.process_task("Who?", strategy="direct")
         with_context = await orchestrator.process_task("Who?", {"city": "Oslo"}, strategy="direct")
         in_a_loop = await orchestrator.process_task("Who?", strategy="loop")
@@ -114,8 +113,7 @@ async def test_another_context_or_strategy_means_another_answer():
 async def test_what_stopped_or_failed_is_not_kept():
     call = {"name": "population", "arguments": {}}
     model = ScriptedModel(["", "now", call, "I could not find out.", call, "Still not."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model) as orchestrator:
-        library.register(population)
+    async with open_orchestrator([population], model) as orchestrator:
         assert (await orchestrator.process_task("Who?", strategy="direct")).state == "stopped"
         assert (await orchestrator.process_task("Who?", strategy="direct")).answer == "now"
         await orchestrator.process_task(QUESTION, strategy="loop")
@@ -124,7 +122,7 @@ async def test_what_stopped_or_failed_is_not_kept():
 
 async def test_without_a_time_nothing_is_kept():
     model = ScriptedModel(["a", "b"])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, cache_ttl=None) as orchestrator:
+    async with open_orchestrator([], model, cache_ttl=None) as orchestrator:
         await orchestrator.process_task("Who?", strategy="direct")
         assert (await orchestrator.process_task("Who?", strategy="direct")).answer == "b"
 
@@ -150,7 +148,7 @@ async def test_without_a_time_nothing_is_kept():
 )
 async def test_questions_about_the_moment_or_the_past_are_always_answered_anew(question):
     model = ScriptedModel(["a", "b"])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+    async with open_orchestrator([], model, strategy="direct") as orchestrator:
         answers = [(await orchestrator.process_task(question)).answer for _ in range(2)]
         assert answers == ["a", "b"]
 
@@ -203,8 +201,7 @@ async def test_an_answer_that_two_tools_were_asked_for_is_not_kept():
 
     steps = '{"steps": [{"id": 1, "description": "d", "tool_type": "almanac", "parameters": {"city": "Oslo"}}]}'
     model = ScriptedModel([steps, steps])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="plan") as orchestrator:
-        library.register(almanac, station)
+    async with open_orchestrator([almanac, station], model, strategy="plan") as orchestrator:
         first = await orchestrator.process_task("Weather of Oslo?")
         assert first.answer == "sunny" and not (await orchestrator.process_task("Weather of Oslo?")).cached
 
@@ -284,7 +281,7 @@ async def test_an_answer_for_which_a_person_allowed_a_call_is_not_used_again():
 
 async def test_the_names_of_facts_cannot_stand_for_the_configuration():
     model = ScriptedModel(["a", "b"])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+    async with open_orchestrator([], model, strategy="direct") as orchestrator:
         await orchestrator.process_task("Who?", {"tools": ["x"], "instructions": "y"})
         assert (await orchestrator.process_task("Who?", {"tools": ["z"]})).answer == "b"
 
@@ -292,7 +289,7 @@ async def test_the_names_of_facts_cannot_stand_for_the_configuration():
 async def test_questions_that_differ_in_case_or_punctuation_have_their_own_answers():
     questions = ["How much is 1 Mb", "How much is 1 MB", "How much is 1 MB!", "Read Report.txt", "Read report.txt"]
     model = ScriptedModel([str(n) for n in range(len(questions))])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="direct") as orchestrator:
+    async with open_orchestrator([], model, strategy="direct") as orchestrator:
         answers = [(await orchestrator.process_task(question)).answer for question in questions]
         assert answers == ["0", "1", "2", "3", "4"]
 
@@ -305,8 +302,7 @@ async def test_what_a_tool_read_from_one_conversation_does_not_reach_another():
 
     call = {"name": "profile", "arguments": {}}
     model = ScriptedModel(["Noted.", call, "You are Ann.", call, "I do not know."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(profile)
+    async with open_orchestrator([profile], model, strategy="loop") as orchestrator:
         await orchestrator.process_task("I am Ann", conversation_id="ann")
         await orchestrator.process_task("Who am I?", conversation_id="ann")
         other = await orchestrator.process_task("Who am I?", conversation_id="bob")

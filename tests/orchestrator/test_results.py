@@ -11,6 +11,8 @@ from ferrule.agent.answer import CallEnded, TextPiece
 from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.results import PlanCreated, StepEnded
+from tests.orchestrator.opening import open_orchestrator
+from tests.workflow.plans import plan
 
 
 @tool(read_only=True, tags=["math"])
@@ -25,20 +27,9 @@ async def delete(path: str) -> str:
     return f"deleted {path}"
 
 
-def plan(*steps: dict[str, Any]) -> str:
-    return json.dumps({"steps": list(steps)})
-
-
 ADD = {"id": 1, "description": "add", "tool_type": "add", "parameters": {"a": 1, "b": 2}}
 DELETE = {"id": 1, "description": "delete it", "tool_type": "delete", "parameters": {"path": "a.txt"}}
 BRIEF = {"total_calls": 1, "success_rate": 100.0, "tool_usage": {"add": 1}, "has_errors": False}
-
-
-@pytest.fixture(params=["simple", "langgraph"])
-def workflow(request):
-    if request.param == "langgraph":
-        pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
-    return request.param
 
 
 class Somebody:
@@ -75,30 +66,26 @@ async def test_a_plan_tells_all_about_itself(workflow):
 async def test_a_loop_tells_the_same_in_the_same_form():
     script = [{"name": "add", "arguments": {"a": 1, "b": 2}}, "It is 3."]
     limits, seen = RunLimits(price=lambda usage: 0.5 * usage.requests), list[Any]()
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        async with Orchestrator(library, ScriptedModel(script), limits=limits) as orchestrator:
-            done = await orchestrator.process_task("Add 1 to 2", on_event=seen.append)
-        assert (done.answer, done.state, done.strategy) == ("It is 3.", AgentState.FINISHED, "loop")
-        assert (done.steps[0].tool_type, done.steps[0].result, done.steps[0].success) == ("add", "3", True)
-        assert done["verification"].verified and done.tool_usage_summary == BRIEF and done.cost == 1.0
-        assert set(done.timings) == {"cache", "strategy", "loop", "total"} and done.plan is None
-        assert {CallEnded, TextPiece} <= {type(event) for event in seen}
+    async with open_orchestrator([add], ScriptedModel(script), limits=limits) as orchestrator:
+        done = await orchestrator.process_task("Add 1 to 2", on_event=seen.append)
+    assert (done.answer, done.state, done.strategy) == ("It is 3.", AgentState.FINISHED, "loop")
+    assert (done.steps[0].tool_type, done.steps[0].result, done.steps[0].success) == ("add", "3", True)
+    assert done["verification"].verified and done.tool_usage_summary == BRIEF and done.cost == 1.0
+    assert set(done.timings) == {"cache", "strategy", "loop", "total"} and done.plan is None
+    assert {CallEnded, TextPiece} <= {type(event) for event in seen}
 
 
 async def test_a_failed_call_of_a_loop_is_a_failed_step():
     script = [{"name": "add", "arguments": {"a": 1}}, "I could not."]
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        async with Orchestrator(library, ScriptedModel(script), strategy="loop") as orchestrator:
-            done = await orchestrator.process_task("Add 1")
-        assert not done.steps[0].success and "b: is required" in str(done.steps[0].error)
-        assert not done["verification"].verified
-        assert done.tool_usage_summary["has_errors"]
+    async with open_orchestrator([add], ScriptedModel(script), strategy="loop") as orchestrator:
+        done = await orchestrator.process_task("Add 1")
+    assert not done.steps[0].success and "b: is required" in str(done.steps[0].error)
+    assert not done["verification"].verified
+    assert done.tool_usage_summary["has_errors"]
 
 
 async def test_a_result_is_read_by_name_and_written_as_json():
-    async with UnifiedToolLibrary() as library, Orchestrator(library, ScriptedModel(["Yes."])) as orchestrator:
+    async with open_orchestrator([], ScriptedModel(["Yes."])) as orchestrator:
         done = await orchestrator.process_task("Is it?", strategy="direct")
         assert done["answer"] == str(done) == "Yes." and json.loads(json.dumps(done.to_dict()))["state"] == "finished"
         with pytest.raises(KeyError, match="no 'anwser'. Did you mean 'answer'"):
@@ -178,23 +165,21 @@ async def test_a_person_is_asked_again_about_a_step_that_is_done_with_another_to
         Policy(rules=[Rule(verdict="ask", tool="sweep"), Rule(verdict="ask", tool="scrub")]),
         Somebody(Approval(allowed=True)),
     )
-    async with UnifiedToolLibrary() as library:
-        library.register(sweep, scrub)
-        model = ScriptedModel([plan(steps)])
-        async with Orchestrator(library, model, workflow=workflow, person=person, policy=policy) as orchestrator:
-            done = await orchestrator.process_task("Clean the disk", strategy="plan")
-        assert done.answer == "clean" and person.asked == ["1", "1"]
+    model = ScriptedModel([plan(steps)])
+    async with open_orchestrator(
+        [sweep, scrub], model, workflow=workflow, person=person, policy=policy
+    ) as orchestrator:
+        done = await orchestrator.process_task("Clean the disk", strategy="plan")
+    assert done.answer == "clean" and person.asked == ["1", "1"]
 
 
 async def test_what_cannot_be_gone_on_with_is_said():
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        async with Orchestrator(library, ScriptedModel([plan(DELETE)]), workflow="simple") as orchestrator:
-            waits = await orchestrator.process_task("Delete a.txt", strategy="plan")
-            with pytest.raises(SetupError, match="has no open question"):
-                await orchestrator.resume(waits.run_id, "yes")
-            with pytest.raises(SetupError, match="no run 'nowhere'"):
-                await orchestrator.resume("nowhere")
+    async with open_orchestrator([delete], ScriptedModel([plan(DELETE)]), workflow="simple") as orchestrator:
+        waits = await orchestrator.process_task("Delete a.txt", strategy="plan")
+        with pytest.raises(SetupError, match="has no open question"):
+            await orchestrator.resume(waits.run_id, "yes")
+        with pytest.raises(SetupError, match="no run 'nowhere'"):
+            await orchestrator.resume("nowhere")
 
 
 async def test_a_run_that_goes_on_sees_the_conversation_as_it_was_when_it_began():
@@ -204,7 +189,7 @@ async def test_a_run_that_goes_on_sees_the_conversation_as_it_was_when_it_began(
         {"name": "get_conversation_history", "arguments": {"query": "questions"}},
         "ok",
     ]
-    async with UnifiedToolLibrary() as library, Orchestrator(library, ScriptedModel(["zero", *script])) as orchestrator:
+    async with open_orchestrator([], ScriptedModel(["zero", *script])) as orchestrator:
         await orchestrator.process_task("Zero?", strategy="direct")
         waits = await orchestrator.process_task("One?", strategy="loop")
         await orchestrator.process_task("Two?", strategy="direct")
@@ -246,24 +231,3 @@ async def test_a_question_of_a_plan_waits_and_is_answered_later(workflow):
             assert done.answer == "coffee"
             with pytest.raises(SetupError, match="has no open question"):
                 await orchestrator.resume(paused.run_id, "more")
-
-
-async def test_the_limits_of_an_orchestrator_hold_for_plans(workflow):
-    steps = [{**ADD, "id": n, "dependencies": [n - 1] if n > 1 else []} for n in (1, 2)]
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        async with Orchestrator(
-            library, ScriptedModel([plan(*steps)]), workflow=workflow, strategy="plan", limits=RunLimits(calls=1)
-        ) as orchestrator:
-            result = await orchestrator.process_task("Add twice")
-    assert result.state is AgentState.STOPPED and "(limit 1)" in result.errors[-1]
-
-
-async def test_several_questions_of_a_plan_are_answered_at_once(workflow):
-    asking = [ASK, {**ASK, "id": 2, "parameters": {"question": "Milk?"}}]
-    async with UnifiedToolLibrary() as library:
-        model = ScriptedModel([plan(*asking), "Tea with milk."])
-        async with Orchestrator(library, model, workflow=workflow, strategy="plan") as orchestrator:
-            paused = await orchestrator.process_task("What shall we drink?")
-            done = await orchestrator.resume(paused.run_id, {"1": "tea", "2": "yes"})
-    assert done.answer == "Tea with milk." and [step.output for step in done.steps] == ["tea", "yes"]

@@ -50,15 +50,12 @@ async def read_streams(library: UnifiedToolLibrary) -> str:
     return str([(name, await store.read_entries(name)) for name in await store.list_streams()])
 
 
-@pytest.mark.parametrize("workflow", ["simple", "langgraph"])
 @pytest.mark.parametrize(
     "script",
     [[BY_REFERENCE, f"It opened with {CODE}."], [FILLED_IN, FILL, f"It was {CODE}.", f"It opened with {CODE}."]],
     ids=["by reference", "filled in"],
 )
 async def test_a_secret_that_a_plan_comes_to_know_is_in_no_entry(workflow, script, tmp_path):
-    if workflow == "langgraph":
-        pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
     shown: list[Any] = []
     async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/calls.db") as library:
         library.register(find_code, enter)

@@ -9,6 +9,7 @@ from ferrule import SetupError, UnifiedToolLibrary, tool
 from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.strategy_runner import StrategyChosen
 from ferrule.testing import ScriptedModel
+from tests.orchestrator.opening import open_orchestrator
 from tests.support.waiting import until
 
 
@@ -49,8 +50,7 @@ def asking(orchestrator, *conversations, **options):
 
 async def test_concurrent_callers_with_the_same_question_share_one_run():
     gate, model = Gate(), ScriptedModel([{"name": "wait"}, "It is open."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(gate.tool)
+    async with open_orchestrator([gate.tool], model, strategy="loop") as orchestrator:
         tasks = asking(orchestrator, "c")
         await gate.begun.wait()
         tasks += asking(orchestrator, "c", "c")
@@ -65,8 +65,7 @@ async def test_concurrent_callers_with_the_same_question_share_one_run():
 
 async def test_a_caller_who_leaves_does_not_cancel_the_run_of_the_others():
     gate, model = Gate(), ScriptedModel([{"name": "wait"}, "It is open."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(gate.tool)
+    async with open_orchestrator([gate.tool], model, strategy="loop") as orchestrator:
         first, second = asking(orchestrator, "c", "c")
         await gate.begun.wait()
         await until_waiting(orchestrator, 2)
@@ -80,8 +79,7 @@ async def test_a_caller_who_leaves_does_not_cancel_the_run_of_the_others():
 
 async def test_the_run_is_cancelled_when_the_last_caller_leaves():
     gate, model = Gate(), ScriptedModel([{"name": "wait"}, {"name": "wait"}, "It is open."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(gate.tool)
+    async with open_orchestrator([gate.tool], model, strategy="loop") as orchestrator:
         tasks = asking(orchestrator, "c", "c")
         await gate.begun.wait()
         await until_waiting(orchestrator, 2)
@@ -95,8 +93,7 @@ async def test_the_run_is_cancelled_when_the_last_caller_leaves():
 
 async def test_other_conversations_share_what_is_the_same_for_all():
     gate, model = Gate(cacheable=True), ScriptedModel([{"name": "wait"}, "It is open."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(gate.tool)
+    async with open_orchestrator([gate.tool], model, strategy="loop") as orchestrator:
         tasks = asking(orchestrator, "anna")
         await gate.begun.wait()
         tasks += asking(orchestrator, "bob")
@@ -109,8 +106,7 @@ async def test_other_conversations_share_what_is_the_same_for_all():
 async def test_other_conversations_do_not_get_what_belongs_to_one():
     history = {"name": "get_conversation_history"}
     gate, model = Gate(), ScriptedModel([{"name": "wait"}, history, "Anna's.", history, "Bob's."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(gate.tool)
+    async with open_orchestrator([gate.tool], model, strategy="loop") as orchestrator:
         seen: list[Any] = []
         tasks = asking(orchestrator, "anna")
         await gate.begun.wait()
@@ -124,8 +120,7 @@ async def test_other_conversations_do_not_get_what_belongs_to_one():
 
 async def test_a_late_listener_gets_the_earlier_events():
     gate, model = Gate(), ScriptedModel([{"name": "wait"}, "It is open."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="loop") as orchestrator:
-        library.register(gate.tool)
+    async with open_orchestrator([gate.tool], model, strategy="loop") as orchestrator:
         early, late = list[Any](), list[Any]()
         first = asking(orchestrator, "c", on_event=early.append)
         await gate.begun.wait()
@@ -140,7 +135,7 @@ async def test_a_failing_listener_does_not_end_the_run():
     def fail(event):
         raise RuntimeError("no")
 
-    async with UnifiedToolLibrary() as library, Orchestrator(library, ScriptedModel(["a"])) as orchestrator:
+    async with open_orchestrator([], ScriptedModel(["a"])) as orchestrator:
         assert (await orchestrator.process_task("Who?", strategy="direct", on_event=fail)).answer == "a"
 
 

@@ -12,6 +12,7 @@ from ferrule.models.offline import OfflineModel
 from ferrule.orchestrator import Orchestrator
 from ferrule.orchestrator.strategy_runner import StrategyChosen, choose_strategy
 from ferrule.testing import ScriptedModel
+from tests.orchestrator.opening import open_orchestrator
 
 
 @tool(read_only=True)
@@ -80,7 +81,7 @@ async def test_the_caller_may_choose_the_strategy():
 
 async def test_the_model_may_choose():
     model = ScriptedModel(['Sure: {"strategy": "direct"}', "Shakespeare."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="model") as orchestrator:
+    async with open_orchestrator([], model, strategy="model") as orchestrator:
         done = await orchestrator.process_task("Who wrote Hamlet?")
         assert done.strategy == "direct" and done.answer == "Shakespeare." and done.usage.requests == 2
         schema = model.requests[0].answer_schema
@@ -90,12 +91,12 @@ async def test_the_model_may_choose():
 @pytest.mark.parametrize("turn", ["I would say loop", '{"strategy": "magic"}', ModelRefused("no")])
 async def test_a_model_that_does_not_choose_answers_in_the_loop(turn):
     model = ScriptedModel([turn, "Recursion is recursion."])
-    async with UnifiedToolLibrary() as library, Orchestrator(library, model, strategy="model") as orchestrator:
+    async with open_orchestrator([], model, strategy="model") as orchestrator:
         assert (await orchestrator.process_task("Explain recursion")).strategy == "loop"
 
 
 async def test_a_model_that_cannot_think_is_not_asked_to_choose():
-    async with UnifiedToolLibrary() as library, Orchestrator(library, OfflineModel(), strategy="model") as orchestrator:
+    async with open_orchestrator([], OfflineModel(), strategy="model") as orchestrator:
         assert (await orchestrator.process_task("What is 2 + 2?")).answer == "2 + 2 = 4"
 
 
@@ -111,14 +112,12 @@ async def test_a_misspelt_name_gets_a_suggestion():
 
 @pytest.mark.parametrize("workflow", ["simple", "langgraph"])
 async def test_a_model_that_writes_no_plan_answers_in_the_loop_with_tools(workflow):
-    async with UnifiedToolLibrary() as library:
-        library.register(weather)
-        call = ToolCall(id="1", name="weather", arguments={"city": "Oslo"})
-        model = ScriptedModel(["Sure!", "Here is my plan.", [call], "It is sunny in Oslo."])
-        events: list[Any] = []
-        async with Orchestrator(library, model, workflow=workflow, cache_ttl=None) as orchestrator:
-            done = await orchestrator.process_task("weather in Oslo", strategy="plan", on_event=events.append)
-        assert done.answer == "It is sunny in Oslo." and [step.tool_type for step in done.steps] == ["weather"]
-        chosen = [event for event in events if isinstance(event, StrategyChosen)]
-        assert [event.strategy for event in chosen] == ["plan", "loop"] and "no plan" in chosen[1].reason
-        assert done.run_id == chosen[1].run_id != chosen[0].run_id
+    call = ToolCall(id="1", name="weather", arguments={"city": "Oslo"})
+    model = ScriptedModel(["Sure!", "Here is my plan.", [call], "It is sunny in Oslo."])
+    events: list[Any] = []
+    async with open_orchestrator([weather], model, workflow=workflow, cache_ttl=None) as orchestrator:
+        done = await orchestrator.process_task("weather in Oslo", strategy="plan", on_event=events.append)
+    assert done.answer == "It is sunny in Oslo." and [step.tool_type for step in done.steps] == ["weather"]
+    chosen = [event for event in events if isinstance(event, StrategyChosen)]
+    assert [event.strategy for event in chosen] == ["plan", "loop"] and "no plan" in chosen[1].reason
+    assert done.run_id == chosen[1].run_id != chosen[0].run_id

@@ -1,7 +1,5 @@
 """Every family of formats, each as its models write it."""
 
-import pytest
-
 from ferrule.parsing import KnownTools, parse_model_text, parse_tool_calls
 from tests.parsing.schemas import TOOLS
 
@@ -301,29 +299,33 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize(("text", "calls"), FAMILIES.values(), ids=FAMILIES)
-def test_the_format_of_a_model_family_is_parsed(text, calls):
-    assert [(call.name, call.arguments) for call in parse_tool_calls(text, KNOWN)] == calls
+def calls_in(text, tools=KNOWN):
+    return [(call.name, call.arguments) for call in parse_tool_calls(text, tools)]
 
 
-@pytest.mark.parametrize("text", [text for text, _ in FAMILIES.values()], ids=FAMILIES)
-def test_prose_around_calls_stays_and_tokens_are_removed(text):
-    reading = parse_model_text(f"Let me look.\n\n{text}", KNOWN)
-    lines = reading.text.replace("Thought: I must look.", "").split("\n")
-    assert [line for line in lines if line] == ["Let me look."]
-    assert reading.calls and all(call.error is None for call in reading.calls)
+def test_the_format_of_every_model_family_is_parsed():
+    assert {family: calls_in(text) for family, (text, _) in FAMILIES.items()} == {
+        family: calls for family, (_, calls) in FAMILIES.items()
+    }
 
 
-@pytest.mark.parametrize("text", [text for text, _ in FAMILIES.values()], ids=FAMILIES)
-def test_without_known_tools_no_call_is_valid(text):
-    assert parse_tool_calls(text, []) == []
+def test_prose_around_calls_stays_and_tokens_are_removed():
+    for family, (text, _) in FAMILIES.items():
+        reading = parse_model_text(f"Let me look.\n\n{text}", KNOWN)
+        lines = reading.text.replace("Thought: I must look.", "").split("\n")
+        assert [line for line in lines if line] == ["Let me look."], family
+        assert reading.calls and all(call.error is None for call in reading.calls), family
+
+
+def test_without_known_tools_no_call_is_valid():
+    assert [family for family, (text, _) in FAMILIES.items() if calls_in(text, [])] == []
 
 
 def test_tagged_calls_hide_text_that_only_looks_like_a_call():
     text = (
         f'You asked about get_time().\nget_time()\n<tool_call>{JSON}</tool_call>\n{{"name": "get_time", "args": {{}}}}'
     )
-    assert [(call.name, call.arguments) for call in parse_tool_calls(text, KNOWN)] == [PARIS]
+    assert calls_in(text) == [PARIS]
 
 
 def test_values_between_tags_get_the_type_of_the_schema():
@@ -397,7 +399,7 @@ def test_the_tokens_of_an_answer_are_not_part_of_it():
 def test_a_header_may_begin_in_the_prompt():
     for channel in ("analysis", "commentary json", "analysis <|constrain|>json"):
         text = f' to=functions.get_weather<|channel|>{channel}<|message|>{{"city":"Paris"}}'
-        assert [(call.name, call.arguments) for call in parse_tool_calls(text, KNOWN)] == [PARIS]
+        assert calls_in(text) == [PARIS]
 
 
 def test_a_turn_that_the_model_invents_is_left_out():
@@ -438,10 +440,10 @@ def test_an_answer_behind_an_invented_observation_is_invented_too():
     assert parsed.text == "Thought: Look."
 
 
-@pytest.mark.parametrize("words", ["I'll search the web for usage examples:", "我来搜索一些代码示例："])
-def test_a_search_for_examples_is_no_example(words):
-    text = f'{words}\n{{"name": "search_web", "arguments": {{"query": "asyncio"}}}}'
-    assert [call.name for call in parse_tool_calls(text, KNOWN)] == ["search_web"]
+def test_a_search_for_examples_is_no_example():
+    for words in ("I'll search the web for usage examples:", "我来搜索一些代码示例："):
+        text = f'{words}\n{{"name": "search_web", "arguments": {{"query": "asyncio"}}}}'
+        assert calls_in(text) == [("search_web", {"query": "asyncio"})]
 
 
 def test_invented_observations_are_left_out():
@@ -452,15 +454,15 @@ def test_invented_observations_are_left_out():
     assert reading.text == "Thought: Look."
 
 
-@pytest.mark.parametrize("end", ["\n\nPlease wait.", "\n<|im_end|>Please wait.", "\n```\nPlease wait."])
-def test_a_fence_that_is_never_closed_ends_with_its_calls(end):
-    parsed = parse_model_text(f"```json\n{JSON}{end}", KNOWN)
-    assert [(call.name, call.arguments) for call in parsed.calls] == [PARIS] and parsed.text == "Please wait."
+def test_a_fence_that_is_never_closed_ends_with_its_calls():
+    for end in ("\n\nPlease wait.", "\n<|im_end|>Please wait.", "\n```\nPlease wait."):
+        parsed = parse_model_text(f"```json\n{JSON}{end}", KNOWN)
+        assert [(call.name, call.arguments) for call in parsed.calls] == [PARIS] and parsed.text == "Please wait."
     program = parse_model_text('```python\nget_weather(city="Paris")\nprint("and more")', KNOWN)
     assert program.calls == ()
 
 
-@pytest.mark.parametrize("token", ["<|im_end|>", "</s>", "<|eot_id|>\n", "<｜end▁of▁sentence｜>"])
-@pytest.mark.parametrize("text", ['get_weather(city="Paris")', "Action: get_weather\nAction Input: Paris", JSON])
-def test_tokens_that_end_a_reply_belong_to_no_call(text, token):
-    assert [(call.name, call.arguments) for call in parse_tool_calls(text + token, KNOWN)] == [PARIS]
+def test_tokens_that_end_a_reply_belong_to_no_call():
+    for text in ('get_weather(city="Paris")', "Action: get_weather\nAction Input: Paris", JSON):
+        for token in ("<|im_end|>", "</s>", "<|eot_id|>\n", "<｜end▁of▁sentence｜>"):
+            assert calls_in(text + token) == [PARIS]

@@ -9,8 +9,6 @@ from ferrule.parsing.reader import scan_segments
 from ferrule.parsing.text import SourceText
 from tests.parsing.schemas import TOOLS
 
-pytestmark = pytest.mark.integration
-
 KNOWN = KnownTools(TOOLS)
 REPEATED = [
     "[",
@@ -26,8 +24,6 @@ REPEATED = [
     "get_time(\n",
     'get_time("\n',
     "get_time('''\n",
-]
-REPEATED += [
     "<tool_call>",
     "<tool_call>{",
     "<function=get_time>",
@@ -35,29 +31,21 @@ REPEATED += [
     "<think>",
     "</think>",
     "[TOOL_CALLS]",
-]
-REPEATED += [
     "[get_time(",
     "[get_time(), ",
     "Action:\n",
     "Action: get_time\nAction Input: x\n",
     "[TOOL_CALLS]get_time{",
     "a: get_time(",
-]
-REPEATED += [
     '{"name":"get_time","arguments":{',
     '{"name": "get_time" ',
     "<tool_call>get_time<arg_key>a</arg_key><arg_value>",
-]
-REPEATED += [
     "<function=get_weather><parameter=city>",
     "x = get_time(a='",
     "“",
     "get_time(“\n",
     '<|tool_call>call:get_time{a:<|"|>',
     "~~~\n",
-]
-REPEATED += [
     "<think>\n<tool_call>",
     "<tool_call><name>get_time</name>",
     '<invoke name="write_file"><tags><item>',
@@ -70,38 +58,30 @@ REPEATED += [
 ]
 
 
-@pytest.mark.timeout(120)  # hangs would be found, slowness is not the point
-@pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 200_000, "get_time(" * 100_000])
-def test_a_megabyte_of_brackets_is_parsed_in_time(text):
-    parsed = parse_model_text(text, KNOWN)
-    assert all(call.error for call in parsed.calls)  # none is complete
-    assert parsed.text == text or parsed.calls
+@pytest.mark.parametrize("size", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_texts_of_brackets_and_long_values_are_parsed(size):
+    brackets = ("[" * size, '{"a":' * (size // 5), "get_time(" * (size // 9))
+    values = ('get_time("' + '\\"' * (size // 2), "Action:" + " \t" * (size // 2), "get_time(a=" + "9" * size)
+    for text in (*brackets, *values):
+        assert all(call.error for call in parse_model_text(text, KNOWN).calls), text[:20]  # none is complete
 
 
-@pytest.mark.timeout(120)  # hangs would be found, slowness is not the point
-@pytest.mark.parametrize("snippet", REPEATED)
-def test_a_long_text_of_one_snippet_is_parsed_in_time(snippet):
-    parsed = parse_model_text(snippet * (300_000 // len(snippet)), KNOWN)
-    is_complete = snippet.startswith(("Action: get_time", "x = get_time()"))
-    assert all((call.error is None) is is_complete for call in parsed.calls)
+@pytest.mark.parametrize("size", [10_000, pytest.param(300_000, marks=pytest.mark.long)])
+def test_a_long_text_of_one_snippet_is_parsed(size):
+    for snippet in REPEATED:
+        parsed = parse_model_text(snippet * (size // len(snippet)), KNOWN)
+        is_complete = snippet.startswith(("Action: get_time", "x = get_time()", "[get_time(), "))
+        assert all((call.error is None) is is_complete for call in parsed.calls), snippet
 
 
-@pytest.mark.parametrize("snippet", REPEATED)
-def test_twice_the_text_takes_at_most_about_twice_the_effort(snippet):
-    def effort(times):
+def test_twice_the_text_takes_at_most_about_twice_the_effort():
+    def effort(snippet, times):
         text = SourceText(snippet * times)
         scan_segments(text, KNOWN)
         return text.effort
 
-    assert effort(2_000) <= 2.5 * effort(1_000) + 100
-
-
-@pytest.mark.timeout(120)  # hangs would be found, slowness is not the point
-@pytest.mark.parametrize(
-    "text", ['get_time("' + '\\"' * 500_000, "Action:" + " \t" * 500_000, "get_time(a=" + "9" * 1_000_000]
-)
-def test_long_single_values_are_parsed_in_time(text):
-    assert all(call.error for call in parse_model_text(text, KNOWN).calls)
+    wrong = [snippet for snippet in REPEATED if effort(snippet, 1_000) > 2.5 * effort(snippet, 500) + 100]
+    assert wrong == []
 
 
 def test_a_long_argument_is_read():

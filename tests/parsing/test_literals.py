@@ -35,9 +35,8 @@ def test_any_text_is_a_value_or_a_literal_error(text):
         assert 0 <= failure.at <= len(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_lenient_notations_are_parsed():
+    for text, value in (
         ("{'a': True, \"b\": None, c: false,}", {"a": True, "b": None, "c": False}),
         ("{“a”: “b”}", {"a": "b"}),
         ("[1, 07, 1_000, -.5, 0x1F, 2e3]", [1, 7, 1000, -0.5, 31, 2000.0]),
@@ -51,15 +50,12 @@ def test_any_text_is_a_value_or_a_literal_error(text):
         (r"r'\d+'", r"\d+"),
         ('"one " "text"', "one text"),
         ('{"a": 1} // or so', {"a": 1}),
-    ],
-)
-def test_lenient_notations_are_parsed(text, value):
-    assert parse_literal(text) == value
+    ):
+        assert parse_literal(text) == value
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_ambiguous_or_invalid_texts_are_literal_errors():
+    for text in (
         "Paris",
         "1 2",
         "{1: }",
@@ -73,11 +69,9 @@ def test_lenient_notations_are_parsed(text, value):
         "9" * 5000,
         '"a',
         "[1",
-    ],
-)
-def test_ambiguous_or_invalid_texts_are_literal_errors(text):
-    with pytest.raises(LiteralError):
-        parse_literal(text)
+    ):
+        with pytest.raises(LiteralError):
+            parse_literal(text)
 
 
 def test_depth_is_limited():

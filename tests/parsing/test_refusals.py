@@ -1,7 +1,5 @@
 """Calls that cannot be made as they were written: the model is told, and nothing is guessed."""
 
-import pytest
-
 from ferrule.parsing import KnownTools, parse_model_text, parse_tool_calls
 from tests.parsing.schemas import TOOLS
 
@@ -14,9 +12,8 @@ def refusal(text):
     return call
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_name_that_is_nearly_right_is_reported_and_not_guessed():
+    for text in (
         'get_wether(city="Paris")',
         '[get_wether(city="Paris")]',
         '```python\nget_wether(city="Paris")\n```',
@@ -25,12 +22,10 @@ def refusal(text):
         "<function=get_wether><parameter=city>Paris</parameter></function>",
         '[TOOL_CALLS]get_wether[ARGS]{"city": "Paris"}',
         "Action: get_wether\nAction Input: Paris",
-    ],
-)
-def test_a_name_that_is_nearly_right_is_reported_and_not_guessed(text):
-    call = refusal(text)
-    assert call.name == "get_wether"
-    assert (call.error or "").startswith("There is no tool 'get_wether'. Did you mean 'get_weather'")
+    ):
+        call = refusal(text)
+        assert call.name == "get_wether", text
+        assert (call.error or "").startswith("There is no tool 'get_wether'. Did you mean 'get_weather'")
 
 
 def test_an_unknown_name_in_a_format_made_for_calls_is_reported():
@@ -47,9 +42,8 @@ def test_a_call_inside_a_call_is_refused():
     assert call.raw == 'get_weather(city=search_web(query="capital of France"))'
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_arguments_that_cannot_be_read_are_an_error_and_never_empty():
+    for text, reason in (
         ("get_weather(city=Paris)", "'Paris' is not a value; text needs quotes"),
         ("get_weather(city=1 + 1)", "'+ 1)' is not an argument"),
         ('get_weather(city="Paris"', "they are not closed"),
@@ -99,16 +93,12 @@ def test_a_call_inside_a_call_is_refused():
         ('<|open|>call tool="get_weather"<|sep|><|open|>argument key="city"<|sep|>Paris', "'city' is not closed"),
         ("<tool_call>get_weather for Paris</tool_call>", "they must be JSON"),
         ('Action: write_file\nAction Input: "a.txt"', "it takes several, so its input must be JSON: path, content"),
-    ],
-)
-def test_arguments_that_cannot_be_read_are_an_error_and_never_empty(text, reason):
-    call = refusal(text)
-    assert f"cannot be read: {reason}" in (call.error or "")
+    ):
+        assert f"cannot be read: {reason}" in (refusal(text).error or ""), text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_tagged_call_that_cannot_be_read_is_an_error():
+    for text in (
         "<tool_call>please look it up</tool_call>",
         "<tool_call></tool_call>",
         "<tool_call>",
@@ -142,12 +132,10 @@ def test_arguments_that_cannot_be_read_are_an_error_and_never_empty(text, reason
         "<tool></tool><tool_input>Paris</tool_input>",
         "```tool_call\nlook up the weather\n```",
         '```tool_calls\n{"city": "Paris"}\n```',
-    ],
-)
-def test_a_tagged_call_that_cannot_be_read_is_an_error(text):
-    call = refusal(text)
-    assert call.name == "tool_call"
-    assert "cannot be read" in (call.error or "") and "Write the call again" in (call.error or "")
+    ):
+        call = refusal(text)
+        assert call.name == "tool_call", text
+        assert "cannot be read" in (call.error or "") and "Write the call again" in (call.error or ""), text
 
 
 def test_an_unreadable_call_does_not_hide_the_next_one():
@@ -157,9 +145,8 @@ def test_an_unreadable_call_does_not_hide_the_next_one():
     assert parsed.text == "Now."
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_tag_that_is_only_mentioned_is_no_error():
+    for text in (
         "The tag <tool_call> starts a call.",
         "The tag <function_calls> wraps them and </function_calls> ends them.",
         "The token <|tool_calls_section_begin|> begins the calls of Kimi.",
@@ -167,17 +154,15 @@ def test_an_unreadable_call_does_not_hide_the_next_one():
         "A value is inside <arg_value> and </arg_value>, a name inside <arg_key> and </arg_key>.",
         "For example:\n```tool_call\nthe name of a tool\n```",
         "Action: wait for the answer",
-    ],
-)
-def test_a_tag_that_is_only_mentioned_is_no_error(text):
-    parsed = parse_model_text(text, KNOWN)
-    assert (parsed.calls, parsed.text) == ((), text)
+    ):
+        parsed = parse_model_text(text, KNOWN)
+        assert (parsed.calls, parsed.text) == ((), text)
 
 
-@pytest.mark.parametrize("text", ["<tool_calls>[]</tool_calls>", "<|tool_call_start|>[ ]<|tool_call_end|>"])
-def test_an_empty_list_of_calls_is_no_error_and_no_text(text):
-    parsed = parse_model_text(f"Nothing to do. {text}", KNOWN)
-    assert (parsed.calls, parsed.text) == ((), "Nothing to do.")
+def test_an_empty_list_of_calls_is_no_error_and_no_text():
+    for text in ("<tool_calls>[]</tool_calls>", "<|tool_call_start|>[ ]<|tool_call_end|>"):
+        parsed = parse_model_text(f"Nothing to do. {text}", KNOWN)
+        assert (parsed.calls, parsed.text) == ((), "Nothing to do.")
 
 
 def test_one_broken_call_does_not_lose_the_others():
@@ -190,12 +175,12 @@ def test_one_broken_call_does_not_lose_the_others():
     ]
 
 
-@pytest.mark.parametrize("end", ["", "\n", "<|im_end|>"])
-def test_an_action_without_its_input_is_refused_unless_the_tool_takes_none(end):
-    assert "no line 'Action Input:'" in (refusal(f"Thought: Look.\nAction: get_weather{end}").error or "")
+def test_an_action_without_its_input_is_refused_unless_the_tool_takes_none():
     assert "<tool_input> is missing" in (refusal("<tool>get_weather</tool>").error or "")
-    [call] = parse_tool_calls(f"Action: get_time{end}", KNOWN)
-    assert call.arguments == {}
+    for end in ("", "\n", "<|im_end|>"):
+        assert "no line 'Action Input:'" in (refusal(f"Thought: Look.\nAction: get_weather{end}").error or "")
+        [call] = parse_tool_calls(f"Action: get_time{end}", KNOWN)
+        assert call.arguments == {}
 
 
 def test_an_action_together_with_a_final_answer_is_refused():
@@ -203,9 +188,8 @@ def test_an_action_together_with_a_final_answer_is_refused():
     assert "the text has an action and a final answer" in (call.error or "")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_call_that_is_cut_off_is_refused():
+    for text in (
         'Thought: Look.\nAction: get_weather\nAction Input: {"city": "Par',
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_wea",
         "<get_weather>\n<city>Par",
@@ -214,10 +198,8 @@ def test_an_action_together_with_a_final_answer_is_refused():
         "<get_weather>\n<city>Paris</city>\n<day>1</day>\n</get_weather>",
         '✿FUNCTION✿: get_weather\n✿ARGS✿: {"city": "Par',
         '<|recipient|>get_weather\n<|content|>{"city": "Par',
-    ],
-)
-def test_a_call_that_is_cut_off_is_refused(text):
-    assert "cannot be read" in (refusal(text).error or "")
+    ):
+        assert "cannot be read" in (refusal(text).error or ""), text
 
 
 def test_nothing_is_evaluated(tmp_path):

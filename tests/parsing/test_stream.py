@@ -1,7 +1,7 @@
 """Text that comes in pieces: the result is the same wherever it was cut, and prose is shown early."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.parsing import KnownTools, ToolCallReader, parse_model_text
@@ -13,56 +13,50 @@ KNOWN = KnownTools(TOOLS)
 SNIPPETS = [
     *(text for text, _ in FAMILIES.values()),
     *NO_CALLS.values(),
-    *[
-        "Hello there. ",
-        "\n",
-        "\n\n",
-        " ",
-        "- ",
-        "1. ",
-        "x = ",
-        "await ",
-        "print(",
-        "It is: ",
-        "`",
-        "```",
-        "```json\n",
-        "a < b ",
-    ],
-    *[
-        "<think>",
-        "</think>",
-        "<|im_end|>",
-        "<s>",
-        "</tool_call>",
-        "<tool_call>",
-        "[",
-        "{",
-        "(",
-        ")",
-        "Action:",
-        "For example",
-    ],
-    *[
-        "Final Answer:",
-        "get_time",
-        "get_time()",
-        "unknown(1)",
-        '{"a": 1}',
-        "[link](x)",
-        "functools",
-        "<|channel|>",
-        "~~~",
-        "\n### Instruction: ",
-        " to=user<|message|>",
-        "<|open|>response<|sep|>",
-        "<|close|>think<|sep|>",
-        " to=functions.get_time<|channel|>",
-        ">>> ",
-        "get_tme(1)",
-        "]<]minimax[>[",
-        "\\",
-    ],
+    "Hello there. ",
+    "\n",
+    "\n\n",
+    " ",
+    "- ",
+    "1. ",
+    "x = ",
+    "await ",
+    "print(",
+    "It is: ",
+    "`",
+    "```",
+    "```json\n",
+    "a < b ",
+    "<think>",
+    "</think>",
+    "<|im_end|>",
+    "<s>",
+    "</tool_call>",
+    "<tool_call>",
+    "[",
+    "{",
+    "(",
+    ")",
+    "Action:",
+    "For example",
+    "Final Answer:",
+    "get_time",
+    "get_time()",
+    "unknown(1)",
+    '{"a": 1}',
+    "[link](x)",
+    "functools",
+    "<|channel|>",
+    "~~~",
+    "\n### Instruction: ",
+    " to=user<|message|>",
+    "<|open|>response<|sep|>",
+    "<|close|>think<|sep|>",
+    " to=functions.get_time<|channel|>",
+    ">>> ",
+    "get_tme(1)",
+    "]<]minimax[>[",
+    "\\",
 ]
 texts = st.lists(st.sampled_from(SNIPPETS), min_size=1, max_size=6).map("".join)
 
@@ -74,7 +68,6 @@ def read_in_pieces(text, cuts):
     return reader.close(), "".join(visible)
 
 
-@settings(max_examples=400)
 @given(texts, st.lists(st.integers(min_value=0), max_size=12))
 def test_the_split_of_a_stream_does_not_change_the_result(text, cuts):
     parsed, visible = read_in_pieces(text, cuts)
@@ -83,7 +76,6 @@ def test_the_split_of_a_stream_does_not_change_the_result(text, cuts):
     assert whole.text.startswith(visible)
 
 
-@settings(max_examples=200)
 @given(texts)
 def test_a_stream_of_single_characters_does_not_change_the_result(text):
     parsed, visible = read_in_pieces(text, range(len(text)))
@@ -92,12 +84,11 @@ def test_a_stream_of_single_characters_does_not_change_the_result(text):
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-@pytest.mark.parametrize("text", [text for text, _ in FAMILIES.values()], ids=FAMILIES)
-def test_every_format_is_held_back_until_it_is_complete(text, size):
-    for whole in (text, f"Let me look. {text} Done: yes.", f" \n{text}"):
-        parsed, visible = read_in_pieces(whole, range(0, len(whole), size))
-        assert parsed == parse_model_text(whole, KNOWN)
-        assert parsed.text.startswith(visible)
+def test_every_format_is_held_back_until_it_is_complete(size):
+    for family, (text, _) in FAMILIES.items():
+        for whole in (text, f"Let me look. {text} Done: yes.", f" \n{text}"):
+            parsed, visible = read_in_pieces(whole, range(0, len(whole), size))
+            assert parsed == parse_model_text(whole, KNOWN) and parsed.text.startswith(visible), family
 
 
 def test_prose_is_shown_as_it_comes_and_calls_are_not():

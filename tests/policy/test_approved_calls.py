@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import (
-    NeedsApproval,
-    Policy,
-    Principal,
-    Rule,
-    ToolExecutionContext,
-    UnifiedToolLibrary,
-    tool,
-)
+from ferrule import NeedsApproval, Policy, Principal, Rule, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.kinds.function.tools import tool_of
 from ferrule.memory import RunMemory
 from tests.policy.payments import Salaries, payments

@@ -27,6 +27,7 @@ from ferrule.core.spec import ToolCapability
 from ferrule.kinds.function.python_file import read_python_file
 from ferrule.kinds.function.tools import tool_of
 from ferrule.kinds.yaml.tool_file import read_tool_file
+from tests.support.engines import library_with
 
 
 async def pay(amount: int) -> str:
@@ -176,7 +177,12 @@ def with_pydantic_ai(value: str) -> Any:
     return pydantic_ai.Tool(tool_of(with_closure(value)).target.function("pay"), name="pay")
 
 
-MAKERS = [make for name, make in list(globals().items()) if name.startswith("with_")]
+LARGE_LIBRARIES = (with_langchain_function, with_langchain_class, with_openai_agents, with_pydantic_ai)
+MAKERS = [
+    pytest.param(make, marks=[pytest.mark.integration] if make in LARGE_LIBRARIES else [], id=name)
+    for name, make in list(globals().items())
+    if name.startswith("with_")
+]
 
 
 async def call(library: UnifiedToolLibrary, approval_id: str | None = None) -> ToolExecutionResult:
@@ -193,8 +199,7 @@ async def approve(library: UnifiedToolLibrary) -> str:
 
 @pytest.mark.parametrize("make", MAKERS)
 async def test_an_approval_is_not_for_other_code(make: Callable[[str], Any]):
-    async with UnifiedToolLibrary(policy=Policy(default="ask")) as library:
-        library.register(make("paid"))
+    async with library_with(make("paid"), policy=Policy(default="ask")) as library:
         approval_id = await approve(library)
         library.engine.unregister("pay")
         library.register(make("stolen"))
@@ -224,8 +229,7 @@ async def test_an_approval_survives_a_change_of_state():
             return f"paid {self.balance}"
 
     for thing in (function, tool(name="pay")(Bank)):
-        async with UnifiedToolLibrary(policy=Policy(default="ask")) as library:
-            library.register(thing)
+        async with library_with(thing, policy=Policy(default="ask")) as library:
             first, second = await approve(library), await approve(library)
             assert (await call(library, first)).is_success
             assert (await call(library, second)).is_success
@@ -309,6 +313,7 @@ def run_process(folder: Path, hash_seed: int, approval_ids: dict[str, list[str]]
     return results
 
 
+@pytest.mark.integration
 def test_an_approval_survives_a_restart_unless_the_code_has_changed(tmp_path: Path):
     (tmp_path / "bank.py").write_text(BANK)
     (tmp_path / "pay.yaml").write_text(YAML)
@@ -323,8 +328,7 @@ def test_an_approval_survives_a_restart_unless_the_code_has_changed(tmp_path: Pa
 async def test_a_module_that_cannot_be_imported_is_not_asked_about():
     actions = [ToolCapability(name="pay", description="Pay.", parameters={})]
     spec = FunctionToolSpec(tool_id="pay", module_path="no_such_bank", class_name="Bank", capabilities=actions)
-    async with UnifiedToolLibrary(policy=Policy(default="ask")) as library:
-        library.register(spec)
+    async with library_with(spec, policy=Policy(default="ask")) as library:
         result = await call(library)
         assert (result.error_type, "no_such_bank" in str(result.error)) == ("executor_not_found", True)
         assert await library.engine.approvals.list_requests() == []

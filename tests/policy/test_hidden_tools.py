@@ -5,21 +5,13 @@ from dataclasses import replace
 import pytest
 from mcp import Client
 
-from ferrule import (
-    ExecutionContext,
-    Policy,
-    Principal,
-    Rule,
-    RunLimits,
-    ToolExecutionContext,
-    UnifiedToolLibrary,
-    tool,
-)
+from ferrule import ExecutionContext, Policy, Principal, Rule, RunLimits, ToolExecutionContext, tool
 from ferrule.agent import Agent
 from ferrule.errors import ToolNotFound
 from ferrule.kinds.function.tools import tool_of
 from ferrule.server.mcp import McpServer
 from ferrule.testing import ScriptedModel
+from tests.support.engines import library_with
 
 AGENT = Principal(kind="agent", name="demo")
 
@@ -53,8 +45,7 @@ NO_FORMAT = Policy(rules=[Rule(verdict="deny", tool="Disk__format"), Rule(verdic
 
 
 async def test_lists_have_only_the_permitted_actions():
-    async with UnifiedToolLibrary(policy=NO_FORMAT) as library:
-        library.register(Disk, wipe, note)
+    async with library_with(Disk, wipe, note, policy=NO_FORMAT) as library:
         actions = {spec.tool_id: [c.name for c in spec.capabilities] for spec in await library.get_all_tools()}
         assert actions["Disk"] == ["read"] and "note" in actions and "wipe" not in actions
         disk = await library.get_tool_by_id("Disk")
@@ -63,8 +54,7 @@ async def test_lists_have_only_the_permitted_actions():
 
 
 async def test_descriptions_and_examples_have_only_the_permitted_actions():
-    async with UnifiedToolLibrary(policy=NO_FORMAT) as library:
-        library.register(Disk, wipe, note)
+    async with library_with(Disk, wipe, note, policy=NO_FORMAT) as library:
         one, several = (
             await library.get_tool_description_for_agent("Disk"),
             await library.get_all_tools_description_for_agent(),
@@ -89,8 +79,9 @@ async def test_of_two_tools_with_one_name_the_permitted_one_is_listed_and_called
         return "simulated"
 
     reader = Principal(kind="agent", name="reader", max_effect="read_only")
-    async with UnifiedToolLibrary() as library:
-        library.register(replace(tool_of(really_pay), source="tools"), replace(tool_of(simulate), source="mcps"))
+    async with library_with(
+        replace(tool_of(really_pay), source="tools"), replace(tool_of(simulate), source="mcps")
+    ) as library:
         spec = await library.get_tool_by_id("pay", principal=reader)
         texts = [
             spec.description if spec is not None else "",
@@ -127,8 +118,7 @@ async def test_suggestions_after_failures_name_only_permitted_tools_and_actions(
 
     policy = Policy(rules=[Rule(verdict="deny", tool="Store__format"), Rule(verdict="deny", tool="wipe")])
     calls = [[{"name": "lookup", "arguments": {"path": f"disk{n}"}}] for n in range(4)]
-    async with UnifiedToolLibrary(policy=policy) as library:
-        library.register(lookup, Store, wipe)
+    async with library_with(lookup, Store, wipe, policy=policy) as library:
         model = ScriptedModel([*calls, "done"])
         await Agent(library, model, limits=RunLimits(max_retries=1)).run("Read the disk and format it")
         texts = str(model.requests[-1].messages)
@@ -141,8 +131,7 @@ async def test_suggestions_after_failures_name_only_permitted_tools_and_actions(
 
 
 async def test_the_category_tree_has_only_permitted_tools():
-    async with UnifiedToolLibrary() as library:
-        library.register(Disk, wipe, note)
+    async with library_with(Disk, wipe, note) as library:
         await library.enable_category_management()
         principal = Principal(kind="agent", name="demo", tools=frozenset({"note"}))
         assert await library.get_category_tree(principal=principal) == {"general": {"general": ["note"]}}
@@ -151,49 +140,36 @@ async def test_the_category_tree_has_only_permitted_tools():
 
 @pytest.mark.parametrize("name", ["wipes", "Disk"])
 async def test_an_mcp_client_is_not_told_about_other_tools(name):
-    async with UnifiedToolLibrary() as library:
-        library.register(Disk, wipe, note)
-        async with Client(McpServer(library, tools=["note"]).server()) as client:
-            result = await client.call_tool(name, {})
+    async with (
+        library_with(Disk, wipe, note) as library,
+        Client(McpServer(library, tools=["note"]).server()) as client,
+    ):
+        result = await client.call_tool(name, {})
     text = str(result.content)
     assert result.is_error and not any(word in text for word in ("'wipe'", "read", "format")), text
 
 
 async def test_an_agent_is_not_told_which_other_tools_have_an_action():
-    @tool
-    class Vault:
-        """A vault."""
+    class Container:
+        """A container."""
 
         async def dump(self) -> str:
             """Dump it."""
-            return "vault"
+            return "dumped"
 
         async def close(self) -> str:
             """Close it."""
             return "closed"
 
-    @tool
-    class Safe:
-        """A safe."""
-
-        async def dump(self) -> str:
-            """Dump it."""
-            return "safe"
-
-        async def close(self) -> str:
-            """Close it."""
-            return "closed"
-
-    async with UnifiedToolLibrary() as library:
-        library.register(Vault, Safe, note)
+    containers = [tool_of(Container, name=name) for name in ("Vault", "Safe")]
+    async with library_with(*containers, note) as library:
         model = ScriptedModel([[{"name": "dump", "arguments": {}}], "done"])
         await Agent(library, model, tools=["note"]).run("Dump it")
     assert not any(name in str(model.requests[-1].messages) for name in ("Vault", "Safe"))
 
 
 async def test_a_prompt_for_decisions_has_only_the_permitted_actions():
-    async with UnifiedToolLibrary(policy=NO_FORMAT) as library:
-        library.register(Disk, note)
+    async with library_with(Disk, note, policy=NO_FORMAT) as library:
         model = ScriptedModel(['{"action": "finish", "answer": "done"}'] * 5)
         await Agent(library, model, style="decisions").run("Read it")
     prompt = str(model.requests[0].messages)
@@ -201,8 +177,7 @@ async def test_a_prompt_for_decisions_has_only_the_permitted_actions():
 
 
 async def test_the_hub_names_no_hidden_tool():
-    async with UnifiedToolLibrary(policy=NO_FORMAT) as library:
-        library.register(Disk, wipe, note)
+    async with library_with(Disk, wipe, note, policy=NO_FORMAT) as library:
         context = ToolExecutionContext(principal=AGENT)
         misspelled = await library.hub.execute_by_capability("erasin", {}, context)
         unrelated = await library.hub.execute_by_capability("storage", {}, context)

@@ -13,6 +13,7 @@ from tests.support.processes import ROOT, run_python
 PROGRAM = "import asyncio, sys; from tests.policy import dying_process as p; asyncio.run(p.pay_and_die(*sys.argv[1:]))"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_an_approval_and_the_record_of_its_call_survive_together(

@@ -24,6 +24,7 @@ from ferrule.errors import SetupError, ToolNotFound
 from ferrule.kinds.function.tools import tool_of
 from ferrule.policy.policy import Permissions
 from ferrule.testing import ScriptedModel
+from tests.support.engines import library_with
 
 AGENT = Principal(kind="agent", name="a", roles=frozenset({"writer"}), tenant="acme")
 
@@ -233,8 +234,7 @@ def test_a_principal_can_only_be_narrowed(principal: Principal, allowed: set[str
 
 async def test_what_may_not_be_called_is_not_listed_searched_described_or_suggested():
     policy = Policy(rules=[Rule(verdict="deny", tool="files__delete"), Rule(verdict="deny", tool="look")])
-    async with UnifiedToolLibrary(policy=policy) as library:
-        library.register(Files, look)
+    async with library_with(Files, look, policy=policy) as library:
         specs = [spec.tool_id for spec in await library.get_all_tools()]
         assert "files" in specs and "look" not in specs
         assert await library.get_tool_by_id("look") is None
@@ -253,8 +253,7 @@ async def test_what_may_not_be_called_is_not_listed_searched_described_or_sugges
 
 
 async def test_an_error_names_no_tool_that_is_hidden():
-    async with UnifiedToolLibrary() as library:
-        library.register(look, pay)
+    async with library_with(look, pay) as library:
         narrow = ToolExecutionContext(principal=Principal(tools=frozenset({"pay"})))
         wrong = await library.execute_tool("looks", context=narrow)
         assert (wrong.error_type, wrong.error) == ("tool_not_found", "There is no tool 'looks' here.")
@@ -268,8 +267,7 @@ async def test_a_policy_binds_the_calls_that_tools_make():
         """Tidy up."""
         return (await context.call_tool("pay", {"amount": 5})).error_type or "paid"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(pay, tidy)
+    async with library_with(pay, tidy) as library:
         as_user = await library.execute_tool("tidy")
         as_agent = await library.execute_tool("tidy", context=ToolExecutionContext(principal=AGENT))
         denying = ToolExecutionContext(policy=Policy(rules=[Rule(verdict="deny", tool="pay")]))
@@ -395,8 +393,7 @@ async def test_results_are_not_shared_between_principals():
         """Salaries of the tenant."""
         return f"salaries of {context.principal.tenant}"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(salaries)
+    async with library_with(salaries) as library:
         contexts = [ToolExecutionContext(principal=Principal(tenant=tenant)) for tenant in ("a", "b", "a")]
         results = [await library.execute_tool("salaries", context=context) for context in contexts]
     assert [result.text for result in results] == ["salaries of a", "salaries of b", "salaries of a"]
@@ -414,12 +411,13 @@ async def test_a_policy_of_the_users_own_is_asked_about_every_call():
         def decide(self, principal, made, capability, arguments, /):
             if arguments is not None:
                 self.left -= 1
-            return Decision(verdict="allow" if self.left >= 0 and (arguments or {}).get("amount", 0) < 10 else "deny")
+            is_allowed = self.left >= 0 and (arguments or {}).get("amount", 0) < 10
+            return Decision(verdict="allow" if is_allowed else "deny", reason="Too much.")
 
-    async with UnifiedToolLibrary(policy=Budget()) as library:
-        library.register(pay)
+    async with library_with(pay, policy=Budget()) as library:
         results = [await library.execute_tool("pay", None, {"amount": amount}) for amount in (50, 5)]
-    assert [result.error_type for result in results] == ["permission_denied", "permission_denied"]
+    outcome = ("permission_denied", "Too much.")
+    assert [(result.error_type, result.error) for result in results] == [outcome, outcome]
 
 
 async def test_a_policy_that_fails_allows_nothing():
@@ -432,26 +430,14 @@ async def test_a_policy_that_fails_allows_nothing():
             return Decision(verdict="DENY")  # type: ignore[arg-type]
 
     for policy in (Broken(), Wrong()):
-        async with UnifiedToolLibrary(policy=policy) as library:
-            library.register(look)
+        async with library_with(look, policy=policy) as library:
             for name in ("look", "nothing"):
                 assert not (await library.execute_tool(name, None, {"path": "x"})).is_success
 
 
-async def test_any_object_that_decides_is_a_policy():
-    class Weekdays:
-        def decide(self, principal, made, capability, arguments, /):
-            return Decision(verdict="deny", reason="Not on a Sunday.", depends_on_arguments=arguments is None)
-
-    async with UnifiedToolLibrary(policy=Weekdays()) as library:
-        library.register(look)
-        assert (await library.execute_tool("look", None, {"path": "x"})).error == "Not on a Sunday."
-
-
 async def test_a_user_is_bound_by_rules_for_users():
     policy = Policy(rules=[Rule(verdict="deny", tool="look", principal="user")])
-    async with UnifiedToolLibrary(policy=policy) as library:
-        library.register(look)
+    async with library_with(look, policy=policy) as library:
         assert (await library.execute_tool("look", None, {"path": "x"})).error_type == "permission_denied"
         as_agent = ToolExecutionContext(principal=AGENT)
         assert (await library.execute_tool("look", None, {"path": "x"}, context=as_agent)).is_success

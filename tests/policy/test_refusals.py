@@ -5,16 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import (
-    Agent,
-    Approval,
-    Policy,
-    Principal,
-    Rule,
-    SetupError,
-    ToolExecutionContext,
-    tool,
-)
+from ferrule import Agent, Approval, Policy, Principal, Rule, SetupError, ToolExecutionContext, tool
 from ferrule.kinds.function.tools import tool_of
 from ferrule.testing import ScriptedModel
 from tests.policy.payments import payments

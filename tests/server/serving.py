@@ -158,6 +158,17 @@ class RunningServer:
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=self._verify, **options)
 
 
+def call(http: httpx.Client, tool: str, arguments: dict[str, Any] | None = None, **more: object) -> httpx.Response:
+    return http.post(f"/v1/tools/{tool}/call", json={"arguments": arguments or {}, **more})
+
+
+def mcp_call(name: str, arguments: dict[str, Any], **meta: object) -> dict[str, Any]:
+    """What `httpx` needs to call a tool over MCP by the newer protocol, besides the address."""
+    params = {"name": name, "arguments": arguments, "_meta": {**MCP_META, **meta}}
+    headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": name}
+    return {"json": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, "headers": headers}
+
+
 def read_events(text: str) -> list[tuple[str, Any]]:
     """The events of a stream."""
     events = []

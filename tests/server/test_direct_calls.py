@@ -23,7 +23,7 @@ from ferrule.server.app import create_app
 from ferrule.server.mcp import ask_client, sessions
 from ferrule.server.protocol import LimitedHttpProtocol
 from ferrule.server.tokens import Tokens
-from tests.server.serving import MCP_HEADERS, MCP_META
+from tests.server.serving import MCP_HEADERS, MCP_META, mcp_call
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -107,10 +107,7 @@ async def open_session(http: httpx.AsyncClient, path: str = "/mcp") -> dict[str,
 
 async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
     async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        newer = make_call("add", {"a": 1, "b": 2})
-        newer["params"]["_meta"] = MCP_META
-        names = {"mcp-method": "tools/call", "mcp-name": "add"}
-        answers = [await http.post("/mcp", json=newer, headers={**MCP_HEADERS, **names})]
+        answers = [await http.post("/mcp", **mcp_call("add", {"a": 1, "b": 2}))]
         session = await open_session(http)
         answers.append(await http.post("/mcp", json=make_call("add", {"a": 1, "b": 2}), headers=session))
         ping = await http.post("/mcp", json={"jsonrpc": "2.0", "id": "p", "method": "ping"}, headers=session)
@@ -119,7 +116,8 @@ async def test_a_plain_call_is_answered_with_one_document_in_both_eras():
         for answer in answers:
             assert answer.headers["content-type"] == "application/json"
             assert answer.headers["x-content-type-options"] == "nosniff"
-            assert answer.json()["id"] == 2 and answer.json()["result"]["structuredContent"] == {"result": 3}
+            assert answer.json()["result"]["structuredContent"] == {"result": 3}
+        assert [answer.json()["id"] for answer in answers] == [1, 2]
         assert "resultType" not in answers[1].json()["result"]
         records = await library.engine.query_call_records(tool_name="add")
         assert [record.status for record in records] == ["success", "success"]
@@ -198,7 +196,17 @@ async def test_the_user_of_the_client_approves_exactly_the_call_that_is_shown(mo
         assert {each.state for each in approvals} == {"used" if is_allowed else "refused"}
 
 
-async def test_questions_and_replies_of_a_session_are_plain_messages():
+ACCEPTED = {"result": {"action": "accept", "content": {"answer": "Because."}}}
+REPLIES: dict[str, dict[str, Any]] = {
+    "accepted": ACCEPTED,
+    "late": ACCEPTED,
+    "error": {"error": {"code": -1, "message": "no"}},
+    "not valid": {"result": {"action": "dance"}},
+}
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+async def test_questions_and_replies_of_a_session_are_plain_messages(kind: str, monkeypatch: pytest.MonkeyPatch):
     async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         path, headers = "/mcp/asking", await open_session(http, "/mcp/asking")
         body = make_call("ask_user", {"question": "Why?"}, 7)
@@ -209,35 +217,32 @@ async def test_questions_and_replies_of_a_session_are_plain_messages():
             assert question["method"] == "elicitation/create" and question["params"]["message"] == "Why?"
             unknown = {"jsonrpc": "2.0", "id": "not-asked", "result": {}}
             assert (await http.post(path, json=unknown, headers=headers)).status_code == 202  # as the SDK says
-            reply = {"jsonrpc": "2.0", "id": question["id"]}
-            result = {"action": "accept", "content": {"answer": "Because."}}
-            accepted = await http.post(path, json={**reply, "result": result}, headers=headers)
+            if kind == "late":  # the user has thought for a minute
+                monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+            reply = {"jsonrpc": "2.0", "id": question["id"], **REPLIES[kind]}
+            accepted = await http.post(path, json=reply, headers=headers)
             assert accepted.status_code == 202 and not accepted.content
             answer = await _next_message(lines)
+        if REPLIES[kind] is ACCEPTED:
             assert answer["id"] == 7 and answer["result"]["structuredContent"] == {"answer": "Because."}
+        else:
+            assert answer["result"]["isError"]
 
 
-@pytest.mark.parametrize("reply", [{"error": {"code": -1, "message": "no"}}, {"result": {"action": "dance"}}])
-async def test_a_reply_that_is_an_error_or_not_valid_is_told_to_the_model(reply: dict[str, Any]):
-    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        headers = await open_session(http, "/mcp/asking")
-        body = make_call("ask_user", {"question": "Why?"}, 7)
-        async with http.stream("POST", "/mcp/asking", json=body, headers=headers) as stream:
-            lines = stream.aiter_lines()
-            question = await _next_message(lines)
-            message = {"jsonrpc": "2.0", "id": question["id"], **reply}
-            assert (await http.post("/mcp/asking", json=message, headers=headers)).status_code == 202
-            assert (await _next_message(lines))["result"]["isError"]
-
-
-async def test_a_call_of_a_session_is_cancelled_by_a_notification():
+@pytest.mark.parametrize("how", ["notification", "late notification", "end of the session"])
+async def test_a_call_of_a_session_is_ended(how: str, monkeypatch: pytest.MonkeyPatch):
     slow = SlowTool()
     async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers = await open_session(http)
         calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
         await asyncio.wait_for(slow.begun.wait(), 60)
-        body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
-        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
+        if how == "end of the session":
+            assert (await http.delete("/mcp", headers=headers)).status_code == 200
+        else:
+            if how == "late notification":  # which the SDK answers
+                monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
+            body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+            assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
         await asyncio.wait_for(slow.ended.wait(), 60)
         assert (await calling).json()["error"]["code"] == -32800
 
@@ -247,12 +252,10 @@ async def test_a_client_that_goes_away_ends_its_call(era: str):
     slow = SlowTool()
     async with serving(slow.make()) as (url, _):
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-            body, headers = make_call("sleep", {}), {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "sleep"}
+            request = mcp_call("sleep", {})
             if era == "older":
-                headers = await open_session(http)
-            else:
-                body["params"]["_meta"] = MCP_META
-            calling = asyncio.create_task(http.post("/mcp", json=body, headers=headers))
+                request = {"json": make_call("sleep", {}), "headers": await open_session(http)}
+            calling = asyncio.create_task(http.post("/mcp", **request))
             await asyncio.wait_for(slow.begun.wait(), 60)
             calling.cancel()
             await asyncio.wait({calling})
@@ -272,42 +275,6 @@ async def test_a_session_is_used_by_its_token_alone_and_until_it_ends():
         assert (await http.post("/mcp", json=body, headers=headers)).status_code == 200
         assert (await http.delete("/mcp", headers=headers)).status_code == 200
         assert (await http.post("/mcp", json=body, headers=headers)).status_code == 404
-
-
-async def test_the_calls_of_a_session_end_with_it():
-    slow = SlowTool()
-    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        headers = await open_session(http)
-        calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
-        await asyncio.wait_for(slow.begun.wait(), 60)
-        assert (await http.delete("/mcp", headers=headers)).status_code == 200
-        await asyncio.wait_for(slow.ended.wait(), 60)
-        assert (await calling).json()["error"]["code"] == -32800
-
-
-async def test_a_late_reply_reaches_who_asked(monkeypatch: pytest.MonkeyPatch):
-    async with serving() as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        path, headers = "/mcp/asking", await open_session(http, "/mcp/asking")
-        body = make_call("ask_user", {"question": "Why?"}, 7)
-        async with http.stream("POST", path, json=body, headers=headers) as stream:
-            lines = stream.aiter_lines()
-            question = await _next_message(lines)
-            monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)  # the user has thought for a minute
-            reply = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"answer": "A"}}}
-            assert (await http.post(path, json=reply, headers=headers)).status_code == 202
-            assert (await _next_message(lines))["result"]["structuredContent"] == {"answer": "A"}
-
-
-async def test_a_late_cancellation_ends_the_call(monkeypatch: pytest.MonkeyPatch):
-    slow = SlowTool()
-    async with serving(slow.make()) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        headers = await open_session(http)
-        calling = asyncio.create_task(http.post("/mcp", json=make_call("sleep", {}, 5), headers=headers))
-        await asyncio.wait_for(slow.begun.wait(), 60)
-        monkeypatch.setattr(sessions, "RENEWAL_INTERVAL", 0.0)
-        body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
-        assert (await http.post("/mcp", json=body, headers=headers)).status_code == 202
-        assert (await calling).json()["error"]["code"] == -32800
 
 
 async def test_the_sdk_hears_of_a_session_that_is_in_use(monkeypatch: pytest.MonkeyPatch):
@@ -343,13 +310,8 @@ async def test_an_unusual_request_of_a_session_is_answered_by_the_sdk(change: di
 )
 async def test_a_client_that_describes_itself_wrongly_is_told_so_by_the_sdk(change: dict[str, Any]):
     async with serving(add) as (url, library), httpx.AsyncClient(base_url=url, timeout=60) as http:
-        body = make_call("add", {"a": 1, "b": 2})
-        body["params"]["_meta"] = {
-            **MCP_META,
-            **{f"io.modelcontextprotocol/{key}": each for key, each in change.items()},
-        }
-        headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "add"}
-        response = await http.post("/mcp", json=body, headers=headers)
+        meta = {f"io.modelcontextprotocol/{key}": each for key, each in change.items()}
+        response = await http.post("/mcp", **mcp_call("add", {"a": 1, "b": 2}, **meta))
         assert response.status_code == 400 and response.json()["error"]["code"] == -32602
         assert not await library.engine.query_call_records(tool_name="add")
 

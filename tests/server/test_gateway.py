@@ -19,11 +19,6 @@ from tests.support.processes import forwarded_python
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(params=["legacy", "2026-07-28"])
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 async def say_name(context: Any, params: Any) -> ElicitResult:
     return ElicitResult(action="accept", content={"name": "Ada", "greeting": "Hi"})
 

@@ -73,7 +73,7 @@ server.run("stdio")
 """
 
 
-@pytest.fixture(params=["legacy", "2026-07-28"])
+@pytest.fixture(params=[pytest.param("legacy", marks=pytest.mark.long), "2026-07-28"])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.server.serving import Project, RunningServer, read_events
+from tests.server.serving import Project, RunningServer, call, read_events
 from tests.support.waiting import until_sync
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
@@ -19,22 +18,6 @@ pytestmark = pytest.mark.integration
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     more = '[server]\nvirtual_servers = { sums = ["add"] }\n\n[policy]\nrules = [{ verdict = "ask", tool = "wipe" }]'
     return Project(tmp_path_factory.mktemp("project"), more=more)
-
-
-@pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[RunningServer]:
-    with project.serve() as server:
-        yield server
-
-
-@pytest.fixture
-def http(server: RunningServer) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
-
-
-def call(http: httpx.Client, tool: str, arguments: dict[str, Any] | None = None, **more: object) -> httpx.Response:
-    return http.post(f"/v1/tools/{tool}/call", json={"arguments": arguments or {}, **more})
 
 
 def test_the_server_says_that_it_is_open_to_this_machine(server: RunningServer, http: httpx.Client):
@@ -186,7 +169,8 @@ def test_a_tool_can_be_disabled(http: httpx.Client):
 
 
 def test_records_statistics_and_limits(http: httpx.Client):
-    call(http, "add", {"a": 40, "b": 2})
+    for a in (39, 40):
+        call(http, "add", {"a": a, "b": 2})
     page = http.get("/v1/calls", params={"tool": "add", "limit": 1}).json()["calls"]
     assert len(page) == 1 and page[0]["tool_name"] == "add"
     following = http.get("/v1/calls", params={"tool": "add", "limit": 1, "after": page[0]["record_id"]}).json()["calls"]
@@ -236,6 +220,52 @@ def test_events_are_streamed(http: httpx.Client):
                 event = json.loads(line.removeprefix("data: "))
                 break
     assert event["tool_name"] == "add" and event["is_success"]
+
+
+def test_a_change_by_another_process_is_an_event(project: Project, server: RunningServer):
+    with server.client() as http, http.stream("GET", "/v1/events", params={"types": "changed"}) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": connected"
+        parts: set[str] = set()
+        made = False
+        for line in lines:
+            if line.startswith("data: "):
+                parts |= set(json.loads(line.removeprefix("data: "))["parts"])
+            if not made:  # another process, whose own events this server does not see
+                made = project.ferrule("call", "add", "a=1", "b=2").returncode == 0
+                assert made
+            if "calls" in parts:
+                break
+        assert "calls" in parts
+
+
+def test_a_request_is_shown_with_its_tool(http: httpx.Client):
+    refused = http.post("/v1/tools/wipe/call", json={"arguments": {"path": "a"}})
+    approval_id = refused.json()["metadata"]["approval_id"]
+    request = http.get(f"/v1/approvals/{approval_id}").json()
+    assert request["tool"]["effect"] == "destructive" and request["tool"]["is_same_version"]
+    assert request["tool"]["parameters"]["properties"]["path"] and request["tool"]["changes"] == ""
+
+
+def test_runs_are_filtered_and_shown_with_their_history(http: httpx.Client):
+    answer = http.post("/v1/ask", json={"question": "What is 6 * 7?", "conversation_id": "sums"}).json()
+    assert "42" in answer["answer"]
+    listed = http.get("/v1/runs", params={"state": "finished", "text": "6 * 7"}).json()["runs"]
+    assert [run["run_id"] for run in listed] == [answer["run_id"]]
+    assert http.get("/v1/runs", params={"state": "waiting"}).json()["runs"] == []
+    run = http.get(f"/v1/runs/{answer['run_id']}").json()
+    assert run["conversation_id"] == "sums" and run["started_at"] <= run["at"]
+    assert run["history"][-1]["kind"] == "end" and run["history"][-1]["state"] == "finished"
+    conversations = http.get("/v1/conversations").json()["conversations"]
+    assert conversations[0]["conversation_id"] == "sums" and conversations[0]["question"] == "What is 6 * 7?"
+
+
+def test_a_brief_list_of_calls_has_no_arguments_and_results(http: httpx.Client):
+    http.post("/v1/tools/add/call", json={"arguments": {"a": 1, "b": 2}})
+    call = http.get("/v1/calls", params={"brief": True}).json()["calls"][0]
+    assert call["tool_name"] == "add" and "params" not in call and "result" not in call
+    whole = http.get("/v1/calls").json()["calls"][0]
+    assert whole["record_id"] == call["record_id"] and whole["params"] == {"a": 1, "b": 2}
 
 
 def test_the_openapi_document_has_every_route(http: httpx.Client):

@@ -23,11 +23,6 @@ from tests.support.processes import forwarded_python
 Answer = Callable[[Any], ElicitResult]
 
 
-@pytest.fixture(params=["legacy", "2026-07-28"])
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @tool(read_only=True)
 async def add(a: int, b: int) -> int:
     """Add two numbers."""
@@ -64,30 +59,23 @@ async def connected(mode: str, *things: Any, tools: Any = None, answer: Answer |
             yield client
 
 
-async def test_tools_are_listed_with_schemas_and_hints(mode):
-    async with connected(mode, add, delete) as client:
-        listed = {one.name: one for one in (await client.list_tools()).tools}
-    assert {"add", "delete", "calculator"} <= set(listed)
-    assert listed["add"].input_schema["properties"]["a"]["type"] == "integer"
-    assert listed["add"].annotations.read_only_hint and listed["delete"].annotations.destructive_hint
-
-
-async def test_nothing_is_promised_that_no_tool_promises(mode):
+async def test_tools_are_listed_with_schemas_and_hints_that_all_tools_of_a_name_promise(mode):
     @tool(name="add", destructive=True)
     async def subtract(a: int, b: int) -> int:
         """Also called add."""
         return a - b
 
-    async with connected(mode, add, replace(tool_of(subtract), source="mcps"), broken) as client:
-        listed = {one.name: one.annotations for one in (await client.list_tools()).tools}
-    assert (listed["broken"].read_only_hint, listed["broken"].destructive_hint) == (None, None)
-    assert (listed["add"].read_only_hint, listed["add"].destructive_hint) == (None, True)
-
-
-async def test_a_call_gives_text_and_structure(mode):
+    async with connected(mode, add, replace(tool_of(subtract), source="mcps"), delete, broken) as client:
+        listed = {one.name: one for one in (await client.list_tools()).tools}
+    assert listed["add"].input_schema["properties"]["a"]["type"] == "integer" and "calculator" in listed
+    hints = {
+        name: (listed[name].annotations.read_only_hint, listed[name].annotations.destructive_hint)
+        for name in ("add", "delete", "broken")
+    }
+    assert hints["add"] == (None, True) and hints["delete"][1] and hints["broken"] == (None, None)
     async with connected(mode, add) as client:
-        done = await client.call_tool("add", {"a": 1, "b": 2})
-    assert (done.is_error, done.content[0].text, done.structured_content) == (False, "3", {"result": 3})
+        [alone] = [one for one in (await client.list_tools()).tools if one.name == "add"]
+    assert alone.annotations.read_only_hint
 
 
 async def test_failures_are_for_the_model_to_read(mode):
@@ -109,13 +97,6 @@ async def test_pictures_arrive(mode):
     async with connected(mode, paint) as client:
         done = await client.call_tool("paint", {})
     assert done.content[0].type == "image" and done.content[0].mime_type == "image/png"
-
-
-async def test_only_what_is_offered_can_be_called(mode):
-    async with connected(mode, add, delete, tools=["add"]) as client:
-        assert [one.name for one in (await client.list_tools()).tools] == ["add"]
-        refused = await client.call_tool("delete", {"path": "a"})
-    assert refused.is_error and refused.content[0].text == "There is no tool 'delete' here."
 
 
 async def test_a_tool_is_called_and_no_action_that_has_its_name(mode):
@@ -141,7 +122,7 @@ async def test_a_tool_is_called_and_no_action_that_has_its_name(mode):
 
 
 @pytest.mark.parametrize("memory", [False, True])
-async def test_a_client_is_not_refused_what_failed_for_another(mode, memory):
+async def test_a_client_is_not_refused_what_failed_for_another_nor_without_a_memory_for_itself(mode, memory):
     @tool(read_only=True)
     async def look(path: str) -> str:
         """Look at a file."""
@@ -157,21 +138,7 @@ async def test_a_client_is_not_refused_what_failed_for_another(mode, memory):
             assert (await first.call_tool("look", {"path": "a"})).is_error
             there.append("a")
             assert not (await second.call_tool("look", {"path": "a"})).is_error
-
-
-async def test_no_client_is_answered_from_memory_by_default(mode):
-    @tool(read_only=True)
-    async def look(path: str) -> str:
-        """Look at a file."""
-        if not there:
-            raise RuntimeError("there is no such file")
-        return "found"
-
-    there: list[str] = []
-    async with connected(mode, look) as client:
-        assert (await client.call_tool("look", {"path": "a"})).is_error
-        there.append("a")
-        assert not (await client.call_tool("look", {"path": "a"})).is_error
+            assert memory or not (await first.call_tool("look", {"path": "a"})).is_error
 
 
 async def test_what_is_not_set_up_is_not_offered(mode):
@@ -182,30 +149,29 @@ async def test_what_is_not_set_up_is_not_offered(mode):
     assert told.is_error and "set KEY" in told.content[0].text
 
 
+def always(answer: ElicitResult) -> Answer:
+    return lambda params: answer
+
+
 ASKING = ["ask_user"]
 """A tool that is offered only where it is named."""
 
 
-async def test_the_user_of_the_client_is_asked(mode):
-    def blue(params: Any) -> ElicitResult:
-        return ElicitResult(action="accept", content={"answer": "blue"})
-
-    async with connected(mode, tools=ASKING, answer=blue) as client:
-        done = await client.call_tool("ask_user", {"question": "Which colour?", "options": ["red", "blue"]})
-        assert client.asked[0].message == "Which colour?"
-        assert client.asked[0].requested_schema["properties"]["answer"]["enum"] == ["red", "blue"]
-    assert done.structured_content == {"answer": "blue"}
-
-
-async def test_a_user_who_declines_or_is_not_there_is_told_to_the_model(mode):
-    async with connected(mode, tools=ASKING, answer=lambda _: ElicitResult(action="decline")) as client:
-        declined = await client.call_tool("ask_user", {"question": "Why?"})
-    async with connected(mode, tools=ASKING, answer=lambda _: ElicitResult(action="cancel")) as client:
-        cancelled = await client.call_tool("ask_user", {"question": "Why?"})
+async def test_the_user_of_the_client_is_asked_and_the_model_is_told_of_no_answer(mode):
+    question = {"question": "Which colour?", "options": ["red", "blue"]}
+    answers = {
+        "blue": ElicitResult(action="accept", content={"answer": "blue"}),
+        "does not want to answer": ElicitResult(action="decline"),
+        "did not answer": ElicitResult(action="cancel"),
+    }
+    for text, answer in answers.items():
+        async with connected(mode, tools=ASKING, answer=always(answer)) as client:
+            done = await client.call_tool("ask_user", question)
+            assert client.asked[0].message == "Which colour?"
+            assert client.asked[0].requested_schema["properties"]["answer"]["enum"] == ["red", "blue"]
+        assert text in done.content[0].text and done.is_error is (text != "blue")
     async with connected(mode, tools=ASKING) as client:
-        nobody = await client.call_tool("ask_user", {"question": "Why?"})
-    assert declined.is_error and "does not want to answer" in declined.content[0].text
-    assert cancelled.is_error and "did not answer" in cancelled.content[0].text
+        nobody = await client.call_tool("ask_user", question)
     assert nobody.is_error and "cannot ask its user" in nobody.content[0].text
 
 

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -35,18 +34,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "entry: {type: external, command: [sort], stdin: '{text}'}\n"
     )
     return project
-
-
-@pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[RunningServer]:
-    with project.serve() as server:
-        yield server
-
-
-@pytest.fixture
-def http(server: RunningServer) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
 
 
 def call(http: httpx.Client, tool: str, **arguments: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ferrule.kinds.function.tools import tool_of
 from ferrule.store import client_requests
 from ferrule.testing import ScriptedModel
 from tests.server.application import Site, serve
-from tests.server.serving import MCP_HEADERS, MCP_META
+from tests.server.serving import MCP_HEADERS, mcp_call
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
@@ -96,20 +96,17 @@ async def test_a_hidden_tool_cannot_be_told_apart_from_a_missing_one(hidden: str
 
     async def ask(http: httpx.AsyncClient, name: str, action: str | None) -> list[Any]:
         call = {"arguments": {"name": "Ann"}} if action is None else {"arguments": {}, "action": action}
-        params = {"name": name if action is None else f"{name}__{action}", "arguments": {}, "_meta": MCP_META}
-        headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": str(params["name"])}
+        model_name = name if action is None else f"{name}__{action}"
         responses = [
             await http.post(f"/v1/tools/{name}/call", json=call),
             await http.post("/v1/calls", json={"calls": [{"tool": name, **call}]}),
-            await http.post(
-                "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers=headers
-            ),
+            await http.post("/mcp", **mcp_call(model_name, {})),
         ]
         if action is None:
             responses += [await http.get(f"/v1/tools/{name}"), await http.get(f"/v1/tools/{name}/schema")]
         [record, *_] = (await http.get("/v1/calls")).json()["calls"]
         responses.append(await http.get(f"/v1/calls/{record['record_id']}"))
-        return [without_name(each, str(params["name"]), name, action or "none") for each in responses]
+        return [without_name(each, model_name, name, action or "none") for each in responses]
 
     async with serve(Disk, delete_account, simulate_payment) as site, site.lifespan():
         async with site.client("reader", max_effect="read_only") as http:
@@ -195,63 +192,33 @@ async def test_a_client_does_not_read_the_conversation_of_the_local_user():
             assert not [r.text for r in (one, batch, nested) if "secret number" in r.text]
 
 
+@pytest.mark.parametrize("function", ["claim_request", "complete_request"])
 async def test_a_call_is_answered_and_not_repeated_when_the_database_restarts_during_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """While its key is stored (which may have happened although the answer was lost), or its response."""
     payments: list[int] = []
 
-    @tool
+    @tool(idempotent=False)
     async def pay(order: int) -> str:
         """Pay for an order."""
         payments.append(order)
         return "paid"
 
-    complete, failures = client_requests.complete_request, iter([StoreError("the server was shut down")] * 2)
+    real, failures = getattr(client_requests, function), iter([StoreError("the server was shut down")])
 
-    def complete_later(*arguments: Any) -> None:
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        result = real(*arguments, **options) if function == "claim_request" else None
         if (error := next(failures, None)) is not None:
             raise error
-        complete(*arguments)
+        return result if function == "claim_request" else real(*arguments, **options)
 
-    monkeypatch.setattr(client_requests, "complete_request", complete_later)
+    monkeypatch.setattr(client_requests, function, fail_once)
+    request: dict[str, Any] = {"json": {"arguments": {"order": 1}}, "headers": {"Idempotency-Key": "order 1"}}
     async with serve(pay, store=f"sqlite:///{tmp_path}/calls.db") as site, site.client("worker") as http:
-        responses = [
-            await http.post(
-                "/v1/tools/pay/call", json={"arguments": {"order": 1}}, headers={"Idempotency-Key": "order 1"}
-            )
-            for _ in range(2)
-        ]
+        responses = [await http.post("/v1/tools/pay/call", **request) for _ in range(2)]
     assert [response.json()["is_success"] for response in responses] == [True, True]
     assert "idempotency-replayed" in responses[1].headers and payments == [1]
-
-
-async def test_a_key_whose_claim_was_stored_while_the_answer_was_lost_is_used_by_its_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    payments: list[int] = []
-
-    @tool(idempotent=False)
-    async def pay(order: int) -> str:
-        """Pay an order."""
-        payments.append(order)
-        return "paid"
-
-    claim, failures = client_requests.claim_request, iter([StoreError("the server was shut down")])
-
-    def claim_and_lose_the_answer(*arguments: Any, **options: Any) -> dict[str, Any] | None:
-        earlier = claim(*arguments, **options)
-        if (error := next(failures, None)) is not None:
-            raise error
-        return earlier
-
-    monkeypatch.setattr(client_requests, "claim_request", claim_and_lose_the_answer)
-    async with serve(pay, store=f"sqlite:///{tmp_path}/calls.db") as site, site.client("worker") as http:
-        for _ in range(2):
-            response = await http.post(
-                "/v1/tools/pay/call", json={"arguments": {"order": 1}}, headers={"Idempotency-Key": "order 1"}
-            )
-            assert response.status_code == 200 and response.json()["is_success"]
-    assert payments == [1]
 
 
 async def test_a_response_that_is_stored_for_its_repetition_has_no_secrets(tmp_path: Path):
@@ -341,10 +308,7 @@ async def test_a_policy_of_the_server_decides_instead_of_that_of_the_library():
         assert deleted.status_code == 404
         paid = await http.post("/v1/tools/pay/call", json={"arguments": {"amount": 3}})
         assert paid.json()["is_success"], paid.text
-        params = {"name": "pay", "arguments": {"amount": 4}, "_meta": MCP_META}
-        headers = {**MCP_HEADERS, "mcp-method": "tools/call", "mcp-name": "pay"}
-        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        over_mcp = (await http.post("/mcp", json=request, headers=headers)).json()["result"]
+        over_mcp = (await http.post("/mcp", **mcp_call("pay", {"amount": 4}))).json()["result"]
         assert not over_mcp["isError"] and over_mcp["content"][0]["text"] == "paid 4"
 
 

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,14 @@ DENY = '[[policy.rules]]\nverdict = "deny"\ntool = "add"\narguments = {a = 1}\nr
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project(tmp_path_factory.mktemp("reloading"))
+    project = Project(tmp_path_factory.mktemp("reloading"))
+    write_config(project)
+    return project
 
 
 def write_config(project: Project, more: str = "") -> None:
     text = CONFIG.format(store="sqlite:///calls.db", more=more)
     (project.folder / "ferrule.toml").write_text(text.replace("[engine]\n", f"[engine]\n{WATCH}"))
-
-
-@pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[RunningServer]:
-    write_config(project)
-    with project.serve() as running:
-        yield running
-
-
-@pytest.fixture
-def http(server: RunningServer) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
 
 
 def call(http: httpx.Client, name: str, **arguments: Any) -> httpx.Response:

@@ -14,7 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 from ferrule.errors import SpecError
 from ferrule.kinds.mcp.config import read_server_config
 from tests.kinds.mcp.protected_server import ProtectedServer, protected_server
-from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
+from tests.server.serving import Project, RunningServer, mcp_call
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
@@ -61,11 +61,9 @@ def server(project: Project, tokens: dict[str, str]) -> Iterator[RunningServer]:
 
 
 def call_over_mcp(server: RunningServer, token: str, **headers: str) -> Any:
-    params = {"name": "far__show_header", "arguments": {"name": "accept"}, "_meta": MCP_META}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    names = {"mcp-method": "tools/call", "mcp-name": "far__show_header"}
+    request = mcp_call("far__show_header", {"name": "accept"})
     with server.client(token) as http:
-        return http.post("/mcp", json=body, headers={**MCP_HEADERS, **names, **headers}).json()["result"]
+        return http.post("/mcp", json=request["json"], headers={**request["headers"], **headers}).json()["result"]
 
 
 def test_each_client_uses_its_own_credential(server: RunningServer, tokens: dict[str, str], upstream: ProtectedServer):

@@ -28,12 +28,13 @@ VALUES = st.recursive(
 SECRET_NAMES = """
     token accessToken X-Auth-Token PASSWORD db_passwd client_secret Authorization api_key apiKey X-API-Key cookies
     Set-Cookie credentials privateKey aws_access_key_id sessionId bearer auth basicAuth jwt session_tokens
-    refresh_tokens 数据库密码 passWord userPassWord passPhrase passCode passWd pass_phrase APIkey pass db_pass smtpPass DB_PASS
-    userpwd authkey authKey ssh_key signing_key encryptionKey otp oauth new_tokens generated_tokens
+    refresh_tokens 数据库密码 passWord userPassWord passPhrase passCode passWd pass_phrase APIkey pass db_pass
+    smtpPass DB_PASS userpwd authkey authKey ssh_key signing_key encryptionKey otp oauth new_tokens generated_tokens
 """.split()
 HARMLESS_NAMES = """
     max_tokens token_count total_tokens maxTokens prompt_tokens max_new_tokens n_tokens tokens_per_second tokenizer
-    author authority secretary key keyboard monkey compass pass_rate passThrough passed kMaxTokens footpath public_key_url
+    author authority secretary key keyboard monkey compass pass_rate passThrough passed kMaxTokens footpath
+    public_key_url
 """.split()
 
 

@@ -42,9 +42,10 @@ async def plans_of(path: Path, *pages: Select[tuple[object, ...]]) -> list[str]:
     async with ToolKnowledgeStore(str(path)) as store:
         finish_record(store)
         await store.flush()
-    options = {"dialect": sqlite.dialect(), "compile_kwargs": {"literal_binds": True}}
+    dialect = sqlite.dialect()
+    statements = [page.limit(100).compile(dialect=dialect, compile_kwargs={"literal_binds": True}) for page in pages]
     with closing(sqlite3.connect(path)) as database:
-        plans = [database.execute(f"EXPLAIN QUERY PLAN {page.limit(100).compile(**options)}") for page in pages]
+        plans = [database.execute(f"EXPLAIN QUERY PLAN {statement}") for statement in statements]
         return [" | ".join(row[3] for row in plan) for plan in plans]
 
 

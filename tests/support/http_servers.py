@@ -3,13 +3,14 @@
 import asyncio
 import inspect
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from anyio.from_thread import start_blocking_portal
+
+from tests.support.ports import reserved_port
 
 MAX_HEAD_BYTES = 1024 * 1024
 
@@ -80,8 +81,10 @@ async def serve_http(handler: Handler, *, port: int = 0) -> AsyncIterator[HttpSe
         tasks.add(task)
         server.connections += 1
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            with suppress(asyncio.IncompleteReadError, asyncio.CancelledError):
                 await _answer_requests(reader, writer, handler, server)
+        except ConnectionError:
+            server.abandoned += 1
         finally:
             writer.close()
             server.connections -= 1
@@ -111,9 +114,8 @@ def serve_http_in_thread(handler: Handler, *, port: int = 0) -> Iterator[HttpSer
 @contextmanager
 def address_without_server() -> Iterator[str]:
     """Reserve a port at which nothing listens: connections are refused."""
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
+    with reserved_port() as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def answers_in_order(*answers: AnyAnswer) -> Handler:

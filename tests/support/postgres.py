@@ -34,7 +34,7 @@ class PostgresServer:
             self._user |= {"user": "postgres", "group": "postgres", "extra_groups": []}
         self.url = f"postgresql://ferrule@/postgres?host={self._home}"
         data = self._home / "data"
-        make = [f"{programs}/initdb", "-D", data, "-U", "ferrule", "-A", "trust", "-E", "UTF8", "-N"]
+        make = [f"{programs}/initdb", "-D", str(data), "-U", "ferrule", "-A", "trust", "-E", "UTF8", "-N"]
         done = subprocess.run(make, capture_output=True, text=True, check=False, **self._user)
         assert done.returncode == 0, f"initdb failed: {done.stdout}{done.stderr}"
         if addresses:
@@ -47,11 +47,11 @@ class PostgresServer:
             "autovacuum": "off",
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        self._command = ["sh", "-c", RUN_UNTIL_A_LINE_COMES, "sh", f"{programs}/postgres", "-D", data, *options]
+        self._command = ["sh", "-c", RUN_UNTIL_A_LINE_COMES, "sh", f"{programs}/postgres", "-D", str(data), *options]
 
     def start(self) -> None:
         with (self._home / "log").open("a") as log:
-            self._process = subprocess.Popen(
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, **self._user
             )
         try:

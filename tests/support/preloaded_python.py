@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ferrule.core.patterns import LazyPattern
+
 PACKAGES = """
     ferrule.agent ferrule.batch ferrule.cli ferrule.kinds.yaml ferrule.library ferrule.orchestrator ferrule.server
     ferrule.web ferrule.workflow ferrule_tools
@@ -36,6 +38,9 @@ def load() -> None:
             importlib.import_module(module.name)
     for name in OTHERS:
         importlib.import_module(name)
+    for pattern in gc.get_objects():
+        if type(pattern) is LazyPattern:
+            pattern.search  # noqa: B018  (compiles it)
     assert threading.active_count() == 1, "children would miss the other threads"
 
 

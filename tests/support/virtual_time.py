@@ -1,7 +1,7 @@
 """An event loop whose time jumps: hours of waiting pass immediately, always in the same order.
 
-When nothing is left that could ever happen, the loop raises instead of sleeping: a deadlock is a failed test. Time stands
-still while a function runs in a thread of the loop (`asyncio.to_thread`).
+When nothing is left that could ever happen, the loop raises instead of sleeping: a deadlock is a failed test. While a
+function runs in a thread of the loop (`asyncio.to_thread`), time stands still.
 """
 
 import asyncio
@@ -39,8 +39,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
-    def run_in_executor(self, *arguments: Any) -> "asyncio.Future[Any]":
-        future = super().run_in_executor(*arguments)
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
+        future = super().run_in_executor(executor, func, *args)
         self._jumping.running_threads += 1
         future.add_done_callback(self._count_ended_thread)
         return future
@@ -59,6 +61,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 _BACKEND = ("asyncio", {"loop_factory": VirtualTimeLoop})
 in_virtual_time = pytest.mark.parametrize("anyio_backend", [pytest.param(_BACKEND, id="virtual-time")])
 """A mark for an async test, which then runs in such a loop."""
+
+in_real_time = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""A mark for the exception in a file whose other tests run in such a loop."""
 
 
 @pytest.fixture

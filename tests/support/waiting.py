@@ -31,11 +31,9 @@ def until_sync(condition: Callable[[], object], seconds: float = DEADLINE) -> No
         time.sleep(INTERVAL)
 
 
-async def time_out_after_start(
-    call: Callable[[float], Awaitable[Result]], has_started: Callable[[], object]
-) -> Result:
+async def time_out_after_start(call: Callable[[float], Awaitable[Result]], has_started: Callable[[], object]) -> Result:
     """Make a call of endless work with longer and longer timeouts, until the work had started before its timeout."""
-    for timeout in (0.5, 5.0, 60.0):
+    for timeout in (0.5, 2.0, 10.0, 60.0):
         result = await call(timeout)
         if has_started():
             return result

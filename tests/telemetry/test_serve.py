@@ -36,6 +36,7 @@ TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 def test_one_trace_from_the_http_client_to_the_mcp_server(tmp_path: Path):
     with run_collector() as collector, forwarded_python() as python:
         project = Project(tmp_path, more=f'[telemetry]\nendpoint = "{collector.url}"\n')
+        project.environment["OTEL_EXPORTER_OTLP_TIMEOUT"] = "60"
         (tmp_path / "mirror.py").write_text(MCP_SERVER)
         servers = {"mirror": {"command": python[0], "args": [*python[1:], str(tmp_path / "mirror.py")]}}
         (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))

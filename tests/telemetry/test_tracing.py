@@ -28,6 +28,7 @@ pytestmark = pytest.mark.integration
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_SDK_DISABLED"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     with run_collector() as collector:
         yield collector
 

@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from ferrule.agent.budget import RunLimits
 from ferrule.agent.prompts import explain_stop
 from ferrule.core.messages import Usage
@@ -13,23 +11,17 @@ from ferrule.memory.failures import POLICIES
 from ferrule.texts.error_messages import translate_error
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [RunLimits(turns=1), RunLimits(calls=1), RunLimits(tokens=1), RunLimits(seconds=1)],
-    ids=["turns", "calls", "tokens", "seconds"],
-)
-def test_the_report_of_a_run_that_reached_a_limit_has_no_english_words(limits):
-    usage = Usage(requests=1, input_tokens=5, output_tokens=5)
-    reason = limits.find_reached_limit(turns=3, calls=3, seconds=3.0, usage=usage)
-    assert reason is not None
-    report = explain_stop(ExecutionContext(task_description="算一下"), reason, language="zh")
-    assert not re.search("[A-Za-z]{2}", report.replace("token", ""))
-    assert explain_stop(ExecutionContext(task_description="x"), reason).startswith(f"I could not finish this: {reason}")
+def test_the_report_of_a_run_that_reached_a_limit_has_no_english_words():
+    usage, context = Usage(requests=1, input_tokens=5, output_tokens=5), ExecutionContext(task_description="算一下")
+    for limits in (RunLimits(turns=1), RunLimits(calls=1), RunLimits(tokens=1), RunLimits(seconds=1)):
+        reason = limits.find_reached_limit(turns=3, calls=3, seconds=3.0, usage=usage)
+        assert reason is not None
+        assert not re.search("[A-Za-z]{2}", explain_stop(context, reason, language="zh").replace("token", ""))
+        assert explain_stop(context, reason).startswith(f"I could not finish this: {reason}")
 
 
-@pytest.mark.parametrize(
-    ("message", "chinese"),
-    [
+def test_known_parts_are_translated_and_others_stay():
+    for message, chinese in (
         ("'a.txt' does not exist. Did you mean 'b.txt'?", "'a.txt' 不存在。您是不是想找 'b.txt'？"),
         (
             "'c' does not exist. Did you mean 'a' or 'b'? In the workspace there is 'a', 'b' and 3 more.",
@@ -50,10 +42,8 @@ def test_the_report_of_a_run_that_reached_a_limit_has_no_english_words(limits):
             "Invalid arguments for 'weather': city: is required. It is described as “城市”.",
             "'weather' 的参数无效：缺少 city。它的说明是“城市”。",
         ),
-    ],
-)
-def test_known_parts_are_translated_and_others_stay(message, chinese):
-    assert translate_error(message, "zh") == chinese and translate_error(message, "en") == message
+    ):
+        assert translate_error(message, "zh") == chinese and translate_error(message, "en") == message
 
 
 def test_every_advice_about_a_call_that_is_known_to_fail_has_a_chinese_text():

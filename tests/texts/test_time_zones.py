@@ -1,14 +1,15 @@
 """Time zones by the names people use, and the zones that a sentence mentions."""
 
+import re
+
 import pytest
 
 from ferrule.errors import Retry
 from ferrule.texts.time_zones import find_time_zone, find_time_zones_in_text, normalize_name, place_names
 
 
-@pytest.mark.parametrize(
-    ("place", "zone"),
-    [
+def test_a_zone_is_found_by_many_names():
+    for place, zone in (
         ("Asia/Tokyo", "Asia/Tokyo"),
         ("asia/tokyo", "Asia/Tokyo"),
         ("东京", "Asia/Tokyo"),
@@ -27,15 +28,12 @@ from ferrule.texts.time_zones import find_time_zone, find_time_zones_in_text, no
         ("UTC+8", "UTC+08:00"),
         ("-03:30", "UTC-03:30"),
         ("gmt", "UTC"),
-    ],
-)
-def test_a_zone_is_found_by_many_names(place, zone):
-    assert find_time_zone(place).name == zone
+    ):
+        assert find_time_zone(place).name == zone, place
 
 
-@pytest.mark.parametrize(
-    ("place", "advice"),
-    [
+def test_a_name_without_exactly_one_zone_is_an_error_with_advice():
+    for place, advice in (
         ("USA", "New York, Chicago, Denver or Los Angeles"),
         ("CST", "Shanghai (China Standard Time)"),
         ("Paris, Texas", "'texas' is in America/Chicago"),
@@ -43,11 +41,9 @@ def test_a_zone_is_found_by_many_names(place, zone):
         ("UTC+25", "from UTC-12:00 to UTC+14:00"),
         ("Xyzzy", "Name a large city"),
         ("x" * 500, "500 characters"),
-    ],
-)
-def test_a_name_without_exactly_one_zone_is_an_error_with_advice(place, advice):
-    with pytest.raises(Retry, match=advice.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")):
-        find_time_zone(place)
+    ):
+        with pytest.raises(Retry, match=re.escape(advice)):
+            find_time_zone(place)
 
 
 def test_every_name_of_the_table_has_a_zone_and_is_normalized():
@@ -55,9 +51,8 @@ def test_every_name_of_the_table_has_a_zone_and_is_normalized():
         assert name == normalize_name(name) and find_time_zone(name).name == zone
 
 
-@pytest.mark.parametrize(
-    ("text", "zones"),
-    [
+def test_zones_are_found_in_sentences():
+    for text, zones in (
         ("What time is it in Tokyo and in new york?", ["Asia/Tokyo", "America/New_York"]),
         ("伦敦和纽约现在几点", ["Europe/London", "America/New_York"]),
         ("15:00 Europe/Paris", ["Europe/Paris"]),
@@ -65,7 +60,5 @@ def test_every_name_of_the_table_has_a_zone_and_is_normalized():
         ("the time in Nice", ["Europe/Paris"]),
         ("UTC please", ["UTC"]),
         ("time in São Paulo or Zürich", ["America/Sao_Paulo", "Europe/Zurich"]),
-    ],
-)
-def test_zones_are_found_in_sentences(text, zones):
-    assert [found.value for found in find_time_zones_in_text(text)] == zones
+    ):
+        assert [found.value for found in find_time_zones_in_text(text)] == zones, text

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,13 @@ import pytest
 
 from ferrule.web.page import STATIC_FOLDER
 from ferrule_tools.browser.chromium import CHROMIUM_FLAGS, CHROMIUM_PROGRAMS, CHROMIUM_VARIABLE
+from tests.server.serving import RunningServer
 from tests.web.demo import DemoProject, demo_project
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+OpenPage = Callable[..., "Page"]
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -50,6 +52,12 @@ def browser() -> Iterator["Browser"]:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoProject]:
     with demo_project(tmp_path_factory.mktemp("demo")) as project:
         yield project
+
+
+@pytest.fixture(scope="module")
+def server(demo: DemoProject) -> Iterator[RunningServer]:
+    with demo.serve() as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,22 +1,16 @@
 """What administrators do in a real browser: the policy, tokens, the audit, and MCP servers that changed."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 from tests.server.serving import RunningServer
-from tests.web.conftest import expect, find_barriers
+from tests.web.conftest import OpenPage, expect, find_barriers
 from tests.web.demo import DemoProject
 
 pytestmark = pytest.mark.long
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-OpenPage = Callable[..., "Page"]
 
 
 @pytest.fixture(scope="module")

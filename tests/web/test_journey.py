@@ -4,29 +4,16 @@
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 from tests.server.serving import RunningServer
-from tests.web.conftest import ask, expect, find_barriers
+from tests.web.conftest import OpenPage, ask, expect, find_barriers
 from tests.web.demo import DemoProject
 
 pytestmark = pytest.mark.integration
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-OpenPage = Callable[..., "Page"]
-
-
-@pytest.fixture(scope="module")
-def server(demo: DemoProject) -> Iterator[RunningServer]:
-    with demo.serve() as server:
-        yield server
 
 
 def test_a_question_is_asked_approved_in_a_second_browser_and_answered(

@@ -1,6 +1,6 @@
 """What the page shows to whom: tokens, sessions, and a viewer who may not decide anything."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,15 +8,13 @@ import pytest
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 from tests.server.serving import RunningServer
-from tests.web.conftest import expect, find_barriers
+from tests.web.conftest import OpenPage, expect, find_barriers
 from tests.web.demo import DemoProject
 
 pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-OpenPage = Callable[..., "Page"]
 
 
 @pytest.fixture(scope="module")

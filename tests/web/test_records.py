@@ -3,8 +3,6 @@
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,21 +12,10 @@ from ferrule import ToolKnowledgeStore
 from ferrule.store import ToolCallRecord
 from tests.server.serving import RunningServer
 from tests.support.waiting import until_sync
-from tests.web.conftest import expect, find_barriers
+from tests.web.conftest import OpenPage, expect, find_barriers
 from tests.web.demo import DemoProject
 
 pytestmark = pytest.mark.long
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-OpenPage = Callable[..., "Page"]
-
-
-@pytest.fixture(scope="module")
-def server(demo: DemoProject) -> Iterator[RunningServer]:
-    with demo.serve() as server:
-        yield server
 
 
 def test_ten_thousand_calls_are_listed_with_few_elements(server: RunningServer, open_page: OpenPage):

@@ -1,7 +1,7 @@
 """The web page in a real browser, on a real server with a real store; only the language model is played."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -14,21 +14,13 @@ pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 from tests.server.serving import RunningServer
 from tests.support.ports import reserved_port
 from tests.support.waiting import until_sync
-from tests.web.conftest import ask, expect, find_barriers
+from tests.web.conftest import OpenPage, ask, expect, find_barriers
 from tests.web.demo import DemoProject
 
 pytestmark = pytest.mark.long
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
-
-OpenPage = Callable[..., "Page"]
-
-
-@pytest.fixture(scope="module")
-def server(demo: DemoProject) -> Iterator[RunningServer]:
-    with demo.serve() as server:
-        yield server
+    from playwright.sync_api import Route
 
 
 @pytest.fixture

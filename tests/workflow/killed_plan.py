@@ -56,7 +56,7 @@ def make_tool(effects: Path, moment: str = "") -> Any:
         with effects.open("a") as file:
             file.write(f"{n}\n")
         die_at(moment, f"after:{n}")
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # so that a random moment may lie between effect and result
         return f"appended {n}"
 
     return append

@@ -1,6 +1,5 @@
 """What a person agreed to is what is done: no other tool, no other arguments; the same on both workflows."""
 
-import json
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -12,10 +11,7 @@ from ferrule.kinds.function.tools import tool_of
 from ferrule.library.meta_tools import make_meta_tools
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
-
-
-def plan(*steps: dict[str, Any]) -> str:
-    return json.dumps({"steps": list(steps)})
+from tests.workflow.plans import plan
 
 
 def step(tool_type: str, description: str = "clean the disk", **parameters: Any) -> dict[str, Any]:
@@ -58,13 +54,11 @@ async def test_leave_for_one_tool_is_none_for_the_tool_that_stands_in_for_it(wor
         called.append("scrub")
         return "clean"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(sweep, scrub)
-        policy = Policy(rules=[Rule(verdict="ask", tool="sweep"), Rule(verdict="ask", tool="scrub")])
-        async with workflow(library, ScriptedModel([plan(step("sweep", path="a")), "ok"]), policy=policy) as flow:
-            paused = await flow.run("Clean")
-            again = await flow.resume(paused.run_id, approvals=True)
-            assert called == ["sweep"] and [r.tool_id for r in again.approvals] == ["scrub"]
+    policy = Policy(rules=[Rule(verdict="ask", tool="sweep"), Rule(verdict="ask", tool="scrub")])
+    async with workflow([sweep, scrub], ScriptedModel([plan(step("sweep", path="a")), "ok"]), policy=policy) as flow:
+        paused = await flow.run("Clean")
+        again = await flow.resume(paused.run_id, approvals=True)
+        assert called == ["sweep"] and [r.tool_id for r in again.approvals] == ["scrub"]
 
 
 async def test_what_only_looks_is_not_replaced_by_what_changes_something(workflow):
@@ -81,12 +75,10 @@ async def test_what_only_looks_is_not_replaced_by_what_changes_something(workflo
         sent.append(text)
         return "sent"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(find_message, send_message)
-        script = [plan(step("find_message", "find the mail message", text="salaries")), '{"steps": []}', "Nothing."]
-        async with workflow(library, ScriptedModel(script)) as flow:
-            await flow.run("Find the message")
-        assert sent == []
+    script = [plan(step("find_message", "find the mail message", text="salaries")), '{"steps": []}', "Nothing."]
+    async with workflow([find_message, send_message], ScriptedModel(script)) as flow:
+        await flow.run("Find the message")
+    assert sent == []
 
 
 async def test_the_arguments_that_were_shown_are_those_that_are_used(workflow):
@@ -103,12 +95,10 @@ async def test_the_arguments_that_were_shown_are_those_that_are_used(workflow):
         return {"name": "delete", "arguments": {"path": filled[-1]}} if request.answer_schema else "ok"
 
     filled: list[str] = []
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        async with workflow(library, ScriptedModel([plan(step("delete", "delete it")), *[fickle] * 5])) as flow:
-            paused = await flow.run("Delete it")
-            await flow.resume(paused.run_id, approvals=True)
-        assert [r.arguments for r in paused.approvals] == [{"path": "a.txt"}] and deleted == ["a.txt"]
+    async with workflow([delete], ScriptedModel([plan(step("delete", "delete it")), *[fickle] * 5])) as flow:
+        paused = await flow.run("Delete it")
+        await flow.resume(paused.run_id, approvals=True)
+    assert [r.arguments for r in paused.approvals] == [{"path": "a.txt"}] and deleted == ["a.txt"]
 
 
 async def test_a_tool_that_asks_for_leave_by_itself_is_not_taken_for_broken(workflow):
@@ -119,13 +109,11 @@ async def test_a_tool_that_asks_for_leave_by_itself_is_not_taken_for_broken(work
             raise NeedsApproval("May I pay?")
         return f"paid {amount}"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(pay)
-        async with workflow(library, ScriptedModel([plan(step("pay", amount=5)), "I have paid."])) as flow:
-            paused = await flow.run("Pay")
-            assert [r.reason for r in paused.approvals] == ["May I pay?"]
-            done = await flow.resume(paused.run_id, approvals=True)
-        assert [r.result for r in done.results] == ["paid 5"]
+    async with workflow([pay], ScriptedModel([plan(step("pay", amount=5)), "I have paid."])) as flow:
+        paused = await flow.run("Pay")
+        assert [r.reason for r in paused.approvals] == ["May I pay?"]
+        done = await flow.resume(paused.run_id, approvals=True)
+    assert [r.result for r in done.results] == ["paid 5"]
 
 
 async def test_leave_for_one_call_is_none_for_what_is_tried_after_it(workflow):
@@ -141,13 +129,11 @@ async def test_leave_for_one_call_is_none_for_what_is_tried_after_it(workflow):
         return "clean"
 
     asked: list[bool] = []
-    async with UnifiedToolLibrary() as library:
-        library.register(sweep, scrub)
-        policy = Policy(rules=[Rule(verdict="ask", tool="sweep")])
-        async with workflow(library, ScriptedModel([plan(step("sweep", path="a")), "ok"]), policy=policy) as flow:
-            paused = await flow.run("Clean")
-            await flow.resume(paused.run_id, approvals=True)
-        assert asked == [False]
+    policy = Policy(rules=[Rule(verdict="ask", tool="sweep")])
+    async with workflow([sweep, scrub], ScriptedModel([plan(step("sweep", path="a")), "ok"]), policy=policy) as flow:
+        paused = await flow.run("Clean")
+        await flow.resume(paused.run_id, approvals=True)
+    assert asked == [False]
 
 
 async def test_a_tool_that_calls_others_by_name_is_no_way_round_a_policy(workflow):
@@ -204,12 +190,10 @@ async def test_a_failed_step_with_an_effect_is_not_answered_by_reasoning(workflo
         """Send a message."""
         raise RuntimeError("the line is dead")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(send)
-        model = ScriptedModel([plan(step("send", "send it", text="hi")), '{"steps": []}', "Not sent."])
-        async with workflow(library, model) as flow:
-            done = await flow.run("Send it")
-        assert [(r.success, [a.level for a in r.attempts]) for r in done.results] == [(False, ["name"])]
+    model = ScriptedModel([plan(step("send", "send it", text="hi")), '{"steps": []}', "Not sent."])
+    async with workflow([send], model) as flow:
+        done = await flow.run("Send it")
+    assert [(r.success, [a.level for a in r.attempts]) for r in done.results] == [(False, ["name"])]
 
 
 async def test_a_model_that_reasons_instead_of_a_read_only_tool_may_not_say_that_it_was_done(workflow):
@@ -218,12 +202,10 @@ async def test_a_model_that_reasons_instead_of_a_read_only_tool_may_not_say_that
         """Look something up."""
         raise RuntimeError("the line is dead")
 
-    async with UnifiedToolLibrary() as library:
-        library.register(look_up)
-        model = ScriptedModel([plan(step("look_up", "look it up", text="hi")), "I think so.", "Maybe."])
-        async with workflow(library, model) as flow:
-            await flow.run("Look it up")
-        assert "never that it was done" in str(model.requests[1].messages[0]["content"])
+    model = ScriptedModel([plan(step("look_up", "look it up", text="hi")), "I think so.", "Maybe."])
+    async with workflow([look_up], model) as flow:
+        await flow.run("Look it up")
+    assert "never that it was done" in str(model.requests[1].messages[0]["content"])
 
 
 @pytest.mark.parametrize("is_read_only", [False, True])
@@ -258,16 +240,14 @@ async def test_one_approval_for_two_steps_allows_one_and_the_other_is_asked_abou
         return "paid"
 
     steps = [step("pay", "pay", amount=5), {**step("pay", "pay again", amount=5), "id": 2}]
-    async with UnifiedToolLibrary() as library:
-        library.register(pay)
-        async with workflow(library, ScriptedModel([plan(*steps), "Paid twice."])) as flow:
-            first = await flow.run("Pay twice")
-            edited = Approval(allowed=True, arguments={"amount": 2})
-            second = await flow.resume(first.run_id, approvals={r.call_id: edited for r in first.approvals})
-            assert paid == [2] and second.state is AgentState.WAITING
-            assert [r.arguments for r in second.approvals] == [{"amount": 5}]
-            done = await flow.resume(first.run_id, approvals=True)
-        assert paid == [2, 5] and [r.result for r in done.results] == ["paid", "paid"]
+    async with workflow([pay], ScriptedModel([plan(*steps), "Paid twice."])) as flow:
+        first = await flow.run("Pay twice")
+        edited = Approval(allowed=True, arguments={"amount": 2})
+        second = await flow.resume(first.run_id, approvals={r.call_id: edited for r in first.approvals})
+        assert paid == [2] and second.state is AgentState.WAITING
+        assert [r.arguments for r in second.approvals] == [{"amount": 5}]
+        done = await flow.resume(first.run_id, approvals=True)
+    assert paid == [2, 5] and [r.result for r in done.results] == ["paid", "paid"]
 
 
 async def test_a_step_with_edited_arguments_that_fails_is_not_given_to_another_tool(workflow):

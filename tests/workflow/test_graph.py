@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import pytest
@@ -10,11 +11,11 @@ from ferrule import Secret, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow, open_checkpointer
-from ferrule.workflow.graph import build_graph
-from tests.store.conftest import postgres_cluster, postgres_url, run_postgres, store_url
+from tests.support.postgres import run_postgres
 
-pytest.importorskip("langgraph", reason='needs LangGraph: pip install "ferrule[langgraph]"')
-__all__ = ["postgres_cluster", "postgres_url", "store_url"]
+pytestmark = pytest.mark.skipif(
+    find_spec("langgraph") is None, reason='needs LangGraph: pip install "ferrule[langgraph]"'
+)
 PLAN = json.dumps({"steps": [{"id": 1, "description": "d", "tool_type": "delete", "parameters": {"path": "a"}}]})
 
 
@@ -72,11 +73,6 @@ async def test_a_checkpointer_sees_the_state_without_secrets():
     assert state["current_step"] == 1 and state["final_answer"] and state["task_plan"]["steps"][0]["id"] == 1
 
 
-def test_the_graph_has_the_four_nodes():
-    graph = build_graph().compile().get_graph()
-    assert set(graph.nodes) == {"__start__", "planning", "execution", "verification", "synthesis", "__end__"}
-
-
 THOUGHT = json.dumps({"steps": [{"id": 1, "description": "think", "tool_type": "none"}]})
 
 
@@ -84,6 +80,7 @@ async def count_checkpoints(saver: Any, run_id: str) -> int:
     return len([item async for item in saver.alist({"configurable": {"thread_id": run_id}})])
 
 
+@pytest.mark.integration
 async def test_plans_go_on_after_the_database_of_their_checkpoints_was_restarted():
     with run_postgres() as server:
         async with UnifiedToolLibrary() as library, open_checkpointer(server.url) as saver:
@@ -94,6 +91,7 @@ async def test_plans_go_on_after_the_database_of_their_checkpoints_was_restarted
             assert await count_checkpoints(saver, "before") == await count_checkpoints(saver, "after") > 3
 
 
+@pytest.mark.long
 async def test_a_checkpointer_that_is_lost_does_not_stop_a_plan(caplog):
     with run_postgres() as server:
         from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -106,6 +104,7 @@ async def test_a_checkpointer_that_is_lost_does_not_stop_a_plan(caplog):
             assert (await flow.run("Think")).answer == "yes again" and "a checkpoint could not be used" in caplog.text
 
 
+@pytest.mark.integration
 async def test_texts_that_databases_reject_are_no_error(postgres_url, caplog):
     hostile = "a\0b\ud800c"
     plan = json.dumps({"steps": [{"id": 1, "description": hostile, "tool_type": "none"}]})

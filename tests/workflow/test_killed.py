@@ -1,43 +1,54 @@
 """A run killed at any moment goes on, and every step's effect happens exactly once or is reported."""
 
 import json
-import subprocess
-import sys
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
 from ferrule import UnifiedToolLibrary
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow
+from tests.support.processes import ROOT, PythonProcess
 from tests.workflow.killed_plan import STEPS, make_tool, plan
 
-pytestmark = pytest.mark.timeout(300)
-"""Each test starts dozens of processes, which takes minutes on a busy machine."""
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "tests.workflow.killed_plan"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdin=pipe, stdout=pipe, text=True) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+def nursery() -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair()
+    with ours, open(os.devnull, "wb") as nothing:
+        with open(theirs.detach(), "r+b", buffering=0) as streams:
+            command = ("-m", "tests.workflow.killed_plan")
+            process = PythonProcess(*command, cwd=ROOT, stdin=streams, stdout=streams, stderr=nothing)
+        yield ours
+        ours.shutdown(socket.SHUT_WR)
+        process.wait(60)
 
 
-def run_until_killed(nursery: Any, kind: str, folder: Path, moment: str) -> int:
+def run_until_killed(nursery: socket.socket, kind: str, folder: Path, moment: str) -> int:
     folder.mkdir()
-    nursery.stdin.write(json.dumps([kind, url_in(folder), str(folder / "effects"), moment]) + "\n")
-    nursery.stdin.flush()
-    return int(nursery.stdout.readline())
+    nursery.sendall(json.dumps([kind, url_in(folder), str(folder / "effects"), moment]).encode() + b"\n")
+    return int(nursery.recv(100))
 
 
 def url_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'calls.db'}"
+
+
+async def kill_and_go_on(
+    nursery: socket.socket, kind: str, folder: Path, moment: str, codes: tuple[int, ...] = (-9,)
+) -> int:
+    """Return the exit code of the process."""
+    folder /= moment.replace(":", "-")
+    code = run_until_killed(nursery, kind, folder, moment)
+    assert code in codes
+    await go_on(kind, folder)
+    return code
 
 
 async def go_on(kind: str, folder: Path) -> None:
@@ -63,29 +74,30 @@ async def go_on(kind: str, folder: Path) -> None:
     assert len(unknown) <= 2, "only what was in flight is not known"
 
 
+SOME_MOMENTS = ("boundary:1", "boundary:4", "before:3", "after:3", "after:6")
+
+
+@pytest.mark.parametrize("kind", ["simple", "langgraph"])
+async def test_killed_at_some_moments(kind, nursery, tmp_path):
+    for moment in SOME_MOMENTS:
+        await kill_and_go_on(nursery, kind, tmp_path, moment)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["simple", "langgraph"])
 async def test_killed_where_any_stage_begins_or_ends(kind, nursery, tmp_path):
     passed, code = 0, -9
     while code == -9:
         passed += 1
-        folder = tmp_path / str(passed)
-        code = run_until_killed(nursery, kind, folder, f"boundary:{passed}")
-        await go_on(kind, folder)
-    assert code == 0 and passed > 2 * (2 + 2 * STEPS / 2)  # steps run in pairs: two may end at once
+        code = await kill_and_go_on(nursery, kind, tmp_path, f"boundary:{passed}", codes=(-9, 0))
+    assert passed > 2 * (2 + 2 * STEPS / 2)  # steps run in pairs: two may end at once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["simple", "langgraph"])
-async def test_killed_before_and_after_the_effect_of_every_step(kind, nursery, tmp_path):
+async def test_killed_at_every_step_and_at_random_moments(kind, nursery, tmp_path):
     for moment in (f"{when}:{n}" for n in range(1, STEPS + 1) for when in ("before", "after")):
-        folder = tmp_path / moment.replace(":", "-")
-        assert run_until_killed(nursery, kind, folder, moment) == -9
-        await go_on(kind, folder)
-
-
-@pytest.mark.parametrize("kind", ["simple", "langgraph"])
-async def test_killed_at_random_moments(kind, nursery, tmp_path):
+        await kill_and_go_on(nursery, kind, tmp_path, moment)
     for n in range(12):
-        folder = tmp_path / str(n)
         delay = Random(f"{kind}{n}").uniform(0.0, 0.15)
-        assert run_until_killed(nursery, kind, folder, f"random:{delay:.4f}") in (-9, 0)
-        await go_on(kind, folder)
+        await kill_and_go_on(nursery, kind, tmp_path, f"random:{delay:.4f}", codes=(-9, 0))

@@ -5,7 +5,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.core.names import encode_model_name
@@ -73,7 +73,6 @@ def test_a_reference_is_a_dependency():
     assert found[2].dependencies == (1,) and found.parallel_groups == ((1,), (2,))
 
 
-@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(1, 6), st.lists(st.integers(0, 7), max_size=4)), min_size=1, max_size=8))
 def test_every_plan_can_be_done_in_its_order(said):
     found = parse_plan({"steps": [step(number, needs=list(needs)) for number, needs in said]}, TOOLS)
@@ -139,7 +138,6 @@ def test_a_reference_that_cannot_be_resolved_says_why(written, said):
     assert said in str(error.value) and "Step 4" in str(error.value)
 
 
-@settings(max_examples=200)
 @given(st.text(alphabet="${}[]. 123abstep_\"'-", max_size=40))
 def test_no_text_breaks_the_reader(text):
     try:

@@ -38,7 +38,7 @@ async def test_a_step_that_is_done_once_more_is_so_after_a_crash_too(workflow, t
         """The weather of a city."""
         if not begun.is_set():
             begun.set()
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         return "sunny"
 
     async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path / 'calls.db'}") as library:
@@ -65,12 +65,10 @@ async def test_a_step_that_was_cut_off_is_not_repeated_however_many_calls_its_to
             await asyncio.Event().wait()
         return "tidied"
 
-    async with UnifiedToolLibrary() as library:
-        library.register(shout, tidy)
-        async with workflow(library, ScriptedModel([plan(step(1, "tidy")), '{"steps": []}', "Unknown."])) as flow:
-            await cut_short(flow.run("Tidy up", run_id="r"), begun)
-            done = await flow.resume("r")
-        assert made == ["tidy"] and "interrupted" in str(done.results[0].error)
+    async with workflow([shout, tidy], ScriptedModel([plan(step(1, "tidy")), '{"steps": []}', "Unknown."])) as flow:
+        await cut_short(flow.run("Tidy up", run_id="r"), begun)
+        done = await flow.resume("r")
+    assert made == ["tidy"] and "interrupted" in str(done.results[0].error)
 
 
 async def test_cut_short_while_it_plans_anew_it_still_asks_what_it_has_asked(workflow, tmp_path):
@@ -81,7 +79,7 @@ async def test_cut_short_while_it_plans_anew_it_still_asks_what_it_has_asked(wor
             request = ModelRequest.of(request)
             if "cannot be relied on" in text_of_message(request.messages[-1]) and not revising.is_set():
                 revising.set()
-                await asyncio.sleep(30)
+                await asyncio.Event().wait()
             return await super().generate(request, on_text)
 
     first = plan(step(1, "ask_user", question="Who?"), step(2, "broken", item="x"), step(3, "shout", [2], text="${2}"))
@@ -129,16 +127,14 @@ async def test_a_run_that_has_its_answer_is_not_begun_anew(workflow, tmp_path, m
 
 async def test_whoever_goes_on_with_a_run_is_told_its_plan_and_what_is_known(workflow):
     seen: list[Any] = []
-    async with UnifiedToolLibrary() as library:
-        library.register(add)
-        script = [plan(step(1, "add", a=1, b=1), step(2, "ask_user", question="Who?")), "Done."]
-        async with workflow(library, ScriptedModel(script)) as flow:
-            paused = await flow.run("Go")
-            await flow.resume(paused.run_id, "me", on_event=seen.append)
-        made, ended = seen
-        assert isinstance(made, PlanCreated) and isinstance(ended, StepEnded)
-        assert [s.id for s in made.plan.steps] == [1, 2] and [r.output for r in made.results] == [2]
-        assert ended.result.output == "me"
+    script = [plan(step(1, "add", a=1, b=1), step(2, "ask_user", question="Who?")), "Done."]
+    async with workflow([add], ScriptedModel(script)) as flow:
+        paused = await flow.run("Go")
+        await flow.resume(paused.run_id, "me", on_event=seen.append)
+    made, ended = seen
+    assert isinstance(made, PlanCreated) and isinstance(ended, StepEnded)
+    assert [s.id for s in made.plan.steps] == [1, 2] and [r.output for r in made.results] == [2]
+    assert ended.result.output == "me"
 
 
 async def test_a_run_that_went_on_and_was_cut_short_does_not_wait_any_more(workflow, tmp_path):
@@ -148,7 +144,7 @@ async def test_a_run_that_went_on_and_was_cut_short_does_not_wait_any_more(workf
     async def sleep() -> str:
         """Sleep."""
         begun.set()
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return "slept"
 
     async with UnifiedToolLibrary(store=f"sqlite:///{tmp_path / 'calls.db'}") as library:

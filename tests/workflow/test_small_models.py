@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Literal
 
@@ -12,13 +11,10 @@ from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent.made_up_numbers import find_made_up_number
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
+from tests.workflow.plans import plan
 
 QUESTION = "How many stars does the project acme/rocket have?"
 NOTHING_ELSE = '{"steps": []}'
-
-
-def plan(*steps: dict[str, object]) -> str:
-    return json.dumps({"steps": list(steps)})
 
 
 def lookup(**parameters: object) -> dict[str, object]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from ferrule.config import TelemetrySection
 
 EXPORT_TIMEOUT: Final = 5.0
-"""Seconds that a collector has for one batch, also when the process ends."""
+"""Seconds that a collector has for one batch, also when the process ends. `OTEL_*` variables may give it more."""
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_TIMEOUT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
 _OPERATIONS: Final = {
     ToolEngineEventType.QUESTION_STARTED: ToolEngineEventType.QUESTION_ENDED,
     ToolEngineEventType.PLANNING_STARTED: ToolEngineEventType.PLANNING_ENDED,
@@ -62,7 +63,8 @@ def _make_provider(section: TelemetrySection) -> TracerProvider:
         resource=Resource.create({"service.name": name, "service.version": __version__}),
         sampler=None if section.sample_ratio is None else ParentBasedTraceIdRatio(section.sample_ratio),
     )
-    exporter = OTLPSpanExporter(endpoint=endpoint, headers=section.headers or None, timeout=EXPORT_TIMEOUT)
+    timeout = None if any(os.environ.get(name) for name in _TIMEOUT_VARIABLES) else EXPORT_TIMEOUT
+    exporter = OTLPSpanExporter(endpoint=endpoint, headers=section.headers or None, timeout=timeout)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 

@@ -5,8 +5,6 @@ from benchmarks.tool_search import measure_hits, share
 
 from tests.catalog.search.searchable_tools import function_docs, mcp_servers, needs_data, needs_encoder
 
-pytestmark = pytest.mark.integration
-
 
 @needs_data
 async def test_words_find_what_requests_name():
@@ -15,6 +13,7 @@ async def test_words_find_what_requests_name():
     assert share(hits, "request", language="Chinese") >= 0.8
 
 
+@pytest.mark.long
 @needs_data
 @needs_encoder
 async def test_meaning_finds_what_words_do_not_in_both_languages():

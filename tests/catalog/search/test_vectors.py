@@ -18,7 +18,11 @@ from ferrule.catalog.search.vectors import (
 from tests.catalog.search.searchable_tools import make_tool, needs_encoder, office_tools
 from tests.support.waiting import until
 
-np = pytest.importorskip("numpy", reason='vectors need an extra: pip install "ferrule[semantic]"')
+
+@pytest.fixture(scope="module", autouse=True)
+def np() -> Any:
+    """NumPy takes much memory: it is loaded when it is used, and these tests stay in one process."""
+    return pytest.importorskip("numpy", reason='vectors need an extra: pip install "ferrule[semantic]"')
 
 
 class Storage(dict[str, bytes]):
@@ -146,22 +150,19 @@ async def test_encoding_stops_when_the_index_is_closed(monkeypatch):
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "ferrule-tool-vectors"]
 
 
-@pytest.mark.parametrize(
-    ("text", "general"),
-    [
+def test_values_are_not_part_of_what_is_to_be_done():
+    for text, general in (
         ("Rename draft.txt to final.txt", "Rename file to file"),
         ("Open https://example.com/a?b=1 now", "Open URL now"),
         ('Search for "annual budget" in 3 folders', "Search for in folders"),
         ("把 report.pdf 发给 bob@example.com", "把 文件 发给 邮箱"),
         ("把待办里的“买牛奶”改掉", "把待办里的 改掉"),
         ("What time is it?", "What time is it?"),
-    ],
-)
-def test_values_are_not_part_of_what_is_to_be_done(text: str, general: str):
-    assert replace_values_with_kinds(text) == general
+    ):
+        assert replace_values_with_kinds(text) == general
 
 
-def test_damaged_bytes_are_no_vector():
+def test_damaged_bytes_are_no_vector(np: Any):
     vector = np.linspace(-1, 1, DIMENSIONS, dtype=np.float32)
     packed = pack_vector(vector)
     restored = unpack_vector(packed)
@@ -170,13 +171,12 @@ def test_damaged_bytes_are_no_vector():
         assert unpack_vector(damaged) is None
 
 
-def unit(*positions: int) -> Any:
-    vector = np.zeros(DIMENSIONS, dtype=np.float32)
-    vector[list(positions)] = 1 / np.sqrt(len(positions))
-    return vector
+def test_ten_thousand_vectors_that_come_and_go_need_no_more_memory(np: Any):
+    def unit(position: int) -> Any:
+        vector = np.zeros(DIMENSIONS, dtype=np.float32)
+        vector[position] = 1
+        return vector
 
-
-def test_ten_thousand_vectors_that_come_and_go_need_no_more_memory():
     table = VectorTable()
     for number in range(10_000):
         table.set_row(number, unit(number % DIMENSIONS))

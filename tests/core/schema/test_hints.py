@@ -157,6 +157,7 @@ def test_a_required_field_as_default_is_required():
     assert read(fn).parameters["required"] == ["limit"]
 
 
+@pytest.mark.integration
 def test_plain_functions_are_read_without_pydantic():
     program = (
         "import sys\n"

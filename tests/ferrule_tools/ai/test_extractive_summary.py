@@ -52,23 +52,10 @@ def test_a_summary_consists_of_sentences_of_the_text(text, count):
     assert summary or not text.split()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "." * 200_000 + "x",
-        '."' * 100_000 + "x",
-        "\n" * 200_000 + "x",
-        "\n " * 100_000 + "x",
-        "x" * 200_000,
-        "很" * 200_000,
-        "\n-" * 100_000,
-        "a. " * 60_000,
-        "```" * 60_000,
-    ],
-)
-def test_patterns_take_linear_time(text):
+def test_patterns_take_linear_time():
     # With a quadratic pattern, each of these would take minutes.
-    assert len(extract_sentences(text, 5)) <= 5 * (MAX_SENTENCE + 1)
+    for text in (".", '."', "\n", "\n ", "x", "很", "\n-", "a. ", "```"):
+        assert len(extract_sentences(text * 60_000 + "x", 5)) <= 5 * (MAX_SENTENCE + 1)
 
 
 def test_code_tables_and_headings_are_no_sentences():

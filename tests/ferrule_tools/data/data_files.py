@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-import pytest
-
 from ferrule_tools.data import DataAnalyzerConfig
 from ferrule_tools.data.analyzer import DataAnalyzer
 from ferrule_tools.files.workspace import Workspace
-
-pytest.importorskip("duckdb", reason='duckdb is not installed: pip install "ferrule[data]"')
 
 SALES = "day,region,amount\n2024-01-05,North,10.5\n2024-01-06,South,20\n2024-02-01,North,30\n2024-02-03,,7\n"
 

@@ -13,9 +13,12 @@ from ferrule_tools.data.query import open_database
 from ferrule_tools.files.workspace import Workspace
 from tests.ferrule_tools.data.data_files import SALES, analyzer_in
 
-pytest.importorskip("matplotlib", reason='matplotlib is not installed: pip install "ferrule[data]"')
-
 PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def matplotlib():
+    return pytest.importorskip("matplotlib", reason='matplotlib is not installed: pip install "ferrule[data]"')
 
 
 def points(folder, sql, kind, x, *y, aggregate=None):
@@ -50,10 +53,10 @@ def test_each_kind_of_chart_is_drawn(tmp_path, kind):
     assert png_of(draw_chart).startswith(PNG) and "notes" not in draw_chart.data
 
 
-@pytest.mark.parametrize("value", ["'inf'::DOUBLE", "1.7e308", "-1", "0"])
-def test_a_pie_needs_finite_positive_numbers(tmp_path, value):
-    with pytest.raises(Retry, match="a pie chart needs finite positive numbers"):
-        analyzer_in(tmp_path).chart("pie", "x", "y", sql=f"SELECT x, {value} AS y FROM range(2) t(x)")
+def test_a_pie_needs_finite_positive_numbers(tmp_path):
+    for value in ("'inf'::DOUBLE", "1.7e308", "-1", "0"):
+        with pytest.raises(Retry, match="a pie chart needs finite positive numbers"):
+            analyzer_in(tmp_path).chart("pie", "x", "y", sql=f"SELECT x, {value} AS y FROM range(2) t(x)")
 
 
 def test_an_svg_is_kept_and_a_png_is_shown(tmp_path):
@@ -69,11 +72,11 @@ def test_a_chart_never_replaces_a_file(tmp_path):
     assert (tmp_path / "c.png").read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("path", ["../c.png", "/etc/c.png", "tools/c.png", ".git/hooks/c.svg", "out/../../c.png"])
-def test_a_chart_is_not_kept_outside_the_workspace_nor_where_code_stands(tmp_path, path):
+def test_a_chart_is_not_kept_outside_the_workspace_nor_where_code_stands(tmp_path):
     (tmp_path / "inner").mkdir()
-    with pytest.raises(Refuse):
-        analyzer_in(tmp_path / "inner").chart("bar", "a", sql="SELECT 1 AS a", save_as=path)
+    for path in ("../c.png", "/etc/c.png", "tools/c.png", ".git/hooks/c.svg", "out/../../c.png"):
+        with pytest.raises(Refuse):
+            analyzer_in(tmp_path / "inner").chart("bar", "a", sql="SELECT 1 AS a", save_as=path)
     assert list((tmp_path / "inner").iterdir()) == [] and not (tmp_path / "c.png").exists()
 
 
@@ -112,8 +115,6 @@ def test_a_histogram_counts_all_its_numbers(tmp_path):
 def test_small_slices_of_a_pie_become_one(tmp_path):
     tool = points(tmp_path, "SELECT range AS k, range + 1 AS v FROM range(30)", "pie", "k", "v")
     assert len(tool.x) == 10 and tool.x[-1] == "other" and sum(tool.series[0].values) == 465.0
-    with pytest.raises(Retry, match="a pie chart needs finite positive numbers"):
-        points(tmp_path, "SELECT 'a' AS k, -1 AS v", "pie", "k", "v")
 
 
 def test_too_many_points_are_sampled_or_refused(tmp_path):

@@ -93,22 +93,25 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("sql", NOT_A_QUERY)
-def test_only_one_select_is_run(tmp_path, sql):
+def test_only_one_select_is_run(tmp_path):
     (tmp_path / "t.csv").write_text(SALES)
-    with pytest.raises((Refuse, Retry), match="only SELECT is allowed|statements in the SQL"):
-        analyzer_in(tmp_path).query(sql, files=["t.csv"])
+    for sql in NOT_A_QUERY:
+        with pytest.raises((Refuse, Retry), match="only SELECT is allowed|statements in the SQL"):
+            analyzer_in(tmp_path).query(sql, files=["t.csv"])
     assert os.listdir(tmp_path) == ["t.csv"]
 
 
-@pytest.mark.parametrize("sql", OUTSIDE)
-def test_nothing_is_read_but_the_tables(tmp_path, sql):
+def test_nothing_is_read_but_the_tables(tmp_path):
     (tmp_path / "secret.csv").write_text("key\nhunter2\n")
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "t.csv").write_text(SALES)
-    with pytest.raises(CallError) as failure:
-        analyzer_in(tmp_path / "inner").query(sql, files=["t.csv"])
-    assert "root:" not in str(failure.value) and "hunter2" not in str(failure.value)
+    for sql in OUTSIDE:
+        try:
+            output = analyzer_in(tmp_path / "inner").query(sql, files=["t.csv"])
+        except CallError as error:
+            assert "root:" not in str(error) and "hunter2" not in str(error), sql
+        else:
+            raise AssertionError(f"{sql} returned {output}")
 
 
 def test_duckdb_itself_cannot_open_anything_else_either(tmp_path):
@@ -172,18 +175,14 @@ def test_functions_that_only_compute_are_allowed(tmp_path):
         assert analyzer_in(tmp_path).query(sql)["rows"] == rows
 
 
-@pytest.mark.parametrize("name", ['x"; DROP TABLE y; --', "x' OR 1=1", "a b", "选", "select", "x\ny", "😀"])
-def test_the_name_of_a_table_is_only_a_name(tmp_path, name):
+def test_the_name_of_a_table_is_only_a_name(tmp_path):
     (tmp_path / "t.csv").write_text("a\n1\n")
-    quoted = '"' + name.replace('"', '""') + '"'
-    assert analyzer_in(tmp_path).query(f"SELECT a FROM {quoted}", tables={name: "t.csv"})["rows"] == [[1]]
-
-
-@pytest.mark.parametrize("names", [[""], ["a", "A"]])
-def test_a_name_that_cannot_be_is_refused(tmp_path, names):
-    (tmp_path / "t.csv").write_text("a\n1\n")
-    with pytest.raises(CallError):
-        analyzer_in(tmp_path).query("SELECT 1", tables=dict.fromkeys(names, "t.csv"))
+    for name in ('x"; DROP TABLE y; --', "x' OR 1=1", "a b", "选", "select", "x\ny", "😀"):
+        quoted = '"' + name.replace('"', '""') + '"'
+        assert analyzer_in(tmp_path).query(f"SELECT a FROM {quoted}", tables={name: "t.csv"})["rows"] == [[1]]
+    for names in ([""], ["a", "A"]):
+        with pytest.raises(CallError):
+            analyzer_in(tmp_path).query("SELECT 1", tables=dict.fromkeys(names, "t.csv"))
 
 
 def test_sql_that_is_nested_too_deep_or_too_long_is_refused(tmp_path):

@@ -7,10 +7,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-import sqlalchemy
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.dialects import mysql
 
 from ferrule import ToolEngine, UnifiedToolLibrary
 from ferrule.agent import Agent
@@ -439,6 +437,9 @@ async def test_records_hold_no_password(shop_server, tmp_path):
 
 @given(st.text(), st.text(alphabet="abc:%'\"$-/*\\ \n"))
 def test_parameters_in_literals_and_comments_are_ignored(first, second):
+    import sqlalchemy
+    from sqlalchemy.dialects import mysql
+
     quoted = "'" + (first + second).replace("'", "''") + "'"
     named = '"' + (first + second).replace('"', '""') + '"'
     sql = f"SELECT {quoted}, {named}, :v /* :no {second.replace('*', '')} */ -- :no %"

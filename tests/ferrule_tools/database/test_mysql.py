@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
 
 from ferrule.errors import Refuse, Retry, TimedOut
 from ferrule_tools.database import DatabaseConfig
@@ -25,8 +24,10 @@ PROGRAMS = "/usr/sbin:/usr/local/sbin:/usr/bin"
 
 
 @contextmanager
-def run_mariadb() -> Iterator[sqlalchemy.URL]:
+def run_mariadb() -> Iterator[Any]:
     """A server with an empty folder of its own; its address, as somebody who may do all."""
+    import sqlalchemy
+
     path = f"{os.environ.get('PATH', '')}:{PROGRAMS}"
     server, install = shutil.which("mariadbd", path=path), shutil.which("mariadb-install-db", path=path)
     if server is None or install is None:
@@ -57,6 +58,8 @@ def run_mariadb() -> Iterator[sqlalchemy.URL]:
 @pytest.fixture(scope="module")
 def shop():
     """`main` may be read, `open` be written to, `hurried` be read for a moment; `root` may do all."""
+    import sqlalchemy
+
     with run_mariadb() as root:
         engine = sqlalchemy.create_engine(root)
         with engine.connect() as connection:

@@ -43,32 +43,31 @@ def all_changes(files, path):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "path",
-    [
-        "../outside/secret.txt",
-        "a/../../outside/secret.txt",
-        "./../outside/secret.txt",
-        "..",
-        "/etc/passwd",
-        "//etc/passwd",
-        "/",
-        "/proc/self/root/etc/passwd",
-    ],
-)
-async def test_no_path_leads_out(inside, path):
+async def test_no_path_leads_out(inside):
+    reached = []
     async with ToolEngine() as engine:
         engine.register(*workspace_tools(inside))
-        for name in ("file_processor__read", "list_workspace_files", "file_processor__info"):
-            result = await engine.execute(name, {"path": path})
-            assert result.error_type == "permission_denied", (name, result)
+        for path in (
+            "../outside/secret.txt",
+            "a/../../outside/secret.txt",
+            "./../outside/secret.txt",
+            "..",
+            "/etc/passwd",
+            "//etc/passwd",
+            "/",
+            "/proc/self/root/etc/passwd",
+        ):
+            for name in ("file_processor__read", "list_workspace_files", "file_processor__info"):
+                if (await engine.execute(name, {"path": path})).error_type != "permission_denied":
+                    reached.append((name, path))
+    assert reached == []
 
 
-@pytest.mark.parametrize("path", ["", ".", "./", "\0", "a\0b", "x" * 5_000, "a/" * 100 + "b", "\ud800", "~/x", "C:\\x"])
-def test_odd_paths_are_refused_with_a_reason(inside, path):
-    with pytest.raises((Retry, ExecutionFailed)) as refusal:
-        FileProcessor(Workspace.at(inside)).read(path)
-    assert str(refusal.value)
+def test_odd_paths_are_refused_with_a_reason(inside):
+    for path in ("", ".", "./", "\0", "a\0b", "x" * 5_000, "a/" * 100 + "b", "\ud800", "~/x", "C:\\x"):
+        with pytest.raises((Retry, ExecutionFailed)) as refusal:
+            FileProcessor(Workspace.at(inside)).read(path)
+        assert str(refusal.value)
 
 
 def test_an_absolute_path_into_the_workspace_is_as_good_as_any(inside):
@@ -266,14 +265,15 @@ def test_a_sparse_gigabyte_is_neither_read_nor_searched_into_memory(inside):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
-def test_a_hundred_thousand_files_are_listed_and_searched(inside):
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_very_many_files_are_listed_and_searched(inside, count):
     (inside / "many").mkdir()
-    for number in range(100_000):
+    for number in range(100_000 - count, 100_000):
         os.close(os.open(inside / "many" / f"{number:06}.txt", os.O_CREAT | os.O_WRONLY))
     (inside / "many" / "099999.txt").write_text("needle")
     workspace = Workspace.at(inside)
     listed = list_workspace_files(workspace, path="many")
-    assert len(listed["files"]) == 200 and listed["total"] == 100_000 and "incomplete" not in listed
+    assert len(listed["files"]) == 200 and listed["total"] == count and "incomplete" not in listed
     assert search_files(workspace, files="*99999.txt") == {"files": ["many/099999.txt"]}
     assert search_files(workspace, query="needle", files="09999*.txt")["matches"][0]["path"] == "many/099999.txt"
     with pytest.raises(ExecutionFailed, match=r"'many/none' does not exist. .* more"):
@@ -296,15 +296,13 @@ def test_a_tree_deeper_than_any_path_does_not_break_a_walk(inside):
 # Names
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", "-rf", "*", "$(id)", "line\nbreak", "引号“”", "é", "ｆｕｌｌ", "'", '"', "a\\b", "🦀"]
-)
-def test_odd_names_are_names(inside, name):
+def test_odd_names_are_names(inside):
     files = FileProcessor(Workspace.at(inside))
-    files.write(name, "x")
-    assert files.read(name)["text"] == "x"
-    assert [each["path"] for each in list_workspace_files(Workspace.at(inside))["files"]] == [name]
-    assert files.delete(name)["deleted"] == "file"
+    for name in ("a b", "-rf", "*", "$(id)", "line\nbreak", "引号“”", "é", "ｆｕｌｌ", "'", '"', "a\\b", "🦀"):
+        files.write(name, "x")
+        assert files.read(name)["text"] == "x"
+        assert [each["path"] for each in list_workspace_files(Workspace.at(inside))["files"]] == [name]
+        assert files.delete(name)["deleted"] == "file"
 
 
 @pytest.mark.integration

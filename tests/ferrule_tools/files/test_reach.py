@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import UnifiedToolLibrary
@@ -55,42 +55,42 @@ def workspace(tmp_path: Path) -> Workspace:
     return make_workspace(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "path", [*SECRET_FILES, "data/shop.db-wal", ".ENV", "Mcp.Json", ".ferrule", ".env.", "link/calls.db"]
-)
-def test_a_secret_file_is_out_of_reach(workspace: Workspace, path: str):
-    files = FileProcessor(workspace)
-    for action in (files.read, files.info, files.delete):
-        with pytest.raises(Refuse):
-            action(path)
-    for change in (files.write, files.overwrite, files.append, files.copy, files.move):
-        with pytest.raises(Refuse):
-            change(path, "new.txt")
-    with pytest.raises(Refuse):
-        files.move("notes.txt", path)
-    with pytest.raises(Refuse):
-        files.copy("notes.txt", path)
+def not_refused(files: FileProcessor, *calls: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The calls that ended with anything else than a refusal."""
+    accepted = []
+    for action, *arguments in calls:
+        try:
+            getattr(files, action)(*arguments)
+        except Refuse:
+            continue
+        except CallError:
+            pass
+        accepted.append((action, *arguments))
+    return accepted
 
 
-@pytest.mark.parametrize("path", [*PROTECTED_FILES, ".GitHub/workflows/ci.yml", "Tools/a.py"])
-def test_a_protected_file_cannot_be_changed(workspace: Workspace, path: str):
+def test_a_secret_file_is_out_of_reach(workspace: Workspace):
     files = FileProcessor(workspace)
-    for change in (files.write, files.overwrite, files.append):
-        with pytest.raises(Refuse):
-            change(path, "evil")
-    for source, target in ((path, "new.txt"), ("notes.txt", path)):
-        with pytest.raises(Refuse):
-            files.move(source, target)
-    with pytest.raises(Refuse):
-        files.delete(path)
-    if path in PROTECTED_FILES:
+    for path in (*SECRET_FILES, "data/shop.db-wal", ".ENV", "Mcp.Json", ".ferrule", ".env.", "link/calls.db"):
+        reading = [(action, path) for action in ("read", "info", "delete")]
+        changing = [(action, path, "new.txt") for action in ("write", "overwrite", "append", "copy", "move")]
+        replacing = [("move", "notes.txt", path), ("copy", "notes.txt", path)]
+        assert not_refused(files, *reading, *changing, *replacing) == []
+
+
+def test_a_protected_file_cannot_be_changed(workspace: Workspace):
+    files = FileProcessor(workspace)
+    for path in (*PROTECTED_FILES, ".GitHub/workflows/ci.yml", "Tools/a.py", "skills", ".GIT"):
+        changing = [(action, path, "evil") for action in ("write", "overwrite", "append")]
+        moving = [("move", path, "new.txt"), ("move", "notes.txt", path), ("delete", path)]
+        assert not_refused(files, *changing, *moving) == []
+    for path in PROTECTED_FILES:
         assert files.read(path)["text"] == f"content of {path}"
 
 
-@pytest.mark.parametrize("folder", ["tools", "conf", "data", "skills", ".git", "skills/x"])
-def test_a_folder_with_protected_paths_in_it_is_not_moved_away(workspace: Workspace, folder: str):
-    with pytest.raises(Refuse):
-        FileProcessor(workspace).move(folder, "elsewhere")
+def test_a_folder_with_protected_paths_in_it_is_not_moved_away(workspace: Workspace):
+    folders = ("tools", "conf", "data", "skills", ".git", "skills/x")
+    assert not_refused(FileProcessor(workspace), *(("move", folder, "elsewhere") for folder in folders)) == []
 
 
 def test_nothing_secret_is_listed_searched_or_suggested(workspace: Workspace):
@@ -116,34 +116,10 @@ def test_a_workspace_inside_a_protected_folder_cannot_be_changed(tmp_path: Path)
         FileProcessor(workspace).write("evil.py", "")
 
 
-NAMES = [
-    "tools",
-    "skills",
-    ".env",
-    ".git",
-    "config",
-    "hooks",
-    ".ferrule",
-    "calls.db",
-    "mcp.json",
-    "ferrule.toml",
-    "sub",
-]
-NAMES += [
-    "data",
-    "shop.db",
-    "conf",
-    "own.py",
-    "new",
-    "notes.txt",
-    "another.txt",
-    "link",
-    "..",
-    ".",
-    "",
-    ".github",
-    "a.py",
-]
+NAMES = (
+    "tools skills .env .git config hooks .ferrule calls.db mcp.json ferrule.toml sub data shop.db conf own.py".split()
+)
+NAMES += ["new", "notes.txt", "another.txt", "link", "..", ".", "", ".github", "a.py"]
 names = st.sampled_from(NAMES).flatmap(
     lambda name: st.sampled_from([name, name.upper(), name.title(), f"{name}.", f"{name}\u200c", f"{name} "])
 )
@@ -156,7 +132,6 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(steps, min_size=1, max_size=12))
 def test_no_sequence_of_calls_reads_or_changes_what_is_out_of_reach(calls: list[tuple[str, str, str, bool]]):
     with tempfile.TemporaryDirectory() as name:

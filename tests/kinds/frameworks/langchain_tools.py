@@ -3,8 +3,6 @@
 import asyncio
 import os
 import threading
-import time
-from pathlib import Path
 from typing import Annotated, Any
 
 from langchain_core.tools import (
@@ -18,6 +16,8 @@ from langchain_core.tools import (
     tool,
 )
 from pydantic import BaseModel, Field
+
+from tests.kinds.frameworks.endless import wait_without_end
 
 LOCK = threading.Lock()
 """Cannot be copied into another process: a function that uses it must be found there by its name."""
@@ -44,19 +44,15 @@ doubling = StructuredTool.from_function(double, name="doubling", return_direct=T
 
 
 @tool
-def write_late(path: str) -> str:
-    """Wait until it is allowed, then write."""
-    Path(path + ".began").touch()
-    while not Path(path + ".allowed").exists():
-        time.sleep(0.01)
-    Path(path).write_text("too late")
-    return "written"
+def never_end(path: str) -> None:
+    """Never end."""
+    wait_without_end(path)
 
 
 @tool
 async def thread_name(pause: float = 0) -> str:
     """Say in which thread this runs."""
-    await asyncio.sleep(pause)
+    await asyncio.sleep(pause)  # 0, or until it is cancelled
     return threading.current_thread().name
 
 

@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-import time
-from pathlib import Path
 from typing import Any
 
 from agents import FunctionTool, RunContextWrapper, ToolOutputImage, ToolOutputText, function_tool
 from agents.tool_context import ToolContext
 from pydantic import BaseModel
+
+from tests.kinds.frameworks.endless import wait_without_end
 
 
 class Item(BaseModel):
@@ -27,13 +27,9 @@ def total(items: list[Item], times: int) -> dict[str, Any]:
 
 
 @function_tool
-def write_late(path: str) -> str:
-    """Wait until it is allowed, then write."""
-    Path(path + ".began").touch()
-    while not Path(path + ".allowed").exists():
-        time.sleep(0.01)
-    Path(path).write_text("too late")
-    return "written"
+def never_end(path: str) -> None:
+    """Never end."""
+    wait_without_end(path)
 
 
 @function_tool

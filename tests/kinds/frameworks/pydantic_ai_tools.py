@@ -1,9 +1,7 @@
 """pydantic-ai tools, in a module that worker processes can import."""
 
 import os
-import time
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from pydantic_ai import (
@@ -20,6 +18,11 @@ from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.toolsets import ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
+from ferrule.adapters.pydantic_ai import tools_of_toolset
+from tests.kinds.frameworks.endless import wait_without_end
+
+__all__ = ["tools_of_toolset"]
+
 toolset: FunctionToolset[Any] = FunctionToolset(timeout=20, metadata={"team": "calendar"})
 
 
@@ -33,14 +36,10 @@ def weekday(day: date, long: bool = True) -> dict[str, Any]:
     return {"name": day.strftime("%A" if long else "%a"), "pid": os.getpid()}
 
 
-@toolset.tool_plain(timeout=0.3)
-def write_late(path: str) -> str:
-    """Wait until it is allowed, then write."""
-    Path(path + ".began").touch()
-    while not Path(path + ".allowed").exists():
-        time.sleep(0.01)
-    Path(path).write_text("too late")
-    return "written"
+@toolset.tool_plain(timeout=600)
+def never_end(path: str) -> None:
+    """Never end."""
+    wait_without_end(path)
 
 
 @toolset.tool

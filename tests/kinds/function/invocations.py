@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ferrule.core.call import Invocation, Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.call import Invocation, Progress, ToolExecutionContext
 from ferrule.core.spec import Isolation, Limits, Tool, ToolCapability, ToolSpec
+from tests.kinds.invocations import no_other_tools
 
 
 class Target:
@@ -15,10 +16,6 @@ class Target:
 
     def function(self, action: str, /) -> Callable[..., Any]:
         return self._function
-
-
-async def no_other_tools(tool_name: str, params: dict[str, Any], action: str | None, /) -> ToolExecutionResult:
-    raise AssertionError(f"nobody expected a call of {tool_name!r}")
 
 
 def invocation_of(

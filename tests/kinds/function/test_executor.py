@@ -71,25 +71,16 @@ async def test_modules_stay_imported_from_call_to_call():
     await executor.aclose()
 
 
-async def test_a_sync_function_runs_in_a_thread_when_asked(executor):
+async def test_a_function_runs_in_a_thread_or_on_the_event_loop_when_asked(executor):
     def here() -> tuple[int, bool]:
         return os.getpid(), threading.current_thread() is threading.main_thread()
 
-    assert await executor.execute(invocation_of(here, isolation="thread")) == (os.getpid(), False)
-
-
-async def test_a_sync_function_runs_on_the_event_loop_when_asked(executor):
-    def here() -> int:
-        return threading.get_ident()
-
-    assert await executor.execute(invocation_of(here, isolation="inline")) == threading.get_ident()
-
-
-async def test_an_async_function_runs_in_a_thread_when_asked(executor):
-    async def thread() -> str:
+    async def name_thread() -> str:
         return threading.current_thread().name
 
-    assert await executor.execute(invocation_of(thread, isolation="thread")) == "ferrule-thread"
+    assert await executor.execute(invocation_of(here, isolation="thread")) == (os.getpid(), False)
+    assert await executor.execute(invocation_of(here, isolation="inline")) == (os.getpid(), True)
+    assert await executor.execute(invocation_of(name_thread, isolation="thread")) == "ferrule-name_thread"
 
 
 async def test_closures_run_in_a_thread_and_that_is_logged_once(executor, caplog):
@@ -153,17 +144,10 @@ async def test_a_new_version_of_a_tool_takes_the_place_of_the_old_one(executor):
 async def test_arguments_become_what_the_function_takes_and_results_become_plain(executor):
     output = await executor.execute(invocation_of(sample.mirror, {"point": {"x": 1, "y": 2}}))
     assert output.data == {"name": "2,1", "at": 3}
-
-
-async def test_arguments_that_do_not_become_what_the_function_takes_are_invalid(executor):
     with pytest.raises(InvalidArguments) as caught:
         await executor.execute(invocation_of(sample.mirror, {"point": {"x": "far", "y": 2}}))
     assert [error["path"] for error in caught.value.errors] == ["point.x"]
-
-
-async def test_images_come_out_of_a_worker(executor):
-    output = await executor.execute(invocation_of(sample.picture))
-    assert output.parts[1] == Image(data=b"\x89PNG")
+    assert (await executor.execute(invocation_of(sample.picture))).parts[1] == Image(data=b"\x89PNG")
 
 
 async def test_five_megabytes_go_in_and_out(executor):
@@ -230,15 +214,12 @@ async def test_a_generator_reports_its_items_and_returns_them_all(executor, isol
     assert events == [Progress(data=1), Progress(data=2), Progress(data=3)]
 
 
-async def test_pieces_of_text_become_one_text(executor):
-    assert await run(executor, sample.words, {"text": "你好"}) == "你好"
-
-
 async def test_yielded_progress_is_reported_and_a_returned_value_is_the_result(executor):
     events: list[Progress] = []
     output = await executor.execute(invocation_of(sample.half_way, report=events.append))
     assert output.data == {"answer": 42}
     assert events == [Progress(fraction=0.5, message="half way"), Progress(data="piece")]
+    assert await run(executor, sample.words, {"text": "你好"}) == "你好"  # pieces of text become one
 
 
 async def test_items_arrive_while_the_generator_runs(executor, tmp_path):
@@ -335,9 +316,11 @@ async def test_an_exception_says_where_in_the_worker_it_was_raised(executor):
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread", "inline"])
-async def test_a_tool_that_exits_fails_and_the_program_goes_on(executor, isolation):
+async def test_a_tool_that_exits_or_stops_fails_and_the_program_goes_on(executor, isolation):
     with pytest.raises(ExecutionFailed, match=r"Tool 'end' raised SystemExit\(3\)"):
         await executor.execute(invocation_of(sample.end, {"how": "exit"}, isolation=isolation))
+    with pytest.raises(ExecutionFailed, match="StopIteration"):
+        await executor.execute(invocation_of(sample.fail, {"kind": "stop"}, isolation=isolation))
 
 
 async def test_an_async_tool_that_exits_fails_and_the_program_goes_on(executor):
@@ -346,12 +329,6 @@ async def test_an_async_tool_that_exits_fails_and_the_program_goes_on(executor):
 
     with pytest.raises(ExecutionFailed, match=r"Tool 'leave' raised SystemExit\(3\)"):
         await executor.execute(invocation_of(leave))
-
-
-@pytest.mark.parametrize("isolation", ["process", "thread", "inline"])
-async def test_stop_iteration_is_a_failure_like_any_other(executor, isolation):
-    with pytest.raises(ExecutionFailed, match="StopIteration"):
-        await executor.execute(invocation_of(sample.fail, {"kind": "stop"}, isolation=isolation))
 
 
 @pytest.mark.parametrize(("how", "reason"), [("_exit", "exit code 7"), ("crash", "killed by signal 11, SIGSEGV")])

@@ -145,4 +145,4 @@ for position, line in enumerate(sys.stdin):
     if not given.silent:
         answer(message)
 while given.ignore_eof or given.stubborn:
-    time.sleep(1)
+    time.sleep(1)  # until it is killed

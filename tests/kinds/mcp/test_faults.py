@@ -260,8 +260,7 @@ async def test_a_changed_entry_gets_a_new_server_and_running_calls_keep_the_old(
         assert "tool_0" in {capability.name for capability in listing.capabilities}
 
 
-async def test_a_server_is_asked_whether_it_lives(monkeypatch):
-    monkeypatch.setattr(client, "PING_TIMEOUT", 60.0)
+async def test_a_server_is_asked_whether_it_lives():
     async with executor_for() as executor:
         assert await executor.ping(tool(rough())) > 0
         assert executor.is_connected("server")

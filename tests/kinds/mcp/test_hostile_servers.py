@@ -371,7 +371,6 @@ async def test_one_call_whose_connection_breaks_does_not_take_the_others_with_it
 
 async def test_a_server_that_hangs_up_at_once_is_not_called_back_without_pause(monkeypatch):
     monkeypatch.setattr(transports, "MIN_LISTEN_INTERVAL", 3600.0)
-    monkeypatch.setattr(client, "PING_TIMEOUT", 60.0)
 
     def handle(request: Request) -> Answer:
         if request.method == "GET":  # the client listens, and may come back immediately

@@ -22,7 +22,6 @@ from ferrule import (
 from ferrule.core.spec import ToolCapability
 from ferrule.errors import StoreError
 from ferrule.kinds.mcp import pins
-from ferrule.kinds.mcp import servers as mcp_servers
 from ferrule.kinds.mcp.listing import listed_instructions
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
 from tests.support.processes import run_python
@@ -36,11 +35,8 @@ READ = {"name": "read", "description": "Read mail.", "inputSchema": {"type": "ob
 
 
 @pytest.fixture(autouse=True)
-def quick_and_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(mcp_servers, "DISCOVERY_TIMEOUT", 600.0)
+def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins, "POLL_INTERVAL", 0.05)
-    monkeypatch.setattr(pins, "READ_TIMEOUT", 600.0)
 
 
 def list_actions(folder: Path, *actions: dict[str, Any]) -> None:
@@ -103,7 +99,7 @@ async def test_a_changed_action_asks_until_it_is_accepted(tmp_path, store_url):
 
 
 async def test_schemas_and_annotations_are_pinned_too(tmp_path):
-    changed = {
+    changed: dict[str, dict[str, Any]] = {
         '"bcc"': {"inputSchema": {"type": "object", "properties": {"bcc": {"type": "string"}}}},
         "+annotations: {": {"annotations": {"readOnlyHint": True}},
         "+output: {": {"outputSchema": {"type": "object"}},

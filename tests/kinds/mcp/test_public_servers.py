@@ -35,11 +35,6 @@ from_pypi = pytest.mark.skipif(not (SERVERS / "python.sum").exists(), reason=HOW
 from_npm = pytest.mark.skipif(not (SERVERS / "node.sum").exists() or not shutil.which("node"), reason=HOW)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def python_server(name: str, *arguments: object) -> dict[str, Any]:
     return {"command": str(PYTHON / f"mcp-server-{name}"), "args": [str(each) for each in arguments]}
 

@@ -12,7 +12,6 @@ from mcp import Client
 
 from ferrule import Agent, MCPServerSpec, ToolEngine, ToolEngineConfig, ToolType, UnifiedToolLibrary
 from ferrule.agent import AgentState
-from ferrule.kinds.mcp import servers as mcp_servers
 from ferrule.server import McpServer
 from ferrule.testing import ScriptedModel
 from tests.kinds.mcp.mcp_servers import RAW_SERVER, SDK_SERVER, engine_for, rough
@@ -24,14 +23,6 @@ pytestmark = pytest.mark.integration
 
 SERVER = {"command": sys.executable, "args": [str(RAW_SERVER)]}
 SILENT = {"command": sys.executable, "args": [str(RAW_SERVER), "--silent"], "timeout": 600}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # A busy machine may take long: no wait may end before a server has listed its actions.
-    monkeypatch.setattr(mcp_servers, "DISCOVERY_TIMEOUT", 600.0)
-    monkeypatch.setattr("ferrule.engine.engine.LISTING_TIMEOUT", 600.0)
 
 
 def engine_in(folder: Path, **servers: object) -> ToolEngine:
@@ -209,7 +200,7 @@ async def test_a_name_is_waited_for_until_one_server_lists_it(tmp_path: Path):
 
 
 async def test_a_client_does_not_wait_long_for_a_silent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ferrule.engine.engine.LISTING_TIMEOUT", 0.01)
+    monkeypatch.setattr("ferrule.server.mcp.resources_and_prompts.DISCOVERY_WAIT", 0.01)
     library = UnifiedToolLibrary(engine=engine_in(tmp_path, slow=SILENT, raw=SERVER))
     async with library, Client(McpServer(library).server()) as client:
         result = await client.call_tool("raw__echo", {"x": 1})

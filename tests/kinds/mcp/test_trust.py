@@ -21,7 +21,6 @@ from ferrule import (
     UnifiedToolLibrary,
 )
 from ferrule.core.spec import ToolCapability
-from ferrule.kinds.mcp import servers as mcp_servers
 from ferrule.kinds.mcp.config import read_server_config
 from ferrule.server.mcp import McpServer
 from tests.kinds.mcp.mcp_servers import RAW_SERVER, engine_for, rough
@@ -29,12 +28,6 @@ from tests.kinds.mcp.mcp_servers import RAW_SERVER, engine_for, rough
 pytestmark = pytest.mark.integration
 
 ASSUMED = Effects(destructive=True, open_world=True)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(mcp_servers, "DISCOVERY_TIMEOUT", 600.0)
 
 
 def actions_of(engine: ToolEngine, name: str = "server") -> dict[str, ToolCapability]:

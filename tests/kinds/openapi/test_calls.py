@@ -14,6 +14,7 @@ from ferrule.kinds.openapi.operation import Argument
 from ferrule.kinds.openapi.tool import read_openapi
 from tests.kinds.openapi.documents import document, document_2, engine_with, get, post
 from tests.support.http_servers import AnyAnswer, Request, serve_http
+from tests.support.ports import reserved_port
 
 pytestmark = pytest.mark.integration
 
@@ -312,9 +313,10 @@ async def test_what_was_sent_and_may_have_been_done_says_so(answer: Any, outcome
 
 async def test_what_may_be_repeated_or_was_never_sent_is_not_of_unknown_outcome():
     lookup, requests = await call(document(get("/pets")), {}, breaks_off)
-    tool = read_openapi(document(post({"type": "string"})), server="http://127.0.0.1:9")
-    async with engine_with(tool) as engine:
-        unsent = await engine.execute(tool.id, {"body": "pay"})
+    with reserved_port() as port:
+        tool = read_openapi(document(post({"type": "string"})), server=f"http://127.0.0.1:{port}")
+        async with engine_with(tool) as engine:
+            unsent = await engine.execute(tool.id, {"body": "pay"})
     assert len(requests) > 1 and "outcome" not in lookup.metadata
     assert not unsent.is_success and "outcome" not in unsent.metadata
 

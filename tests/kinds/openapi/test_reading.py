@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.core.spec import ToolType
@@ -97,6 +97,7 @@ async def test_a_document_is_fetched_and_relative_servers_start_where_it_was():
     assert server.requests[0].path == "/docs/api.json?token=x" and "token" not in tool.origin
 
 
+@pytest.mark.integration
 async def test_a_document_at_a_private_address_is_not_fetched_unless_allowed():
     async with serve_http(lambda request: (200, {}, b"{}")) as server:
         with pytest.raises(LoadError, match="connecting to '127.0.0.1' is not allowed"):
@@ -232,7 +233,6 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places_in(value[key])
 
 
-@settings(max_examples=300)
 @given(st.sampled_from([WHOLE, WHOLE_2]), st.data())
 def test_whatever_a_document_holds_it_is_read_or_refused(whole: dict[str, Any], data: st.DataObject):
     spoilt = copy.deepcopy(whole)
@@ -250,9 +250,9 @@ def test_one_address_with_different_variables_is_different_servers():
     assert read_openapi(document(paths)).spec.metadata["servers"] == ["https://one.example", "https://two.example"]
 
 
-def test_very_many_operations_of_one_name_are_numbered_in_no_time():
-    tool = read_openapi(document({f"/{n}": {"get": {"operationId": "it"}} for n in range(20_000)}))
-    assert [c.name for c in tool.spec.capabilities[::19_999]] == ["it", "it_20000"]
+def test_very_many_operations_of_one_name_are_numbered():
+    tool = read_openapi(document({f"/{n}": {"get": {"operationId": "it"}} for n in range(2_000)}))
+    assert [c.name for c in tool.spec.capabilities[::1_999]] == ["it", "it_2000"]
 
 
 def test_an_operation_with_a_schema_that_is_too_costly_is_unavailable():

@@ -28,15 +28,16 @@ def read(path: Path) -> Tool:
         return read_openapi(path, server="https://api.example")
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: Path(entry["file"]).stem)
-def test_every_operation_of_a_real_document_is_an_action(entry):
-    tool = read(FOLDER / entry["file"])
-    operations = tool.target.operations
-    found = sorted((o.method.lower(), o.path, o.body is not None) for o in operations.values())
-    expected = [(o["method"], o["path"].partition("#")[0], o["has_body"]) for o in entry["operations"]]
-    assert found == sorted(expected)
-    assert [c.name for c in tool.spec.capabilities] == list(operations)
-    for capability in tool.spec.capabilities:
-        jsonschema_rs.validator_for(capability.schema, offline=True)
-        named = {a.argument for a in operations[capability.name].arguments}
-        assert named <= set(capability.schema["properties"])
+@pytest.mark.skipif(not entries(), reason="needs shared/data beside the project")
+def test_every_operation_of_a_real_document_is_an_action():
+    for entry in entries():
+        tool = read(FOLDER / entry["file"])
+        operations = tool.target.operations
+        found = sorted((o.method.lower(), o.path, o.body is not None) for o in operations.values())
+        expected = [(o["method"], o["path"].partition("#")[0], o["has_body"]) for o in entry["operations"]]
+        assert found == sorted(expected), entry["file"]
+        assert [c.name for c in tool.spec.capabilities] == list(operations), entry["file"]
+        for capability in tool.spec.capabilities:
+            jsonschema_rs.validator_for(capability.schema, offline=True)
+            named = {a.argument for a in operations[capability.name].arguments}
+            assert named <= set(capability.schema["properties"]), (entry["file"], capability.name)

@@ -1,6 +1,5 @@
 """Activating skills, reading their files and running their scripts, through the engine."""
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from ferrule import (
 from ferrule.core.content import Audio, Image, Resource
 from ferrule.kinds.skill.folder import MAX_FILE_SIZE, MAX_LISTED, SkillFolder
 from tests.kinds.skill.skill_files import PDF, engine_with_skills, write_skill
+from tests.support.waiting import is_running, time_out_after_start
 
 ECHO = "import json, os, sys\nprint(json.dumps([sys.argv[1:], sys.stdin.read(), os.getcwd(), sorted(os.environ)]))\n"
 
@@ -56,27 +56,26 @@ async def test_files_come_as_what_they_are(tmp_path: Path):
     assert other.content == (Resource(uri="skill://pdf/form.pdf", data=b"\0\1\2", mime_type="application/pdf"),)
 
 
-@pytest.mark.parametrize(
-    ("path", "error_type", "message"),
-    [
-        ("../secret.txt", "permission_denied", "leads out of the skill's folder"),
-        ("references/../../secret.txt", "permission_denied", "leads out of the skill's folder"),
-        ("{tmp}/secret.txt", "permission_denied", "leads out of the skill's folder"),
-        ("~/secret.txt", "permission_denied", "leads out of the skill's folder"),
-        (".env", "permission_denied", "is hidden"),
-        ("link.txt", "permission_denied", "leads through a symbolic link ('link.txt')"),
-        ("out/secret.txt", "permission_denied", "leads through a symbolic link ('out')"),
-        ("pipe", "execution_error", "is not a file"),
-        ("references", "execution_error", "is not a file"),
-        ("guide.md/x", "execution_error", "the skill has no file"),
-        ("guid.md", "execution_error", "Did you mean 'guide.md'?"),
-        ("a\0b", "execution_error", "names no file"),
-        ("\ud800", "execution_error", "names no file"),
-        ("", "execution_error", "names no file"),
-        ("large.bin", "execution_error", "is larger than 5,000,000 bytes"),
-    ],
-)
-async def test_nothing_outside_the_folder_is_read(tmp_path: Path, path: str, error_type: str, message: str):
+OUTSIDE = [
+    ("../secret.txt", "permission_denied", "leads out of the skill's folder"),
+    ("references/../../secret.txt", "permission_denied", "leads out of the skill's folder"),
+    ("{tmp}/secret.txt", "permission_denied", "leads out of the skill's folder"),
+    ("~/secret.txt", "permission_denied", "leads out of the skill's folder"),
+    (".env", "permission_denied", "is hidden"),
+    ("link.txt", "permission_denied", "leads through a symbolic link ('link.txt')"),
+    ("out/secret.txt", "permission_denied", "leads through a symbolic link ('out')"),
+    ("pipe", "execution_error", "is not a file"),
+    ("references", "execution_error", "is not a file"),
+    ("guide.md/x", "execution_error", "the skill has no file"),
+    ("guid.md", "execution_error", "Did you mean 'guide.md'?"),
+    ("a\0b", "execution_error", "names no file"),
+    ("\ud800", "execution_error", "names no file"),
+    ("", "execution_error", "names no file"),
+    ("large.bin", "execution_error", "is larger than 5,000,000 bytes"),
+]
+
+
+async def test_nothing_outside_the_folder_is_read(tmp_path: Path):
     folder = write_skill(tmp_path / "pdf", guide_md="x", references__a_md="x")
     (tmp_path / "secret.txt").write_text("s3cret")
     (folder / ".env").write_text("s3cret")
@@ -86,9 +85,10 @@ async def test_nothing_outside_the_folder_is_read(tmp_path: Path, path: str, err
     with (folder / "large.bin").open("wb") as file:
         file.truncate(MAX_FILE_SIZE + 1)
     async with engine_with_skills(tmp_path) as engine:
-        result = await engine.execute("pdf", {"path": path.replace("{tmp}", str(tmp_path))}, action="read_file")
-    assert (result.is_success, result.error_type) == (False, error_type)
-    assert message in (result.error or "") and "s3cret" not in str(result)
+        for path, error_type, message in OUTSIDE:
+            result = await engine.execute("pdf", {"path": path.replace("{tmp}", str(tmp_path))}, action="read_file")
+            assert (result.is_success, result.error_type) == (False, error_type), path
+            assert message in (result.error or "") and "s3cret" not in str(result), path
 
 
 async def test_no_descriptor_is_left_open(tmp_path: Path):
@@ -105,6 +105,7 @@ async def test_no_descriptor_is_left_open(tmp_path: Path):
 # Scripts
 
 
+@pytest.mark.integration
 async def test_a_script_gets_its_arguments_as_they_are_in_its_folder_with_a_small_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -119,6 +120,7 @@ async def test_a_script_gets_its_arguments_as_they_are_in_its_folder_with_a_smal
     assert "PATH" in variables and "TEST_API_KEY" not in variables
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "text", "mode", "printed"),
     [
@@ -137,26 +139,25 @@ async def test_what_runs_a_script_is_told_by_its_name_or_its_first_line(tmp_path
     assert result.output == {"result": printed}
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("helper.py", "only files in scripts/ can be run. They are: scripts/data.txt"),
-        ("scripts", "only files in scripts/ can be run"),
-        ("scripts/../helper.py", "leads out of the skill's folder"),
-        ("scripts/link.py", "leads through a symbolic link"),
-        ("scripts/gone.py", "the skill has no file"),
-        ("scripts/data.txt", "its interpreter is unknown"),
-        ("scripts/tool.rb", "is not executable. Run: chmod +x"),
-    ],
-)
-async def test_only_scripts_of_the_skill_are_run(tmp_path: Path, path: str, message: str):
+async def test_only_scripts_of_the_skill_are_run(tmp_path: Path):
     folder = write_skill(tmp_path / "pdf", helper_py="", scripts__data_txt="x", scripts__tool_rb="#!/usr/bin/ruby\n")
     (folder / "scripts" / "link.py").symlink_to(folder / "helper.py")
+    messages = {
+        "helper.py": "only files in scripts/ can be run. They are: scripts/data.txt",
+        "scripts": "only files in scripts/ can be run",
+        "scripts/../helper.py": "leads out of the skill's folder",
+        "scripts/link.py": "leads through a symbolic link",
+        "scripts/gone.py": "the skill has no file",
+        "scripts/data.txt": "its interpreter is unknown",
+        "scripts/tool.rb": "is not executable. Run: chmod +x",
+    }
     async with engine_with_skills(tmp_path) as engine:
-        result = await engine.execute("pdf", {"path": path}, action="run_script")
-    assert not result.is_success and message in (result.error or "")
+        for path, message in messages.items():
+            result = await engine.execute("pdf", {"path": path}, action="run_script")
+            assert not result.is_success and message in (result.error or ""), path
 
 
+@pytest.mark.integration
 async def test_a_failing_script_tells_what_it_said(tmp_path: Path):
     write_skill(tmp_path / "pdf", scripts__bad_py="import sys\nsys.exit('no such form')")
     async with engine_with_skills(tmp_path) as engine:
@@ -165,18 +166,19 @@ async def test_a_failing_script_tells_what_it_said(tmp_path: Path):
     assert "exit code 1: no such form" in (result.error or "")
 
 
+@pytest.mark.integration
 async def test_a_script_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path):
-    late, allowed = tmp_path / "late", tmp_path / "allowed"
-    write_late = f"(until [ -e {allowed} ]; do sleep 0.01; done; touch {late}) &\nsleep 30\n"
-    write_skill(tmp_path / "pdf", scripts__slow_sh=write_late)
+    note = tmp_path / "child"
+    write_skill(tmp_path / "pdf", scripts__slow_sh=f"sleep 600 &\necho $! > {note}.part; mv {note}.part {note}\nwait\n")
     async with engine_with_skills(tmp_path) as engine:
-        result = await engine.execute("pdf", {"path": "scripts/slow.sh"}, action="run_script", timeout=1)
-        assert result.error_type == "timeout"
-        allowed.touch()
-        await asyncio.sleep(0.3)  # a process that still ran would write within 10 ms
-    assert not late.exists()
+        result = await time_out_after_start(
+            lambda timeout: engine.execute("pdf", {"path": "scripts/slow.sh"}, action="run_script", timeout=timeout),
+            note.exists,
+        )
+        assert result.error_type == "timeout" and not is_running(int(note.read_text()))
 
 
+@pytest.mark.integration
 async def test_an_approval_of_a_script_is_for_the_files_as_they_were(tmp_path):
     folder = tmp_path / "tidy"
     (folder / "scripts").mkdir(parents=True)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,23 +27,21 @@ OUR_MESSAGES = {
 }
 
 
-def cases() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in CASES.read_text().splitlines()] if CASES.exists() else []
-
-
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case["test"].rpartition("::")[2])
-def test_the_check_agrees_with_the_reference(case, tmp_path: Path):
-    folder = tmp_path / case["dir_name"]
-    if case["exists"] and case["is_dir"]:
-        folder.mkdir()
-    elif case["exists"]:
-        folder.touch()
-    for name, text in case["files"].items():
-        (folder / name).write_text(text)
-    ours = [str(error) for error in validate_skill(folder)]
-    theirs = [next(ours for said, ours in OUR_MESSAGES.items() if said in error) for error in case["errors"]]
-    assert len(ours) == len(theirs)
-    assert all(words in error for words, error in zip(theirs, ours, strict=True))
+@pytest.mark.skipif(not CASES.exists(), reason="needs shared/data beside the project")
+def test_the_check_agrees_with_the_reference(tmp_path: Path):
+    differences = []
+    for number, case in enumerate(map(json.loads, CASES.read_text().splitlines())):
+        folder = tmp_path / str(number) / case["dir_name"]
+        folder.parent.mkdir()
+        if case["exists"]:
+            folder.mkdir() if case["is_dir"] else folder.touch()
+        for name, text in case["files"].items():
+            (folder / name).write_text(text)
+        ours = [str(error) for error in validate_skill(folder)]
+        theirs = [next(ours for said, ours in OUR_MESSAGES.items() if said in error) for error in case["errors"]]
+        if len(ours) != len(theirs) or not all(words in error for words, error in zip(theirs, ours, strict=True)):
+            differences.append((case["test"], ours, theirs))
+    assert differences == []
 
 
 def test_everything_wrong_is_found_at_once_with_its_line(tmp_path: Path):

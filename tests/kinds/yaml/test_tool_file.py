@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.core.spec import Effects, Limits, ToolCategory, ToolType
@@ -109,32 +109,18 @@ def problems(folder: Path, text: str | bytes) -> list[str]:
 def test_the_documented_example_loads_as_it_is(tmp_path: Path):
     report = load(tmp_path, DOCUMENTED, "http_request.yaml")
     (tool,) = report.tools
-    assert report.errors == ()
-    assert (tool.id, tool.handler, tool.source, tool.spec.tool_type) == (
-        *("http_request", "http_request", "tools"),
-        ToolType.BUILTIN,
-    )
-    assert (tool.spec.version, tool.spec.category, tool.spec.tags) == (
-        *("1.0.0", ToolCategory.HTTP),
-        ["network", "api", "request"],
-    )
-    assert tool.spec.description == "发送 HTTP 请求并返回响应"
-    assert tool.origin == f"{tmp_path / 'http_request.yaml'}:2"
-
-
-def test_the_documented_example_has_the_documented_parameters(tmp_path: Path):
-    (tool,) = load(tmp_path, DOCUMENTED).tools
-    url, method, headers, body, timeout = tool.spec.parameters
+    assert report.errors == () and tool.origin == f"{tmp_path / 'http_request.yaml'}:2"
+    assert (tool.id, tool.handler, tool.source) == ("http_request", "http_request", "tools")
+    spec = tool.spec
+    assert (spec.tool_type, spec.category, spec.version) == (ToolType.BUILTIN, ToolCategory.HTTP, "1.0.0")
+    assert (spec.tags, spec.description) == (["network", "api", "request"], "发送 HTTP 请求并返回响应")
+    url, method, headers, body, timeout = spec.parameters
     assert (url.name, url.type, url.required, url.schema) == ("url", "string", True, {"pattern": "^https?://"})
     assert (method.default, method.required) == ("GET", False)
     assert method.schema == {"enum": ["GET", "POST", "PUT", "DELETE", "PATCH"]}
     assert (headers.type, body.description) == ("object", "请求体（POST/PUT/PATCH）")
     assert (timeout.type, timeout.default, timeout.schema) == ("number", 30, {"minimum": 1, "maximum": 300})
-
-
-def test_the_documented_example_has_the_documented_output(tmp_path: Path):
-    (tool,) = load(tmp_path, DOCUMENTED).tools
-    assert tool.spec.capabilities[0].output == {
+    assert spec.capabilities[0].output == {
         "type": "object",
         "properties": {"status_code": {"type": "integer"}, "headers": {"type": "object"}, "body": {}},
     }
@@ -148,11 +134,10 @@ def test_the_example_in_the_design_document_loads_as_it_is(tmp_path: Path):
     assert report.tools[0].spec == load(tmp_path, DOCUMENTED).tools[0].spec
 
 
-@pytest.mark.parametrize("example", MANUAL.read_text().split("```yaml\n")[1:])
-def test_every_example_of_the_manual_loads(tmp_path: Path, example: str):
-    report = load(tmp_path, example.partition("```")[0])
-    assert report.errors == ()
-    assert len(report.tools) == 1
+def test_every_example_of_the_manual_loads(tmp_path: Path):
+    for example in MANUAL.read_text().split("```yaml\n")[1:]:
+        report = load(tmp_path, example.partition("```")[0])
+        assert report.errors == () and len(report.tools) == 1, example
 
 
 @pytest.mark.parametrize(
@@ -180,10 +165,6 @@ def test_every_documented_option_becomes_json_schema(tmp_path: Path, parameter: 
     assert schema_of(tmp_path, parameter) == {"type": kind, **schema}
 
 
-def test_any_means_no_type_at_all(tmp_path: Path):
-    assert schema_of(tmp_path, "type: any, description: whatever") == {"description": "whatever"}
-
-
 def test_objects_and_arrays_nest_to_any_depth(tmp_path: Path):
     text = """
 name: t
@@ -207,12 +188,18 @@ parameters:
 
 
 def test_words_of_json_schema_stand_beside_the_short_ones(tmp_path: Path):
-    parameter = "anyOf: [{type: string, format: uri}, integer], description: d"
-    assert schema_of(tmp_path, parameter) == {
-        "description": "d",
-        "anyOf": [{"type": "string", "format": "uri"}, {"type": "integer"}],
+    schemas = {
+        "type: any, description: whatever": {"description": "whatever"},
+        "anyOf: [{type: string, format: uri}, integer]": {
+            "anyOf": [{"type": "string", "format": "uri"}, {"type": "integer"}]
+        },
+        "type: [string, 'null'], minLength: 2": {"type": ["string", "null"], "minLength": 2},
+        "type: integer, required: true, default: null": {"type": "integer"},
+        "type: any, default: null": {"default": None},
+        "type: string, default: 12:30": {"type": "string", "default": "12:30"},
+        "type: string, default: 2024-01-31": {"type": "string", "default": "2024-01-31"},
     }
-    assert schema_of(tmp_path, "type: [string, 'null'], minLength: 2") == {"type": ["string", "null"], "minLength": 2}
+    assert {parameter: schema_of(tmp_path, parameter) for parameter in schemas} == schemas
 
 
 def test_a_required_parameter_with_a_default_is_optional(tmp_path: Path):
@@ -221,11 +208,6 @@ def test_a_required_parameter_with_a_default_is_optional(tmp_path: Path):
     ).tools
     (parameter,) = tool.spec.parameters
     assert (parameter.required, parameter.has_default, parameter.default) == (False, True, 5)
-
-
-def test_a_default_of_null_only_makes_a_parameter_optional(tmp_path: Path):
-    assert schema_of(tmp_path, "type: integer, required: true, default: null") == {"type": "integer"}
-    assert schema_of(tmp_path, "type: any, default: null") == {"default": None}
 
 
 @pytest.mark.parametrize(
@@ -301,11 +283,6 @@ def test_chinese_names_and_a_byte_order_mark_are_fine(tmp_path: Path):
     (tool,) = load(tmp_path, b"\xef\xbb\xbf" + text.encode(), "工具.yaml").tools
     assert (tool.id, tool.spec.description) == ("网页导航器", "打开网页")
     assert list(tool.spec.capabilities[0].schema["properties"]) == ["网址"]
-
-
-def test_times_and_dates_are_text(tmp_path: Path):
-    assert schema_of(tmp_path, "type: string, default: 12:30")["default"] == "12:30"
-    assert schema_of(tmp_path, "type: string, default: 2024-01-31")["default"] == "2024-01-31"
 
 
 # Entries
@@ -411,6 +388,10 @@ def test_a_custom_handler_that_cannot_be_found_says_why(tmp_path: Path, handler:
             "name: t\n",
             "1: entry is missing (write for instance entry: {type: builtin, handler: echo})",
         ),
+        (
+            f"name: t\ncategory: databse\n{ECHO}",
+            "2: category 'databse' is not known (Did you mean 'database'? Allowed: http, database,",
+        ),
         (f"name: t\ntags: web\n{ECHO}", "2: tags must be a list, not text (write tags: [web])"),
         (f"name: t\ntags: [a, 1]\n{ECHO}", '2: tags[1] must be text, not the number 1 (put it in quotes: "1")'),
         (f"name: t\nenabled: perhaps\n{ECHO}", "2: enabled must be true or false, not text"),
@@ -426,7 +407,8 @@ def test_a_custom_handler_that_cannot_be_found_says_why(tmp_path: Path, handler:
     ],
 )
 def test_a_wrong_key_or_value_says_where_and_what_to_write(tmp_path: Path, text: str, expected: str):
-    assert problems(tmp_path, text) == [expected]
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -529,11 +511,6 @@ def test_a_wrong_entry_says_where_and_what_to_write(tmp_path: Path, entry: str, 
     assert problem.startswith(f"3: entry: {expected}")
 
 
-def test_an_unknown_category_lists_the_allowed_ones(tmp_path: Path):
-    (problem,) = problems(tmp_path, f"name: t\ncategory: databse\n{ECHO}")
-    assert problem.startswith("2: category 'databse' is not known (Did you mean 'database'? Allowed: http, database,")
-
-
 def test_all_problems_of_a_file_are_reported_together_in_order(tmp_path: Path):
     text = f"""\
 name: t
@@ -551,45 +528,41 @@ name: u
     assert [int(problem.partition(":")[0]) for problem in problems(tmp_path, text)] == [2, 5, 8, 9, 12]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (b"name: t\nx:\n\t- y\n", "3: not YAML: found character that cannot start any token (indent with spaces"),
-        (b"name: a: b\n", "1: not YAML: mapping values are not allowed in this context (put text that contains ': '"),
-        (b"name: [", "1: not YAML: did not find expected node content"),
-        (b"name: 'abc\nx: y\n", "2: not YAML: while scanning a quoted scalar in line 1: found unexpected end"),
-        (b"name: t\ndescription: \xe9\n", "2: the file is not UTF-8 (save it as UTF-8)"),
-        ("name: 网页导航器\nx: \x07\n\n\n\n".encode(), "2: a character that text cannot contain (delete it)"),
-        (b"#" * 1_000_001, "1: the file is larger than 1000000 bytes (split it into several files)"),
-        (b"name: &a [*a]\n", "1: an alias that contains itself (write the value out)"),
-        (b"name: &a {<<: *a}\n", "1: an alias that contains itself (write the value out)"),
-        (b"name: t\nx: " + b"[" * 500_000, "2: nested deeper than 64 levels"),
-        (b"name: !!python/object/apply:os.getcwd []\n", "1: a value of kind !!python/object/apply:os.getcwd cannot be"),
-    ],
-    ids=["tab", "colon", "bracket", "quote", "latin", "bell", "large", "recursive", "recursive merge", "deep", "tag"],
-)
-def test_what_is_no_decent_yaml_is_refused(tmp_path: Path, text: bytes, expected: str):
-    assert problems(tmp_path, text)[0].startswith(expected)
+def test_what_is_no_decent_yaml_is_refused(tmp_path: Path):
+    texts = {
+        b"name: t\nx:\n\t- y\n": "3: not YAML: found character that cannot start any token (indent with spaces",
+        b"name: a: b\n": "1: not YAML: mapping values are not allowed in this context (put text that contains ': '",
+        b"name: [": "1: not YAML: did not find expected node content",
+        b"name: 'abc\nx: y\n": "2: not YAML: while scanning a quoted scalar in line 1: found unexpected end",
+        b"name: t\ndescription: \xe9\n": "2: the file is not UTF-8 (save it as UTF-8)",
+        "name: 网页导航器\nx: \x07\n\n\n\n".encode(): "2: a character that text cannot contain (delete it)",
+        b"#" * 1_000_001: "1: the file is larger than 1000000 bytes (split it into several files)",
+        b"name: &a [*a]\n": "1: an alias that contains itself (write the value out)",
+        b"name: &a {<<: *a}\n": "1: an alias that contains itself (write the value out)",
+        b"<<: &a {<<: *a}\n": "1: an alias that contains itself (write the value out)",
+        b"name: t\nx: " + b"[" * 500_000: "2: nested deeper than 64 levels",
+        b"name: !!python/object/apply:os.getcwd []\n": "1: a value of kind !!python/object/apply:os.getcwd cannot be",
+    }
+    for text, expected in texts.items():
+        assert problems(tmp_path, text)[0].startswith(expected), text[:50]
 
 
-@pytest.mark.parametrize(
-    "tagged", ['!!int ""', '!!float ""', "!!int '-'", "!!int _", "!!bool x", "!!map x", "!!seq {}"]
-)
-def test_a_tag_that_does_not_fit_its_value_is_refused(tmp_path: Path, tagged: str):
-    (problem,) = problems(tmp_path, f"name: t\nmetadata: {{a: {tagged}}}\n{ECHO}")
-    assert problem.startswith("2: a value of kind !!")
+def test_a_tag_that_does_not_fit_its_value_is_refused(tmp_path: Path):
+    for tagged in ('!!int ""', '!!float ""', "!!int '-'", "!!int _", "!!bool x", "!!map x", "!!seq {}"):
+        (problem,) = problems(tmp_path, f"name: t\nmetadata: {{a: {tagged}}}\n{ECHO}")
+        assert problem.startswith("2: a value of kind !!"), tagged
 
 
-@pytest.mark.parametrize("base", ['!!map "x"', '!!seq "abc"', "!!map [1]", "!!seq {a: 1}", "[1]", "x", "[[{}]]"])
-def test_only_mappings_can_be_merged(tmp_path: Path, base: str):
-    (problem,) = problems(tmp_path, f"name: t\nmetadata: {{<<: {base}}}\n{ECHO}")
-    assert problem == "2: '<<' takes a mapping, or a list of mappings"
+def test_only_mappings_can_be_merged(tmp_path: Path):
+    for base in ('!!map "x"', '!!seq "abc"', "!!map [1]", "!!seq {a: 1}", "[1]", "x", "[[{}]]"):
+        (problem,) = problems(tmp_path, f"name: t\nmetadata: {{<<: {base}}}\n{ECHO}")
+        assert problem == "2: '<<' takes a mapping, or a list of mappings", base
 
 
-@pytest.mark.parametrize("number", [f"0x{'f' * 5000}", "-0b1" + "0" * 2000, "1.0e+999", ".nan"])
-def test_a_number_json_does_not_know_is_refused(tmp_path: Path, number: str):
-    (problem,) = problems(tmp_path, f"name: t\nmetadata: {{a: {number}}}\n{ECHO}")
-    assert "is not a number in JSON (leave it out)" in problem and len(problem) < 100
+def test_a_number_json_does_not_know_is_refused(tmp_path: Path):
+    for number in (f"0x{'f' * 5000}", "-0b1" + "0" * 2000, "1.0e+999", ".nan"):
+        (problem,) = problems(tmp_path, f"name: t\nmetadata: {{a: {number}}}\n{ECHO}")
+        assert "is not a number in JSON (leave it out)" in problem and len(problem) < 100
 
 
 def test_merges_that_multiply_are_refused(tmp_path: Path):
@@ -605,10 +578,6 @@ def test_long_chains_of_aliases_are_refused(tmp_path: Path, link: str):
     assert "nested deeper than 64 levels (use fewer aliases)" in problems(tmp_path, text)[0]
 
 
-def test_a_merge_that_contains_itself_is_refused(tmp_path: Path):
-    assert problems(tmp_path, "<<: &a {<<: *a}\n") == ["1: an alias that contains itself (write the value out)"]
-
-
 def test_aliases_that_multiply_are_refused(tmp_path: Path):
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     for name, below in zip("bcdefghi", "abcdefgh", strict=True):
@@ -620,7 +589,6 @@ def test_aliases_that_multiply_are_refused(tmp_path: Path):
 
 
 @given(text=st.text() | st.binary())
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_content_whatsoever_makes_loading_raise(tmp_path: Path, text: str | bytes):
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     report = load(tmp_path, content)
@@ -636,7 +604,6 @@ _VALUES = st.recursive(
 
 
 @given(values=st.fixed_dictionaries({}, optional={key: _VALUES for key in ["name", "parameters", "entry", "output"]}))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_shape_of_a_tool_makes_loading_raise(tmp_path: Path, values: dict[str, Any]):
     import yaml
 

@@ -14,14 +14,17 @@ from ferrule_tools.web.search_web import search_tools
 from tests.support.http_servers import serve_http
 from tests.support.waiting import until
 
-duckduckgo = pytest.importorskip("ddgs.engines.duckduckgo", reason="ddgs is not installed")
-
 PAGE = """<html><body><div class="result"><div class="links_main links_deep result__body">
 <h2><a href="https://tea.example/">Tea <b>leaves</b></a></h2><a href="https://tea.example/">Leaves in water.</a>
 </div></div></body></html>"""
 
 
-async def test_what_ddgs_finds_is_read(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def duckduckgo():
+    return pytest.importorskip("ddgs.engines.duckduckgo", reason="ddgs is not installed")
+
+
+async def test_what_ddgs_finds_is_read(duckduckgo, monkeypatch):
     async with serve_http(lambda _: (200, {"Content-Type": "text/html"}, PAGE.encode())) as server:
         monkeypatch.setattr(duckduckgo.Duckduckgo, "search_url", f"{server.url}/html/")
         found = await asyncio.to_thread(search_duckduckgo, "tea", "uk-en", "week", 5)
@@ -30,7 +33,7 @@ async def test_what_ddgs_finds_is_read(monkeypatch):
 
 
 @pytest.mark.parametrize("query", ["!ducky tea", "tea !w", "tea w!", "\\tea", "！g tea", "! tea \\ "])
-async def test_no_query_leads_to_another_site(monkeypatch, query):
+async def test_no_query_leads_to_another_site(duckduckgo, monkeypatch, query):
     async with serve_http(lambda _: (200, {"Content-Type": "text/html"}, PAGE.encode())) as server:
         monkeypatch.setattr(duckduckgo.Duckduckgo, "search_url", f"{server.url}/html/")
         await asyncio.to_thread(search_duckduckgo, query, "wt-wt", None, 5)
@@ -44,7 +47,7 @@ def test_a_query_without_words_is_not_sent():
 
 
 @pytest.mark.parametrize("status", [200, 202, 403])
-async def test_nothing_found_may_mean_that_it_answers_no_programs(monkeypatch, status):
+async def test_nothing_found_may_mean_that_it_answers_no_programs(duckduckgo, monkeypatch, status):
     async with serve_http(lambda _: (status, {"Content-Type": "text/html"}, b"<html><p>Hm</p></html>")) as server:
         monkeypatch.setattr(duckduckgo.Duckduckgo, "search_url", f"{server.url}/html/")
         with pytest.raises(Retry, match="found nothing, or is refusing programs"):

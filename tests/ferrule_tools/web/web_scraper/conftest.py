@@ -2,12 +2,24 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.ferrule_tools.web.web_scraper.server import Site, site
 
-pytest.importorskip("trafilatura", reason='trafilatura is not installed: pip install "ferrule[scrape]"')
+
+@pytest.fixture(scope="module", autouse=True)
+def trafilatura() -> Any:
+    """It takes much memory: it is loaded when it is used, and the tests of a module stay in one process."""
+    return pytest.importorskip("trafilatura", reason='trafilatura is not installed: pip install "ferrule[scrape]"')
+
+
+@pytest.fixture(autouse=True)
+def patient_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine even the process that reads may take long to start."""
+    for timeout in ("RULES_TIMEOUT", "READ_TIMEOUT", "SECOND_READ_TIMEOUT"):
+        monkeypatch.setattr(f"ferrule_tools.web.web_scraper.{timeout}", 60.0)
 
 
 @pytest.fixture(scope="module")
