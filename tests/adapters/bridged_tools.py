@@ -26,6 +26,19 @@ def write_late(path: str) -> str:
     return "written"
 
 
+class Disk:
+    """Has something to lose."""
+
+    def __init__(self) -> None:
+        self.wiped: list[str] = []
+
+    @tool(destructive=True)
+    async def wipe(self, path: str) -> str:
+        """Delete everything under a path."""
+        self.wiped.append(path)
+        return f"wiped {path}"
+
+
 def is_still_working(path: Path) -> bool:
     """Whether the process that began to write late is still there. It may have been killed before it began."""
     began = Path(f"{path}.began")

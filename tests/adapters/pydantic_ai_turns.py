@@ -2,14 +2,32 @@
 
 from typing import Any
 
-from pydantic_ai import Agent, BinaryContent, ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    ModelMessage,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+)
 from pydantic_ai.messages import ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from ferrule.adapters.pydantic_ai import FerruleToolset, tools_of_toolset
 
-__all__ = ["Agent", "BinaryContent", "FerruleToolset", "TestModel", "ToolCallPart", "tools_of_toolset"]
+__all__ = [
+    "Agent",
+    "BinaryContent",
+    "DeferredToolRequests",
+    "DeferredToolResults",
+    "FerruleToolset",
+    "TestModel",
+    "ToolCallPart",
+    "tools_of_toolset",
+]
 
 
 def model_with(*turns: ToolCallPart | str) -> FunctionModel:

@@ -203,3 +203,39 @@ def test_a_library_that_cannot_be_opened_says_why(tmp_path: Path):
     library = UnifiedToolLibrary(store=f"sqlite:///{tmp_path}/file/calls.db")
     with pytest.raises(StoreError):
         LibraryThread(library).start()
+
+
+@pytest.mark.parametrize(
+    ("reply", "wiped"), [(True, ["/a"]), ({"decisions": [{"type": "approve"}]}, ["/a"]), (False, []), ("yes", [])]
+)
+async def test_a_destructive_call_interrupts_the_graph_until_it_is_approved(reply, wiped, as_langchain_tools):
+    from langchain_core.messages import HumanMessage
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.graph import MessagesState, StateGraph
+    from langgraph.prebuilt import ToolNode
+    from langgraph.types import Command
+
+    disk = ours.Disk()
+    async with UnifiedToolLibrary() as library:
+        library.register(disk)
+        graph = StateGraph(MessagesState)
+        graph.add_node("model", lambda state: {"messages": [asked("Disk", path="/a")]})
+        graph.add_node("tools", ToolNode(as_langchain_tools(library)))
+        graph.set_entry_point("model")
+        graph.add_edge("model", "tools")
+        compiled = graph.compile(checkpointer=InMemorySaver())
+        config: Any = {"configurable": {"thread_id": "monday"}}
+        state = await compiled.ainvoke({"messages": [HumanMessage("Go.")]}, config)
+        [request] = state["__interrupt__"]
+        assert request.value["args"] == {"path": "/a"} and disk.wiped == []
+        state = await compiled.ainvoke(Command(resume=reply), config)
+    assert disk.wiped == wiped
+    assert state["messages"][-1].status == ("success" if wiped else "error")
+
+
+async def test_a_destructive_call_outside_of_a_graph_fails_and_says_that_it_needs_approval(as_langchain_tools):
+    disk = ours.Disk()
+    async with UnifiedToolLibrary() as library:
+        library.register(disk)
+        messages = await conversation(as_langchain_tools(library), asked("Disk", path="/a"), "I may not.")
+    assert messages[2].status == "error" and "approval" in messages[2].content and disk.wiped == []

@@ -99,3 +99,20 @@ def test_an_agent_that_runs_without_await_calls_tools_on_the_librarys_loop(sdk):
     with default_loop(), LibraryThread(library):
         sdk.Runner.run_sync(sdk.agent_with(model, library), "Go.", run_config=sdk.QUIET)
     assert model.answers() == ["2"]
+
+
+async def test_a_destructive_call_interrupts_the_run_until_it_is_approved(sdk):
+    disk = ours.Disk()
+    async with UnifiedToolLibrary() as library:
+        library.register(disk)
+        agent = sdk.agent_with(sdk.KnownTurns(("Disk", {"path": "/a"}), ("Disk", {"path": "/b"}), "Done."), library)
+        run = await sdk.Runner.run(agent, "Go.", run_config=sdk.QUIET)
+        state = run.to_state()
+        assert disk.wiped == []
+        state.approve(run.interruptions[0])
+        run = await sdk.Runner.run(agent, state, run_config=sdk.QUIET)
+        assert disk.wiped == ["/a"]  # the next call is asked about anew
+        state = run.to_state()
+        state.reject(run.interruptions[0])
+        run = await sdk.Runner.run(agent, state, run_config=sdk.QUIET)
+    assert (run.final_output, disk.wiped) == ("Done.", ["/a"])

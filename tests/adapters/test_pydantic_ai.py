@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import UnifiedToolLibrary
+from ferrule import Principal, UnifiedToolLibrary
 from ferrule.adapters.bridge import LibraryThread
 from ferrule.errors import SetupError
 from tests.adapters import bridged_tools as ours
@@ -134,3 +134,30 @@ def test_an_agent_that_runs_without_await_calls_tools_on_the_librarys_loop(ai):
     with default_loop(), LibraryThread(library):
         run = ai.Agent(ai.TestModel(), toolsets=[ai.FerruleToolset(library, tools=["add"])]).run_sync("Go.")
     assert run.output == '{"add":1}'
+
+
+async def test_a_destructive_call_waits_for_the_approval_of_the_users_of_the_agent(ai):
+    disk = ours.Disk()
+    async with UnifiedToolLibrary() as library:
+        library.register(disk)
+        model = ai.model_with(ai.ToolCallPart("Disk", {"path": "/a"}, "c1"), "Done.")
+        agent = ai.Agent(model, toolsets=[ai.FerruleToolset(library)], output_type=[str, ai.DeferredToolRequests])
+        first = await agent.run("Go.")
+        [call] = first.output.approvals
+        assert (call.tool_name, disk.wiped) == ("Disk", [])
+        assert "approval" in first.output.metadata[call.tool_call_id]["reason"]
+        results = ai.DeferredToolResults(approvals={call.tool_call_id: True})
+        second = await agent.run(message_history=first.all_messages(), deferred_tool_results=results)
+        records = await library.engine.query_call_records()
+    assert (second.output, disk.wiped) == ("Done.", ["/a"])
+    assert [record.principal for record in records if record.status == "success"] == ["agent:pydantic-ai"]
+
+
+async def test_a_principal_of_the_programs_own_makes_the_calls(ai):
+    disk = ours.Disk()
+    async with UnifiedToolLibrary() as library:
+        library.register(disk)
+        model = ai.model_with(ai.ToolCallPart("Disk", {"path": "/a"}), "Done.")
+        toolset = ai.FerruleToolset(library, principal=Principal(kind="client", name="mine"))
+        await ai.Agent(model, toolsets=[toolset]).run("Go.")
+    assert disk.wiped == ["/a"]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferrule import UnifiedToolLibrary
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.spec import Tool, ToolCapability, ToolCategory, ToolSpec, ToolType
 from ferrule.errors import DuplicateTool, ToolNotFound
@@ -61,23 +62,23 @@ def test_replacing_swaps_a_tool_of_the_same_source_only():
     assert registry.candidates("a") == (new, other)
 
 
-def test_a_name_means_one_action_whatever_underscores_the_tools_have():
+def test_a_name_means_one_action_whatever_underscores_the_servers_have():
     registry = ToolRegistry(
-        [
-            make("a", source="mcps", actions=("b__c", "b")),
-            make("a__b", source="mcps", actions=("c", "d")),
-            make("one", source="mcps", actions=("x",)),
-            make("one__x"),
-        ]
+        [make("a", source="mcps", actions=("b__c", "b")), make("a__b", source="mcps", actions=("c", "d"))]
     )
     pairs = [(tool, each) for tool in registry for each in tool.spec.capabilities]
     names = [tool.spec.model_name(each) for tool, each in pairs]
-    assert len(set(names)) == len(pairs) and [registry.find(name) for name in names] == pairs
-    assert [registry.find_tool(name) for name in names] == [tool for tool, _ in pairs]
+    assert len(set(names)) == 4 and [registry.find(name) for name in names] == pairs
     tool, action = registry.find("a__b__c")
     assert (tool.id, action.name) == ("a", "b__c")
-    assert registry.find("a__b")[0].id == "a" and registry.find("a__b", "c")[0].id == "a__b"
-    assert registry.find("one__x")[0].id == "one"
+
+
+async def test_a_name_that_is_the_id_of_a_tool_is_never_listed_for_an_action():
+    library = UnifiedToolLibrary()
+    library.engine.registry.add(make("one", source="mcps", actions=("x", "y")), make("one__x", description="mine"))
+    [listed] = [s["function"] for s in library.schemas() if s["function"]["name"] == "one__x"]
+    assert listed["description"] == "mine" and library.engine.registry.find("one__x")[0].id == "one__x"
+    assert library.engine.registry.find("one", "x")[0].id == "one"
 
 
 def test_an_action_of_a_disabled_tool_is_not_found_and_the_error_says_why():

@@ -10,15 +10,16 @@ import asyncio
 import base64
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final, Self
 
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Audio, Content, Image, Resource, Text, as_text, describe_part
 from ferrule.core.names import ACTION_SEPARATOR, did_you_mean
 from ferrule.core.permission import Principal
-from ferrule.errors import SetupError, ToolNotFound
+from ferrule.errors import APPROVAL_REQUIRED, SetupError, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 
@@ -42,10 +43,10 @@ class LibraryBridge:
     ) -> None:
         """With `memory`, a call that is known to fail is not made again in the same run.
 
-        `principal` makes the calls; by default a client, because the framework asks its own user for approval.
+        `principal` makes the calls; by default an agent, because a model of the framework chooses them.
         """
         self._library, self._tools, self._framework = library, tools, framework
-        principal = principal or Principal(kind="client", name=framework)
+        principal = principal or Principal(kind="agent", name=framework)
         self._principal = principal if tools is None else principal.restricted_to(tools)
         self._memories = RunMemories() if memory else None
 
@@ -66,26 +67,50 @@ class LibraryBridge:
             memory=None if self._memories is None else self._memories.of(run),
         )
 
-    async def call(self, name: str, arguments: Any, context: ToolExecutionContext) -> ToolExecutionResult:
+    async def call(
+        self, name: str, arguments: Any, context: ToolExecutionContext, *, is_approved: bool = False
+    ) -> ToolExecutionResult:
+        """Make a call. `is_approved`: a user of the framework has approved it there."""
         loop = self._library.engine.loop
         if loop is None:
             loop = await asyncio.to_thread(self._open)
-        call = self._library.execute_tool(name, None, arguments, context=context)
+        call = self._execute(name, arguments, context, is_approved)
         if loop is asyncio.get_running_loop() or not loop.is_running():
             return await call
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
 
-    def call_and_wait(self, name: str, arguments: Any, context: ToolExecutionContext) -> ToolExecutionResult:
+    def call_and_wait(
+        self, name: str, arguments: Any, context: ToolExecutionContext, *, is_approved: bool = False
+    ) -> ToolExecutionResult:
         """Like `call`, for callers that cannot await."""
         loop = self._loop_for_sync_call(name)
-        call = asyncio.run_coroutine_threadsafe(
-            self._library.execute_tool(name, None, arguments, context=context), loop
-        )
+        call = asyncio.run_coroutine_threadsafe(self._execute(name, arguments, context, is_approved), loop)
         try:
             return call.result()
         except BaseException:
             call.cancel()  # this thread may have been interrupted while the call still runs
             raise
+
+    def needs_approval(self, name: str, arguments: Mapping[str, Any] | None = None) -> bool:
+        """Return whether the policy asks a person about a call; without arguments, whether it may ask about one."""
+        try:
+            tool, capability = self._library.engine.registry.find(name)
+        except ToolNotFound:
+            return False
+        decision = self._library.engine.permissions(self._principal).decide(tool, capability, arguments)
+        return decision.verdict == "ask" or (arguments is None and decision.depends_on_arguments)
+
+    async def _execute(
+        self, name: str, arguments: Any, context: ToolExecutionContext, is_approved: bool
+    ) -> ToolExecutionResult:
+        result = await self._library.execute_tool(name, None, arguments, context=context)
+        if not is_approved or result.error_type != APPROVAL_REQUIRED:
+            return result
+        approval_id = result.metadata["approval_id"]
+        await self._library.engine.approvals.record_decision(approval_id, True, by=f"a user of {self._framework}")
+        return await self._library.execute_tool(
+            name, None, arguments, context=replace(context, approval_id=approval_id)
+        )
 
     def _loop_for_sync_call(self, name: str) -> asyncio.AbstractEventLoop:
         loop = self._open()

@@ -10,7 +10,8 @@ from pydantic import PrivateAttr
 from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, encode_base64, select_visible_parts
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Content, Image
-from ferrule.errors import MissingExtra
+from ferrule.core.permission import Principal
+from ferrule.errors import APPROVAL_REQUIRED, MissingExtra
 from ferrule.library.library import UnifiedToolLibrary
 
 try:
@@ -21,14 +22,20 @@ except ModuleNotFoundError as error:
 
 
 def as_langchain_tools(
-    library: UnifiedToolLibrary, tools: Sequence[str] | None = None, *, memory: bool = False
+    library: UnifiedToolLibrary,
+    tools: Sequence[str] | None = None,
+    *,
+    memory: bool = False,
+    principal: Principal | None = None,
 ) -> list[BaseTool]:
     """Every action of the library's tools, or of those named, as a LangChain tool.
 
     With `memory`, a call that is known to fail is not made again in the same run: all calls belong to one run, unless
-    the caller's `config` has a `thread_id`.
+    the caller's `config` has a `thread_id`. `principal` makes the calls: by default an agent. A call about which the
+    policy asks interrupts the graph of LangGraph that makes it; `Command(resume=True)` approves it. Elsewhere it fails,
+    and the error says that it needs approval.
     """
-    bridge = LibraryBridge(library, tools, framework="langchain", memory=memory)
+    bridge = LibraryBridge(library, tools, framework="langchain", memory=memory, principal=principal)
     return [FerruleTool.of(bridge, schema) for schema in bridge.schemas()]
 
 
@@ -46,15 +53,40 @@ class FerruleTool(BaseTool):
         return tool
 
     def _run(self, /, *, _config: RunnableConfig, **arguments: Any) -> tuple[Any, ToolExecutionResult]:
-        return _content_and_artifact(self._bridge.call_and_wait(self.name, arguments, self._context(_config)))
+        context = self._context(_config)
+        result = self._bridge.call_and_wait(self.name, arguments, context)
+        if result.error_type == APPROVAL_REQUIRED and _ask_by_interrupt(self.name, arguments, result):
+            result = self._bridge.call_and_wait(self.name, arguments, context, is_approved=True)
+        return _content_and_artifact(result)
 
     async def _arun(self, /, *, _config: RunnableConfig, **arguments: Any) -> tuple[Any, ToolExecutionResult]:
-        return _content_and_artifact(await self._bridge.call(self.name, arguments, self._context(_config)))
+        context = self._context(_config)
+        result = await self._bridge.call(self.name, arguments, context)
+        if result.error_type == APPROVAL_REQUIRED and _ask_by_interrupt(self.name, arguments, result):
+            result = await self._bridge.call(self.name, arguments, context, is_approved=True)
+        return _content_and_artifact(result)
 
     def _context(self, config: RunnableConfig) -> ToolExecutionContext:
         thread = config.get("configurable", {}).get("thread_id")
         run = self._bridge if thread is None else str(thread)
         return self._bridge.context(run=run, conversation_id=None if thread is None else str(thread), config=config)
+
+
+def _ask_by_interrupt(name: str, arguments: dict[str, Any], result: ToolExecutionResult) -> bool:
+    """Interrupt the graph that makes the call, and return what its user has decided; False outside of a graph.
+
+    The user resumes with True or False, or with a decision in the form of LangChain's human-in-the-loop middleware.
+    """
+    try:
+        from langgraph.types import interrupt
+
+        request = {"name": name, "args": arguments, "description": result.text}
+        reply = interrupt({**request, "approval_id": result.metadata["approval_id"]})
+    except (ImportError, KeyError, RuntimeError):  # not installed, or no graph makes the call
+        return False
+    if isinstance(reply, dict) and reply.get("decisions"):
+        reply = reply["decisions"][0]
+    return reply is True or (isinstance(reply, dict) and reply.get("type") == "approve")
 
 
 def _content_and_artifact(result: ToolExecutionResult) -> tuple[Any, ToolExecutionResult]:

@@ -9,35 +9,49 @@ from typing import Any
 
 from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, make_data_url, select_visible_parts
 from ferrule.core.content import Content, Image
+from ferrule.core.permission import Principal
 from ferrule.errors import MissingExtra
 from ferrule.library.library import UnifiedToolLibrary
 
 try:
-    from agents import FunctionTool, Tool, ToolOutputImage, ToolOutputText
+    from agents import FunctionTool, RunContextWrapper, Tool, ToolOutputImage, ToolOutputText
     from agents.tool_context import ToolContext
 except ModuleNotFoundError as error:
     raise MissingExtra("openai-agents", "openai-agents") from error
 
 
 def as_function_tools(
-    library: UnifiedToolLibrary, tools: Sequence[str] | None = None, *, memory: bool = False
+    library: UnifiedToolLibrary,
+    tools: Sequence[str] | None = None,
+    *,
+    memory: bool = False,
+    principal: Principal | None = None,
 ) -> list[Tool]:
     """Every action of the library's tools, or of those named, as a function tool.
 
     The context of an agent's run is `variables["context"]` of the calls' contexts. With `memory`, a call that is known
-    to fail is not made again in the same run.
+    to fail is not made again in the same run. `principal` makes the calls: by default an agent. A call about which the
+    policy asks interrupts the run, which `RunState.approve` continues.
     """
-    bridge = LibraryBridge(library, tools, framework="openai-agents", memory=memory)
-    return [
-        FunctionTool(
-            name=schema["name"],
-            description=schema["description"],
-            params_json_schema=schema["parameters"],
-            on_invoke_tool=partial(_call_library_tool, bridge, schema["name"]),
-            strict_json_schema=False,
-        )
-        for schema in bridge.schemas()
-    ]
+    bridge = LibraryBridge(library, tools, framework="openai-agents", memory=memory, principal=principal)
+    return [_make_tool(bridge, **schema) for schema in bridge.schemas()]
+
+
+def _make_tool(bridge: LibraryBridge, name: str, description: str, parameters: dict[str, Any]) -> FunctionTool:
+    return FunctionTool(
+        name=name,
+        description=description,
+        params_json_schema=parameters,
+        on_invoke_tool=partial(_call_library_tool, bridge, name),
+        strict_json_schema=False,
+        needs_approval=partial(_needs_approval, bridge, name) if bridge.needs_approval(name) else False,
+    )
+
+
+async def _needs_approval(
+    bridge: LibraryBridge, name: str, ctx: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str
+) -> bool:
+    return bridge.needs_approval(name, arguments)
 
 
 async def _call_library_tool(bridge: LibraryBridge, name: str, ctx: ToolContext[Any], json_arguments: str) -> Any:
@@ -48,7 +62,8 @@ async def _call_library_tool(bridge: LibraryBridge, name: str, ctx: ToolContext[
     group = None if ctx.run_config is None else ctx.run_config.group_id
     # All calls of a run share its usage object; nothing else distinguishes them from those of other runs.
     context = bridge.context(run=ctx.usage, conversation_id=group, context=ctx.context)
-    result = await bridge.call(name, arguments, context)
+    is_approved = bool(ctx.is_tool_approved(name, ctx.tool_call_id))
+    result = await bridge.call(name, arguments, context, is_approved=is_approved)
     parts = select_visible_parts(result) if result.is_success else []
     return [_convert_part(part) for part in parts] if parts else result.text
 

@@ -9,8 +9,9 @@ from typing import Any
 from ferrule.adapters.bridge import LibraryBridge, convert_part_to_text, select_visible_parts
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Audio, Content, Image
+from ferrule.core.permission import Principal
 from ferrule.core.spec import Tool
-from ferrule.errors import VALIDATION_ERROR, MissingExtra
+from ferrule.errors import APPROVAL_REQUIRED, VALIDATION_ERROR, MissingExtra
 from ferrule.kinds.frameworks.pydantic_ai import make_run_context, read_toolset_tool
 from ferrule.kinds.function.decorator import NO_OPTIONS
 from ferrule.kinds.function.tools import convert_foreign_tool
@@ -18,7 +19,7 @@ from ferrule.library.library import UnifiedToolLibrary
 
 try:
     from pydantic_ai import AbstractToolset, BinaryContent, ModelRetry, RunContext, ToolDefinition, ToolReturn
-    from pydantic_ai.exceptions import ToolFailed
+    from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
     from pydantic_ai.toolsets import ToolsetTool
     from pydantic_core import SchemaValidator, core_schema
 except ModuleNotFoundError as error:
@@ -32,7 +33,8 @@ class FerruleToolset(AbstractToolset[Any]):
     """Every action of a library's tools, or of those named, as they are at each step of a run.
 
     An agent's `deps` are `variables["deps"]` of the calls' contexts. With `memory`, a call that is known to fail is not
-    made again in the same run.
+    made again in the same run. `principal` makes the calls: by default an agent, whose destructive calls need approval.
+    Such a call is a deferred tool call: the agent needs `DeferredToolRequests` among its output types.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class FerruleToolset(AbstractToolset[Any]):
         *,
         id: str | None = None,
         memory: bool = False,
+        principal: Principal | None = None,
     ) -> None:
-        self._bridge = LibraryBridge(library, tools, framework="pydantic-ai", memory=memory)
+        self._bridge = LibraryBridge(library, tools, framework="pydantic-ai", memory=memory, principal=principal)
         self._id = id
 
     @property
@@ -68,7 +71,10 @@ class FerruleToolset(AbstractToolset[Any]):
 
     async def call_tool(self, name: str, tool_args: Any, ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
         context = self._bridge.context(run=ctx.run_id or ctx.usage, conversation_id=ctx.conversation_id, deps=ctx.deps)
-        return _convert_result(await self._bridge.call(name, tool_args, context))
+        result = await self._bridge.call(name, tool_args, context, is_approved=ctx.tool_call_approved)
+        if result.error_type == APPROVAL_REQUIRED:
+            raise ApprovalRequired({"approval_id": result.metadata["approval_id"], "reason": result.text})
+        return _convert_result(result)
 
 
 def _convert_result(result: ToolExecutionResult) -> Any:

@@ -87,7 +87,8 @@ class DescriptionEngine:
     def actions_by_name(self, tools: Iterable[Tool]) -> list[NamedAction]:
         """The actions of tools, sorted by name, so that the prompt cache of a model stays valid.
 
-        Of several actions with one name, the first is used. The tools need not be those of the registry.
+        Of several actions with one name, that of the tool with this id is used, else the first. The tools need not be
+        those of the registry.
         """
         actions: dict[str, NamedAction] = {}
         for tool in tools:
@@ -95,7 +96,8 @@ class DescriptionEngine:
             if named is None:
                 named = self._actions[tool] = name_actions(tool.spec)
             for action in named:
-                actions.setdefault(action.name, action)
+                if action.name not in actions or action.name == tool.id:
+                    actions[action.name] = action
         return [actions[name] for name in sorted(actions)]
 
     def openai_schemas(self) -> list[dict[str, Any]]:

@@ -81,6 +81,16 @@ class RegistrySnapshot:
             visited.add(tool_id)
         return f"{chain}, which {'is disabled' if tool_id in self.by_id else 'does not exist'}"
 
+    def is_hidden(self, tool_id: str, action: str) -> bool:
+        """Return whether the name of an action is the id of another tool: then the name means that tool."""
+        if not self._ids_like_actions or tool_id in self._ids_like_actions:
+            return False
+        return model_name(tool_id, action) in self._ids_like_actions
+
+    @cached_property
+    def _ids_like_actions(self) -> frozenset[str]:
+        return frozenset(tool.id for tool in self if ACTION_SEPARATOR in tool.id and len(tool.spec.capabilities) == 1)
+
     def may_contain(self, name: str) -> bool:
         """Whether `find` may succeed. Cheaper than its error, which compares the name with those of all tools."""
         return name in self.by_id or name in self._by_model_name or name in self._by_name or ACTION_SEPARATOR in name
@@ -88,15 +98,16 @@ class RegistrySnapshot:
     def find_tool(self, name: str) -> Tool:
         """The tool with this id, model name (of one of its actions) or display name."""
         action = self._by_model_name.get(name)  # in the order of `find`: what is allowed is what is called
-        tool = None if self.is_action_name(name) else self.get(name)
-        tool = tool or (action[0] if action is not None else self._by_name.get(name))
+        tool = self.get(name) or (action[0] if action is not None else self._by_name.get(name))
         if tool is None:
             raise ToolNotFound(self._why_not_found(name))
         return tool
 
     def find(self, name: str, action: str | None = None) -> tuple[Tool, ToolCapability]:
         """The tool and action with this id, model name or display name."""
-        tool = None if not action and self.is_action_name(name) else self.get(name)
+        tool = self.get(name)
+        if tool is not None and action is None and tool.spec.capability() is None and name in self._by_model_name:
+            tool = None  # a call of this tool would have to name one of its actions
         if tool is None and (match := self._by_model_name.get(name)) is not None:
             if action in (None, "", match[1].name):
                 return match
@@ -112,11 +123,6 @@ class RegistrySnapshot:
         if tool is None:
             raise ToolNotFound(self._why_not_found(name))
         return tool, find_action(tool, action)
-
-    def is_action_name(self, name: str) -> bool:
-        """Return whether a name is listed for an action of a tool with another id. Then it is not an id."""
-        match = self._by_model_name.get(name) if ACTION_SEPARATOR in name else None
-        return match is not None and match[0].id != name
 
     def require_callable(self, tool: Tool) -> None:
         """Raise ToolNotFound, with the reason, for a tool that cannot be called."""
@@ -134,11 +140,9 @@ class RegistrySnapshot:
 
     @cached_property
     def _by_model_name(self) -> dict[str, tuple[Tool, ToolCapability]]:
-        actions = [(tool, each) for tool in self if self.is_callable(tool) for each in tool.spec.capabilities]
-        names = ((tool.spec.model_name(each), (tool, each)) for tool, each in actions)
-        # MCP clients are shown the only action of a server with the name of the server too.
-        long_names = ((model_name(t.id, c.name), (t, c)) for t, c in actions if len(t.spec.capabilities) == 1)
-        return _first_by_key(chain(names, long_names))
+        return _first_by_key(
+            (t.spec.model_name(c), (t, c)) for t in self if self.is_callable(t) for c in t.spec.capabilities
+        )
 
     def _why_not_callable(self, tool: Tool) -> str:
         reason = self.why_unavailable(tool)

@@ -48,15 +48,18 @@ def decode_model_name(encoded: str) -> str:
 
 
 def model_name(tool_id: str, action: str | None = None) -> str:
-    """`tool_id`, or `tool_id__action` for a tool with several actions. No two pairs have the same name.
+    """`tool_id`, or `tool_id__action` for a tool with several actions.
 
-    The first two underscores end the name of the tool: those inside of it are encoded.
+    No two actions have the same name: the first two underscores end the name of the tool, and those inside of it are
+    encoded. An action and a tool may still have the same name; then it means the tool.
     """
-    if ACTION_SEPARATOR in tool_id or (action is not None and tool_id.endswith("_")):
-        tool = _SEPARATORS_TO_ENCODE.sub(_encode_characters, tool_id)
-        rest = "" if action is None else ACTION_SEPARATOR + _CHARACTERS_TO_ENCODE.sub(_encode_characters, action)
-        return _shorten(tool + rest, f"{tool_id}\0{action or ''}")
-    return encode_model_name(tool_id if action is None else f"{tool_id}{ACTION_SEPARATOR}{action}")
+    if action is None:
+        return encode_model_name(tool_id)
+    if ACTION_SEPARATOR not in tool_id and not tool_id.endswith("_"):
+        return encode_model_name(f"{tool_id}{ACTION_SEPARATOR}{action}")
+    tool = _SEPARATORS_TO_ENCODE.sub(_encode_characters, tool_id)
+    encoded = f"{tool}{ACTION_SEPARATOR}{_CHARACTERS_TO_ENCODE.sub(_encode_characters, action)}"
+    return _shorten(encoded, f"{tool_id}\0{action}")
 
 
 def split_model_name(name: str) -> tuple[str, str]:

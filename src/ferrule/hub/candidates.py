@@ -153,8 +153,6 @@ class CandidateIndex:
         return did_you_mean(tag, permitted)
 
     def _find_by_name(self, name: str, action: str | None) -> CandidateMatches:
-        if action is None and self.snapshot.is_action_name(name):
-            return self._find_in_registry(name, None)
         candidates, skipped = [], []
         for tool in self._tools.get(name, ()):
             same_name = name if tool.spec.capability() is None and tool.spec.capability(name) else None
@@ -165,9 +163,9 @@ class CandidateIndex:
         if action is None:
             tools = {candidate.tool for candidate in candidates}
             candidates += [ToolCandidate.of(t, c) for t, c in self._actions.get(name, ()) if t not in tools]
-        if candidates or skipped:
-            return CandidateMatches(candidates=candidates, skipped=skipped)
-        return self._find_in_registry(name, action)
+        if not candidates:
+            candidates = self._find_in_registry(name, action).candidates
+        return CandidateMatches(candidates=candidates, skipped=skipped)
 
     def _find_in_registry(self, name: str, action: str | None) -> CandidateMatches:
         """What the registry understands beyond exact names, such as `tool__action` in any script."""

@@ -343,9 +343,14 @@ class UnifiedToolLibrary:
 
     def select_actions(self, permissions: Permissions) -> list[NamedAction]:
         """What can and may be called, by the names for models."""
-        tools = permissions.select_tools(self.engine.registry.snapshot())
-        named = self.descriptions.actions_by_name(tools.values())
-        return [each for each in named if permissions.may_call(tools[each.spec.tool_id], each.capability)]
+        snapshot = self.engine.registry.snapshot()
+        tools = permissions.select_tools(snapshot)
+        return [
+            each
+            for each in self.descriptions.actions_by_name(tools.values())
+            if permissions.may_call(tools[each.spec.tool_id], each.capability)
+            and not snapshot.is_hidden(each.spec.tool_id, each.capability.name)
+        ]
 
     def _find_permitted_spec(self, tool_id: str, principal: Principal) -> ToolSpec:
         permissions = self.engine.permissions(principal)
