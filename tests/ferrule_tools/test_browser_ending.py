@@ -39,7 +39,7 @@ import asyncio, sys
 from ferrule_tools.browser import BrowserNavigator
 async def main():
     print((await BrowserNavigator(allow_private=True).navigate(sys.argv[1]))["title"], flush=True)
-    await asyncio.sleep(600)
+    await asyncio.sleep(600)  # until it is killed
 asyncio.run(main())
 """
 
