@@ -26,7 +26,7 @@ def write_late(path: str) -> str:
     with open(path + ".began", "w") as began:
         began.write(str(os.getpid()))
     while True:
-        time.sleep(1)
+        time.sleep(1)  # until it is killed
 
 library = UnifiedToolLibrary(store="sqlite:///calls.db")
 library.register(process_id, tool_of(write_late, timeout=0.2))

@@ -1,6 +1,7 @@
 """A batch with a model behind a real HTTP server that fails: no task is lost, and none is spent on a wrong key."""
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from tests.support.http_servers import HANG, Answer
 from tests.support.ports import reserved_port
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.integration
-
-pytest.importorskip("openai", reason="pip install 'ferrule[openai]'")
-
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(find_spec("openai") is None, reason="pip install 'ferrule[openai]'"),
+]
 
 DONE = Answer(events=chunks({"role": "assistant", "content": "done"}))
 

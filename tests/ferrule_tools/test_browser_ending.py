@@ -39,7 +39,7 @@ import asyncio, sys
 from ferrule_tools.browser import BrowserNavigator
 async def main():
     print((await BrowserNavigator(allow_private=True).navigate(sys.argv[1]))["title"], flush=True)
-    await asyncio.sleep(600)
+    await asyncio.sleep(600)  # until it is killed
 asyncio.run(main())
 """
 
@@ -105,6 +105,11 @@ async def test_a_call_that_is_cancelled_does_nothing_later(runner, web, monkeypa
 
 
 async def test_a_navigation_that_times_out_does_nothing_later(runner, web, monkeypatch):
+    async def close_slowly(page):
+        await asyncio.sleep(1)  # as on a busy machine; the engine cancels the call several times meanwhile
+        await page.close()
+
+    monkeypatch.setattr("ferrule_tools.browser.tabs._close_page", close_slowly)
     await web.open("/later")  # which lives on while the next page does not come
     silent = f"{web.server.url}/silent"
     result = await time_out_after_start(
@@ -120,9 +125,10 @@ async def test_the_end_of_one_run_leaves_the_others_alone(runner, web, monkeypat
     await web.open("/", run="one")
     await web.open("/later", run="two")
     await web.browser.cleanup("two")
+    before = web.asked("/effect")
     monkeypatch.setitem(globals(), "shop_closed", b"no")
     await asyncio.sleep(1)  # a page that was still open would ask every 50 ms
-    assert web.asked("/effect") == 0
+    assert web.asked("/effect") == before
     assert (await web.do("extract", run="one")).output["title"] == "Here"
     assert "No page is open" in str((await web.do("extract", run="two")).error)
 

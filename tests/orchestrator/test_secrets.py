@@ -17,7 +17,7 @@ from ferrule.orchestrator import Orchestrator
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import GraphWorkflow
 from tests.models.model_server import chunks, claude, completion, failure, model_server, text_block
-from tests.support.http_servers import Answer as ServerAnswer
+from tests.support.http_servers import Answer
 
 CODE = "Xy7-Quartz"
 KEY = "model-server-key-4711"
@@ -168,7 +168,7 @@ async def test_a_server_that_repeats_the_api_key_gets_it_nowhere(is_streamed, ca
     pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     openai = [completion(text)]
     if is_streamed:
-        openai = [ServerAnswer(events=chunks(*({"content": piece} for piece in pieces)))]
+        openai = [Answer(events=chunks(*({"content": piece} for piece in pieces)))]
     refused = failure(400, f"the key {KEY} may not do this")
     for answers, make in (
         (openai, lambda url: OpenAIModel("m", base_url=f"{url}/v1", api_key=KEY)),

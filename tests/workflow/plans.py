@@ -31,3 +31,9 @@ async def broken(item: str) -> str:
 async def shout(text: str) -> str:
     """Say it loudly."""
     return text.upper()
+
+
+@tool(destructive=True)
+async def delete(path: str) -> str:
+    """Delete a file."""
+    return "deleted"

@@ -14,7 +14,7 @@ from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.support.virtual_time import in_virtual_time, loop_time
-from tests.workflow.plans import add, broken, plan, shout, step
+from tests.workflow.plans import add, broken, delete, plan, shout, step
 
 # People
 
@@ -65,11 +65,6 @@ async def test_what_follows_others_goes_on_while_a_step_waits(workflow):
 
 
 async def test_an_answer_is_not_lost_while_another_step_still_finds_out_what_to_ask(workflow):
-    @tool(destructive=True)
-    async def delete(path: str) -> str:
-        """Delete a file."""
-        return "deleted"
-
     class SlowModel(ScriptedModel):
         async def generate(self, request: Any, on_text: Any = None) -> ModelReply:
             await asyncio.sleep(0.02)  # so that the steps without a model go on meanwhile
@@ -140,11 +135,6 @@ async def test_what_may_have_happened_and_what_is_not_allowed_is_not_planned_rou
         """Pay."""
         await asyncio.Event().wait()
         return "paid"
-
-    @tool(destructive=True)
-    async def delete(path: str) -> str:
-        """Delete a file."""
-        return "deleted"
 
     model = ScriptedModel([plan(step(1, "pay", amount=5), step(2, "delete", path="a"))])
     async with workflow([pay, delete], model) as flow:
@@ -305,11 +295,6 @@ async def test_a_plan_that_needs_just_what_it_may_is_finished(workflow):
 
 
 async def test_a_call_that_waits_for_leave_has_not_been_made(workflow):
-    @tool(destructive=True)
-    async def delete(path: str) -> str:
-        """Delete a file."""
-        return "deleted"
-
     model = ScriptedModel([plan(step(1, "delete", path="a"), step(2, "add", [], a=1, b=1)), "Both."])
     async with workflow([add, delete], model, limits=RunLimits(calls=2)) as flow:
         paused = await flow.run("Go")

@@ -13,7 +13,7 @@ from ferrule.testing import ScriptedModel
 from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
-from tests.workflow.plans import add, broken, plan, step
+from tests.workflow.plans import add, broken, delete, plan, step
 
 NOTHING_ELSE = '{"steps": []}'
 
@@ -236,11 +236,6 @@ async def test_a_step_that_needs_leave_waits_and_the_others_go_on(workflow):
 
 @pytest.mark.parametrize("word", [False, {"1": Approval(allowed=False, reason="Not now.")}])
 async def test_a_step_that_is_denied_fails(workflow, word):
-    @tool(destructive=True)
-    async def delete(path: str) -> str:
-        """Delete a file."""
-        return "deleted"
-
     async with workflow([delete], ScriptedModel([plan(step(1, "delete", path="a"))])) as flow:
         paused = await flow.run("Delete a")
         done = await flow.resume(paused.run_id, approvals=word)

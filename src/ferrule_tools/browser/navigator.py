@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
+from ferrule.core.aio import finish_despite_cancellation
 from ferrule.core.call import ToolExecutionContext
 from ferrule.core.content import Image, Output, describe_part
 from ferrule.core.spec import Tool, ToolCategory
@@ -313,13 +314,14 @@ class BrowserNavigator:
             try:
                 async with asyncio.timeout(limit):
                     yield tabs
+            # The engine cancels again and again: the call may not end before its pages are closed.
             except TimeoutError:
-                await tabs.close_pages(f"{what} took too long, and the page was closed")
+                await finish_despite_cancellation(tabs.close_pages(f"{what} took too long, and the page was closed"))
                 raise TimedOut(
                     f"{what[:1].upper()}{what[1:]} took longer than {limit:g} seconds. Navigate again."
                 ) from None
             except asyncio.CancelledError:
-                await tabs.close_pages(f"{what} was cancelled, and the page was closed")
+                await finish_despite_cancellation(tabs.close_pages(f"{what} was cancelled, and the page was closed"))
                 raise
             except Error as error:
                 raise await convert_browser_error(error, tabs, _failed_location(tabs, url)) from error

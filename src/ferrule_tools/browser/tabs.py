@@ -77,7 +77,8 @@ class PageScripts:
 MAX_PAGES: Final = 5
 MAX_DIALOGS: Final = 5
 MAX_DIALOG_LENGTH: Final = 200
-CLOSE_TIMEOUT: Final = 2.0
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds that pages have to close: longer than the engine waits for a tool, which then says that it has not ended."""
 
 
 class BrowserTab:

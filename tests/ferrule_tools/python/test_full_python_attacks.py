@@ -198,7 +198,7 @@ made = 0
 try:
     while made < 200:
         if os.fork() == 0:
-            time.sleep(1000)
+            time.sleep(1000)  # until it is killed
         made += 1
 except BlockingIOError:
     pass
@@ -230,8 +230,8 @@ for _ in range(8):
         held = {memory}
         for at in range(0, 80_000_000, 4096):
             held[at] = 1
-        time.sleep(1000)
-time.sleep(1000)
+        time.sleep(1000)  # until it is killed
+time.sleep(1000)  # until it is killed
 """
     assert (await run_failing(bubblewrap, code)).kind == "memory"
 

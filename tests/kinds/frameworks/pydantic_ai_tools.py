@@ -23,7 +23,7 @@ from tests.kinds.frameworks.endless import wait_without_end
 
 __all__ = ["tools_of_toolset"]
 
-toolset: FunctionToolset[Any] = FunctionToolset(timeout=20, metadata={"team": "calendar"})
+toolset: FunctionToolset[Any] = FunctionToolset(timeout=120, metadata={"team": "calendar"})
 
 
 @toolset.tool_plain

@@ -41,7 +41,7 @@ def test_a_function_toolset_is_read_at_once(theirs: Any):
         "format": "date",
         "description": "the day in question",
     }
-    assert (specs["weekday"].limits.timeout, specs["never_end"].limits.timeout) == (20, 600)
+    assert (specs["weekday"].limits.timeout, specs["never_end"].limits.timeout) == (120, 600)
     assert specs["weekday"].metadata == {"framework": "pydantic-ai", "team": "calendar"}
 
 

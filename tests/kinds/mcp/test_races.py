@@ -97,6 +97,15 @@ async def test_a_caller_that_goes_away_while_its_server_starts_harms_no_other():
             await first
 
 
+async def test_closing_ends_a_replaced_server_that_does_not_want_to_go(tmp_path):
+    note = tmp_path / "children"
+    async with executor_for() as executor:
+        await executor.connect(tool(rough("--stubborn", "--child", note)))
+        await until(lambda: len(numbers_in(note)) == 2)
+        await executor.connect(tool(rough()))  # the first one is being ended, which takes its time
+    assert not any(map(is_running, numbers_in(note)))
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="only Linux tells who started whom")
 async def test_what_a_server_gave_a_session_of_its_own_ends_with_it(tmp_path):
     note, script = tmp_path / "child", tmp_path / "server.py"

@@ -59,6 +59,7 @@ async def test_every_transport_carries_results_progress_failures_and_cancellatio
             assert bad.error_type == "validation_error" and "cannot be sent" in (bad.error or ""), bad
         assert not slow.done()
         slow.cancel()
+        await asyncio.wait({slow})
         again = await engine.execute("server", {"a": 1, "b": 1}, action="add")
         await until(lambda: note.read_text() == "cancelled")
     assert [result.output for result in sums] == [{"result": n + 1} for n in range(20)]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
-from ferrule.core.aio import cancel_all
+from ferrule.core.aio import cancel_all, finish_despite_cancellation
 from ferrule.core.call import Invocation
 from ferrule.core.content import Output
 from ferrule.core.elicitation import OnElicit
@@ -274,5 +274,5 @@ async def _await_answer(operation: Awaitable[T], tool: Tool, seconds: float) -> 
 async def _close_when_idle(client: ServerClient) -> None:
     try:
         await client.wait_until_idle()
-    finally:
-        await client.aclose()
+    finally:  # `McpExecutor.aclose` cancels this task, also when it is ending the server already
+        await finish_despite_cancellation(client.aclose())
