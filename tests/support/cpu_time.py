@@ -7,7 +7,7 @@ import json
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if call.when == "teardown":
         report.user_properties.append((_PROPERTY, used_cpu_seconds() - item.stash[_START]))
@@ -65,7 +67,7 @@ class CpuSeconds:
         self.by_file: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.by_file[report.location[0]] += sum(value for name, value in report.user_properties if name == _PROPERTY)
+        self.by_file[report.location[0]] += float(dict(report.user_properties).get(_PROPERTY, 0.0))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         path = session.config.rootpath / RESULTS

@@ -24,7 +24,9 @@ WHAT_TO_DO = "mark the test with @pytest.mark.integration, or do without it (see
 
 def examples(share: float) -> hypothesis.settings:
     """Return settings with a share of the examples of the profile, for a property that is slow to check."""
-    return hypothesis.settings(max_examples=max(3, round(hypothesis.settings.default.max_examples * share)))
+    profile = hypothesis.settings.default
+    assert profile is not None
+    return hypothesis.settings(max_examples=max(3, round(profile.max_examples * share)))
 
 
 @pytest.hookimpl(tryfirst=True)

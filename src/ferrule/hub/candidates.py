@@ -164,7 +164,7 @@ class CandidateIndex:
             tools = {candidate.tool for candidate in candidates}
             candidates += [ToolCandidate.of(t, c) for t, c in self._actions.get(name, ()) if t not in tools]
         if not candidates:
-            candidates = self._find_in_registry(name, action).candidates
+            candidates = [*self._find_in_registry(name, action).candidates]
         return CandidateMatches(candidates=candidates, skipped=skipped)
 
     def _find_in_registry(self, name: str, action: str | None) -> CandidateMatches:
