@@ -5,6 +5,7 @@ BIN := .venv/bin
 PROCESSES := $(shell python3 -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
 # Tests are distributed one by one, but those that share something of their module stay together (tests/support/tiers.py).
 PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+TEST := $(PYTEST) -m "not long" --cpu-seconds .cache/cpu-seconds.json
 # Some machines forbid compiled files, and then each of the thousands of processes of the tests compiles everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -38,14 +39,14 @@ quick: setup ## unit tests: no process, no network, no service (a minute)
 	@$(PYTEST) -m unit
 
 test: services web ## unit and integration tests: every promise (10 minutes)
-	@$(PYTEST) -m "not long"
+	@$(TEST)
 
 test-all: test all-services ## the same, then what takes long: releases, benchmarks, chaos, conformance, Ray, MySQL, many examples (45 minutes)
 	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile=many
 	@$(BIN)/python scripts/test_budget.py
 
 check: services web lint types ## format, lint, types, `make test`: must pass before a change is merged
-	@$(PYTEST) -m "not long"
+	@$(TEST)
 
 format: setup ## format the code
 	@$(BIN)/ruff format .

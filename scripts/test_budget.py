@@ -9,8 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / ".pytest_cache" / "cpu-seconds.json"
-"""Written by tests/support/cpu_time.py: seconds by file, with those of every process that its tests started."""
+RESULTS = ROOT / ".cache" / "cpu-seconds.json"
+"""Seconds by file, with those of every process that its tests started: `make test` writes it."""
 BUDGETS: dict[str, int] = {}
 
 

@@ -1,5 +1,6 @@
 """Async tests are plain `async def` functions, run by anyio's pytest plugin on asyncio."""
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -20,3 +21,13 @@ def user_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setitem(os.environ, "FERRULE_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
         patch.setitem(os.environ, "FERRULE_LOCAL_SERVERS", "off")  # a server of the developer must not answer
         yield
+
+
+@pytest.fixture(autouse=True)
+def unchanged_logging() -> Iterator[None]:
+    """A command that is called in this process sets levels and handlers, which later tests must not see."""
+    root, ours = logging.getLogger(), logging.getLogger("ferrule")
+    before = root.level, ours.level, root.handlers[:]
+    yield
+    root.level, ours.level, root.handlers[:] = before
+    logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # each logger remembers what it logs

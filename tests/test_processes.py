@@ -10,6 +10,8 @@ import pytest
 from tests.support.processes import PythonProcess, forwarded_python, run_python
 from tests.support.waiting import is_running
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """
 import atexit, os, sys, threading
 atexit.register(print, "at exit")

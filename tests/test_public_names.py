@@ -33,6 +33,7 @@ def test_an_unknown_name_is_an_attribute_error():
         ferrule.ToolEngin  # noqa: B018
 
 
+@pytest.mark.integration
 def test_importing_everything_public_loads_nothing_heavy():
     code = (
         "import sys, ferrule\n"

@@ -1,6 +1,6 @@
 """A pytest plugin: the CPU seconds of each test, of its process and of every process below it.
 
-`.pytest_cache/cpu-seconds.json` has those of the last run; `scripts/test_budget.py` compares them with the budgets.
+With `--cpu-seconds FILE` they are written, by file of tests; `scripts/test_budget.py` compares them with the budgets.
 """
 
 import json
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-RESULTS = Path(".pytest_cache", "cpu-seconds.json")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROPERTY = "cpu_seconds"
 
@@ -63,18 +62,23 @@ def _read_cpu_seconds(pid: str) -> float:
 class CpuSeconds:
     """The sums of the run, in the process that distributes the tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.by_file: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.by_file[report.location[0]] += float(dict(report.user_properties).get(_PROPERTY, 0.0))
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        path = session.config.rootpath / RESULTS
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(self.by_file, indent=1))
+    def pytest_sessionfinish(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.by_file, indent=1), encoding="utf-8")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-seconds", metavar="FILE", help="write the CPU seconds of each file of tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(CpuSeconds())
+    path = config.getoption("--cpu-seconds")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CpuSeconds(config.rootpath / path))
