@@ -67,7 +67,7 @@ class CpuSeconds:
         self.by_file: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.by_file[report.location[0]] += float(dict(report.user_properties).get(_PROPERTY, 0.0))
+        self.by_file[report.location[0]] += float(str(dict(report.user_properties).get(_PROPERTY, 0.0)))
 
     def pytest_sessionfinish(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
