@@ -36,8 +36,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("unit")
         if _uses_module_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
+            _name_group(item)
     # The longest first: one that began last would leave the other processes without work.
     items.sort(key=lambda item: ("long", "integration", "unit").index(tier_of(item)))
+
+
+def _name_group(item: pytest.Item) -> None:
+    """Write the group into the test's id, by which pytest-xdist distributes tests: with pytest 9.2 its own way of doing
+    that (it sets `_nodeid`) has no effect, and the tests of a group are distributed one by one."""
+    if getattr(item.config.option, "loadgroup", False) and hasattr(item, "_id"):
+        from _pytest.nodeid import coerce_node_id
+
+        item._id = coerce_node_id(f"{item.nodeid}@{item.location[0].replace('/', '.')}")
 
 
 def tier_of(item: pytest.Item) -> str:
