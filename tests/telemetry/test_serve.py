@@ -89,6 +89,6 @@ def test_no_log_has_a_secret_of_an_address(log_format: str, tmp_path: Path):
 
 def test_lines_of_every_logger_are_redacted(capsys: pytest.CaptureFixture[str]):
     configure_logs("text", "debug")
-    logging.getLogger("uvicorn.error").info("connection to postgresql://me:swordfish@host/db")
+    logging.getLogger("uvicorn").info("connection to postgresql://me:swordfish@host/db")
     logging.getLogger("ferrule.mcp").debug("Authorization: Bearer swordfish")
     assert "swordfish" not in (lines := capsys.readouterr().err) and lines.count("[redacted]") == 2

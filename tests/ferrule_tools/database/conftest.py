@@ -33,10 +33,16 @@ def shop_file(tmp_path):
 
 @pytest.fixture(scope="session")
 def shop_server(postgres_cluster):
-    """The address of a Postgres database in which `reader` may read and `writer` may write; `ferrule` may do all."""
+    """The address of a Postgres database in which `reader` may read and `writer` may write; `ferrule` may do all.
+
+    Other tests have their schemas in another database of the server.
+    """
     import psycopg
 
     with psycopg.connect(postgres_cluster, autocommit=True) as connection:
+        connection.execute(b"CREATE DATABASE shop")
+    address = postgres_cluster.replace("/postgres?", "/shop?")
+    with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(SHOP.encode())
         connection.execute(b"CREATE SEQUENCE counter")
         connection.execute(b"CREATE ROLE reader LOGIN; CREATE ROLE writer LOGIN; CREATE ROLE filer LOGIN")
@@ -47,7 +53,7 @@ def shop_server(postgres_cluster):
         )
         connection.execute(b"GRANT ALL ON SEQUENCE counter TO reader")
         connection.execute(b"CREATE FUNCTION sneaky() RETURNS int LANGUAGE sql AS 'DELETE FROM orders RETURNING id'")
-    return postgres_cluster
+    return address
 
 
 @pytest.fixture
