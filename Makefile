@@ -5,7 +5,7 @@ BIN := .venv/bin
 PROCESSES := $(shell python3 -c 'import os; print(min(4, 2 * (os.cpu_count() or 1)))')
 # Tests are distributed one by one, but those that share something of their module stay together (tests/support/tiers.py).
 PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
-TEST := $(PYTEST) -m "not long" --cpu-seconds .cache/cpu-seconds.json
+TEST := $(PYTEST) -m "not long" --cpu-seconds=.cache/cpu-seconds.json
 # Some machines forbid compiled files, and then each of the thousands of processes of the tests compiles everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
