@@ -3,7 +3,6 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import ferrule
@@ -20,9 +19,8 @@ FOREIGN_ATTRIBUTES = frozenset({"put"})  # of asyncio's queues, and the HTTP met
 BANNED_PREFIXES = ("MOST_", "LONGEST_", "DEEPEST_", "LARGEST_", "FEWEST_", "SHORTEST_")
 
 
-@cache
-def nodes_of(path: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+def nodes_of(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def names_in(path: Path) -> Iterator[tuple[int, str]]:

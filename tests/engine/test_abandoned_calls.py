@@ -202,7 +202,7 @@ async def test_a_timeout_inside_a_tool_is_its_own(caplog):
         engine.register(patient)
         with caplog.at_level(logging.WARNING):
             result = await engine.execute("patient")
-    assert result.text == "done" and not caplog.records
+    assert result.text == "done" and not [record for record in caplog.records if record.name.startswith("ferrule")]
 
 
 async def test_a_tool_that_cleans_up_after_a_timeout_is_not_abandoned():

@@ -323,13 +323,15 @@ def test_a_forked_child_records_under_ids_of_its_own(tmp_path):
     assert run_recorder("record_in_a_forked_child", tmp_path / "calls.db").returncode == 0
 
 
-async def test_repeated_failures_are_logged_only_once_in_a_while(tmp_path, caplog):
-    caplog.set_level(logging.ERROR)
+async def test_repeated_failures_are_logged_only_once_in_a_while(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("ferrule.store.store.LOG_INTERVAL", 3600.0)
+    caplog.set_level(logging.ERROR, "ferrule")
     (tmp_path / "calls.db.journal").write_text("")
     store = ToolKnowledgeStore(str(tmp_path / "calls.db"))
     for _ in range(1000):
         finish_record(store)
-    assert (store.failures, len(caplog.records)) == (1000, 1)
+    logged = [record for record in caplog.records if record.name.startswith("ferrule")]
+    assert (store.failures, len(logged)) == (1000, 1)
 
 
 async def test_what_is_recorded_while_the_store_closes_is_not_lost(tmp_path):

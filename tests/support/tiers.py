@@ -18,6 +18,20 @@ hypothesis.settings.register_profile("few", deadline=None, max_examples=25, supp
 hypothesis.settings.register_profile("many", deadline=None, max_examples=300, suppress_health_check=_HEALTH_CHECKS)
 hypothesis.settings.load_profile("few")
 
+LARGE_PACKAGES = {
+    "tests/adapters/": "frameworks",
+    "tests/agent/test_calls_with_prose.py": "models",
+    "tests/agent/test_typed_answers.py": "models",
+    "tests/batch/test_failing_server.py": "models",
+    "tests/catalog/search/": "encoder",
+    "tests/ferrule_tools/ai/": "models",
+    "tests/ferrule_tools/data/": "data",
+    "tests/ferrule_tools/web/": "web",
+    "tests/kinds/frameworks/": "frameworks",
+    "tests/models/": "models",
+    "tests/store/test_tool_vectors.py": "encoder",
+}
+"""Tests that load large packages: each package is loaded by one process."""
 PROCESS_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 WHAT_TO_DO = "mark the test with @pytest.mark.integration, or do without it (see CONTRIBUTING.md)"
 
@@ -34,20 +48,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(map(item.get_closest_marker, ("integration", "long"))):
             item.add_marker("unit")
-        if _uses_module_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
-            _name_group(item)
+        if (group := _find_group(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+            _name_group(item, group)
     # The longest first: one that began last would leave the other processes without work.
     items.sort(key=lambda item: ("long", "integration", "unit").index(tier_of(item)))
 
 
-def _name_group(item: pytest.Item) -> None:
+def _find_group(item: pytest.Item) -> str | None:
+    """Return what the tests of one process have in common, or None for a test that may run in any process."""
+    path = item.location[0]
+    loaded = (group for prefix, group in LARGE_PACKAGES.items() if path.startswith(prefix))
+    return next(loaded, path.replace("/", ".") if _uses_module_fixture(item) else None)
+
+
+def _name_group(item: pytest.Item, group: str) -> None:
     """Write the group into the test's id, by which pytest-xdist distributes tests: with pytest 9.2 its own way of doing
     that (it sets `_nodeid`) has no effect, and the tests of a group are distributed one by one."""
     if getattr(item.config.option, "loadgroup", False) and hasattr(item, "_id"):
         from _pytest.nodeid import coerce_node_id
 
-        item._id = coerce_node_id(f"{item.nodeid}@{item.location[0].replace('/', '.')}")
+        item._id = coerce_node_id(f"{item.nodeid}@{group}")
 
 
 def tier_of(item: pytest.Item) -> str:
