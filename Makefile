@@ -37,10 +37,10 @@ run: setup ## see Ferrule work
 web: $(if $(shell command -v npm),,setup) ## build the web page of the server (needs Node, or takes it from PyPI)
 	@scripts/web.sh
 
-quick: setup ## unit tests: no process, no network, no service (a minute)
+quick: setup ## unit tests: no process, no network, no service (two minutes)
 	@$(PYTEST) -m unit
 
-test: services web ## unit and integration tests: every promise (10 minutes)
+test: services web ## unit and integration tests: every promise (6 minutes)
 	@$(TEST)
 
 test-all: test all-services ## the same, then what takes long: releases, benchmarks, chaos, conformance, Ray, MySQL, many examples (45 minutes)
