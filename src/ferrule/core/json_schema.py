@@ -115,30 +115,7 @@ def follow_reference(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
     return target if isinstance(target, dict) else {}
 
 
-# From the parameters of a tool as people and files write them to valid JSON Schema.
-#
-# People write `dict`, `float` or `tuple` where JSON Schema says object, number or array, mark parameters `optional`,
-# or put `required: true` beside a parameter. Python's names are translated. A type of some other language (`HashMap`,
-# `char`) is left out: how its values look in JSON cannot be known, and no type means any value.
-
-_JSON_TYPE_NAMES = {
-    **{name: name for name in ("string", "number", "integer", "boolean", "array", "object", "null")},
-    "str": "string",
-    "text": "string",
-    "float": "number",
-    "double": "number",
-    "decimal": "number",
-    "int": "integer",
-    "bool": "boolean",
-    "list": "array",
-    "tuple": "array",
-    "set": "array",
-    "dict": "object",
-    "None": "null",
-}
-_MAPS_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE_SCHEMAS = ("items", "additionalProperties", "not", "contains", "propertyNames", "unevaluatedProperties")
+# From the parameters of a tool as people and files write them to valid JSON Schema
 
 
 def is_whole_schema(parameters: Mapping[str, Any]) -> bool:
@@ -172,55 +149,6 @@ def parameters_to_schema(parameters: Mapping[str, Any]) -> JsonSchema:
     if required:
         schema["required"] = required
     return schema
-
-
-def normalize_schema(raw: Mapping[str, Any]) -> JsonSchema:
-    """The same description as valid JSON Schema; `raw` is not changed."""
-    schema: JsonSchema = {}
-    for keyword, value in raw.items():
-        if keyword == "type":
-            _add_type(schema, value)
-        elif keyword in _MAPS_OF_SCHEMAS and isinstance(value, Mapping):
-            schema[keyword] = {name: _normalize_inner(inner) for name, inner in value.items()}
-        elif keyword == "items" and isinstance(value, list):
-            schema["prefixItems"] = [_normalize_inner(inner) for inner in value]
-        elif keyword in _LISTS_OF_SCHEMAS and isinstance(value, list):
-            schema[keyword] = [_normalize_inner(inner) for inner in value]
-        elif keyword in _SINGLE_SCHEMAS:
-            schema[keyword] = _normalize_inner(value)
-        elif keyword == "enum" and not isinstance(value, list):
-            schema[keyword] = [value]
-        elif keyword not in ("required", "optional"):
-            schema[keyword] = value
-    _add_required(schema, raw)
-    return schema
-
-
-def _normalize_inner(value: Any) -> Any:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):  # `status_code: integer`
-        value = {"type": value}
-    return normalize_schema(value) if isinstance(value, Mapping) else {}
-
-
-def _add_type(schema: JsonSchema, value: Any) -> None:
-    if isinstance(value, list):
-        types = [_JSON_TYPE_NAMES.get(str(name)) for name in value]
-        if types and None not in types:
-            schema["type"] = list(dict.fromkeys(types))
-    elif isinstance(value, str) and value in _JSON_TYPE_NAMES:
-        schema["type"] = _JSON_TYPE_NAMES[value]
-
-
-def _add_required(schema: JsonSchema, raw: Mapping[str, Any]) -> None:
-    """A list of names stays; `required: true` beside a parameter is added to its parent's list."""
-    names = required_names(dict(raw))
-    properties = raw.get("properties")
-    if isinstance(properties, Mapping):
-        names += [n for n, inner in properties.items() if isinstance(inner, Mapping) and inner.get("required") is True]
-    if names or isinstance(raw.get("required"), list):
-        schema["required"] = list(dict.fromkeys(names))
 
 
 # Definitions

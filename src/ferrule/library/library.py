@@ -345,12 +345,9 @@ class UnifiedToolLibrary:
         """What can and may be called, by the names for models."""
         snapshot = self.engine.registry.snapshot()
         tools = permissions.select_tools(snapshot)
-        return [
-            each
-            for each in self.descriptions.actions_by_name(tools.values())
-            if permissions.may_call(tools[each.spec.tool_id], each.capability)
-            and not snapshot.is_hidden(each.spec.tool_id, each.capability.name)
-        ]
+        named = self.descriptions.actions_by_name(tools.values())
+        named = [each for each in named if not snapshot.is_hidden(each.spec.tool_id, each.capability.name)]
+        return [each for each in named if permissions.may_call(tools[each.spec.tool_id], each.capability)]
 
     def _find_permitted_spec(self, tool_id: str, principal: Principal) -> ToolSpec:
         permissions = self.engine.permissions(principal)
