@@ -112,8 +112,10 @@ def postgres_cluster() -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_url(postgres_cluster: str) -> str:
+def postgres_url(postgres_cluster: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty schema, which is as good as an own database and much faster to create."""
+    # Postgres ends a process that is silent for so long while it has the lock of the leases, as on a busy machine.
+    monkeypatch.setattr("ferrule.store.leases.MAX_LOCK_SECONDS", 60)
     import psycopg
 
     name = f"test_{uuid4().hex}"
