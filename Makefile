@@ -43,7 +43,7 @@ quick: setup ## unit tests: no process, no network, no service (two minutes)
 test: services web ## unit and integration tests: every promise (6 minutes)
 	@$(TEST)
 
-test-all: test all-services ## the same, then what takes long: releases, benchmarks, chaos, conformance, Ray, MySQL, many examples (45 minutes)
+test-all: test all-services ## the same, then what takes long: releases, benchmarks, chaos, conformance, Ray, MySQL, many examples
 	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile=many
 	@$(BIN)/python scripts/test_budget.py
 

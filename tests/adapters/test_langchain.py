@@ -206,7 +206,13 @@ def test_a_library_that_cannot_be_opened_says_why(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("reply", "wiped"), [(True, ["/a"]), ({"decisions": [{"type": "approve"}]}, ["/a"]), (False, []), ("yes", [])]
+    ("reply", "wiped"),
+    [
+        ({"approved": True}, ["/a"]),
+        ({"approved": False}, []),
+        ({"approved": True, "approval_id": "of-another-call"}, []),
+        (True, []),
+    ],
 )
 async def test_a_destructive_call_interrupts_the_graph_until_it_is_approved(reply, wiped, as_langchain_tools):
     from langchain_core.messages import HumanMessage
@@ -228,6 +234,8 @@ async def test_a_destructive_call_interrupts_the_graph_until_it_is_approved(repl
         state = await compiled.ainvoke({"messages": [HumanMessage("Go.")]}, config)
         [request] = state["__interrupt__"]
         assert request.value["args"] == {"path": "/a"} and disk.wiped == []
+        if isinstance(reply, dict):
+            reply = {"approval_id": request.value["approval_id"], **reply}
         state = await compiled.ainvoke(Command(resume=reply), config)
     assert disk.wiped == wiped
     assert state["messages"][-1].status == ("success" if wiped else "error")

@@ -32,8 +32,9 @@ def as_langchain_tools(
 
     With `memory`, a call that is known to fail is not made again in the same run: all calls belong to one run, unless
     the caller's `config` has a `thread_id`. `principal` makes the calls: by default an agent. A call about which the
-    policy asks interrupts the graph of LangGraph that makes it; `Command(resume=True)` approves it. Elsewhere it fails,
-    and the error says that it needs approval.
+    policy asks interrupts the graph of LangGraph that makes it, with an `approval_id`;
+    `Command(resume={"approval_id": …, "approved": True})` approves it. Elsewhere it fails, and the error says that it
+    needs approval.
     """
     bridge = LibraryBridge(library, tools, framework="langchain", memory=memory, principal=principal)
     return [FerruleTool.of(bridge, schema) for schema in bridge.schemas()]
@@ -73,20 +74,19 @@ class FerruleTool(BaseTool):
 
 
 def _ask_by_interrupt(name: str, arguments: dict[str, Any], result: ToolExecutionResult) -> bool:
-    """Interrupt the graph that makes the call, and return what its user has decided; False outside of a graph.
+    """Interrupt the graph that makes the call, and return whether its user has approved it; False outside of a graph.
 
-    The user resumes with True or False, or with a decision in the form of LangChain's human-in-the-loop middleware.
+    The reply names the approval: several calls of one node are interrupted in any order, and the graph does not say
+    to which of them a reply belongs.
     """
+    approval_id = result.metadata["approval_id"]
     try:
         from langgraph.types import interrupt
 
-        request = {"name": name, "args": arguments, "description": result.text}
-        reply = interrupt({**request, "approval_id": result.metadata["approval_id"]})
+        reply = interrupt({"name": name, "args": arguments, "description": result.text, "approval_id": approval_id})
     except (ImportError, KeyError, RuntimeError):  # not installed, or no graph makes the call
         return False
-    if isinstance(reply, dict) and reply.get("decisions"):
-        reply = reply["decisions"][0]
-    return reply is True or (isinstance(reply, dict) and reply.get("type") == "approve")
+    return isinstance(reply, dict) and reply.get("approval_id") == approval_id and reply.get("approved") is True
 
 
 def _content_and_artifact(result: ToolExecutionResult) -> tuple[Any, ToolExecutionResult]:
