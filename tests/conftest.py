@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["tests.support.tiers", "tests.support.cpu_time", "tests.support.postgres"]
+pytest_plugins = ["tests.support.tiers", "tests.support.cpu_time", "tests.support.postgres", "tests.support.watchdog"]
 
 
 @pytest.fixture(scope="session")

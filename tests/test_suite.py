@@ -1,9 +1,26 @@
-"""The tests themselves: none depends on an amount of time."""
+"""The tests themselves: none depends on an amount of time, and none can hold up the others for ever."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
+HANGING_TEST = """
+import threading
+
+def test_waits_even_after_its_timeout():
+    try:
+        threading.Event().wait()
+    finally:
+        threading.Event().wait()
+
+def test_other():
+    pass
+"""
 FILES = [path for path in sorted(TESTS.rglob("*.py")) if path.parent.name != "support" and path != Path(__file__)]
 SLEEP = re.compile(r"\bsleep\((?P<seconds>[\w.]*)")
 CLOCK = re.compile(r"\b(perf_counter|process_time|thread_time|monotonic)(_ns)?\(\)")
@@ -51,3 +68,16 @@ def test_no_test_reads_a_clock():
             if CLOCK.search(line) and not has_reason(lines, index)
         ]
     assert found == [], "assert an order of things or use tests/support/virtual_time.py; or say in a comment why not"
+
+
+@pytest.mark.integration
+def test_a_test_that_its_timeout_does_not_end_is_named_and_does_not_hold_up_the_others(tmp_path):
+    (tmp_path / "test_hanging.py").write_text(HANGING_TEST)
+    (tmp_path / "conftest.py").write_text("from tests.support import watchdog\nwatchdog.EXTRA_SECONDS = 1.0\n")
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-n", "1"]
+    command += ["--timeout", "1", "-o", "timeout=1", "-p", "tests.support.watchdog", "-p", "no:schemathesis"]
+    environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "test_waits_even_after_its_timeout did not end within" in run.stderr
+    assert 'test_hanging.py", line 8 in test_waits_even_after_its_timeout' in run.stderr
+    assert "1 failed, 1 passed" in run.stdout
