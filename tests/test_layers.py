@@ -11,7 +11,7 @@ LAYERS = {
     "catalogue": ["catalog"],
     "infrastructure": ["store", "concurrency", "process", "http"],
     "kinds of tools": ["kinds"],
-    "runtime": ["policy", "engine", "memory", "hub", "config", "library"],
+    "runtime": ["policy", "engine", "memory", "hub", "config", "folder_trust", "library"],
     "agents": ["models", "parsing", "agent", "workflow", "orchestrator"],
     "interfaces": [
         "testing",

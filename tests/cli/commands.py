@@ -6,8 +6,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from ferrule.cli.folder_trust import trust_folder
 from ferrule.cli.project import read_project
+from ferrule.folder_trust import trust_folder
 from tests.support.processes import PythonProcess, run_python
 from tests.support.waiting import until_sync
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ferrule import UnifiedToolLibrary
+from ferrule import SetupError, UnifiedToolLibrary
 from tests.cli.commands import LEAVES_A_MARK, Terminal, ferrule
 
 pytestmark = pytest.mark.integration
@@ -154,10 +154,33 @@ def test_init_does_not_trust_files_that_were_there_before(tmp_path: Path):
     assert marks(tmp_path) == []
 
 
-async def test_a_folder_opened_by_name_from_python_is_trusted(clone: Path, monkeypatch):
+async def test_a_file_named_by_a_program_is_trusted(clone: Path, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "x")
     async with UnifiedToolLibrary.open(clone / "ferrule.toml") as library:
         assert (await library.execute_tool("tools_release")).text == "done"
+
+
+@pytest.mark.parametrize("has_file", [True, False], ids=["with ferrule.toml", "without"])
+async def test_a_folder_opened_by_a_program_needs_trust(clone: Path, monkeypatch, caplog, has_file: bool):
+    monkeypatch.chdir(clone)
+    if not has_file:
+        (clone / "ferrule.toml").unlink()
+    with pytest.raises(SetupError, match=f"{clone} is not trusted.* ferrule trust {clone}"):
+        UnifiedToolLibrary.open()
+    assert marks(clone) == []
+    assert ferrule("trust", cwd=clone).returncode == 0
+    write_server(clone, "touch", "another")  # changed since
+    async with UnifiedToolLibrary.open() as library:
+        assert (await library.execute_tool("tools_release")).text == "done"
+        assert "'files': is new or changed" in caplog.text
+    async with UnifiedToolLibrary.open(clone / "skills") as library:  # part of the project, as for commands
+        assert (await library.get_tool_by_id("tools_release") is not None) == has_file
+    assert not (clone / "another").exists()
+
+
+async def test_a_folder_with_nothing_to_run_needs_no_trust(tmp_path: Path):
+    async with UnifiedToolLibrary.open(tmp_path) as library:
+        assert await library.get_tool_by_id("calculator") is not None
 
 
 def test_at_a_terminal_the_user_is_asked_once(clone: Path):

@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.folder_trust import accept_server
 from ferrule.cli.options import AsJson
 from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool
 from ferrule.errors import CallError, FerruleError, LoadError, SetupError
+from ferrule.folder_trust import accept_server
 from ferrule.kinds.mcp.config import SERVING_VARIABLE, McpServerConfig, read_server_config
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.mcp_json import (

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.folder_trust import confirm
+from ferrule.cli.confirmation import confirm
 from ferrule.cli.options import AsJson
 from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs
 from ferrule.cli.terminal import echo, print_error

@@ -9,20 +9,20 @@ from typing import Annotated
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.folder_trust import (
-    delete_folder_trust,
-    describe_contents,
-    explain_untrusted,
-    list_trusted_folders,
-    read_folder_trust,
-    trust_folder,
-)
 from ferrule.cli.options import AsJson
 from ferrule.cli.project import make_project, read_project, run_checks
 from ferrule.cli.session import EXIT_USAGE, Session, fail, run
 from ferrule.cli.terminal import echo
 from ferrule.config import FerruleConfig
 from ferrule.errors import FerruleError, SetupError
+from ferrule.folder_trust import (
+    delete_folder_trust,
+    describe_contents,
+    how_to_trust,
+    list_trusted_folders,
+    read_folder_trust,
+    trust_folder,
+)
 
 
 def init(
@@ -40,7 +40,7 @@ def init(
     for path in created.paths:
         echo(f"created {path}")
     if not created.is_trusted:
-        echo(f"{directory} has other files that would be run. {explain_untrusted(directory.resolve())}")
+        echo(f"{directory} has other files that would be run. {how_to_trust(directory.resolve())}")
     where = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
     echo(f"\nNext: {where}ferrule tools list\n      ferrule call add a=1 b=2")
 

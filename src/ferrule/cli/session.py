@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TextIO, TypeVar
 
 import typer
 
-from ferrule.cli.folder_trust import FolderTrust, decide_trust, explain_untrusted
+from ferrule.cli.confirmation import decide_trust
 from ferrule.cli.terminal import print_error
 from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionResult
@@ -38,6 +38,7 @@ from ferrule.errors import (
     FerruleError,
     SetupError,
 )
+from ferrule.folder_trust import FolderTrust, how_to_trust, untrusted_error
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.location import user_state_directory
 from ferrule.telemetry.tracing import Tracing, start_tracing
@@ -95,10 +96,7 @@ class Session:
         """The project's configuration; outside a project, records go to the user's state folder."""
         config = self.config_before_trust
         if not self.is_trusted:
-            raise SetupError(
-                f"{self._folder_trust.folder} is not trusted: nothing in it is run, and its ferrule.toml is not used. "
-                + explain_untrusted(self._folder_trust.folder)
-            )
+            raise untrusted_error(self._folder_trust.folder)
         if config.path is not None and self.accepted_servers is not None:
             engine_config = dataclasses.replace(config.engine_config, accepted_servers=self.accepted_servers)
             config = dataclasses.replace(config, engine_config=engine_config)
@@ -171,7 +169,7 @@ class Session:
         if self.is_trusted:
             return self.engine()
         folder = self._folder_trust.folder
-        print_error(f"ferrule: {folder} is not trusted: only its YAML tools are listed. {explain_untrusted(folder)}")
+        print_error(f"ferrule: {folder} is not trusted: only its YAML tools are listed. {how_to_trust(folder)}")
         return _with_store(self.config_before_trust.for_untrusted_folder()).engine(defer_record_import=True)
 
 

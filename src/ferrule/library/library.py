@@ -144,13 +144,13 @@ class UnifiedToolLibrary:
         self._categories: CategoryIndex | None = None
 
     @classmethod
-    def open(
-        cls, path: str | PathLike[str] = "ferrule.toml", *, on_elicit: OnElicit | None = None
-    ) -> UnifiedToolLibrary:
-        """A library as a configuration file describes it."""
-        from ferrule.config import FerruleConfig  # it loads pydantic, which programs without a file do not need
+    def open(cls, path: str | PathLike[str] = ".", *, on_elicit: OnElicit | None = None) -> UnifiedToolLibrary:
+        """The tools of a project: of its folder, which must be trusted (`ferrule trust`) if it has anything to run,
+        or of the `ferrule.toml` that is named here.
+        """
+        from ferrule.folder_trust import read_trusted_project  # it loads pydantic, which other programs do not need
 
-        config = FerruleConfig.read(Path(path))
+        config = read_trusted_project(Path(path))
         return cls(engine=config.engine(on_elicit=on_elicit), hub=config.hub)
 
     async def initialize(self) -> None:

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ferrule.cli.app import app
-from ferrule.cli.folder_trust import delete_folder_trust, trust_folder
 from ferrule.cli.mcp_install import mcp_app
 from ferrule.config import FerruleConfig
+from ferrule.folder_trust import delete_folder_trust, trust_folder
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
 from tests.support.processes import run_python
 

@@ -1,4 +1,4 @@
-"""Which folders the user trusts, and the question before a command runs what a folder contains.
+"""Which folders the user trusts, and what a folder would run.
 
 A project decides what is run and where data is sent: Python files, skills, the servers of `mcp.json`, the settings of
 `ferrule.toml`. So a folder is used only after the user has trusted it, once. In a trusted folder, entries of `mcp.json`
@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,9 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ferrule.cli.terminal import print_error
-from ferrule.config import FerruleConfig
+from ferrule.config import FILE_NAME, FerruleConfig
 from ferrule.core.content import encode_json
+from ferrule.errors import SetupError
 from ferrule.kinds.loading import DirectorySource
 from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.servers import McpFileSource
@@ -77,9 +74,10 @@ def list_trusted_folders() -> list[FolderTrust]:
     return sorted((r for r in records if r is not None and r.is_trusted), key=lambda record: record.folder)
 
 
-def trust_folder(config: FerruleConfig) -> FolderTrust:
-    """Trust the folder of a project with all the servers it has now."""
-    return _write_trusted(config.root, read_servers(config))
+def trust_folder(config: FerruleConfig, servers: Mapping[str, McpServerConfig] | None = None) -> FolderTrust:
+    """Trust the folder of a project with these servers (all that it has now), besides those accepted before."""
+    record = _with_servers(read_folder_trust(config.root), read_servers(config) if servers is None else servers)
+    return _write(replace(record, trusted_at=record.trusted_at or datetime.now(UTC).isoformat(timespec="seconds")))
 
 
 def accept_server(folder: Path, name: str, server: McpServerConfig) -> None:
@@ -117,11 +115,6 @@ def _parse_trust(path: Path) -> FolderTrust | None:
     )
 
 
-def _write_trusted(folder: Path, servers: Mapping[str, McpServerConfig]) -> FolderTrust:
-    record = _with_servers(read_folder_trust(folder), servers)
-    return _write(replace(record, trusted_at=record.trusted_at or datetime.now(UTC).isoformat(timespec="seconds")))
-
-
 def _with_servers(record: FolderTrust, servers: Mapping[str, McpServerConfig]) -> FolderTrust:
     return replace(
         record,
@@ -134,6 +127,33 @@ def _write(record: FolderTrust) -> FolderTrust:
     document = {**record.to_dict(), "parts": record.parts}
     atomic_write(_trust_path(record.folder), json.dumps(document, indent=2).encode())
     return record
+
+
+def untrusted_error(folder: Path) -> SetupError:
+    return SetupError(
+        f"{folder} is not trusted: nothing in it is run, and its {FILE_NAME} is not used. {how_to_trust(folder)}"
+    )
+
+
+def how_to_trust(folder: Path) -> str:
+    """The end of a message about a folder that is not trusted."""
+    return f"Look at its files, then run: ferrule trust {shlex.quote(str(folder))}"
+
+
+def read_trusted_project(path: Path) -> FerruleConfig:
+    """The project of a folder, with or without a `ferrule.toml`, if the folder is trusted or has nothing to run.
+
+    Whoever names a file decides that it is used, as `--config` does.
+    """
+    if not path.is_dir():
+        return FerruleConfig.read(path)
+    config = FerruleConfig.find(path)
+    if config.path is None:
+        config = FerruleConfig.defaults_for_folder(path)
+    record = read_folder_trust(config.root)
+    if not record.is_trusted and (config.path is not None or describe_contents(config)):
+        raise untrusted_error(record.folder)
+    return replace(config, engine_config=replace(config.engine_config, accepted_servers=record.servers))
 
 
 # What a folder would run
@@ -164,7 +184,7 @@ def describe_contents(config: FerruleConfig) -> list[str]:
         ("server", [describe_server(name, server) for name, server in read_servers(config).items()]),
         ("OpenAPI document", [entry.source for entry in settings.openapi]),
     ]
-    return [line for kind, items in kinds for line in _describe_items(kind, items)]
+    return [line for kind, items in kinds for line in describe_items(kind, items)]
 
 
 def describe_server(name: str, server: McpServerConfig) -> str:
@@ -189,7 +209,7 @@ def _digest_by_field(server: McpServerConfig) -> dict[str, str]:
     return {name: sha256(encode_json([name, value])).hexdigest()[:16] for name, value in values.items() if value}
 
 
-def _describe_changes(name: str, server: McpServerConfig, record: FolderTrust) -> str:
+def describe_changes(name: str, server: McpServerConfig, record: FolderTrust) -> str:
     """A server that is new or changed: its command, and the names of everything else that its entry has or changes."""
     before, current = record.parts.get(name), _digest_by_field(server)
     if before is None:
@@ -204,63 +224,8 @@ def _describe_changes(name: str, server: McpServerConfig, record: FolderTrust) -
     return f"{describe_server(name, server)} ({changes or 'new'})"
 
 
-def _describe_items(kind: str, items: Sequence[str]) -> Iterator[str]:
+def describe_items(kind: str, items: Sequence[str]) -> Iterator[str]:
     for item in items[:MAX_SHOWN]:
         yield f"  {kind} {item}".replace("\n", "␊")  # a file name must not look like another line
     if len(items) > MAX_SHOWN:
         yield f"  and {len(items) - MAX_SHOWN} more of this kind"
-
-
-# Asking
-
-
-def decide_trust(config: FerruleConfig) -> FolderTrust:
-    """The record of a project's folder, after asking about what is new in it if there is a terminal."""
-    record = read_folder_trust(config.root)
-    if not record.is_trusted and not has_terminal():
-        return record
-    servers = read_servers(config)
-    if not record.is_trusted:
-        question = [f"ferrule: {record.folder} is not trusted yet. Its files decide what is run:"]
-        if confirm([*question, *describe_contents(config)], "Do you trust the files of this folder?"):
-            return _write_trusted(config.root, servers)
-        return record
-    unknown = {n: s for n, s in servers.items() if s.trust_digest not in record.servers and not s.disabled}
-    if unknown:
-        question = [f"ferrule: these servers of {config.engine_config.mcp_file} are new or changed:"]
-        question += _describe_items(
-            "server", [_describe_changes(name, server, record) for name, server in unknown.items()]
-        )
-        if confirm(question, "Start them from now on?"):
-            return _write_trusted(config.root, unknown)
-    return record
-
-
-def explain_untrusted(folder: Path) -> str:
-    """The end of a message about a folder that is not trusted."""
-    return f"Look at its files, then run: ferrule trust {shlex.quote(str(folder))}"
-
-
-def has_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def confirm(lines: Iterable[str], question: str) -> bool:
-    """Whether the user says yes; False where there is no terminal to ask at."""
-    if not has_terminal():
-        return False
-    for line in lines:
-        print_error(line)
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    with _interruptible():
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end a read that blocks, also inside an event loop that has its own handler."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
