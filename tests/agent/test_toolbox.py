@@ -166,3 +166,47 @@ async def test_a_question_that_words_can_answer_loads_no_encoder(monkeypatch):
     monkeypatch.setattr(registry_index, "shared_encoder", lambda: pytest.fail("the encoder was loaded"))
     schemas = await first_request(many_tools()[:60], "what is 2+2?")
     assert "search_tools" in names(schemas)
+
+
+def refund(order: str, amount: float) -> str:
+    """Refund an order."""
+    return "done"
+
+
+QUESTION = "refund order A-1 amount 5"
+
+
+async def ask_for_refund(strategy: str | None = None, question: str = QUESTION, **rule: Any) -> str:
+    policy = Policy(rules=[Rule(verdict="deny", tool="refund", **rule)])
+    async with UnifiedToolLibrary(policy=policy) as library:
+        library.register(refund)
+        async with Orchestrator(library, "offline", strategy=strategy) as orchestrator:
+            return str(await orchestrator.process_task(question))
+
+
+async def test_a_question_that_the_policy_forbids_is_refused_with_the_reason_of_the_rule():
+    assert await ask_for_refund() == f"I may not do “{QUESTION}”: the policy here forbids refund."
+    assert await ask_for_refund(reason="Refunds are made by hand.") == (
+        f"I may not do “{QUESTION}”: the policy here forbids refund. Refunds are made by hand."
+    )
+    assert "the policy here forbids refund" in await ask_for_refund("plan")
+    assert "这里的策略禁止使用 refund" in await ask_for_refund(question="refund 订单 A-1，金额 5")
+    assert "forbids" not in await ask_for_refund(question="write a poem about spring")
+
+
+@pytest.mark.parametrize(
+    "principal", [Principal(kind="token", name="ci"), Principal(kind="agent", name="ci", account="token:/ci")]
+)
+async def test_a_client_of_a_server_is_told_nothing_of_tools_that_the_policy_hides(principal: Principal):
+    policy = Policy(rules=[Rule(verdict="deny", tool="refund")])
+    async with UnifiedToolLibrary(policy=policy) as library:
+        library.register(refund)
+        answer = await Agent(library, model="offline", principal=principal).run(QUESTION)
+    assert "no tool that is set up here fits" in str(answer) and "polic" not in str(answer)
+
+
+async def test_a_tool_that_an_agent_was_not_given_is_not_forbidden_by_the_policy():
+    async with UnifiedToolLibrary() as library:
+        library.register(refund)
+        answer = await Agent(library, model="offline", tools=["calculator"]).run(QUESTION)
+    assert "polic" not in str(answer)

@@ -34,6 +34,7 @@ from ferrule.agent.formats import (
 )
 from ferrule.agent.output import OutputType
 from ferrule.agent.prompts import (
+    explain_denial,
     short_failure_summary,
     suggest_missing_setup,
     system_prompt,
@@ -449,11 +450,16 @@ class Agent:
         ):
             active.send_correction(parsed.correction)
         elif not can_reason(self.model) and (run.has_only_failures or reply.finish_reason == "refused"):
-            waiting = self.library.engine.registry.snapshot().unavailable
-            suggestion = "" if run.steps else f"\n{suggest_missing_setup(run.task, waiting)}"
-            run.end(AgentState.STOPPED, parsed.text + suggestion, parsed.text)
+            answer = parsed.text if run.steps else self._explain_refusal(run.task, parsed.text)
+            run.end(AgentState.STOPPED, answer, parsed.text if run.steps else answer.partition("\n")[0])
         else:
             active.finish(parsed.text)
+
+    def _explain_refusal(self, task: str, refusal: str) -> str:
+        """Why nothing was called: the policy forbids it, or something is missing that could answer."""
+        snapshot = self.library.engine.registry.snapshot()
+        denial = explain_denial(task, self._toolbox.permissions.list_denied(snapshot))
+        return denial or f"{refusal}\n{suggest_missing_setup(task, snapshot.unavailable)}"
 
     async def _ask_model(self, active: ActiveRun, offer: ToolOffer) -> ModelReply:
         active.services.emit(TurnStarted(active.run.turns + 1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from ferrule.catalog.search.terms import extract_terms
@@ -18,7 +19,7 @@ from ferrule.core.spec import Tool, ToolCapability, ToolSpec, parse_parameters
 from ferrule.memory.context import ExecutionContext
 from ferrule.models.offline.vocabulary import significant_terms
 from ferrule.texts.error_messages import translate_error
-from ferrule.texts.fixed_replies import SETUP_SUGGESTIONS, STOP_REPORT
+from ferrule.texts.fixed_replies import DENIED, SETUP_SUGGESTIONS, STOP_REPORT
 from ferrule.texts.language import detect_language
 from ferrule.texts.numbers import find_numbers
 from ferrule.texts.phrases import find_tool_phrases
@@ -367,10 +368,29 @@ def suggest_missing_setup(question: str, waiting: Iterable[Tool]) -> str:
     return texts["tool"].format(tool=best.id, setting=setting) + texts["setting"]
 
 
+def explain_denial(question: str, denied: Iterable[tuple[Tool, ToolCapability, str]]) -> str | None:
+    """That the policy forbids what a question asks for, with the reason of its rule; None if it does not."""
+    words = significant_terms(question)
+    matches = [
+        (_count_matches(words, _terms_of_action(tool.spec, capability)), tool, capability, reason)
+        for tool, capability, reason in denied
+    ]
+    count, tool, capability, reason = max(matches, key=itemgetter(0), default=(0, None, None, ""))
+    if tool is None or capability is None or not count:
+        return None
+    step, name = shorten(single_line(question), _MAX_CALL_LENGTH), tool.spec.model_name(capability)
+    return DENIED[detect_language(question)].format(step=step, tool=name, reason=reason).strip()
+
+
 def _count_matches(words: Sequence[str], terms: Collection[str]) -> int:
     """How many words ask for a tool with these terms. A single one must be the first: `book a table` is no query."""
     count = len({word for word in words if word in terms})
     return count if count > 1 or (words and words[0] in terms) else 0
+
+
+def _terms_of_action(spec: ToolSpec, capability: ToolCapability) -> set[str]:
+    description = first_sentence(capability.description or spec.description)
+    return {*extract_terms(f"{spec.tool_id} {capability.name} {description}")}
 
 
 def _terms_of_tool(spec: ToolSpec) -> set[str]:

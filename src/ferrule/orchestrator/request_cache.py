@@ -110,7 +110,7 @@ class RequestCache:
         seconds = self._ttl
         for step in result.steps:
             effects = _find_effects(step, tools)
-            if not step.success or any(not e.cacheable or e.destructive for e in effects):
+            if not step.success or step.is_reasoned_instead or any(not e.cacheable or e.destructive for e in effects):
                 return None
             seconds = min([seconds, *(e.cache_ttl for e in effects)])
         return await self._limit_by_nested_calls(seconds, result.run_id, tools)

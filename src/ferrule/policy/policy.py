@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Final, get_args
@@ -373,6 +373,21 @@ class Permissions:
             names = (t.spec.model_name(c) for t in tools for c in self.permitted_spec(t).capabilities)
             raise ToolNotFound(f"There is no tool {name!r} here.{did_you_mean(name, names)}")
         return tool
+
+    def list_denied(self, snapshot: RegistrySnapshot) -> Iterator[tuple[Tool, ToolCapability, str]]:
+        """The actions that the policy denies, and why if a rule says so; none for clients of a server, which must not
+        learn the names, nor those that the principal itself is kept from."""
+        if self.principal.kind in ("client", "token") or self.principal.account:
+            return
+        for tool in filter(snapshot.is_callable, snapshot):
+            for capability in tool.spec.capabilities:
+                decision = self.decide(tool, capability)
+                if decision.verdict == "deny" and self.principal.explain_restriction(tool, capability) is None:
+                    yield (
+                        tool,
+                        capability,
+                        "" if decision.reason == _explain("deny", tool, capability) else decision.reason,
+                    )
 
     def find_permitted_action(
         self, snapshot: RegistrySnapshot, name: str, action: str | None = None

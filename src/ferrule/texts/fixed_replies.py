@@ -105,6 +105,10 @@ SETUP_SUGGESTIONS: Final = {
     },
 }
 """What could answer a question that was refused for want of a language model."""
+DENIED: Final = {
+    "en": "I may not do “{step}”: the policy here forbids {tool}. {reason}",
+    "zh": "不允许执行“{step}”：这里的策略禁止使用 {tool}。{reason}",
+}
 OFFLINE_MODEL: Final = {
     "en": {
         "failure": "That did not work: {text}",

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.agent.made_up_numbers import find_made_up_operand
+from ferrule.agent.prompts import explain_denial
 from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
@@ -41,6 +42,7 @@ from ferrule.parsing import parse_tool_calls
 from ferrule.policy.approvals import ApprovalRequest, Question, digest_of_arguments
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import (
+    DOES_NOT_KNOW,
     STEP_ARGUMENTS,
     STEP_ARGUMENTS_AS_JSON,
     STEP_REASONING,
@@ -197,7 +199,7 @@ class ExecutionAgent:
         result: ToolExecutionResult,
         attempts: list[StepAttempt],
     ) -> StepResult:
-        """The result of a similar tool; otherwise the failure, with what the model says without a tool."""
+        """The result of a similar tool; otherwise what the model knows without a tool, or the failure."""
         if not result.is_success and (tag := self._infer_capability_from_step(step, failed, candidates)) is not None:
             # An approval of one tool is not an approval of another.
             other = await self._library.hub.execute_by_capability(
@@ -210,9 +212,9 @@ class ExecutionAgent:
         if not all(candidate.effects.read_only for candidate in candidates):
             return failure_result(step, result.error or "", result.error_type, attempts)
         answer = await self._direct_reasoning(step, context, attempts)
-        # What a model says in place of a tool may be made up: it is shown, but nothing may build on it.
-        failure = failure_result(step, result.error or "", result.error_type, answer.attempts)
-        return replace(failure, result=answer.result)
+        return (
+            answer if answer.success else failure_result(step, result.error or "", result.error_type, answer.attempts)
+        )
 
     async def _choose_input(
         self,
@@ -364,9 +366,9 @@ class ExecutionAgent:
         self, step: PlanStep, context: StepContext, attempts: Sequence[StepAttempt]
     ) -> StepResult:
         if not can_reason(self._model):
-            return _failed_reasoning(
-                step, f"This needs reasoning, which the model {self._model.name!r} cannot do.", attempts
-            )
+            denied = self.permissions.list_denied(self._library.engine.registry.snapshot())
+            problem = f"This needs reasoning, which the model {self._model.name!r} cannot do."
+            return _failed_reasoning(step, explain_denial(step.description, denied) or problem, attempts)
         if not attempts and context.results and not any(result.success for result in context.results.values()):
             return _failed_reasoning(step, "The steps before it failed, so there is nothing to reason from.", attempts)
         language = detect_language(context.question)
@@ -381,6 +383,8 @@ class ExecutionAgent:
         text = reply.text.strip()
         if not text:
             return _failed_reasoning(step, "The model returned no text.", attempts)
+        if attempts and text.casefold().rstrip(".。!！") in DOES_NOT_KNOW:
+            return _failed_reasoning(step, "The model does not know it without a tool.", attempts)
         return _text_result(step, text, [*attempts, StepAttempt(level="reasoning", tool=NO_TOOL, success=True)])
 
 
@@ -541,8 +545,9 @@ def _make_result(step: PlanStep, attempts: Sequence[StepAttempt], **fields: Any)
 
 
 def skipped_result(step: PlanStep, failure: StepResult) -> StepResult:
-    """A step that was not tried because one it depends on failed."""
-    reason = f"It needs the result of step {failure.step_id}, which {'was skipped' if failure.skipped else 'failed'}."
+    """A step that was not tried because one it depends on failed, or has no result to change something by."""
+    problem = "no tool confirms" if failure.success else "was skipped" if failure.skipped else "failed"
+    reason = f"It needs the result of step {failure.step_id}, which {problem}."
     return replace(failure_result(step, reason, "skipped"), skipped=True)
 
 

@@ -16,7 +16,7 @@ from ferrule.policy.budgets import RunCosts
 from ferrule.texts.answers import main_text
 from ferrule.texts.error_messages import translate_error
 from ferrule.texts.language import detect_language
-from ferrule.texts.planning_prompts import NO_ANSWER, NO_RESULT, SYNTHESIS
+from ferrule.texts.planning_prompts import NO_ANSWER, NO_RESULT, REASONED_INSTEAD, SYNTHESIS
 from ferrule.texts.shorten import shorten, single_line
 from ferrule.workflow.history import RunHistory, RunLog
 from ferrule.workflow.plan import EMPTY_PLAN, Plan
@@ -54,10 +54,12 @@ class CoordinationAgent:
         if may_reason and len(results) > 1 and can_reason(self._model):
             answer = await self._write_answer(question, results)
         answer = answer or _combine_last_results(plan, good)
-        is_complete = all(result.success and not result.made_up_number for result in results)
+        is_complete = all(r.success and not r.made_up_number and not r.is_reasoned_instead for r in results)
         if not is_complete and find_made_up_number(answer, _evidence_of_answer(question, history, results)):
             return _explain_failure(question, results)  # a model fills in what is missing
-        return answer
+        reasoned = dict.fromkeys(result.tool_type for result in results if result.is_reasoned_instead)
+        note = REASONED_INSTEAD[detect_language(question)].format(tools=", ".join(reasoned)) if reasoned else ""
+        return f"{answer}\n{note}".rstrip()
 
     async def _write_answer(self, question: str, results: Sequence[StepResult]) -> str:
         summaries = "\n".join(result.summary for result in results)
@@ -71,8 +73,9 @@ class CoordinationAgent:
 
 
 def _evidence_of_answer(question: str, history: str, results: Sequence[StepResult]) -> str:
-    """All that an answer may take numbers from; errors may be told too."""
-    return "\n".join([text_of_evidence(question, history, results), *(result.error or "" for result in results)])
+    """All that an answer may take numbers from; errors, and what the model said in place of a tool, may be told too."""
+    told = [result.result if result.is_reasoned_instead else result.error or "" for result in results]
+    return "\n".join([text_of_evidence(question, history, results), *told])
 
 
 def _explain_failure(question: str, results: Sequence[StepResult]) -> str:

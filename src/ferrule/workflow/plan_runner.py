@@ -211,7 +211,7 @@ class PlanRunner:
             if step_id in self.waiting and self.stop_reason is None:
                 continue
             needed = [self.context.results.get(str(dependency)) for dependency in step.dependencies]
-            failure = next((result for result in needed if result is not None and not result.success), None)
+            failure = next((r for r in needed if r is not None and not self._may_build_on(r, step)), None)
             if failure is not None:
                 results.append(skipped_result(step, failure))
                 continue
@@ -227,6 +227,17 @@ class PlanRunner:
                 self._budget.calls += _makes_call(step)
                 self._running[step_id] = asyncio.create_task(self._run_step(step), name=f"ferrule-step-{step_id}")
         return results
+
+    def _may_build_on(self, result: StepResult, step: PlanStep) -> bool:
+        """Whether a step may use a result. What the model only believes must not decide what is changed."""
+        return result.success and (
+            can_repeat(step, self._library.engine.registry) or not self._rests_on_reasoning(result)
+        )
+
+    def _rests_on_reasoning(self, result: StepResult) -> bool:
+        """Whether a result, or one that it was made from, is what the model said in place of a tool that failed."""
+        needed = [self.context.results.get(str(step_id)) for step_id in self.plan[result.step_id].dependencies]
+        return result.is_reasoned_instead or any(r is not None and self._rests_on_reasoning(r) for r in needed)
 
     async def _stop_at_time_limit(self) -> list[StepResult]:
         """Cancel the running steps. Those that may have had an effect get an unknown outcome."""

@@ -90,6 +90,12 @@ class StepResult:
         return last.tool if self.success and last is not None and last.level == "capability" else None
 
     @property
+    def is_reasoned_instead(self) -> bool:
+        """Whether the model answered by itself, because the tools that the step names failed."""
+        *failed, last = self.attempts or (None,)
+        return self.success and bool(failed) and last is not None and last.level == "reasoning" and last.success
+
+    @property
     def failed_or_implausible(self) -> bool:
         """Whether the step failed or its result is not plausible."""
         return not self.skipped and self.verification is not None and not self.verification.verified
@@ -102,6 +108,8 @@ class StepResult:
         notes = " (doubtful)" if self.failed_or_implausible else ""
         if self.made_up_number:
             notes = f" (doubtful: {self.made_up_number} is made up)"
+        if self.is_reasoned_instead:
+            notes += f" (from no tool, because {self.tool_type} failed: it may be wrong)"
         if self.answered_by is not None:
             notes += f" (answered by {self.answered_by}, because {self.tool_type} failed)"
         return f"[{self.step_id}] {self.description}{notes}: {self.result}"
@@ -156,8 +164,11 @@ class StepContext:
 
 
 def text_of_evidence(question: str, history: str, results: Iterable[StepResult]) -> str:
-    """All that a step or an answer may take numbers from. The descriptions of steps are the model's own words."""
-    outputs = [as_text(result.output) for result in results if result.success and not result.made_up_number]
+    """All that a step or an answer may take numbers from. The descriptions of steps are the model's own words, and so
+    is what it says in place of a tool.
+    """
+    certain = (r for r in results if r.success and not r.made_up_number and not r.is_reasoned_instead)
+    outputs = [as_text(result.output) for result in certain]
     return "\n".join([question, history, *outputs])
 
 

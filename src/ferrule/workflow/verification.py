@@ -30,6 +30,7 @@ _CONFIDENCE_LOSS: Final = {
     "type": 0.6,
     "range": 0.6,
     "date": 0.6,
+    "reasoned": 0.5,
     "consistency": 0.3,
 }
 
@@ -85,6 +86,8 @@ class VerificationAgent:
                 "made_up",
                 f"It was calculated with {result.made_up_number}, which is neither in the question nor in a result.",
             )
+        if result.is_reasoned_instead:
+            yield "reasoned", f"It is from the model and no tool, because {result.tool_type} failed."
         if _ERROR.search(result.result[:500]):
             yield "error", "The step succeeded, but its result reports an error."
         yield from _check_type(result, expected.strip().casefold())
