@@ -3,8 +3,18 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ferrule.core.schema_limits import MAX_CHECKS_PER_VALUE, SchemaCost, compile_schema, count_values, estimate_cost
+from ferrule.core.schema_limits import (
+    MAX_CHECKS_PER_VALUE,
+    PatternCost,
+    SchemaCost,
+    compile_schema,
+    count_states,
+    count_values,
+    estimate_cost,
+)
 from ferrule.errors import SpecError
 
 
@@ -125,3 +135,53 @@ def test_a_pattern_gives_up():
 
 def test_values_are_counted():
     assert count_values({"a": [1, 2, {"b": None}]}) == 6
+
+
+@pytest.mark.parametrize(
+    ("pattern", "states"),
+    [
+        (r"(\w{1,100}){1,100}b", 10_001),
+        (r"^[a-z0-9_]+$", 1),
+        (r"^\d{4}-\d{2}-\d{2}$", 10),
+        (r"(a{10}){10}{10}", 1_000),
+        (r"(?:\w{1,40}\s?){1,50}x", 2_051),
+        (r"[^]{}()]{2,}\{3}", 5),
+        (r"\p{L}{5}\\{2}", 7),
+        (r"^(?=a)b", 500),
+        ("(a{99}", 99),
+        (")){3}", 1),
+        ("[", 1),
+        ("\\", 1),
+    ],
+)
+def test_the_states_of_a_pattern_are_counted_as_often_as_they_are_repeated(pattern: str, states: int):
+    assert count_states(pattern) == states
+
+
+@given(st.text(alphabet=r"ab(){}[]\,|?*+^$0123456789:<=!", max_size=40))
+def test_the_states_of_any_text_can_be_counted(pattern: str):
+    assert count_states(pattern) >= 1
+
+
+def test_only_the_texts_that_a_pattern_is_for_count():
+    costly = {"pattern": r"(\w{1,100}){1,100}b"}
+    cost = PatternCost({"properties": {"code": costly, "text": {"type": "string"}}})
+    assert cost.permits({"code": "a" * 90, "text": "a" * 10_000_000})
+    assert not cost.permits({"code": "a" * 110}) and not cost.permits({"code": [{"x": "a" * 110}]})
+    schemas: list[dict[str, Any]] = [
+        {"properties": {"text": {"$ref": "#/$defs/code"}}, "$defs": {"code": costly}},
+        {"additionalProperties": costly},
+        {"patternProperties": {costly["pattern"]: {}}},
+        {"propertyNames": costly},
+        {"allOf": [{"properties": {"text": costly}}]},
+    ]
+    for schema in schemas:
+        assert PatternCost(schema).permits({"text": "a" * 90}), schema
+        assert not PatternCost(schema).permits({"text": "a" * 110}), schema
+        assert not PatternCost(schema).permits({"a" * 110: 1}), schema
+
+
+def test_a_value_that_contains_itself_is_too_long_for_any_pattern():
+    endless: list[Any] = []
+    endless.append(endless)
+    assert not PatternCost({"additionalProperties": {"pattern": "ab"}}).permits({"x": endless})

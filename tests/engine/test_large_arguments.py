@@ -1,6 +1,8 @@
 """Arguments that are too large are refused."""
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,3 +63,48 @@ def test_a_size_is_estimated_from_texts_and_items():
     assert not is_larger_than({"a": "x" * 50, "b": [1, 2]}, 100)
     assert is_larger_than({"a": "x" * 101}, 100)
     assert is_larger_than([[[[0] * 10] * 10] * 10], 100)
+
+
+# The first takes seconds for a thousand letters. The second takes no time, but nobody can tell without trying it.
+SLOW_PATTERN, LONG_PATTERN = r"(\w{1,100}){1,100}b", r"^[a-z ]{1,3000}$"
+
+
+ECHO = """
+name: match
+description: Match.
+category: custom
+entry: {type: builtin, handler: echo}
+parameters:
+  text: {type: string, pattern: '%s', required: true}
+  times: {type: integer, default: 2}
+"""
+
+
+def config_with(pattern: str, folder: Path) -> ToolEngineConfig:
+    (folder / "match.yaml").write_text(ECHO % pattern)
+    return ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory=str(folder))
+
+
+@pytest.mark.integration
+async def test_arguments_that_are_slow_to_check_time_out_and_hold_up_nobody_else(tmp_path):
+    async with engine_with(take, config=config_with(SLOW_PATTERN, tmp_path)) as engine:
+        slow = asyncio.create_task(engine.execute("match", {"text": "x" * 15_000}, timeout=2))
+        for _ in range(20):
+            assert (await engine.execute("take", {"value": "abc"})).is_success
+            await asyncio.sleep(0)
+        assert not slow.done()
+        result = await slow
+        checked = engine.check(engine.registry.find("match")[0], {"text": "x" * 15_000})
+    assert result.error_type == "timeout" and "2 s" in result.text
+    assert not checked.is_valid and "too long to be matched" in str(checked.errors[0])
+
+
+@pytest.mark.integration
+async def test_long_texts_are_checked_in_a_process_as_others_are(tmp_path):
+    async with engine_with(config=config_with(LONG_PATTERN, tmp_path)) as engine:
+        good = await engine.execute("match", {"text": "a" * 2_000, "unknown": 1})
+        coerced = await engine.execute("match", {"text": "a" * 2_000, "times": "3"})
+        bad = await engine.execute("match", {"text": "A" * 2_000})
+    assert good.output == {"text": "a" * 2_000, "times": 2} and coerced.output["times"] == 3
+    assert good.metadata["ignored_params"] == ["unknown"]
+    assert bad.error_type == "validation_error" and "must match the pattern" in bad.text

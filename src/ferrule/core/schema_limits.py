@@ -7,13 +7,15 @@ schema is compiled: the number of subschemas that can apply to one value, at eac
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from ferrule.core.json_schema import JsonSchema, follow_reference
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import SpecError
 
 MAX_SCHEMA_VALUES: Final = 50_000
@@ -27,8 +29,10 @@ MAX_EXPLAINED_CHECKS: Final = 10_000
 """Explaining why arguments are invalid takes several hundred times as long as finding out that they are."""
 MAX_BACKTRACKS: Final = 5_000
 """Steps a pattern may go back for one text; a text that needs more does not match."""
-MAX_PATTERN_SIZE: Final = 4 * 1024 * 1024
+MAX_PATTERN_SIZE: Final = 2 * 1024 * 1024
 """Bytes of a compiled pattern."""
+MAX_PATTERN_STEPS: Final = 1_000_000
+"""Characters of a value, each counted as often as the patterns for it have states. A step takes up to 0.15 µs."""
 MAX_ESTIMATE_STEPS: Final = 1_000_000
 MAX_VALUE_DEPTH: Final = 64
 """Levels of a value for which the cost is estimated."""
@@ -42,6 +46,12 @@ _ANY_ITEM: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "dependentSchemas", "dependencies"})
 _NEED_ESTIMATE: Final = _REFERENCES | {"pattern", "patternProperties", "enum"}
 _FEW_ALTERNATIVES: Final = 1_000
+_BACKTRACKING_STATES: Final = 500
+_PATTERN_PART: Final = lazy_pattern(
+    r"(?P<open>\((?:\?(?:[:=!]|<[=!]|P?<\w+>))?)|(?P<close>\))|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}"
+    r"|(?P<mark>[*+?|^$])|\\[pP]\{\w+\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.",
+    re.DOTALL,
+)
 _OBJECT_OPTION_CHECKS: Final = 50
 """What it costs to compare a value with an object or a list in `enum`; others are looked up."""
 
@@ -85,6 +95,84 @@ def compile_schema(schema: Any) -> Any:
 
     options = jsonschema_rs.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS, size_limit=MAX_PATTERN_SIZE)
     return jsonschema_rs.validator_for(schema, offline=True, pattern_options=options)
+
+
+class PatternCost:
+    """How long texts may be matched with the patterns of a schema. A match cannot be interrupted, and takes as long as
+    the text has characters and the pattern has states.
+    """
+
+    def __init__(self, schema: JsonSchema) -> None:
+        properties = schema.get("properties")
+        properties = properties if isinstance(properties, dict) else {}
+        total = _count_pattern_states(schema)
+        self._states = {name: _count_pattern_states(inner) for name, inner in properties.items()} if total else {}
+        self._other_states = total - sum(self._states.values())
+        """Of patterns that may be for any part of the value: those outside its properties, and what is referred to."""
+
+    @property
+    def has_patterns(self) -> bool:
+        return bool(self._other_states or self._states)
+
+    def permits(self, value: Any) -> bool:
+        """Whether all texts of a value can be matched at once; otherwise this is to be done in another process."""
+        steps = self._other_states * _count_characters(value) if self._other_states else 0
+        if isinstance(value, Mapping):
+            used = ((states, value[name]) for name, states in self._states.items() if states and name in value)
+            steps += sum(states * _count_characters(part) for states, part in used)
+        return steps <= MAX_PATTERN_STEPS
+
+
+def _count_pattern_states(schema: Any) -> int:
+    """The states of all patterns in a schema."""
+    states, pending = 0, [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            pending += part.values()
+            names = part.get("patternProperties")
+            patterns = [part.get("pattern"), *(names if isinstance(names, dict) else ())]
+            states += sum(count_states(pattern) for pattern in patterns if isinstance(pattern, str))
+        elif isinstance(part, list):
+            pending += part
+    return states
+
+
+def count_states(pattern: str) -> int:
+    """About how many states a pattern has: its characters and classes, each as often as it may be repeated."""
+    groups, last, position = [0], 0, 0
+    while position < len(pattern):
+        match = _PATTERN_PART.match(pattern, position)
+        assert match is not None, "the last alternative matches any character"
+        position = match.end()
+        if match["open"]:
+            groups.append(0)
+        elif match["close"]:
+            last = groups.pop() if len(groups) > 1 else 0
+            groups[-1] += last
+        elif match["least"]:
+            repeated = last * max(int(match["least"][:9]), int((match["most"] or "1")[:9]), 1)
+            groups[-1] += repeated - last
+            last = repeated
+        elif not match["mark"]:
+            groups[-1], last = groups[-1] + 1, 1
+    return max(sum(groups), _BACKTRACKING_STATES if _needs_backtracking(pattern) else 1)
+
+
+def _count_characters(value: Any) -> int:
+    count, pending, parts = 0, [value], 0
+    while pending:
+        part = pending.pop()
+        parts += 1
+        if parts > MAX_PATTERN_STEPS:  # or it contains itself
+            return MAX_PATTERN_STEPS
+        if isinstance(part, str):
+            count += len(part)
+        elif isinstance(part, Mapping):
+            pending += [*part, *part.values()]
+        elif isinstance(part, (list, tuple)):
+            pending += part
+    return count
 
 
 def count_values(value: Any) -> int:

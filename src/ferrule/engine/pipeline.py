@@ -28,6 +28,7 @@ from ferrule.core.call import (
     ToolExecutionContext,
     ToolExecutionResult,
     ToolExecutor,
+    ValidationResult,
 )
 from ferrule.core.content import Output, copy_json, is_obviously_within_limit, needs_size_check, unwrap_reported_result
 from ferrule.core.events import EventBus
@@ -56,6 +57,7 @@ from ferrule.errors import (
 )
 from ferrule.kinds.executors import Executors
 from ferrule.policy.budgets import CostControl, Payment
+from ferrule.process.checks import check_arguments
 from ferrule.store import ToolKnowledgeStore
 
 logger = logging.getLogger("ferrule.engine")
@@ -105,7 +107,10 @@ class CallPipeline:
                 action = call.prepared = await self._find_after_pin_check(action)
             # Before anything is said about the tool's parameters.
             decision = self._authorizer.check_policy(call, action)
-            self._validate(call, action)
+            if action.check.takes_long(call.params):
+                await self._validate_elsewhere(call, action)
+            else:
+                self._validate(call, action)
             output = None if call.context.memory is None else self._check_known_failure(call, action)
             is_undecided = decision.verdict != "allow" or decision.depends_on_arguments
             if (is_undecided or call.context.approval_id is not None) and await self._authorize(call, action, decision):
@@ -253,6 +258,20 @@ class CallPipeline:
             return
         call.params = self._read_params(call, action)
 
+    async def _validate_elsewhere(self, call: RunningCall, action: PreparedAction) -> None:
+        """The same for arguments whose check may take longer than the call: in a process that ends with its timeout."""
+        if not action.check.takes_long(call.params):
+            self._validate(call, action)
+        elif not call.leaves_validation_to_server(action):
+            try:
+                async with asyncio.timeout(self._timeout_of(call, action)):
+                    checked = await check_arguments(action.check, call.params)
+            except TimeoutError:
+                raise make_timeout_error(call.tool_name, self._timeout_of(call, action), is_abandoned=False) from None
+            except (RecursionError, ValueError):  # nested too deep, or not JSON
+                checked = action.check.check(call.params)
+            call.params = self._accept_params(call, action, checked)
+
     def _read_params(self, call: RunningCall, action: PreparedAction) -> dict[str, Any]:
         """The arguments with the types and defaults of the action's schema; InvalidArguments if they do not fit."""
         try:
@@ -261,20 +280,20 @@ class CallPipeline:
             raise
         except BaseException:  # nested too deep, or a method of an argument raised: `check` below reports which
             params = None
-        if params is None:
-            checked = action.check.check(call.params)
-            if not checked.is_valid:
-                problems = " ".join(str(error) for error in checked.errors)
-                has_actions = len(action.tool.spec.capabilities) > 1  # an error names the action, not its server
-                name = f"{action.tool.id}__{action.capability.name}" if has_actions else call.tool_name
-                raise InvalidArguments(
-                    f"Invalid arguments for {name!r}: {problems}",
-                    [error.to_dict() for error in checked.errors],
-                )
-            params = checked.validated_params
-            if checked.ignored and not call.leaves_validation_to_server(action):
-                call.add_metadata(ignored_params=list(checked.ignored))
-        return params
+        return self._accept_params(call, action, action.check.check(call.params)) if params is None else params
+
+    def _accept_params(self, call: RunningCall, action: PreparedAction, checked: ValidationResult) -> dict[str, Any]:
+        if not checked.is_valid:
+            problems = " ".join(str(error) for error in checked.errors)
+            has_actions = len(action.tool.spec.capabilities) > 1  # an error names the action, not its server
+            name = f"{action.tool.id}__{action.capability.name}" if has_actions else call.tool_name
+            raise InvalidArguments(
+                f"Invalid arguments for {name!r}: {problems}",
+                [error.to_dict() for error in checked.errors],
+            )
+        if checked.ignored and not call.leaves_validation_to_server(action):
+            call.add_metadata(ignored_params=list(checked.ignored))
+        return checked.validated_params
 
     def _check_known_failure(self, call: RunningCall, action: PreparedAction) -> Output | None:
         """The result that the run's memory has for this call, if any; KnownFailure for a call that is known to fail."""
@@ -318,7 +337,7 @@ class CallPipeline:
         edited = await self._authorizer.find_approval(call, action, reason, is_required=is_required, **details)
         if edited is not None:
             call.params = edited
-            self._validate(call, action)
+            await self._validate_elsewhere(call, action)
             self._decide_with_arguments(call, action)
         # The approval covers this call alone: calls that the tool makes have neither its id nor its mark.
         call.context = replace(call.context, approval_id=None)

@@ -74,8 +74,8 @@ class CoordinationAgent:
 
 def _evidence_of_answer(question: str, history: str, results: Sequence[StepResult]) -> str:
     """All that an answer may take numbers from; errors, and what the model said in place of a tool, may be told too."""
-    told = [result.result if result.is_reasoned_instead else result.error or "" for result in results]
-    return "\n".join([text_of_evidence(question, history, results), *told])
+    texts = [result.result if result.is_reasoned_instead else result.error or "" for result in results]
+    return "\n".join([text_of_evidence(question, history, results), *texts])
 
 
 def _explain_failure(question: str, results: Sequence[StepResult]) -> str:

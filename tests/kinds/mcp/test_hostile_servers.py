@@ -25,8 +25,6 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
-pytestmark = pytest.mark.integration
-
 START = """
 import json, sys, time
 def send(**message):
@@ -399,3 +397,26 @@ async def test_an_engine_with_a_hostile_neighbour_still_lists_the_others(tmp_pat
     async with ToolEngine(config) as engine:
         await engine._servers.wait_until_listed()
         assert [c.name for c in engine.registry.candidates("a__b")[0].spec.capabilities] == ["c"]
+
+
+async def greet(name: str) -> str:
+    """Greet somebody."""
+    return f"Hello {name}"
+
+
+async def test_a_result_that_is_slow_to_check_holds_up_nobody_else(tmp_path):
+    story = r"""
+    greet()
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"(\w{1,100}){1,100}b"}}}
+    listed({"name": "act", "outputSchema": schema})
+    while True:
+        answer(take(), content=[], structuredContent={"a": "x" * 10_000})
+    """
+    async with engine_for(server(tmp_path, story)) as engine:
+        engine.register(greet)
+        slow = asyncio.create_task(engine.execute("server", {}, action="act", timeout=3))
+        for _ in range(20):
+            assert (await engine.execute("greet", {"name": "Ada"})).is_success
+            await asyncio.sleep(0)
+        assert not slow.done()
+        assert (await slow).error_type == "timeout"

@@ -101,6 +101,7 @@ async def test_an_unknown_method_is_no_unknown_session():
 
 
 UNCLEAR: dict[str, Callable[[Request], AnyAnswer]] = {
+    "400": fail(400, b""),
     "500": fail(500, b"oops"),
     "500 with an error": fail(500, rpc_error(-32603, "internal error")),
     "502": fail(502, b""),
@@ -129,11 +130,30 @@ async def test_a_reading_is_repeated_after_the_error_of_a_gateway(status):
     assert result.is_success and server.calls == ["read", "read"]
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 429])
-async def test_a_call_that_was_refused_is_not_in_doubt(status):
-    async with payments(fail(status, b"no")) as (engine, server):
+@pytest.mark.parametrize(
+    ("status", "body"), [(401, b"no"), (403, b"no"), (429, b"slow down"), (400, rpc_error(-32602, "slow down"))]
+)
+async def test_a_call_that_was_refused_is_not_in_doubt(status, body):
+    async with payments(fail(status, body)) as (engine, server):
         result = await engine.execute("server", {}, action="pay")
     assert not result.is_success and "outcome" not in result.metadata and server.calls == ["pay"]
+    assert status in (401, 403) or "slow down" in result.text
+
+
+@pytest.mark.parametrize("status", [400, 402, 409, 422])
+@pytest.mark.parametrize("body", [b"paid, but the receipt\ncould not be written", {"paid": True}])
+async def test_a_refusal_that_is_no_message_of_the_protocol_leaves_the_outcome_unknown(status, body):
+    async with payments(fail(status, body)) as (engine, server):
+        result = await engine.execute("server", {}, action="pay")
+        again = await engine.execute("server", {}, action="read")
+    assert result.metadata.get("outcome") == "unknown" and server.calls == ["pay", "read"]
+    assert f"HTTP status {status}: " in result.text and "paid" in result.text and again.is_success
+
+
+async def test_a_reading_that_is_refused_says_why_and_is_not_in_doubt():
+    async with payments(fail(400, b"no such account")) as (engine, server):
+        result = await engine.execute("server", {}, action="read")
+    assert "no such account" in result.text and "outcome" not in result.metadata and server.calls == ["read"]
 
 
 @pytest.mark.parametrize("is_event", [True, False])

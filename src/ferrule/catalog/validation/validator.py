@@ -16,11 +16,12 @@ from ferrule.catalog.validation.messages import explain_error, unknown_parameter
 from ferrule.core.call import ValidationError, ValidationResult
 from ferrule.core.content import MAX_DEPTH, SCALAR_TYPES, copy_containers, is_nested_deeper, plain_json
 from ferrule.core.json_schema import properties_of, resolve_schema
-from ferrule.core.schema_limits import compile_schema, count_values, estimate_cost
+from ferrule.core.schema_limits import PatternCost, compile_schema, count_values, estimate_cost
 from ferrule.core.spec import ToolCapability, ToolSpec
 from ferrule.errors import SpecError, error_text
 
 MAX_ERRORS = 20
+_LONG_TEXTS = "have texts that are too long to be matched with the patterns of these parameters."
 MAX_CHECKS = 20_000
 """Compiled checks in the cache. When it is full, most of them belong to actions that were replaced: it is cleared."""
 _FEW_CHECKS = 50
@@ -47,8 +48,9 @@ _ABOUT_OTHER_PARAMETERS = frozenset(
 class ParameterCheck:
     """The compiled check of one action's parameters."""
 
-    def __init__(self, capability: ToolCapability, *, strict: bool = False) -> None:
-        self._strict = strict
+    def __init__(self, capability: ToolCapability, *, strict: bool = False, may_take_long: bool = False) -> None:
+        """`may_take_long` is for a process that can be killed: long texts may be matched with any patterns there."""
+        self.capability, self.strict = capability, strict
         self._schema = schema = resolve_schema(capability.schema, capability.schema)
         try:
             self._cost = estimate_cost(capability.schema)
@@ -57,6 +59,8 @@ class ParameterCheck:
             raise SpecError(f"The parameters of {capability.name!r} cannot be checked: {error}") from None
         except ValueError as error:
             raise SpecError(f"The parameters of {capability.name!r} are not a valid JSON Schema: {error}") from None
+        patterns = PatternCost(capability.schema)
+        self._patterns = patterns if patterns.has_patterns and not may_take_long else None
         self._is_costly = self._cost.checks > _FEW_CHECKS or self._cost.max_depth is not None
         self._is_valid = self._validator.is_valid
         self._fill = compile_defaults_filler(capability.schema, only_required=not capability.fills_defaults)
@@ -69,6 +73,10 @@ class ParameterCheck:
         self._integers = tuple(n for n, p in properties.items() if "integer" in str(p))
         """Parameters that are or contain integers."""
 
+    def takes_long(self, params: Any) -> bool:
+        """Whether only another process may make the check (`ferrule.process.checks`): it cannot be interrupted."""
+        return self._patterns is not None and not self._patterns.permits(params)
+
     def fill_defaults_if_valid(self, params: Any) -> dict[str, Any] | None:
         """The arguments with defaults if they are valid, else None. Every valid call takes only this path.
 
@@ -77,6 +85,8 @@ class ParameterCheck:
         if type(params) is not dict or (self._is_closed and not (params.keys() <= self._declared)):
             return None
         if self._is_costly and self._find_size_error(params) is not None:
+            return None
+        if self._patterns is not None and not self._patterns.permits(params):
             return None
         filled = self._fill(params) if self._fill is not None else params.copy()
         for name, value in filled.items():
@@ -114,12 +124,14 @@ class ParameterCheck:
             return ValidationResult(is_valid=False, errors=[error])
         if self._is_costly and (error := self._find_size_error(arguments)) is not None:
             return ValidationResult(is_valid=False, errors=[error])
+        if self.takes_long(arguments):
+            return ValidationResult(is_valid=False, errors=[_make_size_error(_LONG_TEXTS, "size")])
         unknown = tuple(name for name in arguments if name not in self._declared) if self._is_closed else ()
-        if unknown and self._strict:
+        if unknown and self.strict:
             return self._explain(arguments, unknown)
         declared = {k: v for k, v in arguments.items() if k not in unknown} if unknown else arguments
         accepted = self.fill_defaults_if_valid(declared)
-        if accepted is None and not self._strict:
+        if accepted is None and not self.strict:
             accepted = self.fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
         if accepted is None:
             return self._explain(arguments, ())
@@ -128,7 +140,7 @@ class ParameterCheck:
     def _explain(self, arguments: dict[str, Any], unknown: tuple[str, ...]) -> ValidationResult:
         errors = [unknown_parameter_error([name], self._schema) for name in unknown]
         params = plain_json(arguments)
-        if not self._strict:  # do not report what coercion can fix
+        if not self.strict:  # do not report what coercion can fix
             params = coerce(params, self._schema, self._schema)
         filled = self._fill(params) if self._fill is not None else params
         if self._is_costly and not self._cost.permits_explanation(count_values(filled)):

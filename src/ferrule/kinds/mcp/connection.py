@@ -51,6 +51,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ferrule.mcp")
 
+REFUSING_STATUSES: Final = frozenset({401, 403, 404, 405, 406, 407, 411, 413, 414, 415, 421, 426, 428, 429, 431})
+"""Those of HTTP by which a server or a proxy says that it has not taken the request."""
 CLOSE_TIMEOUT: Final = 10.0
 
 
@@ -143,14 +145,14 @@ class Connection:
                 raise SessionExpired from error
             if call.is_session_doubtful and len(self._call_contexts) == 1:
                 self._state.ended.set()  # the next call opens another session; this one is not repeated
-            raise await self._call_failure(error, action, repeatable, call.error_status) from error
+            raise await self._call_failure(error, action, repeatable, call) from error
         except (RuntimeError, ValueError) as error:  # a response that violates the protocol
             raise self._invalid_response(error) from error
         finally:
             current_call.reset(token)
         self.has_succeeded = True
         try:
-            self._output_checks.check(invocation.capability, result)
+            await self._output_checks.check(invocation.capability, result)
         except ExecutionFailed as error:
             raise self._invalid_response(error) from None
         return result
@@ -346,12 +348,17 @@ class Connection:
         """The action was executed, and whether that succeeded cannot be read from the answer."""
         return ExecutionFailed(f"{self._options.tool_id!r} sent an invalid response: {error}", outcome="unknown")
 
-    async def _call_failure(self, error: Any, action: str, repeatable: bool, status: int | None) -> CallError:
-        name = self._options.tool_id
+    async def _call_failure(self, error: Any, action: str, repeatable: bool, call: OutgoingCall) -> CallError:
+        name, status, text = self._options.tool_id, call.error_status, call.error_text or error.message
         if status == 401:
             return ExecutionFailed(f"{name!r} refused the call (HTTP 401){self._login_advice()}")
         if status is not None and status >= 500:
-            return make_answer_error(name, action, f"HTTP status {status}", error.message, repeatable=repeatable)
+            return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=repeatable)
+        if call.error_text is not None:
+            # The protocol refuses with a message of its own. What else answers may have passed the call on before.
+            if status in REFUSING_STATUSES or repeatable:
+                return make_protocol_error(name, error.code, f"HTTP status {status}: {text}", error.data)
+            return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=False)
         if error.message.startswith(UNREADABLE_ANSWERS):
             return make_answer_error(
                 name, action, "an answer that cannot be read", error.message, repeatable=repeatable

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ferrule.core.json_schema import JsonSchema
-from ferrule.core.schema_limits import SchemaCost, compile_schema, count_values, estimate_cost
+from ferrule.core.schema_limits import PatternCost, SchemaCost, compile_schema, count_values, estimate_cost
 from ferrule.core.spec import ToolCapability
 from ferrule.errors import ExecutionFailed, SpecError
+from ferrule.process.checks import is_valid_value
 
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
@@ -125,9 +126,9 @@ class OutputChecks:
     """Checks the structured content of results against what the actions declare."""
 
     def __init__(self) -> None:
-        self._validators: dict[str, tuple[JsonSchema, SchemaCost, Any]] = {}
+        self._validators: dict[str, tuple[JsonSchema, SchemaCost, PatternCost, Any]] = {}
 
-    def check(self, capability: ToolCapability, result: CallToolResult) -> None:
+    async def check(self, capability: ToolCapability, result: CallToolResult) -> None:
         """ExecutionFailed for a result that is not what the action declares."""
         schema, content = capability.output, result.structured_content
         if schema is None or result.is_error:
@@ -137,13 +138,17 @@ class OutputChecks:
         entry = self._validators.get(capability.name)
         if entry is None or entry[0] is not schema:
             try:
-                entry = schema, estimate_cost(schema), compile_schema(schema)
+                entry = schema, estimate_cost(schema), PatternCost(schema), compile_schema(schema)
             except (SpecError, ValueError):  # declared in a program, or stored by an earlier version
                 return
             self._validators[capability.name] = entry
-        _, cost, validator = entry
+        _, cost, patterns, validator = entry
         count = count_values(content)
-        if not cost.permits(count) or validator.is_valid(content):
+        is_short = patterns.permits(content)
+        if not cost.permits(count):
             return
-        reason = next(validator.iter_errors(content)).message[:300] if cost.permits_explanation(count) else ""
+        if validator.is_valid(content) if is_short else await is_valid_value(schema, content):
+            return
+        can_explain = is_short and cost.permits_explanation(count)
+        reason = next(validator.iter_errors(content)).message[:300] if can_explain else ""
         raise ExecutionFailed(f"its structured content does not match its output schema: {reason}".rstrip(": "))

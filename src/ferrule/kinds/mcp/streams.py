@@ -60,6 +60,8 @@ class OutgoingCall:
     def __init__(self) -> None:
         self.error_status: int | None = None
         """The HTTP status of the answer, if it is an error."""
+        self.error_text: str | None = None
+        """What the answer says, if it is an error and no message of the protocol."""
         self.is_session_expired = False
         """The server does not know our session any more, as the protocol says it: the call was not executed."""
         self.is_session_doubtful = False

@@ -27,6 +27,7 @@ from ferrule.kinds.mcp.streams import (
     read_message,
     replace_lone_surrogates,
 )
+from ferrule.texts.shorten import shorten, single_line
 
 if TYPE_CHECKING:
     import httpx2
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT: Final = 30.0
 READ_TIMEOUT: Final = 300.0
 """Seconds a response may stay open without any data; the time of a call is limited by the engine."""
+MAX_ANSWER_TEXT: Final = 500
+"""Characters of an answer that is no message of the protocol."""
 MIN_LISTEN_INTERVAL: Final = 0.5
 """Seconds between two requests that only listen: a server may ask for an immediate reconnect every time."""
 
@@ -157,9 +160,20 @@ class _ResponseChecker:
         call = current_call.get()
         if call is not None and status >= 400 and _is_tool_call(response.request):
             call.error_status = status
+            body = await response.aread()
+            call.error_text = _text_of_foreign_answer(body)
             if "mcp-session-id" in response.request.headers:
                 call.is_session_expired = status == 404
-                call.is_session_doubtful = status == 400 and b"session" in (await response.aread()).lower()
+                call.is_session_doubtful = status == 400 and b"session" in body.lower()
+
+
+def _text_of_foreign_answer(body: bytes) -> str | None:
+    """The beginning of an answer that is no message of the protocol, on one line; None for one that is."""
+    try:
+        read_message(read_json(body))
+    except ValueError:
+        return shorten(single_line(body[: 4 * MAX_ANSWER_TEXT].decode("utf-8", "replace")), MAX_ANSWER_TEXT)
+    return None
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from ferrule.core.content import as_text
 from ferrule.core.names import did_you_mean
-from ferrule.core.schema_limits import compile_schema, estimate_cost
+from ferrule.core.schema_limits import PatternCost, compile_schema, estimate_cost
 from ferrule.core.spec import PARAMETER_TYPES, JsonSchema
 from ferrule.errors import SpecError
 from ferrule.kinds.yaml.models import USER_KEYS, ParameterName, SchemaNotationSection, validate_section
@@ -344,6 +344,8 @@ def _find_violation(schema: JsonSchema, value: Any) -> str | None:
         validator = compile_schema(schema)
     except (jsonschema_rs.ValidationError, SpecError):
         return None  # invalid or incomplete (a $ref to elsewhere in the file): the check of the whole schema reports it
+    if not PatternCost(schema).permits(value):
+        return "it is too long to be matched with the patterns"
     return next((error.message for error in validator.iter_errors(value)), None)
 
 

@@ -1,0 +1,90 @@
+"""Checks of values against schemas that may take long: each in a process of its own, which is killed when its caller
+gives up. Matching a long text with a pattern cannot be interrupted otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from ferrule.catalog.validation.validator import ParameterCheck
+from ferrule.concurrency.semaphore import ThreadsafeSemaphore
+from ferrule.core.aio import finish_despite_cancellation
+from ferrule.core.call import ValidationError, ValidationResult
+from ferrule.core.content import plain_json
+from ferrule.core.json_schema import JsonSchema
+from ferrule.core.schema_limits import compile_schema
+from ferrule.core.spec import ToolCapability
+from ferrule.errors import TransportFault
+
+MAX_PROCESSES: Final = 2
+"""Of all engines of this process together; further checks wait."""
+_SLOTS: Final = ThreadsafeSemaphore(MAX_PROCESSES)
+_BOOTSTRAP: Final = "import sys; sys.path[:] = sys.argv[1:]; from ferrule.process.checks import main; main()"
+
+
+async def check_arguments(check: ParameterCheck, arguments: Mapping[str, Any]) -> ValidationResult:
+    """What `check.check(arguments)` returns in a process that may take its time."""
+    capability = check.capability
+    answer = await _ask(
+        schema=capability.schema,
+        value=plain_json(arguments),
+        parameters={"name": capability.name, "fills_defaults": capability.fills_defaults, "strict": check.strict},
+    )
+    errors = [ValidationError(**error) for error in answer["errors"]]
+    return ValidationResult(
+        is_valid=answer["is_valid"],
+        errors=errors,
+        validated_params=answer["validated_params"],
+        ignored=tuple(answer["ignored"]),
+    )
+
+
+async def is_valid_value(schema: JsonSchema, value: Any) -> bool:
+    """Whether a schema accepts a value."""
+    return bool((await _ask(schema=schema, value=value))["is_valid"])
+
+
+async def _ask(**question: Any) -> dict[str, Any]:
+    path = [entry for entry in sys.path if entry]  # not the current folder: whatever is there must not be imported
+    await _SLOTS.acquire()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _BOOTSTRAP, *path),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C at a terminal is for us
+        )
+        try:
+            output, _ = await process.communicate(json.dumps(question).encode())
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await finish_despite_cancellation(process.wait())
+    finally:
+        _SLOTS.release()
+    if process.returncode != 0:
+        raise TransportFault("The process that checks values against their schema has failed.")
+    answer: dict[str, Any] = json.loads(output)
+    return answer
+
+
+def main() -> None:
+    question = json.load(sys.stdin)
+    schema, value, parameters = (question.get(name) for name in ("schema", "value", "parameters"))
+    if parameters is None:
+        answer: dict[str, Any] = {"is_valid": compile_schema(schema).is_valid(value)}
+    else:
+        capability = ToolCapability(parameters["name"], "", schema, fills_defaults=parameters["fills_defaults"])
+        result = ParameterCheck(capability, strict=parameters["strict"], may_take_long=True).check(value)
+        answer = {
+            "is_valid": result.is_valid,
+            "errors": [error.to_dict() for error in result.errors],
+            "validated_params": result.validated_params,
+            "ignored": result.ignored,
+        }
+    json.dump(answer, sys.stdout, default=str)
