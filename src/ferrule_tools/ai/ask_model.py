@@ -26,7 +26,7 @@ class AskModelConfig:
     """The section `[tools.ask_model]`: which models can be asked, and how much."""
 
     model: str | None = None
-    """`openai:gpt-5.4-mini`, `anthropic:…`, `local`; None: the environment determines it."""
+    """`openai:gpt-5.4-mini`, `anthropic:…`, `ollama:…`; None: the environment determines it."""
     models: dict[str, str] = field(default_factory=dict)
     """Further models that the caller may choose by name: `fast = "openai:gpt-5.4-mini"`."""
     max_tokens: int = 4_096

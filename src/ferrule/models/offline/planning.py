@@ -33,7 +33,7 @@ def answer_by_schema(schema: Mapping[str, Any], question: str, tools: OfferedToo
     if answer is None or not OfferedTool(name="answer", description="", schema=dict(schema)).accepts(answer):
         raise ModelRefused(
             "The offline model cannot give an answer of this form: it can make plans out of a question's steps and "
-            "objects out of its values, nothing else. Use a real model: set OPENAI_API_KEY, or install ferrule[local]."
+            "objects out of its values, nothing else. Use a real model: see `ferrule models`."
         )
     return json.dumps(answer, ensure_ascii=False)
 
