@@ -78,7 +78,8 @@ def write_tool(started: Started, script: str) -> Path:
 
 
 def config(folder: Path) -> ToolEngineConfig:
-    return ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory=str(folder))
+    # A busy machine may need some seconds to end all processes: until then the call is waited for.
+    return ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory=str(folder), stop_timeout=60)
 
 
 @pytest.mark.parametrize("starter", STARTERS)
