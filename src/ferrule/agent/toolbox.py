@@ -141,7 +141,7 @@ class Toolbox:
         The encoder takes a second to load. Of a few tools, the words of an English task find the right ones without it,
         and `search_tools` finds others.
         """
-        await self._library.engine.wait_for_accepted_instructions()  # they are in the prompt
+        await self._library.engine.wait_for_pins()  # what is accepted is in the prompt
         usable = self._usable_actions()
         if not usable.fits_in_request and (usable.are_many or not task.isascii()):
             await self._library.index.prepare(task)

@@ -23,6 +23,7 @@ from ferrule.errors import FerruleError, LoadError, SetupError
 from ferrule.folder_trust import describe_contents, read_folder_trust, trust_folder
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.loading import DirectorySource, read_yaml_or_python_file
+from ferrule.kinds.mcp.pins import describe_changes
 from ferrule.kinds.mcp.servers import McpFileSource
 from ferrule.kinds.openapi.source import OpenApiDocuments
 from ferrule.kinds.openapi.tool import read_openapi
@@ -357,7 +358,14 @@ async def _check_mcp_servers(engine: ToolEngine) -> list[DoctorCheck]:
             advice = f"see what it writes with: ferrule mcp test {tool.id}"
             finding = str(error) or f"it did not answer within {SERVER_TIMEOUT:g} s"
             return DoctorCheck(name=f"mcp {tool.id}", ok=False, finding=finding, advice=advice)
-        return DoctorCheck(name=f"mcp {tool.id}", ok=True, finding=f"answers after {seconds or 0:.3f} s")
+        await engine.wait_for_pins(tool.id)
+        finding, changes = f"answers after {seconds or 0:.3f} s", describe_changes(engine.registry.find_tool(tool.id))
+        if not changes:
+            return DoctorCheck(name=f"mcp {tool.id}", ok=True, finding=finding)
+        finding += ". Not as you accepted it: "
+        finding += "; ".join(f"{action or 'its instructions'} ({change})" for action, change in changes.items())
+        advice = f"see it with: ferrule mcp diff {tool.id}. Accept it with: ferrule mcp accept {tool.id}"
+        return DoctorCheck(name=f"mcp {tool.id}", ok=False, finding=finding, advice=advice)
 
     servers = [tool for tool in engine.registry.snapshot() if tool.handler == "mcp"]
     return list(await asyncio.gather(*map(check, servers)))

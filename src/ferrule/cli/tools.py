@@ -89,6 +89,7 @@ def list_tools(
 
     async def command() -> tuple[list[Tool], dict[Tool, str]]:
         async with context.obj.listing_engine() as engine:
+            await engine.wait_for_pins()
             tools = engine.registry.by_tag(*tag) if tag else list(engine.registry)
             tools = [t for t in tools if source in (None, t.source) and _is_in_category(t, category)]
             return sorted(tools, key=listing_order), _unavailable_reasons(engine)
@@ -108,6 +109,7 @@ def show_tool(
 
     async def command() -> None:
         async with context.obj.listing_engine() as engine:
+            await engine.wait_for_pins()
             tools = engine.registry.candidates(name) or _find_by_other_name(engine, name)
             for tool in tools:
                 if as_json:
@@ -128,6 +130,7 @@ def search_tools(
 
     async def command() -> list[Tool]:
         async with context.obj.listing_engine() as engine:
+            await engine.wait_for_pins()
             from ferrule.catalog.search import RegistryIndex
 
             index, text = RegistryIndex(engine.registry, engine.store.vectors), " ".join(words)

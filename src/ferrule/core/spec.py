@@ -174,10 +174,17 @@ class ToolCapability:
     auto_approve: bool = False
     """The user's configuration says that calls of this action need no approval."""
     changes: str = ""
-    """How the action differs from what the user accepted, as a diff; calls need approval until it is accepted."""
+    """How what an MCP server lists differs from what the user accepted, as a diff."""
+    listed: ToolCapability | None = None
+    """What the server lists instead, while the rest of this is as the user accepted it."""
 
     def __post_init__(self) -> None:
         _check_price(self.price, self.name)
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether nobody gets it: it has changed, and there is nothing accepted to show instead."""
+        return bool(self.changes) and self.listed is None
 
     @cached_property
     def schema(self) -> JsonSchema:
@@ -306,7 +313,7 @@ class ToolSpec:
         # Field by field: a capability's cached schema is not a field, but orjson would write it once it was computed.
         values["capabilities"] = [
             {f.name: getattr(c, f.name) for f in fields(c) if f.name not in _NOT_IN_FINGERPRINT}
-            for c in self.capabilities
+            for c in (each.listed or each for each in self.capabilities)
         ]
         return sha256(encode_json(values, sort_keys=True)).hexdigest()[:16]
 
@@ -323,6 +330,7 @@ _NOT_IN_FINGERPRINT = frozenset(
         "listing",
         "auto_approve",
         "changes",
+        "listed",
     }
 )
 """Fields that decide whether and how a tool is found, approved or paid, not what it does."""

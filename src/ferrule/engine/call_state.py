@@ -210,8 +210,10 @@ class RunningCall:
         return self.metadata if self.metadata is not None else {}
 
     def leaves_validation_to_server(self, action: PreparedAction) -> bool:
-        """Whether the arguments are those of a client, and the MCP server checks them."""
-        return self.context.leaves_validation_to_server and action.tool.handler == "mcp" and type(self.params) is dict
+        """Whether the arguments are those of a client, and the MCP server checks them by the schema that it gave."""
+        if not self.context.leaves_validation_to_server or action.capability.changes:
+            return False
+        return action.tool.handler == "mcp" and type(self.params) is dict
 
     def disable_caching(self) -> None:
         """Do not cache the result, nor those of the calls that this one is nested in: they are made from its result."""

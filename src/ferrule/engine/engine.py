@@ -117,6 +117,7 @@ class ToolEngine:
             self.registry,
             self.store,
             lambda error: self._loader.add_error(error),
+            lambda tool: self._loader.emit_tool_event(ToolEngineEventType.TOOL_UPDATED, tool),
             accepted=self.config.accepted_servers,
             tag_table=self._tag_table,
         )
@@ -268,13 +269,12 @@ class ToolEngine:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LISTING_TIMEOUT if tool_id is None else None):
                     await self.wait_for_discovery(tool_id)
-        await self.wait_for_accepted_instructions(tool_id)
+        await self.wait_for_pins(tool_id)
 
-    async def wait_for_accepted_instructions(self, tool_id: str | None = None) -> None:
-        """Wait until it is known which instructions of MCP servers the user has accepted: others are not passed on."""
+    async def wait_for_pins(self, tool_id: str | None = None) -> None:
+        """Wait until it is known what the user has accepted of MCP servers: nothing else is passed on."""
         if self.is_open:
-            tools = self.registry if tool_id is None else self.registry.candidates(tool_id)
-            await self._servers.wait_for_accepted_instructions(tools)
+            await self._servers.wait_for_pins(tool_id)
 
     async def discover_action(self, name: str) -> tuple[Tool, ToolCapability]:
         """The tool and action that a call of this name would use, once it is discovered; ToolNotFound if there is none.

@@ -269,16 +269,19 @@ class UnifiedToolLibrary:
 
     async def search_tools_by_tags(self, tags: list[str], *, principal: Principal = LOCAL_USER) -> list[ToolSpec]:
         """Tools that have any of the tags, those with most of them first."""
+        await self.engine.wait_for_pins()
         return self._permitted_specs(self.index.search_by_tags(tags), principal)
 
     async def search_tools_by_requirements(
         self, requirements: list[str], *, principal: Principal = LOCAL_USER
     ) -> list[ToolSpec]:
         """Tools whose tags, words or actions meet any of the requirements, those that meet most first."""
+        await self.engine.wait_for_pins()
         return self._permitted_specs(self.index.search_by_requirements(requirements), principal)
 
     async def search_tools(self, text: str, limit: int = 10, *, principal: Principal = LOCAL_USER) -> list[ToolSpec]:
         """Tools that match the text, best first: by its words and, with the extra `semantic`, by its meaning."""
+        await self.engine.wait_for_pins()
         permissions = self.engine.permissions(principal)
         await self.index.prepare(text)
         hits = self.index.search(text, limit, is_visible=permissions.may_find)

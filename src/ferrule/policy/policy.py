@@ -317,6 +317,11 @@ class Permissions:
         restriction = self.principal.explain_restriction(tool, capability)
         if restriction is not None:
             return Decision(verdict="deny", reason=restriction, rule=f"the restrictions of {self.principal.label}")
+        if capability.is_withheld:
+            reason = (
+                f"{tool.spec.model_name(capability)} is withheld until you accept it. See: ferrule mcp diff {tool.id}"
+            )
+            return Decision(verdict="deny", reason=reason, rule="the accepted actions of MCP servers")
         return self.policy.decide(self.principal, tool, capability, arguments)
 
     def may_call(self, tool: Tool, capability: ToolCapability) -> bool:

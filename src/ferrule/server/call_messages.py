@@ -26,6 +26,7 @@ from ferrule.errors import (
     Transient,
     TransportFault,
 )
+from ferrule.kinds.mcp.listing import pinned_parts
 from ferrule.kinds.mcp.relay import ClientRequest
 from ferrule.kinds.mcp.results import ProtocolError, convert_result
 
@@ -67,14 +68,8 @@ def encode_invocation(executor: str, invocation: Invocation, request: ClientRequ
         "call_id": invocation.call_id,
         "executor": executor,
         "tool_id": invocation.tool.id,
-        "capability": {
-            "name": capability.name,
-            "description": capability.description,
-            "parameters": capability.parameters,
-            "output": capability.output,
-            "annotations": capability.annotations,
-            "effects": asdict(effects),
-        },
+        "capability": {"name": capability.name, **pinned_parts(capability), "effects": asdict(effects)},
+        "listed": None if capability.listed is None else {"name": capability.name, **pinned_parts(capability.listed)},
         "params": invocation.params,
         "principal": {
             "kind": context.principal.kind,
@@ -99,12 +94,13 @@ def decode_invocation(message: Values, tool: Tool, report: Callable[[Progress], 
     """The call as its executor gets it. It calls no other tools: those of MCP servers cannot."""
     capability = dict(message["capability"])
     effects = Effects(**capability.pop("effects"))
+    listed = None if message.get("listed") is None else ToolCapability(**message["listed"])
     context = ToolExecutionContext(principal=Principal(**message["principal"]))
     context.is_approved = message["is_approved"]
     return Invocation(
         message["call_id"],
         tool,
-        ToolCapability(**capability, effects=effects),
+        ToolCapability(**capability, effects=effects, listed=listed),
         message["params"],
         context,
         report,

@@ -63,7 +63,8 @@ async def show_server(name: str, services: ServicesOfApp, client: ReadingClient)
 async def _describe_server(tool: Tool, services: Services, client: Client) -> dict[str, Any]:
     engine, permissions = services.library.engine, services.permissions(client)
     state = engine.mcp.describe_state(tool.id)
-    capabilities = [each for each in tool.spec.capabilities if permissions.may_call(tool, each)]
+    is_shown = permissions.may_call if not _may_administer(client) else lambda *_: True  # also what is withheld
+    capabilities = [each for each in tool.spec.capabilities if is_shown(tool, each)]
     error = state.error or engine.explain_missing_listing(tool.id) or ""
     pins = await read_pins(engine.store, tool.id)  # the engine reads them when the server is first used
     diffs = _find_diffs(engine.store, tool, _names_of_parts(tool, capabilities), pins)
@@ -111,7 +112,7 @@ class Acceptance(BaseModel):
 
 @router.post("/servers/{name}/accept")
 async def accept_changes(name: str, body: Acceptance, services: ServicesOfApp, client: AdminClient) -> Response:
-    """Accept what a server has changed, so that calls of it no longer ask."""
+    """Accept what a server has changed, so that models and clients get it."""
     if not client.sees_all_tenants:
         raise Problem(403, "All tenants use the same servers: accepting changes needs an admin without a tenant.")
     tool, store = _find_server(name, services, client), services.library.engine.store

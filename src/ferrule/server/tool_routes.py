@@ -55,6 +55,7 @@ async def list_tools(
 ) -> Response:
     """List the tools that the client may call, with those that are not set up."""
     library = services.library
+    await library.engine.wait_for_pins()
     permissions = services.permissions(client)
     snapshot = library.engine.registry.snapshot()
     if query:
@@ -69,7 +70,7 @@ async def list_tools(
 @router.get("/tools/{name}", tags=["tools"])
 async def show_tool(name: str, services: ServicesOfApp, client: ReadingClient) -> Response:
     """Describe a tool with the parameters of each action."""
-    tool = _find_tool(name, services, client)
+    tool = await _find_tool(name, services, client)
     unavailable = await services.library.get_unavailable_tools()
     return json_response(_describe_tool(tool, services, client, unavailable, with_schemas=True))
 
@@ -77,7 +78,7 @@ async def show_tool(name: str, services: ServicesOfApp, client: ReadingClient) -
 @router.get("/tools/{name}/schema", tags=["tools"])
 async def show_schemas(name: str, services: ServicesOfApp, client: ReadingClient) -> Response:
     """The actions of a tool as function schemas for model APIs."""
-    tool = _find_tool(name, services, client)
+    tool = await _find_tool(name, services, client)
     permissions = services.permissions(client)
     actions = services.library.descriptions.actions_by_name([tool])
     permitted = [action.openai_schema for action in actions if permissions.may_call(tool, action.capability)]
@@ -169,7 +170,8 @@ async def register_tool(
     return json_response({"tool_id": result.tool_id}, 201)
 
 
-def _find_tool(name: str, services: Services, client: Client) -> Tool:
+async def _find_tool(name: str, services: Services, client: Client) -> Tool:
+    await services.library.engine.wait_for_pins()
     try:
         return services.permissions(client).find_tool(services.library.engine.registry.snapshot(), name)
     except ToolNotFound as error:

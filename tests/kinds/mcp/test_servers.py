@@ -57,6 +57,7 @@ async def test_a_listed_server_is_not_started_until_it_is_called(tmp_path: Path)
         await engine._servers.wait_until_listed("raw")
     async with engine_in(tmp_path, raw=SERVER) as engine:
         assert "echo" in [c.name for c in engine.registry.find_tool("raw").spec.capabilities]
+        await engine.wait_for_pins()
         assert not engine._servers.is_discovering and not engine.mcp.is_connected("raw")
         assert (await engine.execute("raw", {"x": 1}, action="echo")).is_success
         assert engine.mcp.is_connected("raw")

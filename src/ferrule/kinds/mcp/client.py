@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ferrule.core.call import Invocation
 from ferrule.core.elicitation import OnElicit
-from ferrule.core.spec import ToolCapability
 from ferrule.core.variables import Secrets
 from ferrule.errors import CallError, ExecutionFailed, PermissionDenied, SetupError, StoreError, TransportFault
 from ferrule.kinds.mcp.changes import ConnectOptions, ProtocolMode
 from ferrule.kinds.mcp.config import CREDENTIAL, LoginHandler, McpServerConfig, TransportKind, collect_secrets
 from ferrule.kinds.mcp.connection import Connection, SessionExpired
-from ferrule.kinds.mcp.listing import ServerListing
+from ferrule.kinds.mcp.listing import ServerListing, pinned_parts
 from ferrule.kinds.mcp.relay import OnChange
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.credentials import LOCAL_ACCOUNT
@@ -361,12 +360,8 @@ def _check_is_unchanged(invocation: Invocation, listing: ServerListing) -> None:
     ):
         return
     current = next((each for each in listing.capabilities if each.name == decided.name), None)
-    if current is not None and _pinned_parts(current) != _pinned_parts(decided):
+    if current is not None and pinned_parts(current) != pinned_parts(decided.listed or decided):
         raise PermissionDenied(
             f"The MCP server {invocation.tool.id!r} has changed its action {decided.name!r} since this call was "
             "decided about. It was not executed: call it again, so that it is decided about as it is now."
         )
-
-
-def _pinned_parts(action: ToolCapability) -> tuple[object, ...]:
-    return action.description, action.parameters or None, action.output or None, action.annotations or None

@@ -203,7 +203,7 @@ def make_tool_of_server_spec(spec: MCPServerSpec) -> Tool:
 
 def apply_listing(tool: Tool, listing: ServerListing) -> Tool:
     """The tool with the actions its server lists; what a program declared about them and the tool is kept."""
-    config = tool.target if isinstance(tool.target, McpServerConfig) else McpServerConfig()
+    config = _config_of(tool)
     declared = {capability.name: capability for capability in tool.spec.capabilities}
     changes: dict[str, Any] = {
         "capabilities": [
@@ -245,10 +245,39 @@ def _is_from_file(tool: Tool) -> bool:
     return "config_digest" in tool.spec.metadata
 
 
+def pinned_parts(action: ToolCapability) -> dict[str, Any]:
+    """What the user accepts of an action: everything that its server says of it and that models or clients get."""
+    return {name: getattr(action, name) for name in ("description", "parameters", "output", "annotations", "listing")}
+
+
+def with_accepted_parts(tool: Tool, listed: ToolCapability, parts: Mapping[str, Any], changes: str) -> ToolCapability:
+    """An action of a server as the user accepted it, with what the server lists instead, and how that differs."""
+    effects = _choose_effects(parts["annotations"], _config_of(tool))
+    return replace(listed, **parts, effects=effects, changes=changes, listed=listed)
+
+
+def find_changed_parts(action: ToolCapability) -> list[str]:
+    """What a server has changed in an action that is as the user accepted it, by the names of the protocol."""
+    if action.listed is None:
+        return []
+    before, after = ({**parts, **parts["listing"]} for parts in map(pinned_parts, (action, action.listed)))
+    names = {"parameters": "inputSchema", "output": "outputSchema"}
+    changed = (key for key in {**before, **after} if key != "listing" and before.get(key) != after.get(key))
+    return sorted({names.get(key, key) for key in changed})
+
+
+def _config_of(tool: Tool) -> McpServerConfig:
+    return tool.target if isinstance(tool.target, McpServerConfig) else McpServerConfig()
+
+
+def _choose_effects(annotations: Mapping[str, Any], config: McpServerConfig) -> Effects:
+    return read_claimed_effects(annotations) if config.trusted else ASSUMED_EFFECTS
+
+
 def _with_entry_settings(action: ToolCapability, config: McpServerConfig) -> ToolCapability:
     return replace(
         action,
-        effects=read_claimed_effects(action.annotations) if config.trusted else ASSUMED_EFFECTS,
+        effects=_choose_effects(action.annotations, config),
         auto_approve=not config.auto_approve.isdisjoint((action.name, "*")),
         tags=list(config.action_tags.get(action.name, ())),
     )

@@ -1,10 +1,9 @@
-"""What the user has accepted of a server and its actions: trust on first use, stored by digest and text.
+"""What the user has accepted of a server and its actions: trust on first use.
 
-The description, the schemas and the annotations of each action are pinned when the server first lists it. A later
-listing that differs, or a new action of a known server, is a change: calls of it ask until the user accepts it
-(`ferrule mcp diff`, `accept`). The server's own instructions are pinned too, and what models and clients get is the
-accepted text. The pins of a server are the stream `mcp-pins:SERVER` of the store, shared by all processes that use the
-store.
+Everything that a server says of its actions, and its instructions, are pinned when it first lists them. A later listing
+that differs, or a new action of a known server, is a change. Until the user accepts it (`ferrule mcp diff`, `accept`),
+models and clients get what was accepted before, or nothing where there is nothing to give them. The pins of a server
+are the stream `mcp-pins:SERVER` of the store, shared by all processes that use the store.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+import logging
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -20,8 +21,16 @@ from typing import Any, Final
 from ferrule.core.aio import cancel_all
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import StoreError
-from ferrule.kinds.mcp.listing import listed_instructions, with_instructions
+from ferrule.kinds.mcp.listing import (
+    find_changed_parts,
+    listed_instructions,
+    pinned_parts,
+    with_accepted_parts,
+    with_instructions,
+)
 from ferrule.store import ToolKnowledgeStore
+
+logger = logging.getLogger("ferrule.mcp")
 
 STREAM_PREFIX: Final = "mcp-pins:"
 READ_TIMEOUT: Final = 10.0
@@ -45,6 +54,19 @@ class PinnedText:
     digest: str
     text: str
     """Without secrets, and cut if it is long."""
+    packed: str | None = None
+    """The parts of an action, in a form that redaction does not change: it would remove a parameter named `password`.
+
+    Empty: they are too long. None: a version of Ferrule pinned it that stored the text only, and no `listing`.
+    """
+
+    @property
+    def parts(self) -> dict[str, Any] | None:
+        """The parts of an action, to be given to models and clients; None where they are not stored."""
+        try:
+            return json.loads(zlib.decompress(bytes.fromhex(self.packed))) if self.packed else None
+        except (ValueError, zlib.error):
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +92,7 @@ async def read_pins(store: ToolKnowledgeStore, server: str) -> ServerPins:
     except (StoreError, OSError) as error:
         return ServerPins(problem=f"the store cannot be read: {error}")
     texts = {
-        key: PinnedText(digest=str(value.get("digest")), text=str(value.get("text")))
+        key: PinnedText(digest=str(value.get("digest")), text=str(value.get("text")), packed=value.get("packed"))
         for key, value in entries.items()
         if isinstance(value, dict)
     }
@@ -99,11 +121,12 @@ def write_pins(
     if not pins.is_known:
         store.write_entry(stream, _SERVER_KEY, {"known": True})
     for capability in capabilities:
-        pin = _make_pin(format_pinned_text(capability))
-        if pins.is_known and (old := actions.get(capability.name)) is not None and old.digest == pin.digest:
-            continue
-        store.write_entry(stream, _ACTION_KEY + capability.name, asdict(pin))
-        actions[capability.name] = pin
+        parts = pinned_parts(capability.listed or capability)
+        packed = zlib.compress(json.dumps(parts).encode()).hex()
+        pin = _make_pin(_format_parts(parts), packed if len(packed) <= MAX_TEXT_LENGTH else "")
+        if actions.get(capability.name) != pin:
+            store.write_entry(stream, _ACTION_KEY + capability.name, asdict(pin))
+            actions[capability.name] = pin
     pinned_instructions = pins.instructions if instructions is None else _make_pin(instructions)
     if pinned_instructions is not None and pinned_instructions != pins.instructions:
         store.write_entry(stream, _INSTRUCTIONS_KEY, asdict(pinned_instructions))
@@ -116,12 +139,11 @@ def find_changes(store: ToolKnowledgeStore, server: str, capability: ToolCapabil
         return _explain_unknown(server, f"the action {capability.name!r} has", pins.problem)
     if not pins.is_known:
         return ""
-    text = format_pinned_text(capability)
-    pin = pins.actions.get(capability.name)
+    parts, pin = pinned_parts(capability.listed or capability), pins.actions.get(capability.name)
     if pin is None:
-        current = store.redaction.redact_text(_cut_text(text)).splitlines()
+        current = store.redaction.redact_text(_cut_text(_format_parts(parts))).splitlines()
         return _cut_diff([f"new action {capability.name!r}", *(f"+{line}" for line in current)])
-    return _compare_texts(store, pin, text)
+    return _compare_texts(store, pin, _format_parts({**parts, "listing": {}} if pin.packed is None else parts))
 
 
 def find_instructions_changes(store: ToolKnowledgeStore, server: str, instructions: str, pins: ServerPins) -> str:
@@ -155,34 +177,40 @@ def _explain_unknown(server: str, subject: str, problem: str) -> str:
     )
 
 
-def mark_changed_actions(
-    store: ToolKnowledgeStore, server: str, capabilities: Iterable[ToolCapability], pins: ServerPins
-) -> list[ToolCapability]:
-    """The actions, each with how it differs from what the user accepted."""
-    return [
-        capability if capability.changes == changes else replace(capability, changes=changes)
-        for capability in capabilities
-        for changes in [find_changes(store, server, capability, pins)]
-    ]
+def _serve_action(store: ToolKnowledgeStore, tool: Tool, action: ToolCapability, pins: ServerPins) -> ToolCapability:
+    """An action of a server as the user accepted it, or marked as withheld."""
+    listed = action.listed or replace(action, changes="")
+    changes = find_changes(store, tool.id, listed, pins)
+    pin = pins.actions.get(action.name) if changes else None
+    parts = None if pin is None or pins.problem else pin.parts
+    served = replace(listed, changes=changes) if parts is None else with_accepted_parts(tool, listed, parts, changes)
+    return action if served == action else served
 
 
-def format_pinned_text(capability: ToolCapability) -> str:
-    """What is pinned of an action, as text."""
-    parts: dict[str, Any] = {
-        "parameters": capability.parameters,
-        "output": capability.output,
-        "annotations": capability.annotations,
+def describe_changes(tool: Tool) -> dict[str, str]:
+    """What has changed in a server since the user accepted it, in a few words, by action; "" are the instructions."""
+    changes = {
+        action.name: f"changed: {', '.join(find_changed_parts(action))}" if action.listed else "withheld"
+        for action in tool.spec.capabilities
+        if action.changes
     }
-    lines = ["description:", *(f"  {line}" for line in capability.description.splitlines())]
+    if listed_instructions(tool) != tool.spec.metadata.get("instructions", ""):
+        changes[INSTRUCTIONS] = "changed"
+    return changes
+
+
+def _format_parts(parts: Mapping[str, Any]) -> str:
+    """What is pinned of an action, as text."""
+    lines = ["description:", *(f"  {line}" for line in parts["description"].splitlines())]
     for name, value in parts.items():
-        if value:
+        if value and name != "description":
             text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
             lines += f"{name}: {text}".splitlines()
     return "\n".join(lines)
 
 
-def _make_pin(text: str) -> PinnedText:
-    return PinnedText(digest=_digest_of(text), text=_cut_text(text))
+def _make_pin(text: str, packed: str | None = None) -> PinnedText:
+    return PinnedText(digest=_digest_of(text), text=_cut_text(text), packed=packed)
 
 
 def _digest_of(text: str) -> str:
@@ -209,9 +237,8 @@ POLL_INTERVAL: Final = 2.0
 class PinTracker:
     """Compares the servers of an engine with what the user has accepted.
 
-    The pins of a server are read when it is first listed or called, and again while it has changes. Nothing waits for
-    the store but calls of the server, and those not longer than `READ_TIMEOUT`; until the pins are known, and when they
-    cannot be read, every action counts as changed.
+    The pins of a server are read when its actions are first known, and again while it has changes. The store has
+    `READ_TIMEOUT` for it; until the pins are known, and when they cannot be read, every action is withheld.
     """
 
     def __init__(self, store: ToolKnowledgeStore, update: Callable[[str], Awaitable[bool]]) -> None:
@@ -221,9 +248,18 @@ class PinTracker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._to_repeat: set[str] = set()
         """Servers that were listed while their pins were being read: what was found may be about the listing before."""
+        self._unapplied: set[str] = set()
+        """Servers whose actions and instructions are withheld, because their pins are being read for the first time."""
+        self._reported: dict[str, dict[str, str]] = {}
+        """The changes that were logged, by server and action."""
 
     def is_read(self, server: str) -> bool:
         return server in self._pins
+
+    @property
+    def unapplied_servers(self) -> frozenset[str]:
+        """The servers of which nothing is passed on until their pins have been read."""
+        return frozenset(self._unapplied)
 
     def is_checked_against_pins(self, server: str, capability: ToolCapability) -> bool:
         """Whether the changes of an action were found after its pins were read.
@@ -232,24 +268,51 @@ class PinTracker:
         """
         return capability.changes != _explain_unknown(server, f"the action {capability.name!r} has", _NOT_READ_YET)
 
-    def mark_changes(self, tool: Tool) -> Tool:
-        """The tool of a server with the changes of its actions, and with the instructions that the user accepted.
+    def apply_pins(self, tool: Tool) -> Tool:
+        """The tool of a server with its actions and instructions as the user accepted them.
 
         A server that is new to the user is pinned. With many actions it takes long: call it in a thread.
         """
         pins, instructions = self._pins.get(tool.id, ServerPins()), listed_instructions(tool)
-        if not pins.problem and (not pins.is_known or pins.instructions is None):
-            unknown = () if pins.is_known else tool.spec.capabilities
-            pins = write_pins(self._store, tool.id, unknown, pins, instructions=instructions)
-            self._pins[tool.id] = pins
+        if not pins.problem:
+            unpinned = [action for action in tool.spec.capabilities if self._is_to_pin(tool, action, pins)]
+            if unpinned or not pins.is_known or pins.instructions is None:
+                new = instructions if pins.instructions is None else None
+                pins = self._pins[tool.id] = write_pins(self._store, tool.id, unpinned, pins, instructions=new)
         tool = with_instructions(tool, choose_instructions(instructions, pins))
-        capabilities = mark_changed_actions(self._store, tool.id, tool.spec.capabilities, pins)
-        if all(new is old for new, old in zip(capabilities, tool.spec.capabilities, strict=True)):
-            return tool
-        return replace(tool, spec=replace(tool.spec, capabilities=capabilities))
+        capabilities = [_serve_action(self._store, tool, action, pins) for action in tool.spec.capabilities]
+        if any(new is not old for new, old in zip(capabilities, tool.spec.capabilities, strict=True)):
+            tool = replace(tool, spec=replace(tool.spec, capabilities=capabilities))
+        if not pins.problem:
+            self._log_changes(tool)
+        return tool
+
+    def _is_to_pin(self, tool: Tool, action: ToolCapability, pins: ServerPins) -> bool:
+        """Whether an action is new together with its server, or was pinned without its `listing` and is the same."""
+        if not pins.is_known:
+            return True
+        pin = pins.actions.get(action.name)
+        return pin is not None and pin.packed is None and not find_changes(self._store, tool.id, action, pins)
+
+    def _log_changes(self, tool: Tool) -> None:
+        """Warn of each change once."""
+        changes, reported = describe_changes(tool), self._reported.get(tool.id, {})
+        self._reported[tool.id] = changes
+        for name, change in changes.items():
+            if reported.get(name) != change:
+                logger.warning(
+                    "tool=<%s>, action=<%s> | not as you accepted it (%s). Models and clients do not get the change "
+                    "until you accept it: ferrule mcp diff %s",
+                    tool.id,
+                    name or "(instructions)",
+                    change,
+                    tool.id,
+                )
 
     def start_reading(self, server: str) -> None:
         """Read the pins of a server, and again until it has no changes."""
+        if not self.is_read(server):
+            self._unapplied.add(server)
         current = self._tasks.get(server)
         if current is not None and not current.done():
             self._to_repeat.add(server)
@@ -259,16 +322,17 @@ class PinTracker:
         )
         task.add_done_callback(lambda done: self._tasks.pop(server) if self._tasks.get(server) is done else None)
 
-    async def wait_until_read(self, server: str) -> None:
+    async def wait_until_applied(self, server: str) -> None:
         if not self.is_read(server):
             self.start_reading(server)
-        while not self.is_read(server) and (task := self._tasks.get(server)) is not None:
+        while server in self._unapplied and (task := self._tasks.get(server)) is not None:
             await asyncio.wait({task}, timeout=0.01)
 
     async def aclose(self) -> None:
         loop = asyncio.get_running_loop()
         await cancel_all([task for task in self._tasks.values() if task.get_loop() is loop])
         self._tasks.clear()
+        self._unapplied.clear()
 
     async def _read_until_unchanged(self, server: str) -> None:
         has_changes = True
@@ -279,5 +343,6 @@ class PinTracker:
             if earlier is None or (pins != earlier and not pins.problem):
                 self._pins[server] = pins
             has_changes = await self._update(server)
+            self._unapplied.discard(server)
             if has_changes:
                 await asyncio.sleep(POLL_INTERVAL)

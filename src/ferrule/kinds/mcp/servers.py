@@ -24,11 +24,10 @@ from ferrule.kinds.mcp.listing import (
     ListingCache,
     ServerListing,
     apply_listing,
-    listed_instructions,
     make_server_tool,
 )
 from ferrule.kinds.mcp.mcp_json import ServersFile, read_servers_file
-from ferrule.kinds.mcp.pins import PinTracker
+from ferrule.kinds.mcp.pins import PinTracker, describe_changes
 from ferrule.kinds.source import LoadReport, WatchedFolder
 from ferrule.store import ToolKnowledgeStore
 
@@ -130,13 +129,15 @@ class McpServers:
         registry: ToolRegistry,
         store: ToolKnowledgeStore,
         on_error: Callable[[LoadError], None],
+        on_update: Callable[[Tool], None],
         *,
         accepted: Collection[str] | None = None,
         tag_table: TagTable | None = None,
     ) -> None:
         self._path, self._tag_table = path, tag_table
         self._file = McpFileSource(path or "mcp.json", accepted=accepted)
-        self._executor, self._registry, self._on_error = executor, registry, on_error
+        self._executor, self._registry = executor, registry
+        self._on_error, self._on_update = on_error, on_update
         self._discoveries: dict[_ServerKey, asyncio.Task[None]] = {}
         """The servers that are being started and asked for their actions."""
         self._listings: dict[_ServerKey, ServerListing] = {}
@@ -172,7 +173,7 @@ class McpServers:
             if _make_server_key(tool) not in self._listings:
                 self._start_discovery(tool)
         for tool in self._registry:
-            if listed_instructions(tool) and not self._pins.is_read(tool.id):  # passed on when the pins are read
+            if tool.spec.metadata.get("listed") and not self._pins.is_read(tool.id):  # withheld until then
                 self._pins.start_reading(tool.id)
 
     def find_unlisted(self, name: str) -> Tool | None:
@@ -197,8 +198,8 @@ class McpServers:
 
     @property
     def is_discovering(self) -> bool:
-        """Whether any server is being started to list its actions."""
-        return bool(self._discoveries)
+        """Whether any server is being started to list its actions, or what the user accepted of it is being read."""
+        return bool(self._discoveries or self._pins.unapplied_servers)
 
     async def wait_until_listed(self, name: str | None = None) -> None:
         """Wait until servers that are being discovered have listed their actions, or have failed to.
@@ -209,12 +210,16 @@ class McpServers:
         if name is not None and (tool := self.find_unlisted(name)) is not None:
             self._start_discovery(tool)  # it may have been unreachable before
         named = [task for key, task in self._discoveries.items() if name is not None and _is_server_named(key[0], name)]
-        if named:
-            await asyncio.wait(named)
-            return
-        pending = set(self._discoveries.values())
-        while pending and (name is None or not self._is_known(name)):
+        pending = set(named or self._discoveries.values())
+        while pending and (named or name is None or not self._is_known(name)):
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        await self.wait_for_pins(name)
+
+    async def wait_for_pins(self, name: str | None = None) -> None:
+        """Wait until it is known what the user has accepted of all servers, or of the one that a name stands for."""
+        for server in self._pins.unapplied_servers:
+            if name is None or _is_server_named(server, name):
+                await self._pins.wait_until_applied(server)
 
     def _is_known(self, name: str) -> bool:
         """Whether a tool has this name, or an action of a server; an action of a known tool need not be waited for."""
@@ -244,15 +249,9 @@ class McpServers:
 
     async def check_against_pins(self, tool: Tool) -> Tool:
         """The tool after its actions have been compared with what the user accepted."""
-        await self._pins.wait_until_read(tool.id)
+        await self._pins.wait_until_applied(tool.id)
         await self._recheck_pins(tool.id)
         return self._find_server(tool.id) or tool
-
-    async def wait_for_accepted_instructions(self, tools: Iterable[Tool]) -> None:
-        """Wait until it is known which instructions of servers the user has accepted: others are not passed on."""
-        for tool in tools:
-            if listed_instructions(tool) and not tool.spec.metadata["instructions"]:
-                await self.check_against_pins(tool)
 
     async def _discover(self, tool: Tool) -> None:
         report = await self._file.discover(self._executor, [tool], DISCOVERY_TIMEOUT)
@@ -267,7 +266,7 @@ class McpServers:
         if tool is None:
             return
         self._listings[_make_server_key(tool)] = listing
-        await self._change(tool, lambda tool: self._pins.mark_changes(self._with_listing(tool, listing)))
+        await self._change(tool, lambda tool: self._pins.apply_pins(self._with_listing(tool, listing)))
         self._pins.start_reading(tool_id)
 
     async def _recheck_pins(self, tool_id: str) -> bool:
@@ -275,9 +274,8 @@ class McpServers:
         tool = self._find_server(tool_id)
         if tool is None or not tool.spec.metadata.get("listed"):
             return False
-        current = await self._change(tool, self._pins.mark_changes)
-        has_other_instructions = listed_instructions(current) != current.spec.metadata["instructions"]
-        return has_other_instructions or any(capability.changes for capability in current.spec.capabilities)
+        current = await self._change(tool, self._pins.apply_pins)
+        return bool(describe_changes(current))
 
     async def _change(self, tool: Tool, change: Callable[[Tool], Tool]) -> Tool:
         """Replace a tool in the registry. `change` runs in a thread: a server may list thousands of actions."""
@@ -291,6 +289,7 @@ class McpServers:
                 break
             tool = current  # loaded again meanwhile
         self._registry.remove_and_add(remove=[tool], add=[changed])
+        self._on_update(changed)
         for error in _errors_of_actions([changed]):
             self._on_error(error)
         return changed
@@ -304,7 +303,7 @@ class McpServers:
     def _with_known_listing(self, tool: Tool) -> Tool:
         listing = self._listings.get(_make_server_key(tool))
         tool = tool if listing is None else apply_listing(tool, listing)
-        return self._pins.mark_changes(tool) if tool.spec.metadata.get("listed") else tool
+        return self._pins.apply_pins(tool) if tool.spec.metadata.get("listed") else tool
 
 
 def _errors_of_actions(tools: Iterable[Tool]) -> Iterator[LoadError]:

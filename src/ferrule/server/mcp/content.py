@@ -20,6 +20,7 @@ from ferrule.core.content import (
 )
 from ferrule.core.spec import ToolType
 from ferrule.errors import FerruleError
+from ferrule.kinds.mcp.listing import find_changed_parts
 from ferrule.kinds.mcp.results import ProtocolError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ T = TypeVar("T")
 
 _SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 """Names the server of one connection, so it is not passed on to the next."""
+CHANGED_KEY: Final = "ferrule/changed"
+"""In the `_meta` of a tool: what its server has changed, and the client does not get before a person accepts it."""
 MAX_DEPTH: Final = 100
 """Results that are nested deeper are sent as text only: the SDK refuses to write them."""
 
@@ -38,6 +41,8 @@ def make_mcp_tool(action: NamedAction, annotations: ToolAnnotations | None) -> M
     from mcp.types import Tool as McpTool
 
     capability, listing = action.capability, action.capability.listing
+    if changed_parts := find_changed_parts(capability):
+        listing = {**listing, "_meta": {**listing.get("_meta", {}), CHANGED_KEY: changed_parts}}
     is_named = action.spec.name != action.spec.tool_id
     title = listing.get("title") or (action.spec.name if is_named else None)
     return McpTool.model_validate(

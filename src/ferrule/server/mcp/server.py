@@ -223,7 +223,7 @@ class McpServer:
 
     async def join_instructions(self, context: Any) -> str | None:
         """How to use the servers behind this one, in their own words, as far as the user has accepted them."""
-        await self._library.engine.wait_for_accepted_instructions()
+        await self._library.engine.wait_for_pins()
         return self._names.join_instructions(self.find_principal(context))
 
     def on_initialized(self, context: Any) -> None:
