@@ -148,6 +148,33 @@ async def test_whoever_wants_the_answer_of_a_continued_run_gets_it_and_leaves_it
         assert [(each["arguments"]["path"], each["text"]) for each in steps] == [("a", "wiped a"), ("c", "wiped c")]
 
 
+async def test_the_record_of_a_call_that_asked_says_what_was_decided():
+    calls = [{"name": "wipe", "arguments": {"path": path}} for path in ("a", "b", "c")]
+    async with (
+        serve(wipe, model=ScriptedModel([calls, "Done."])) as site,
+        site.client("worker", roles=["caller", "approver"]) as worker,
+    ):
+        answer = (await worker.post("/v1/ask", json={"question": "Wipe a, b and c"})).json()
+        made, refused, _ = (each["approval_id"] for each in answer["approvals"])
+
+        async def read(**query: Any) -> list[tuple[str, str | None]]:
+            found = (await worker.get("/v1/calls", params=query)).json()["calls"]
+            return sorted((each["error_type"] or "made", each["approval_state"]) for each in found)
+
+        asked = "approval_required"
+        assert await read() == [(asked, "pending")] * 3
+        await worker.post(f"/v1/approvals/{made}", json={"allowed": True})
+        await worker.post(f"/v1/approvals/{refused}", json={"allowed": False})
+        assert await read(brief=True) == [(asked, "approved"), (asked, "pending"), (asked, "refused")]
+        await worker.post(f"/v1/runs/{answer['run_id']}/resume", json={})
+        assert await read() == [(asked, "pending"), (asked, "refused"), (asked, "used"), ("made", None)]
+        [call] = (await worker.get("/v1/calls", params={"status": "success"})).json()["calls"]
+        records = (await worker.get("/v1/calls", params={"error_type": asked})).json()["calls"]
+        assert [each["metadata"]["used_by"] for each in records if each["approval_state"] == "used"] == [
+            call["record_id"]
+        ]
+
+
 async def test_a_run_of_a_program_is_left_to_the_program(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'calls.db'}"
     model = ScriptedModel([[{"name": "wipe", "arguments": {"path": "a"}}], "Done."])

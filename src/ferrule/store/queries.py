@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import APPROVAL_REQUIRED, StoreError
+from ferrule.store.approvals import OPEN_STATES, approvals_table
 from ferrule.store.database import IS_FAILURE, JSON_COLUMNS, StoreDatabase, calls_table
 from ferrule.store.encoding import decode_json_column
 from ferrule.store.record import (
@@ -76,13 +78,33 @@ def find_records(
         page = select_newest_first(conditions, connection.dialect).limit(limit)
         if after is not None:
             page = page.where(_older_than_clause(connection, after))
-        return [_row_to_record(row) for row in connection.execute(page)]
+        return _read_records(connection, page)
 
 
 def find_record(database: StoreDatabase, record_id: str) -> ToolCallRecord | None:
     with database.read() as connection:
-        row = connection.execute(_select_calls().where(calls_table().c.record_id == escape_text(record_id))).first()
-        return None if row is None else _row_to_record(row)
+        query = _select_calls().where(calls_table().c.record_id == escape_text(record_id))
+        return next(iter(_read_records(connection, query)), None)
+
+
+def _read_records(connection: Connection, query: Select[Any]) -> list[ToolCallRecord]:
+    """The records, with what became of the approvals that calls have asked for: it was decided after they ended."""
+    import sqlalchemy as sa
+
+    records = [_row_to_record(row) for row in connection.execute(query)]
+    asking = [record for record in records if record.error_type == APPROVAL_REQUIRED]
+    if asking:
+        approvals = approvals_table().c
+        is_expired = approvals.state.in_(OPEN_STATES) & (approvals.expires_at <= time.time())
+        state = sa.case((is_expired, "expired"), else_=approvals.state)
+        ids = {str(record.metadata.get("approval_id")) for record in asking}
+        rows = connection.execute(
+            sa.select(approvals.approval_id, state, approvals.used_by).where(approvals.approval_id.in_(ids))
+        )
+        facts = {row[0]: {"approval_state": row[1], "used_by": row[2]} for row in rows}
+        for record in asking:
+            record.metadata |= facts.get(record.metadata.get("approval_id"), {})
+    return records
 
 
 def summarize_conversation(database: StoreDatabase, conversation_id: str) -> ToolCallSummary:
