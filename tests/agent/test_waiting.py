@@ -1,11 +1,13 @@
 """Runs that wait for a person: questions and approvals, also over a restart."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, Approval
+from ferrule.agent.answer import CallStarted
 from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.policy.policy import Policy, Rule
 from ferrule.testing import ScriptedModel
@@ -83,7 +85,11 @@ async def test_a_destructive_call_waits_for_leave_and_is_then_made(url):
     ("word", "told", "made"),
     [
         (Approval(allowed=False, reason="Not that one."), "The user refused this call. Not that one.", []),
-        (Approval(allowed=True, arguments={"path": "b.txt"}), "deleted b.txt", ["b.txt"]),
+        (
+            Approval(allowed=True, arguments={"path": "b.txt"}),
+            "deleted b.txt\n[A person has changed the arguments of this call: the result is for the changed ones.]",
+            ["b.txt"],
+        ),
         (False, "The user refused this call.", []),
     ],
 )
@@ -93,8 +99,10 @@ async def test_a_call_can_be_denied_or_edited(url, word, told, made):
         library.register(make_delete(deleted))
         agent = Agent(library, ScriptedModel([call("delete", path="a.txt"), "ok"]))
         first = await agent.run("Delete a.txt")
-        answer = await agent.resume(first.run_id, approvals={first.approvals[0].call_id: word})
+        events: list[Any] = []
+        answer = await agent.resume(first.run_id, approvals={first.approvals[0].call_id: word}, on_event=events.append)
         assert answer.messages[3]["content"] == told and deleted == made
+        assert [each.call.arguments for each in events if isinstance(each, CallStarted)] == [{"path": p} for p in made]
 
 
 async def test_a_denial_by_the_policy_is_not_reported_as_a_refusal_by_the_user():

@@ -110,7 +110,7 @@ def approve(client: httpx.Client, tool_id: str, arguments: dict[str, Any]) -> No
     client.post(f"/v1/approvals/{request['approval_id']}", json={"allowed": True}).raise_for_status()
 
 
-def test_a_run_of_one_server_is_approved_and_resumed_on_another(fleet: Fleet) -> None:
+def test_a_run_of_one_server_is_approved_and_continued_on_another(fleet: Fleet) -> None:
     with fleet.client(fleet.first) as one, fleet.client(fleet.second) as other:
         run = ask(one, "wipe path=/data")
         assert run["state"] == "waiting", run
@@ -356,8 +356,7 @@ def test_calls_of_a_stateful_mcp_server_go_to_the_server_that_has_its_process(fl
             assert called["content"][0]["text"] == "count 6", called
             run = ask(other, "call counter__increment")  # which a person must approve, on any server
             approve(one, "counter", {})
-            answer = other.post(f"/v1/runs/{run['run_id']}/resume", json={}).json()
-            assert "count 7" in answer["answer"], answer
+            until_sync(lambda: "count 7" in other.get(f"/v1/runs/{run['run_id']}").json()["text"])
         assert call(other) == "count 1"  # the other server has ended, and its process with it
         assert call_mcp(other) == "count 2"
 

@@ -197,9 +197,9 @@ def test_a_client_is_not_told_of_changes_of_tools_that_it_may_not_use(
     assert all("later_tool" in line for line in received), received
 
 
-def test_a_client_gets_no_events_of_calls_of_others_that_it_may_not_make(server: RunningServer, admin: httpx.Client):
+def test_a_client_gets_no_events_of_calls_of_others(server: RunningServer, admin: httpx.Client):
     with (
-        server.client(create(admin, "onlooker", roles=["viewer"], tools=["add"])) as http,
+        server.client(create(admin, "onlooker")) as http,
         server.client(create(admin, "busy")) as busy,
         http.stream("GET", "/v1/events") as stream,
     ):
@@ -207,12 +207,12 @@ def test_a_client_gets_no_events_of_calls_of_others_that_it_may_not_make(server:
         received: list[str] = []
         assert next(lines) == ": connected"
         assert call(busy, "wipe", {"path": "hidden"}).status_code == 428
-        assert add(busy) == 200
+        assert add(busy) == add(http) == 200
         while not received or "after_tool_call" not in received[-1]:
             received.append(next(lines))
         while not received[-1].startswith("data"):
             received.append(next(lines))
-    assert '"add"' in received[-1] and not [line for line in received if "wipe" in line]
+    assert '"token:onlooker"' in received[-1] and not [line for line in received if "wipe" in line or "busy" in line]
 
 
 @pytest.mark.parametrize("headers", [{"Host": "["}, {"Origin": "http://["}, {"Host": "[::1"}, {"Origin": "null"}])

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +20,7 @@ from ferrule.agent.control_tools import conversation_tools
 from ferrule.core.content import Image
 from ferrule.kinds.function.tools import tool_of
 from ferrule.server.mcp import McpServer, ask_client
-from tests.support.processes import forwarded_python
+from tests.support.processes import forwarded_python, run_python
 
 Answer = Callable[[Any], ElicitResult]
 
@@ -322,6 +324,37 @@ async def test_only_with_a_memory_the_command_refuses_what_failed(tmp_path, opti
         again = await client.call_tool("look", {"path": path})
     assert again.is_error == bool(options)
     assert ("was not made again" if options else "found") in str(again.content)
+
+
+@pytest.mark.integration
+async def test_an_approval_is_for_the_same_call_also_after_the_client_has_started_again(mode, tmp_path, python):
+    (tmp_path / "ferrule.toml").write_text(
+        '[store]\nurl = "sqlite:///calls.db"\n[[policy.rules]]\nverdict = "ask"\ntool = "wipe"\n'
+    )
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/wipe.py").write_text(
+        "from ferrule import tool\n\n\n@tool(destructive=True)\nasync def wipe(path: str) -> str:\n"
+        '    """Wipe a file."""\n    return "wiped " + path\n'
+    )
+
+    async def call(path: str) -> str:
+        async with Client(server(python, tmp_path), mode=mode) as client:
+            result: Any = await client.call_tool("wipe", {"path": path})
+            return str(result.content[0].text)
+
+    asked = await call("a")
+    assert "Then make the same call again." in asked, asked
+    [approval_id] = re.findall(r"approvals approve (\w+)", asked)
+    config = ["--config", str(tmp_path / "ferrule.toml")]
+    options: Any = {"cwd": tmp_path, "env": {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}}
+    decided = await asyncio.to_thread(
+        run_python, "-m", "ferrule", *config, "approvals", "approve", approval_id, **options
+    )
+    assert "when client:mcp makes the same call again" in decided.stdout, decided
+    assert "runs resume" not in decided.stdout and "in the run" not in decided.stdout
+    assert "approve it first" in await call("b")  # other arguments
+    assert await call("a") == "wiped a"
+    assert "approve it first" in await call("a")  # it is used
 
 
 @pytest.mark.integration

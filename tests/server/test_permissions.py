@@ -265,7 +265,7 @@ async def test_the_digest_of_a_request_does_not_give_away_its_secrets(tmp_path: 
     assert len(set(digests)) == 2 and plain not in digests  # a fast digest is found by trying all numbers
 
 
-async def test_requests_for_approval_show_no_tool_that_the_reader_may_not_call():
+async def test_requests_for_approval_are_shown_to_the_caller_and_to_approvers():
     policy = Policy(rules=[Rule(verdict="ask", tool="*")])
     grants: dict[str, Any] = {"tenant": "acme"}
     async with serve(really_pay, delete_account, policy=policy) as site, AsyncExitStack() as stack:
@@ -289,11 +289,11 @@ async def test_requests_for_approval_show_no_tool_that_the_reader_may_not_call()
             return [each["approval_id"] for each in answer.json()["approvals"]]
 
         assert await read_ids(caller) == await read_ids(approver) == ids[::-1]
+        own = (await narrow.post("/v1/tools/pay/call", json={"arguments": {"amount": 1}})).json()["metadata"]
+        assert await read_ids(narrow) == [own["approval_id"]] and await read_ids(viewer) == []
+        assert await read_ids(caller, limit=1) == ids[1:]  # although a newer one is hidden
         for http in (viewer, narrow):
-            assert await read_ids(http) == await read_ids(http, limit=1) == ids[:1]
-            assert [(await http.get(f"/v1/approvals/{each}")).status_code for each in ids] == [200, 404]
-        await site.library.unregister_tool("pay")
-        assert [await read_ids(http) for http in (caller, narrow)] == [ids[::-1], []]
+            assert [(await http.get(f"/v1/approvals/{each}")).status_code for each in ids] == [404, 404]
 
 
 async def test_a_policy_of_the_server_decides_instead_of_that_of_the_library():

@@ -45,6 +45,11 @@ async def refund(order: int, amount: float, reason: str = "") -> str:
         file.write(f"{{order}} {{amount:g}}\\n")
     return f"refunded {{amount:g}} of order {{order}}"
 
+@tool(destructive=True)
+async def remove(name: str) -> str:
+    """Remove a backup for good."""
+    return f"removed {{name}}"
+
 @tool(read_only=True)
 def hostile() -> str:
     """Returns a page with scripts."""

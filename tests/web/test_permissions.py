@@ -52,16 +52,19 @@ def test_a_viewer_has_no_button_that_would_be_refused(
 ):
     with server.client(tokens["caller"]) as http:
         http.post("/v1/tools/refund/call", json={"arguments": {"order": 1, "amount": 2}})
-    page = open_page(f"{server.url}/approvals")
-    sign_in(page, tokens["viewer"])
-    expect(page.get_by_text("Your token may not approve.")).to_be_visible()
+    own = open_page(f"{server.url}/approvals")
+    sign_in(own, tokens["caller"])
+    expect(own.get_by_text("Your token may not approve.")).to_be_visible()
     for name in ("Approve", "Edit", "Refuse"):
-        assert page.get_by_role("button", name=name).count() == 0
-    page.goto(f"{server.url}/ask")
+        assert own.get_by_role("button", name=name).count() == 0
+    own.keyboard.press("a")  # does nothing
+    page = open_page(f"{server.url}/ask")
+    sign_in(page, tokens["viewer"])
     expect(page.get_by_text("Your token may look, but not ask.")).to_be_visible()
     assert page.locator("textarea").count() == 0
-    page.keyboard.press("a")  # does nothing
-    with server.client(tokens["viewer"]) as http:
+    page.goto(f"{server.url}/approvals")
+    expect(page.get_by_text("Nothing waits for you")).to_be_visible()  # it is of somebody else
+    with server.client(tokens["caller"]) as http:
         assert len(http.get("/v1/approvals").json()["approvals"]) == 1
 
 

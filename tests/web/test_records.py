@@ -50,6 +50,7 @@ def test_a_call_is_repeated_after_a_confirmation(server: RunningServer, open_pag
         page = open_page(f"{server.url}/calls")
         page.get_by_role("option", name=re.compile("note")).first.click()
         page.get_by_role("button", name="Repeat").click()
+        expect(page.get_by_role("dialog")).to_contain_text("again")
         page.get_by_role("dialog").get_by_role("button", name="Repeat").click()
         expect(page.get_by_text("The call was repeated.")).to_be_visible()
         calls = http.get("/v1/calls", params={"tool": "note"}).json()["calls"]
@@ -79,6 +80,7 @@ def test_a_tool_that_asks_leads_to_its_approval(server: RunningServer, open_page
     page.get_by_label("order").fill("7")
     page.get_by_label("amount").fill("1.5")
     page.get_by_role("button", name="Call").click()
+    page.get_by_role("dialog").get_by_role("button", name="Call").click()
     page.get_by_role("link", name="Waits for an approval").click()
     expect(page.locator(".detail-pane")).to_contain_text("1.5")
 

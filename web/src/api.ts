@@ -144,6 +144,8 @@ export interface CallRecord {
   status: CallStatus;
   error: string | null;
   error_type: string | null;
+  /** What became of the approval that the call has asked for. */
+  approval_state: ApprovalState | null;
   execution_time: number;
   wait_time: number;
   attempts: number;

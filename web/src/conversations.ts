@@ -72,6 +72,12 @@ export function resume(conversationId: string, turn: LiveTurn, answers?: Record<
   void follow(conversationId, turn.key, `/v1/runs/${segment(turn.runId)}/resume`, { answer: answers, stream: true });
 }
 
+/** Show a turn as the store has it, because the page has not seen all that happened. */
+function forget(conversationId: string, key: number): void {
+  conversations.set(conversationId, (conversations.get(conversationId) ?? NO_TURNS).filter((turn) => turn.key !== key));
+  for (const listener of listeners) listener();
+}
+
 export function stop(turn: LiveTurn): void {
   controllers.get(turn.key)?.abort();
 }
@@ -81,7 +87,11 @@ async function follow(conversationId: string, key: number, path: string, body: J
   controllers.set(key, controller);
   for (const listener of listeners) listener();
   try {
-    for await (const event of stream(path, body, controller.signal)) update(conversationId, key, (turn) => applyEvent(turn, event));
+    for await (const event of stream(path, body, controller.signal)) {
+      if (event.name === "error" && event.data.status === 409 && path.endsWith("/resume")) return forget(conversationId, key); // on another server
+      update(conversationId, key, (turn) => applyEvent(turn, event));
+    }
+    if (conversations.get(conversationId)?.some((turn) => turn.key === key && hasMissedEvents(turn))) return forget(conversationId, key);
     update(conversationId, key, (turn) => (turn.answer === null && turn.error === "" ? { ...turn, error: "unreachable" } : turn));
   } catch (error) {
     const isStopped = error instanceof DOMException && error.name === "AbortError";
@@ -92,6 +102,10 @@ async function follow(conversationId: string, key: number, path: string, body: J
     void queries.invalidateQueries({ queryKey: ["runs"] });
   }
 }
+
+/** Whether a run has ended, and not all of its calls: the server had continued it before the page asked. */
+const hasMissedEvents = ({ answer, items }: LiveTurn): boolean =>
+  answer !== null && answer.state !== "waiting" && items.some((item) => item.kind === "call" && item.step === null);
 
 type JsonBody = Record<string, unknown>;
 
@@ -108,12 +122,12 @@ export function applyEvent(turn: LiveTurn, { name, data }: ServerEvent): LiveTur
       return { ...turn, items: withText(turn), text: "" };
     case "text":
       return { ...turn, text: turn.text + String(data.text) };
-    case "call":
-      return {
-        ...turn,
-        items: [...withText(turn), { kind: "call", id: String(data.id), name: String(data.name), arguments: (data.arguments ?? {}) as JsonObject, step: null }],
-        text: "",
-      };
+    case "call": {
+      // One that a person has approved with other arguments comes again.
+      const others = withText(turn).filter((item) => item.kind !== "call" || item.id !== data.id);
+      const call: Item = { kind: "call", id: String(data.id), name: String(data.name), arguments: (data.arguments ?? {}) as JsonObject, step: null };
+      return { ...turn, items: [...others, call], text: "" };
+    }
     case "call_ended":
       return { ...turn, items: endCall(turn.items, data as unknown as AgentStep) };
     case "answer": {

@@ -7,10 +7,10 @@ import { fieldOf, fits, initialValue, resolve } from "./schema";
 import { asText, formatCost, oneLine, safeLink, shorten, visible } from "./text";
 import { chinese } from "./texts_chinese";
 import { english } from "./texts_english";
-import { alignRows, costOf, findFailures, findSchemaCosts, foldRows, makeRows, toAtif } from "./trace";
+import { alignRows, costOf, findFailures, findSchemaCosts, foldRows, makeRows, toAtif, wasExecuted } from "./trace";
 
 const call = (id: string, more: Partial<CallRecord> = {}): CallRecord => ({
-  ...{ record_id: id, tool_name: "search", action: null, status: "success", error: null, error_type: null, execution_time: 1, wait_time: 0 },
+  ...{ record_id: id, tool_name: "search", action: null, status: "success", error: null, error_type: null, approval_state: null, execution_time: 1, wait_time: 0 },
   ...{ attempts: 1, caller_id: null, caller_type: "agent", conversation_id: "r", principal: null, parent_id: null, artifact_id: null, source: null },
   created_at: `2026-01-01T00:00:0${id}Z`,
   ...more,
@@ -41,6 +41,24 @@ test("long texts are cut between characters", () => {
 test("events are read from blocks", () => {
   expect(parseEvent('event: text\ndata: {"text": "a"}')).toEqual({ name: "text", data: { text: "a" } });
   expect(parseEvent(": keep-alive")).toBeNull();
+});
+
+test("a call that has asked for an approval has not failed", () => {
+  const asked = { status: "cancelled", error_type: "approval_required", error: "A person must approve it." } as const;
+  const rows = makeRows(run(), [call("1", { ...asked, approval_state: "used" }), call("2"), call("3", { ...asked, approval_state: "pending" })]);
+  expect(findFailures(rows)).toEqual([]);
+  expect(rows.map((row) => [row.errorType, row.isFailure, wasExecuted(row)])).toEqual([
+    ["approval_used", false, false],
+    [null, false, true],
+    ["approval_pending", false, false],
+  ]);
+});
+
+test("a call that is made with other arguments is shown with these", () => {
+  let turn: LiveTurn = { key: 1, question: "q", runId: "", items: [], text: "", plan: null, results: [], answer: null, error: "", isRunning: true };
+  const calls = [19.9, 5].map((amount) => ({ name: "call", data: { id: "1", name: "refund", arguments: { amount } } }));
+  for (const event of calls) turn = applyEvent(turn, event);
+  expect(turn.items.map((item) => item.kind === "call" && item.arguments)).toEqual([{ amount: 5 }]);
 });
 
 test("a turn collects its text, its calls and its answer", () => {

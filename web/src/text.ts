@@ -1,5 +1,7 @@
 /** Texts from tools, models and servers, made safe to look at. They are only ever inserted as text. */
 
+import type { CallRecord } from "./api";
+
 const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
 
 /** The text with characters that change the order of others, or that nobody sees, as escapes. */
@@ -65,3 +67,10 @@ export function download(name: string, text: string, type = "application/json"):
   link.click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
+
+/** The kind of error of a call; of one that has asked for an approval, what became of it: `approval_used`. */
+export const errorTypeOf = (call: CallRecord): string | null =>
+  call.error_type === "approval_required" && call.approval_state !== null ? `approval_${call.approval_state}` : call.error_type;
+
+/** Whether a kind of error says that a call has asked for an approval: it did not fail, and was not made. */
+export const isAsking = (type: string | null): boolean => type !== null && type.startsWith("approval_");

@@ -1,7 +1,7 @@
 /** A run as rows of a waterfall: turns of the model and calls, with what repeats for one reason folded into one row. */
 
 import type { CallRecord, HistoryEntry, JsonObject, Run } from "./api";
-import { callName } from "./text";
+import { callName, errorTypeOf, isAsking } from "./text";
 
 export interface Row {
   key: string;
@@ -27,15 +27,16 @@ export interface Row {
   depth: number;
 }
 
-const NOT_EXECUTED = new Set(["known_failure", "permission_denied", "approval_required", "rejected", "validation_error", "tool_not_found"]);
+const NOT_EXECUTED = new Set(["known_failure", "permission_denied", "rejected", "validation_error", "tool_not_found"]);
 
-export const wasExecuted = (row: Row): boolean => row.errorType === null || !NOT_EXECUTED.has(row.errorType);
+export const wasExecuted = (row: Row): boolean => row.errorType === null || !(NOT_EXECUTED.has(row.errorType) || isAsking(row.errorType));
 
 function rowOfCall(call: CallRecord, depths: Map<string, number>): Row {
   const start = Date.parse(call.created_at);
   const wait = call.wait_time * 1000;
   const depth = call.parent_id === null ? 0 : (depths.get(call.parent_id) ?? 0) + 1;
   depths.set(call.record_id, depth);
+  const errorType = errorTypeOf(call);
   return {
     key: call.record_id,
     kind: "call",
@@ -43,10 +44,10 @@ function rowOfCall(call: CallRecord, depths: Map<string, number>): Row {
     start,
     end: call.status === "running" ? Math.max(start, Date.now()) : start + wait + call.execution_time * 1000,
     wait,
-    isFailure: !["success", "running"].includes(call.status),
+    isFailure: !["success", "running"].includes(call.status) && !isAsking(errorType),
     isRunning: call.status === "running",
-    errorType: call.error_type ?? (call.status === "interrupted" ? "interrupted" : null),
-    text: call.error ?? "",
+    errorType: errorType ?? (call.status === "interrupted" ? "interrupted" : null),
+    text: isAsking(errorType) ? "" : (call.error ?? ""),
     attempts: call.attempts,
     ...{ tokens: null, cost: null, model: "" },
     recordId: call.record_id,
@@ -67,7 +68,7 @@ function rowOfStep(entry: Extract<HistoryEntry, { kind: "call" }>): Row {
     start: end - step.seconds * 1000,
     end,
     wait: 0,
-    isFailure: !step.is_success,
+    isFailure: !step.is_success && !isAsking(step.error_type),
     isRunning: false,
     errorType: step.error_type,
     text: step.text,

@@ -1,9 +1,9 @@
 /** The parts that all views are made of. */
 
 import { Component, lazy, Suspense, useEffect, useRef, useState, type ButtonHTMLAttributes, type ReactNode } from "react";
-import { ApiError, type Effect, type Verdict } from "./api";
+import { ApiError, type CallRecord, type Effect, type Verdict } from "./api";
 import { formatTime, hasText, relativeTime, t, type TextKey } from "./language";
-import { asText, download, formatBytes, MAX_SHOWN, shorten, visible } from "./text";
+import { asText, download, errorTypeOf, formatBytes, isAsking, MAX_SHOWN, shorten, visible } from "./text";
 
 const PATHS = {
   ask: "M4 5h16v11H9l-5 4z",
@@ -86,13 +86,13 @@ export function StateBadge({ state }: { state: string }) {
 export const VerdictBadge = ({ verdict }: { verdict: Verdict }) => <Badge tone={TONES[verdict]}>{t(verdict)}</Badge>;
 
 /** Errors by which a call was not made; a person or a limit stood before it. */
-const NOT_MADE = new Set(["known_failure", "approval_required", "rejected", "permission_denied", "validation_error", "cancelled"]);
+const NOT_MADE = new Set(["known_failure", "rejected", "permission_denied", "validation_error", "cancelled"]);
 
 /** The kind of an error in words, with its name in the API on hover. */
 export function ErrorBadge({ type }: { type: string }) {
   const key = `error_${type}`;
   return (
-    <span className={`badge ${NOT_MADE.has(type) ? "warn" : "bad"}`} title={visible(type)}>
+    <span className={`badge ${NOT_MADE.has(type) || isAsking(type) ? "warn" : "bad"}`} title={visible(type)}>
       {errorName(type, key)}
     </span>
   );
@@ -100,9 +100,11 @@ export function ErrorBadge({ type }: { type: string }) {
 
 export const errorName = (type: string, key = `error_${type}`): string => (hasText(key) ? t(key) : visible(type));
 
-/** The state of a call: one that waits for a person was not cancelled. */
-export const CallBadge = ({ status, errorType }: { status: string; errorType: string | null }) =>
-  errorType === "approval_required" || errorType === "known_failure" || errorType === "rejected" ? <ErrorBadge type={errorType} /> : <StateBadge state={status} />;
+/** The state of a call: one that has asked for an approval was not cancelled. */
+export function CallBadge({ call }: { call: CallRecord }) {
+  const type = errorTypeOf(call);
+  return type !== null && (isAsking(type) || type === "known_failure" || type === "rejected") ? <ErrorBadge type={type} /> : <StateBadge state={call.status} />;
+}
 
 interface TabsProps<Name extends TextKey> {
   names: readonly Name[];
@@ -265,9 +267,10 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
 }
 
 /** Asks before something happens that cannot be undone. */
-export function Confirm({ text, action, onCancel, onConfirm }: { text: string; action: string; onCancel: () => void; onConfirm: () => void }) {
+export function Confirm({ text, action, onCancel, onConfirm, children }: { text: string; action: string; onCancel: () => void; onConfirm: () => void; children?: ReactNode }) {
   return (
     <Dialog title={text} onClose={onCancel}>
+      {children}
       <div className="row end">
         <Button onClick={onCancel}>{t("cancel")}</Button>
         <Button kind="danger" onClick={onConfirm}>

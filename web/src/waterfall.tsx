@@ -52,8 +52,8 @@ export function Waterfall({ rows, currency, selected, onSelect }: WaterfallProps
                 <span className={`bar ${wasExecuted(row) ? "" : "refused"}`} style={place(row.start + row.wait, row.end)} />
               </span>
               <span className="bar-time small">
-                {row.isFailure ? (
-                  <span className="bad-text clip">{errorName(row.errorType ?? "")}</span>
+                {row.errorType !== null ? (
+                  <span className={`${row.isFailure ? "bad-text" : "faint"} clip`}>{errorName(row.errorType)}</span>
                 ) : (
                   <span className="faint clip">
                     {row.tokens !== null && row.tokens > 0 && t("tokenCount", { count: formatNumber(row.tokens) })}

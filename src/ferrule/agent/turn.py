@@ -246,10 +246,7 @@ class TurnExecutor:
 
     async def _execute_call(self, resolved: ResolvedCall, offer: ToolOffer) -> None:
         services, name = self._services, resolved.original.name
-        if services.listener is not None:
-            redacted = services.resolver.redact(resolved)
-            arguments = services.subagent.redact_arguments(name, redacted.arguments)
-            services.emit(CallStarted(replace(redacted, arguments=arguments)))
+        self._emit_start(resolved)
         if resolved.target is None and resolved.call.error is None:
             # A server may still be listing its tools. Tools that appear now need the same approval as the others.
             with suppress(TimeoutError):
@@ -327,10 +324,13 @@ class TurnExecutor:
         )  # or else a call that the tool makes
         if resolved.target is not None:
             self.begin_tool_use(resolved.target[0])
+        edited = approval.edited_arguments if approval is not None and covers_call else None
+        if edited is not None:
+            self._emit_start(resolved, edited)
         approval_id = approval.approval_id if approval is not None and covers_call else None
         result = await self._call_tool(resolved, approval_id)
-        if approval is not None and covers_call and approval.edited_arguments is not None:
-            resolved = replace(resolved, call=replace(call, arguments=approval.edited_arguments))
+        if edited is not None:
+            resolved = replace(resolved, call=replace(call, arguments=edited))
         if result.error_type == APPROVAL_REQUIRED and "approval_id" in result.metadata:
             await self._request_approval(resolved, offer, result.metadata["approval_id"])
         elif call.name == "ask_user" and result.system == ASK_USER:
@@ -341,6 +341,14 @@ class TurnExecutor:
             if result.is_success:
                 self._remember_result(resolved, result.text)
             self._record_answer(resolved, result.text, result=result, advice=advice_for_model(result))
+
+    def _emit_start(self, resolved: ResolvedCall, edited: Mapping[str, Any] | None = None) -> None:
+        """Say with which arguments a call is made: those of the model, or those that a person wants instead."""
+        services = self._services
+        if services.listener is not None:
+            redacted = services.resolver.redact(resolved)
+            arguments = services.subagent.redact_arguments(resolved.original.name, redacted.arguments)
+            services.emit(CallStarted(replace(redacted, arguments=arguments if edited is None else dict(edited))))
 
     async def _call_tool(self, resolved: ResolvedCall, approval_id: str | None) -> ToolExecutionResult:
         """The result of a call. Its timeout does not include the wait for a slot; the time limit of the run does."""
@@ -508,6 +516,8 @@ def _group_into_chains(calls: Sequence[ResolvedCall]) -> list[list[ResolvedCall]
 def advice_for_model(result: ToolExecutionResult) -> str:
     """What the model is told about a result, besides its text."""
     lines = []
+    if result.metadata.get("arguments_edited"):
+        lines.append("[A person has changed the arguments of this call: the result is for the changed ones.]")
     if note := result.metadata.get("note"):
         lines.append(f"[{note}]")
     if result.metadata.get("recalled"):

@@ -80,7 +80,7 @@ def approve(
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Allow a call, as it is or with other arguments. It is made when its run is resumed or its caller repeats it."""
+    """Allow a call, as it is or with other arguments. It is made when its run continues or its caller repeats it."""
 
     async def command() -> ApprovalRequest:
         edits = parse_arguments(arguments or (), None)
@@ -199,14 +199,17 @@ def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
     lines = [f"{_call_name(request)} {as_text(request.arguments)}"]
     if request.edited_arguments is not None:
         lines.append(f"with other arguments: {as_text(request.edited_arguments)}")
-    lines.append(f"wanted by {request.principal}" + (f" in the run {request.run_id}" if request.run_id else ""))
+    is_in_run = bool(request.run_id) and not request.is_of_client
+    lines.append(f"wanted by {request.principal}" + (f" in the run {request.run_id}" if is_in_run else ""))
     lines.append(f"why it asks: {request.reason}")
     lines.append(f"state: {explain_state(request)}")
     for line in lines:  # what a model or tool wrote may look like another line, also where the output is piped
         echo(show_control_characters(indent_lines(line)))
     if request.state == "pending":
         echo(f"Decide with: ferrule approvals approve {request.approval_id}   (or deny)")
-    elif request.state == "approved" and request.run_id:
-        echo(f"Continue the run with: ferrule runs resume {request.run_id}")
+    elif request.state == "approved" and is_in_run:
+        echo(f"A server continues the run by itself. Without one: ferrule runs resume {request.run_id}")
+    elif request.state == "approved" and request.is_of_client:
+        echo(f"It is made when {request.principal} makes the same call again.")
     elif request.state == "approved":
         echo(f"Make the call with: ferrule call --approval {request.approval_id} {_call_name(request)} …")

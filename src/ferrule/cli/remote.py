@@ -202,7 +202,7 @@ def _print_answer(answer: dict[str, Any], *, as_json: bool) -> None:
         for request in answer["approvals"]:
             print_error(f"? {request['tool_id']} needs approval: {request['reason']}")
             print_error(f"  Decide with: ferrule approvals approve {request['approval_id']}   (or deny)")
-            print_error(f"  Then: ferrule runs resume {answer['run_id']}")
+            print_error(f"  The run then continues by itself: ferrule runs show {answer['run_id']}")
     if answer["state"] != AgentState.FINISHED:
         raise typer.Exit(EXIT_WAITING if answer["state"] == AgentState.WAITING else EXIT_STOPPED)
 

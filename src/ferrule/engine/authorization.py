@@ -171,9 +171,11 @@ class Authorizer:
         request = await _await_store_reply(
             call, self._approvals.request(binding, call_id=call_id, arguments=arguments, reason=reason)
         )
+        with_id = "" if binding.run_id else f" with the approval_id {request.approval_id!r}"
+        repeat = f" Then make the same call again{with_id}." if _is_external(call.principal) else ""
         return NeedsApproval(
             f"{reason} It was not executed: a person must approve it first, for example with "
-            f"`ferrule approvals approve {request.approval_id}`.",
+            f"`ferrule approvals approve {request.approval_id}`.{repeat}",
             **{**details, "approval_id": request.approval_id},
         )
 

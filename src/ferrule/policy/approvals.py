@@ -120,6 +120,11 @@ class ApprovalRequest:
     used_by: str = ""
     """The id of the call's record."""
 
+    @property
+    def is_of_client(self) -> bool:
+        """Whether a client has made the call, which is in no run: the client repeats it after the approval."""
+        return self.principal.startswith(("client:", "token:"))
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -249,6 +254,11 @@ class Approvals:
         run_id, tenant = (None if value is None else escape_text(value) for value in (run_id, tenant))
         rows, count = await self._store.query(table.list_approvals, state, run_id, tenant, limit, self._clock())
         return [self._from_row(row) for row in rows], count
+
+    async def list_decided_runs(self, since: float) -> list[tuple[str, str, float]]:
+        """What was decided since a time and has not expired: the id, the run and the time of each."""
+        rows = await self._store.query(table.list_decided_runs, since, self._clock())
+        return [(approval_id, unescape_text(run_id), decided_at) for approval_id, run_id, decided_at in rows]
 
     async def record_decision(self, approval_id: str, approval: Approval | bool, *, by: str = "") -> ApprovalRequest:
         """Approve or refuse a request; SetupError when it was decided before, was used, or has expired.

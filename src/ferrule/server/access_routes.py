@@ -27,7 +27,7 @@ from ferrule.policy.policy import (
 from ferrule.server.access import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import AdminClient, Services, ServicesOfApp
-from ferrule.server.tokens import AccessToken, Role
+from ferrule.server.tokens import LOCAL_AGENT, AccessToken, Role
 from ferrule.server.tool_routes import Limit
 from ferrule.store.statistics import count_calls_by_rule
 
@@ -35,7 +35,6 @@ router = APIRouter(prefix="/v1", tags=["access"])
 
 RULE_COUNT_DAYS: Final = 30
 """How far back the calls are counted that rules have decided about."""
-LOCAL_AGENT: Final = Principal(kind="agent", name="orchestrator")
 TokenName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 
 

@@ -113,10 +113,14 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with library:
             await fleet.register()
-            tasks = [asyncio.create_task(each) for each in (services.limit_samples.run(), fleet.run())]
+            work = [services.limit_samples.run(), fleet.run()]
+            if make_orchestrator is not None:
+                work.append(services.continuations.run())
+            tasks = [asyncio.create_task(each) for each in work]
             async with _run_all([each.run for each in mcp_apps.values()]):
                 yield
             await cancel_all(tasks)
+            await services.continuations.aclose()
             await limits.aclose()
             await connections.aclose()
             await services.aclose()

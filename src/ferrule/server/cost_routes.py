@@ -22,10 +22,10 @@ async def list_costs(
 ) -> Response:
     """What calls and models' replies cost, by tool, model, run, conversation, principal, tenant or day.
 
-    A client sees the costs of its tenant; one that may not use all tools there sees its own.
+    A client sees its own, or those of its tenant if it may approve.
     """
     visibility, costs = services.visibility(client), services.library.engine.costs
-    principals = None if visibility.calls is None else sorted(visibility.calls.principals)
+    principals = None if visibility.principals is None else sorted(visibility.principals)
     summaries = await services.library.engine.store.query(
         summarize_costs, by, since, visibility.tenant, principals=principals
     )

@@ -225,6 +225,9 @@ async def resume_run(
         client.require("approve")
 
     async def answer(listener: Callable[[Any], None] | None) -> OrchestratorResult:
+        continued = services.continuations.find(run_id)
+        if continued is not None and resume.answer is None and resume.approve is None:
+            return await continued.join(listener)
         task = asyncio.current_task()
         if task is not None:
             services.track_run(run_id, task)
@@ -318,8 +321,10 @@ async def _describe_turn(turn: Turn, services: Services) -> dict[str, Any]:
 async def list_failures(services: ServicesOfApp, client: ReadingClient, tool: str | None = None) -> Response:
     """What was learned from failed calls: patterns without values."""
     history = await _read_failures(services, client)
-    visibility = services.visibility(client)
-    patterns = [each for each in history.patterns(tool) if visibility.shows_action(each.tool_id, each.action)]
+    visibility, snapshot = services.visibility(client), services.library.engine.registry.snapshot()
+    patterns = [
+        each for each in history.patterns(tool) if visibility.shows_failure(each.tool_id, each.action, snapshot)
+    ]
     return json_response({"failures": [{"key": pattern.key, **asdict(pattern)} for pattern in patterns]})
 
 
@@ -373,9 +378,7 @@ async def list_approvals(
     run_id: str | None = None,
     limit: Limit = 100,
 ) -> Response:
-    """List approval requests, the newest first: its own and those of tools that the client may call, or all for one
-    that may approve.
-    """
+    """List approval requests, the newest first: the client's own, or all for one that may approve."""
     visibility = services.visibility(client)
     approvals, count = services.library.engine.approvals, limit
     while True:
@@ -397,7 +400,7 @@ async def show_approval(approval_id: str, services: ServicesOfApp, client: Readi
 async def decide_approval(
     approval_id: str, decision: ApprovalDecision, services: ServicesOfApp, client: ApprovingClient
 ) -> Response:
-    """Approve or refuse a call. The client then repeats the call with the id, or the run is resumed."""
+    """Approve or refuse a call. A run then continues by itself; a client repeats its call."""
     await _find_request(approval_id, services, client)
     approval = Approval(allowed=decision.allowed, reason=decision.reason, arguments=decision.arguments)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -23,17 +22,18 @@ from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import StoreError, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, Turn
-from ferrule.orchestrator import Orchestrator
+from ferrule.orchestrator import Orchestrator, OrchestratorResult
 from ferrule.policy.policy import Permissions
-from ferrule.server.access import CHECK_INTERVAL, Client
+from ferrule.server.access import Client
 from ferrule.server.audit import AuditLog
+from ferrule.server.continuations import Continuations
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.metrics import CallMetrics, LimitSamples
 from ferrule.server.problems import Problem, problem_of_error
 from ferrule.server.run_details import RunSummaries
 from ferrule.server.store_changes import StoreChanges
-from ferrule.server.tokens import Permission, Tokens
-from ferrule.server.visibility import Visibility
+from ferrule.server.tokens import LOCAL_AGENT, Permission, Tokens
+from ferrule.server.visibility import Visibility, tenant_of_run
 from ferrule.store import client_requests
 from ferrule.store.database import StoreDatabase
 
@@ -49,7 +49,6 @@ MAX_KEY_LENGTH: Final = 200
 KEY_LIFETIME: Final = 86_400.0
 STORE_DELAYS: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts to claim an idempotency key or to store its response while the database is away."""
-MAX_VISIBILITIES: Final = 1_000
 SLOW_DIGEST: Final = "scrypt:"
 """The prefix of such digests."""
 
@@ -82,6 +81,7 @@ class Services:
             internal_url=internal_url,
             private_socket=private_socket,
         )
+        self.continuations = Continuations(library.engine, self._continue_run, lambda run_id: run_id in self._tasks)
         self.audit = AuditLog(library.engine.store)
         self.run_summaries = RunSummaries(library.engine.store)
         self._makers: dict[str | None, MakeOrchestrator] = {}
@@ -89,8 +89,6 @@ class Services:
             self._makers[None] = make_orchestrator
         self._makers.update((models or {}).items())
         self._orchestrators: dict[tuple[Principal | None, str | None], Orchestrator] = {}
-        self._visibilities: dict[Principal, tuple[Visibility, float]] = {}
-        """With the times at which they were made: a policy of the user's own may decide otherwise later."""
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         """The questions in progress on this server, by run."""
 
@@ -99,15 +97,8 @@ class Services:
         return self.library.engine.permissions(client.principal, self.policy)
 
     def visibility(self, client: Client) -> Visibility:
-        """What a client may see of what others have done."""
-        snapshot, now = self.library.engine.registry.snapshot(), time.monotonic()
-        visibility, made_at = self._visibilities.get(client.principal, (None, 0.0))
-        if visibility is None or visibility.snapshot is not snapshot or now - made_at >= CHECK_INTERVAL:
-            if len(self._visibilities) >= MAX_VISIBILITIES:
-                self._visibilities.clear()
-            visibility = Visibility(client, self.permissions(client), snapshot)
-            self._visibilities[client.principal] = visibility, now
-        return visibility
+        """What a client may see of what was done."""
+        return Visibility(client, self.permissions(client))
 
     @property
     def models(self) -> list[str]:
@@ -126,25 +117,43 @@ class Services:
             raise Problem(404, f"There is no conversation {conversation_id!r}.")
         return turns
 
-    async def orchestrator_of_run(self, run_id: str, client: Client) -> Orchestrator:
-        """Continues a run in the name of the token that started it: who resumes it lends it no rights."""
-        principal = client.agent_principal
+    async def orchestrator_of_run(self, run_id: str, client: Client | None = None) -> Orchestrator:
+        """Continues a run in the name of who started it: who resumes or approves it lends it no rights.
+
+        Without a client, the server itself continues it.
+        """
         binding = await ConversationMemory(self.library.engine.store).get_run_binding(run_id) or {}
-        label = binding.get("principal")
-        if principal is not None and label is not None and label != principal.label:
-            tenant, separator, _ = str(binding.get("conversation_id", "")).partition("/")
-            tokens = [
-                each
-                for each in await self.tokens.list_tokens()
-                if each.agent_principal.label == label and each.tenant == (tenant if separator else "")
-            ]
-            token = next((each for each in tokens if self.tokens.is_valid(each)), None)
-            if token is None:
-                raise Problem(409, f"The run {run_id!r} was started with the token {label!r}, which is not valid now.")
-            principal = token.agent_principal
+        principal = await self._find_owner(run_id, binding, client)
         candidates = [self._find_orchestrator(principal, model) for model in (None, *self.models)]
         same_model = (each for each in candidates if each.model.name == binding.get("model"))
         return next(same_model, candidates[0])
+
+    async def _find_owner(self, run_id: str, binding: Mapping[str, Any], client: Client | None) -> Principal | None:
+        """Who makes the calls of a run; None for the agent of who runs this server."""
+        label, tenant = binding.get("principal"), tenant_of_run(binding)
+        if client is not None:
+            own = client.agent_principal
+            if own is None or label is None or (own.label, own.tenant) == (label, tenant):
+                return own
+        tokens = [
+            each
+            for each in await self.tokens.list_tokens(with_external_sessions=True)
+            if (each.agent_principal.label, each.tenant) == (label, tenant)
+        ]
+        is_local = not tokens and (label, tenant) == (LOCAL_AGENT.label, "")  # before the first one, or in a terminal
+        if is_local and (client is None or client.sees_all_tenants):
+            return None
+        token = next((each for each in tokens if self.tokens.is_valid(each) and each.may("call")), None)
+        if token is None:
+            raise Problem(409, f"The run {run_id!r} was started by {label!r}, whose token is not valid now.")
+        return token.agent_principal
+
+    async def _continue_run(self, run_id: str, listener: Callable[[Any], None]) -> OrchestratorResult:
+        """Continue a run that nobody waits for."""
+        if (task := asyncio.current_task()) is not None:
+            self.track_run(run_id, task)
+        orchestrator = await self.orchestrator_of_run(run_id)
+        return await orchestrator.resume(run_id, on_event=listener)
 
     def _find_orchestrator(self, principal: Principal | None, model: str | None) -> Orchestrator:
         if None not in self._makers:

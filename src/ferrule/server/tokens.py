@@ -21,6 +21,8 @@ from ferrule.store import tokens as table
 Role: TypeAlias = Literal["viewer", "caller", "approver", "admin"]
 Permission: TypeAlias = Literal["read", "call", "approve", "administer"]
 
+LOCAL_AGENT: Final = Principal(kind="agent", name="orchestrator")
+"""Who makes the calls of runs that no token has started."""
 TOKEN_PREFIX: Final = "frl_"
 SESSION_SECONDS: Final = 12 * 3600.0
 _PERMISSIONS: Final[dict[Role, frozenset[Permission]]] = {
@@ -136,6 +138,10 @@ class Tokens:
         _check_name(name, "name")
         if tenant:
             _check_name(tenant, "tenant")
+        elif name == LOCAL_AGENT.name:
+            raise SetupError(
+                f"{name!r} is the agent of this machine, whose runs are not those of a token. Choose another."
+            )
         for role in roles:
             if role not in _PERMISSIONS:
                 raise SetupError(
@@ -181,8 +187,10 @@ class Tokens:
         row = await self._store.query(table.find_token, hash_token(text), self._clock())
         return None if row is None else _from_row(row)
 
-    async def list_tokens(self) -> list[AccessToken]:
-        return [_from_row(row) for row in await self._store.query(table.list_tokens)]
+    async def list_tokens(self, *, with_external_sessions: bool = False) -> list[AccessToken]:
+        """All tokens, and on request what is known of users of an issuer: their sessions."""
+        rows = await self._store.query(table.list_tokens, with_external_sessions=with_external_sessions)
+        return [_from_row(row) for row in rows]
 
     def is_valid(self, token: AccessToken) -> bool:
         return token.revoked_at is None and (token.expires_at is None or token.expires_at > self._clock())

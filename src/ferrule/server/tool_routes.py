@@ -252,22 +252,21 @@ async def list_calls(
         caller_type=caller,
         rule=rule,
         tenant=visibility.tenant,
-        visible=visibility.calls,
+        principals=visibility.principals,
         since=since,
         until=until,
         text=text,
         after=after,
         limit=limit,
     )
-    describe = _summarize_call_record if brief else visibility.describe_call
+    describe = _summarize_call_record if brief else ToolCallRecord.to_dict
     return json_response({"calls": list(map(describe, records))})
 
 
 @router.get("/calls/{call_id}", tags=["calls"])
 async def show_call(call_id: str, services: ServicesOfApp, client: ReadingClient) -> Response:
     """The record of a call."""
-    record = await _find_record(call_id, services, client)
-    return json_response(services.visibility(client).describe_call(record))
+    return json_response((await _find_record(call_id, services, client)).to_dict())
 
 
 @router.post("/calls/{call_id}/cancel", tags=["calls"])
@@ -299,7 +298,7 @@ async def get_statistics(
     """Counts, error rates and times of calls, in total and by tool."""
     store, visibility = services.library.engine.store, services.visibility(client)
     statistics = await store.get_call_statistics(
-        since=since, tool_name=tool, tenant=visibility.tenant, visible=visibility.calls
+        since=since, tool_name=tool, tenant=visibility.tenant, principals=visibility.principals
     )
     return json_response(statistics.to_dict())
 
@@ -325,7 +324,7 @@ async def get_series(
         caller_type=caller,
         text=text,
         tenant=visibility.tenant,
-        visible=visibility.calls,
+        principals=visibility.principals,
     )
     start, end = since and since.astimezone(UTC), datetime.now(UTC)
     if start is None:

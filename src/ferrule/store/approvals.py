@@ -126,6 +126,18 @@ def list_approvals(
         return rows, int(count)
 
 
+def list_decided_runs(database: StoreDatabase, since: float, now: float) -> list[tuple[str, str, float]]:
+    """The requests of runs that people have decided about since a time: their ids, runs and times of the decision."""
+    import sqlalchemy as sa
+
+    table = approvals_table()
+    query = sa.select(table.c.approval_id, table.c.run_id, table.c.decided_at).where(
+        table.c.run_id != "", table.c.decided_at >= since, table.c.expires_at > now
+    )
+    with database.read() as connection:
+        return [(row[0], row[1], row[2]) for row in connection.execute(query)]
+
+
 def decide_approval(
     database: StoreDatabase, approval_id: str, values: Mapping[str, Any], from_states: tuple[str, ...], now: float
 ) -> bool:

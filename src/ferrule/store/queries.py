@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ferrule.errors import (
-    APPROVAL_REQUIRED,
-    KNOWN_FAILURE,
-    PERMISSION_DENIED,
-    TOOL_NOT_FOUND,
-    StoreError,
-)
+from ferrule.errors import APPROVAL_REQUIRED, StoreError
+from ferrule.store.approvals import OPEN_STATES, approvals_table
 from ferrule.store.database import IS_FAILURE, JSON_COLUMNS, StoreDatabase, calls_table
 from ferrule.store.encoding import decode_json_column
-from ferrule.store.entry_streams import json_lines_sql
 from ferrule.store.record import (
     Status,
     ToolCallRecord,
@@ -41,27 +37,6 @@ BEST_INDEX_FIRST = (
 )
 """Of several conditions, the one that usually matches the fewest calls is looked up in its index; the rest filter."""
 
-ERRORS_THAT_NAME_TOOLS = (KNOWN_FAILURE, PERMISSION_DENIED, APPROVAL_REQUIRED, TOOL_NOT_FOUND)
-"""Their texts say what the caller may try instead or use, or which tool that it calls needs approval."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisibleCalls:
-    """Which calls somebody is shown: those that certain principals made, and those of certain actions.
-
-    Of the latter, not those whose errors say which other tools there are.
-    """
-
-    principals: frozenset[str]
-    """Their labels."""
-    actions: frozenset[tuple[str, str, str]]
-    """Tool, action and source."""
-
-    def shows(self, record: ToolCallRecord) -> bool:
-        action = (record.tool_name, record.action or "", record.source or "")
-        is_of_action = action in self.actions and record.error_type not in ERRORS_THAT_NAME_TOOLS
-        return record.principal in self.principals or is_of_action
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFilter:
@@ -84,7 +59,8 @@ class CallFilter:
     until: datetime | None = None
     text: str | None = None
     """Anywhere in arguments, result or error. Scans all rows, so add a time or a tool."""
-    visible: VisibleCalls | None = None
+    principals: Collection[str] | None = None
+    """The labels of those who may have made the call."""
     rule: str | None = None
     """The rule of the policy that decided about the call."""
 
@@ -102,13 +78,33 @@ def find_records(
         page = select_newest_first(conditions, connection.dialect).limit(limit)
         if after is not None:
             page = page.where(_older_than_clause(connection, after))
-        return [_row_to_record(row) for row in connection.execute(page)]
+        return _read_records(connection, page)
 
 
 def find_record(database: StoreDatabase, record_id: str) -> ToolCallRecord | None:
     with database.read() as connection:
-        row = connection.execute(_select_calls().where(calls_table().c.record_id == escape_text(record_id))).first()
-        return None if row is None else _row_to_record(row)
+        query = _select_calls().where(calls_table().c.record_id == escape_text(record_id))
+        return next(iter(_read_records(connection, query)), None)
+
+
+def _read_records(connection: Connection, query: Select[Any]) -> list[ToolCallRecord]:
+    """The records, with what became of the approvals that calls have asked for: it was decided after they ended."""
+    import sqlalchemy as sa
+
+    records = [_row_to_record(row) for row in connection.execute(query)]
+    asking = [record for record in records if record.error_type == APPROVAL_REQUIRED]
+    if asking:
+        approvals = approvals_table().c
+        is_expired = approvals.state.in_(OPEN_STATES) & (approvals.expires_at <= time.time())
+        state = sa.case((is_expired, "expired"), else_=approvals.state)
+        ids = {str(record.metadata.get("approval_id")) for record in asking}
+        rows = connection.execute(
+            sa.select(approvals.approval_id, state, approvals.used_by).where(approvals.approval_id.in_(ids))
+        )
+        facts = {row[0]: {"approval_state": row[1], "used_by": row[2]} for row in rows}
+        for record in asking:
+            record.metadata |= facts.get(record.metadata.get("approval_id"), {})
+    return records
 
 
 def summarize_conversation(database: StoreDatabase, conversation_id: str) -> ToolCallSummary:
@@ -154,8 +150,8 @@ def build_clauses(conditions: CallFilter, dialect: Dialect) -> list[ColumnElemen
     clauses += [sa.func.coalesce(calls[name], "") == escape_text(getattr(conditions, name)) for name in names[1:]]
     if conditions.tenant is not None:
         clauses.append(tenant_clause(conditions.tenant))
-    if conditions.visible is not None:
-        clauses.append(visible_clause(conditions.visible, dialect))
+    if conditions.principals is not None:
+        clauses.append(principals_clause(conditions.principals))
     if conditions.is_success is not None:
         clauses.append(_ended_clause(success=conditions.is_success, by_index=not names))
     if conditions.since is not None:
@@ -191,18 +187,8 @@ def tenant_clause(tenant: str) -> ColumnElement[bool]:
     return column == escape_text(tenant) if tenant else column.is_(None)
 
 
-def visible_clause(visible: VisibleCalls, dialect: Dialect) -> ColumnElement[bool]:
-    import sqlalchemy as sa
-
-    table = calls_table()
-    columns = f"{table.name}.tool_name, COALESCE({table.name}.action, ''), COALESCE({table.name}.source, '')"
-    actions = [list(map(escape_text, action)) for action in visible.actions]
-    # One parameter, because databases limit their number, and there may be thousands of actions.
-    of_action = sa.text(
-        f"({columns}) IN (SELECT line.value->>0, line.value->>1, line.value->>2 FROM {json_lines_sql(dialect)})"
-    ).bindparams(lines=json.dumps(actions))
-    names_no_tools = sa.func.coalesce(table.c.error_type, "").not_in(ERRORS_THAT_NAME_TOOLS)
-    return sa.or_(table.c.principal.in_(list(map(escape_text, visible.principals))), of_action & names_no_tools)
+def principals_clause(labels: Collection[str]) -> ColumnElement[bool]:
+    return calls_table().c.principal.in_(list(map(escape_text, labels)))
 
 
 def _ended_clause(*, success: bool, by_index: bool) -> ColumnElement[bool]:

@@ -76,6 +76,7 @@ class ToolCallRecord:
             "is_success": self.is_success,
             "error": self.error,
             "error_type": self.error_type,
+            "approval_state": self.metadata.get("approval_state"),
             "execution_time": self.execution_time,
             "wait_time": self.wait_time,
             "attempts": self.attempts,

@@ -11,7 +11,7 @@ position of a percentile is reached by skipping entries, and what is not success
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil, floor
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.errors import REJECTED
 from ferrule.store.database import IS_UNSUCCESSFUL, StoreDatabase, calls_table
-from ferrule.store.queries import CallFilter, VisibleCalls, build_clauses, rule_column, tenant_clause, visible_clause
+from ferrule.store.queries import CallFilter, build_clauses, principals_clause, rule_column, tenant_clause
 from ferrule.store.record import CallInterval, CallStatistics, ToolStatistics, percent
 from ferrule.store.redaction import escape_text, unescape_text
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Dialect
+    from sqlalchemy import ColumnElement, Connection
 
 PERCENTILES = (0.50, 0.95, 0.99)
 MAX_QUERIES = 300
@@ -59,10 +59,10 @@ def collect_statistics(
     since: datetime | None,
     tool_name: str | None,
     tenant: str | None,
-    visible: VisibleCalls | None,
+    principals: Collection[str] | None,
 ) -> CallStatistics:
     with database.read() as connection:
-        conditions = _statistics_conditions(since, tool_name, tenant, visible, connection.dialect)
+        conditions = _statistics_conditions(since, tool_name, tenant, principals)
         if conditions:
             counts = _count_some_calls(connection, conditions)
             times = _find_percentiles_by_sorting(connection, conditions, counts)
@@ -108,7 +108,7 @@ def _tool_statistics(counts: _ToolCounts, times: Percentiles, last_error: str | 
 
 
 def _statistics_conditions(
-    since: datetime | None, tool_name: str | None, tenant: str | None, visible: VisibleCalls | None, dialect: Dialect
+    since: datetime | None, tool_name: str | None, tenant: str | None, principals: Collection[str] | None
 ) -> list[ColumnElement[bool]]:
     calls = calls_table().c
     conditions: list[ColumnElement[bool]] = []
@@ -118,8 +118,8 @@ def _statistics_conditions(
         conditions.append(calls.tool_name == escape_text(tool_name))
     if tenant is not None:
         conditions.append(tenant_clause(tenant))
-    if visible is not None:
-        conditions.append(visible_clause(visible, dialect))
+    if principals is not None:
+        conditions.append(principals_clause(principals))
     return conditions
 
 

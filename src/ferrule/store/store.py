@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -34,7 +34,6 @@ from ferrule.store.location import parse_location
 from ferrule.store.locks import CHECK_INTERVAL, StoreLocks
 from ferrule.store.queries import (
     CallFilter,
-    VisibleCalls,
     find_record,
     find_records,
     summarize_conversation,
@@ -350,7 +349,7 @@ class ToolKnowledgeStore:
         since: datetime | None = None,
         until: datetime | None = None,
         text: str | None = None,
-        visible: VisibleCalls | None = None,
+        principals: Collection[str] | None = None,
         rule: str | None = None,
         limit: int = 100,
         after: ToolCallRecord | str | None = None,
@@ -375,7 +374,7 @@ class ToolKnowledgeStore:
             since=since,
             until=until,
             text=text,
-            visible=visible,
+            principals=principals,
             rule=rule,
         )
         return await self.query(find_records, conditions, limit, after)
@@ -393,10 +392,10 @@ class ToolKnowledgeStore:
         since: datetime | None = None,
         tool_name: str | None = None,
         tenant: str | None = None,
-        visible: VisibleCalls | None = None,
+        principals: Collection[str] | None = None,
     ) -> CallStatistics:
         """Counts, error rates and times, in total and by tool."""
-        return await self.query(collect_statistics, since, tool_name, tenant, visible)
+        return await self.query(collect_statistics, since, tool_name, tenant, principals)
 
     async def delete_records(self, *, older_than: datetime | timedelta, dry_run: bool = False) -> DeletionReport:
         """Delete what is older than a time or a duration: calls, runs, conversations and everything else.

@@ -67,10 +67,12 @@ def find_token(database: StoreDatabase, token_hash: str, now: float) -> dict[str
         return None if row is None else dict(row)
 
 
-def list_tokens(database: StoreDatabase) -> list[dict[str, Any]]:
-    """All tokens without the sessions, the newest first."""
+def list_tokens(database: StoreDatabase, *, with_external_sessions: bool = False) -> list[dict[str, Any]]:
+    """All tokens, the newest first; without the sessions, except on request those of an identity provider's users."""
     table = tokens_table()
-    query = table.select().where(table.c.parent_id.is_(None)).order_by(table.c.created_at.desc())
+    parent = table.c.parent_id
+    is_listed = parent.is_(None) | parent.startswith(EXTERNAL_PREFIX) if with_external_sessions else parent.is_(None)
+    query = table.select().where(is_listed).order_by(table.c.created_at.desc())
     with database.read() as connection:
         return [dict(row) for row in connection.execute(query).mappings()]
 

@@ -106,6 +106,9 @@ function useDecidedApprovals(enabled: boolean) {
 export const nameOf = (request: Approval): string =>
   request.action === null || request.action === "" || request.action === request.tool_id ? request.tool_id : `${request.tool_id} · ${request.action}`;
 
+/** Whether a client has made the call, which is in no run: it repeats the call after the approval. */
+const isOfClient = (request: Approval): boolean => /^(client|token):/.test(request.principal);
+
 interface DetailProps {
   request: Approval;
   mayApprove: boolean;
@@ -146,6 +149,7 @@ export function RequestDetail({ request, mayApprove, onDecided, isInline = false
         </>
       )}
       {!isInline && <Facts request={request} />}
+      {request.state === "approved" && isOfClient(request) && <p className="notice">{t("clientRepeats", { client: visible(request.principal) })}</p>}
       {request.state === "pending" ? (
         mayApprove ? (
           <Decision request={request} onDecided={onDecided} hasShortcuts={!isInline} />
@@ -193,7 +197,7 @@ function Facts({ request }: { request: Approval }) {
           </dd>
         </div>
       )}
-      {request.run_id !== "" && (
+      {request.run_id !== "" && !isOfClient(request) && (
         <div>
           <dt>{t("run")}</dt>
           <dd>

@@ -3,14 +3,14 @@
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useEffect, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
-import { get, segment, type Approval, type CallRecord, type Conversation, type Question, type Run, type Turn } from "../api";
+import { get, post, segment, type Approval, type CallRecord, type Conversation, type Question, type Run, type Turn } from "../api";
 import type { ViewProps } from "../app";
 import { ask, resume, resumeStored, stop, useLiveTurns, type AskOptions, type Item, type LiveTurn } from "../conversations";
 import { useShortcuts } from "../keys";
 import { formatNumber, t } from "../language";
 import { useAgentSettings } from "../live";
-import { formatCost, formatSeconds, oneLine, visible } from "../text";
-import { Badge, Button, Empty, ErrorBadge, Failed, Fields, Icon, LongText, Markdown, StateBadge, Time } from "../ui";
+import { formatCost, formatSeconds, isAsking, oneLine, visible } from "../text";
+import { Badge, Button, Empty, ErrorBadge, errorText, Failed, Fields, Icon, LongText, Markdown, StateBadge, Time, toast } from "../ui";
 import { RequestDetail } from "./approvals";
 
 const PlanGraph = lazy(async () => ({ default: (await import("../graph")).PlanGraph }));
@@ -137,6 +137,11 @@ function PastTurn({ id, turn, may }: { id: string; turn: Turn; may: ViewProps["m
             <Link href={`~/runs/${segment(turn.run_id)}`}>{t("openRun")}</Link>
           </>
         )}
+        {state === "running" && may("call") && (
+          <Button onClick={() => void post(`/v1/runs/${segment(turn.run_id)}/cancel`, {}).catch((error: unknown) => toast(errorText(error), "bad"))}>
+            <Icon name="stop" /> {t("stop")}
+          </Button>
+        )}
         {state === "interrupted" && may("call") && <Button onClick={() => resumeRun()}>{t("resume")}</Button>}
         {may("call") && state !== "waiting" && <Retry onRetry={(options) => ask(id, turn.question, options)} />}
       </footer>
@@ -242,6 +247,9 @@ interface WaitingProps {
   onResume: (answers?: Record<string, string>) => void;
 }
 
+/** What was decided and followed: the server goes on by itself, and the page watches it once. */
+const followed = new Set<string>();
+
 /** What a run waits for. When everything is decided, here or elsewhere, it goes on. */
 function Waiting({ approvals, questions, may, onResume }: WaitingProps) {
   const requests = useQueries({
@@ -251,10 +259,10 @@ function Waiting({ approvals, questions, may, onResume }: WaitingProps) {
     })),
   });
   const isDecided = approvals.length > 0 && requests.every((each) => each.data !== undefined && each.data.state !== "pending");
-  const wasDecided = useRef(false);
+  const key = approvals.map((each) => each.approval_id).join();
   useEffect(() => {
-    if (!isDecided || wasDecided.current || questions.length > 0 || !may("call")) return;
-    wasDecided.current = true;
+    if (!isDecided || followed.has(key) || questions.length > 0 || !may("call")) return;
+    followed.add(key);
     onResume();
   }, [isDecided]);
   const mayApprove = may("approve");
@@ -314,7 +322,7 @@ function Items({ items }: { items: Item[] }) {
 function CallItem({ item }: { item: Extract<Item, { kind: "call" }> }) {
   const { step } = item;
   const [isOpen, setOpen] = useState(false);
-  const state = step === null ? "running" : step.is_success ? "good" : step.error_type === "known_failure" || step.error_type === "approval_required" ? "warn" : "bad";
+  const state = step === null ? "running" : step.is_success ? "good" : step.error_type === "known_failure" || isAsking(step.error_type) ? "warn" : "bad";
   const isFromMemory = step?.error_type === "known_failure";
   return (
     <details className={`call ${state}`} onToggle={(event) => setOpen(event.currentTarget.open)}>

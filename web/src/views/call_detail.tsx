@@ -1,5 +1,6 @@
 /** The record of one call. */
 
+import { Link } from "wouter";
 import { segment, type CallRecord } from "../api";
 import { formatTime, t } from "../language";
 import { asText, callName, formatSeconds, visible } from "../text";
@@ -15,7 +16,7 @@ export function CallDetail({ call, repeats = 1 }: { call: CallRecord; repeats?: 
         {visible(callName(call.tool_name, call.action))}
       </h2>
       <div className="row wrap">
-        <CallBadge status={call.status} errorType={call.error_type} />
+        <CallBadge call={call} />
         {call.error_type !== null && call.status === "failed" && <ErrorBadge type={call.error_type} />}
         {call.attempts > 1 && <Badge tone="warn">{t("attempts", { count: call.attempts })}</Badge>}
         {repeats > 1 && <Badge>{t("foldedCalls", { count: repeats })}</Badge>}
@@ -53,7 +54,8 @@ export function CallDetail({ call, repeats = 1 }: { call: CallRecord; repeats?: 
           {t("decidedBy")}: <code>{visible(call.metadata.rule)}</code>
         </p>
       )}
-      {call.error !== null && (
+      {call.error_type === "approval_required" && <AskedApproval call={call} />}
+      {call.error !== null && [null, "pending"].includes(call.approval_state) && (
         <>
           <h3>{call.error_type === "known_failure" ? t("memorySaid") : t("error")}</h3>
           <LongText text={call.error} />
@@ -73,5 +75,16 @@ export function CallDetail({ call, repeats = 1 }: { call: CallRecord; repeats?: 
         </a>
       )}
     </>
+  );
+}
+
+/** What became of the approval that a call has asked for, and the call that was made with it. */
+function AskedApproval({ call }: { call: CallRecord }) {
+  const { approval_id: approvalId, used_by: usedBy } = (call.metadata ?? {}) as { approval_id?: string; used_by?: string };
+  return (
+    <p className="row wrap">
+      {approvalId !== undefined && <Link href={`~/approvals/${segment(approvalId)}`}>{t("openApproval")}</Link>}
+      {usedBy !== undefined && usedBy !== "" && <Link href={`~/calls/${segment(usedBy)}`}>{t("openMadeCall")}</Link>}
+    </p>
   );
 }

@@ -11,7 +11,7 @@ import { useShortcuts } from "../keys";
 import { formatNumber, t, type TextKey } from "../language";
 import { queries } from "../live";
 import { callName, formatSeconds, oneLine, visible } from "../text";
-import { Button, CallBadge, Confirm, Empty, errorText, Failed, Icon, Loading, Time, toast } from "../ui";
+import { Button, CallBadge, Confirm, Empty, errorText, Failed, Fields, Icon, Loading, Time, toast } from "../ui";
 import { CallDetail } from "./call_detail";
 
 const PAGE = 1000;
@@ -163,11 +163,11 @@ function CallTable({ calls, selected, onSelect, onEnd }: TableProps) {
               onClick={() => onSelect(call.record_id)}
             >
               <span>
-                <CallBadge status={call.status} errorType={call.error_type} />
+                <CallBadge call={call} />
               </span>
               <strong className="clip">{oneLine(callName(call.tool_name, call.action), 60)}</strong>
               <span className="clip faint wide">{visible(call.principal ?? call.caller_id ?? call.caller_type)}</span>
-              <span className="clip bad-text wide">{call.error === null ? "" : oneLine(call.error, 80)}</span>
+              <span className="clip bad-text wide">{call.error === null || call.error_type === "approval_required" ? "" : oneLine(call.error, 80)}</span>
               <span className="faint">{formatSeconds(call.execution_time)}</span>
               <span className="faint small wide">
                 <Time at={call.created_at} />
@@ -204,7 +204,11 @@ function Selected({ id, mayCall }: { id: string; mayCall: boolean }) {
           <Button onClick={() => setAsking(true)}>{t("repeat")}</Button>
         </div>
       )}
-      {isAsking && <Confirm text={t("repeatAsk", { tool: visible(callName(tool, action)) })} action={t("repeat")} onCancel={() => setAsking(false)} onConfirm={() => void repeat()} />}
+      {isAsking && (
+        <Confirm text={t("repeatAsk", { tool: visible(callName(tool, action)) })} action={t("repeat")} onCancel={() => setAsking(false)} onConfirm={() => void repeat()}>
+          <Fields value={params ?? {}} empty={t("noArguments")} />
+        </Confirm>
+      )}
     </>
   );
 }

@@ -9,8 +9,8 @@ import { useShortcuts } from "../keys";
 import { formatNumber, hasText, t } from "../language";
 import { initialValue } from "../schema";
 import { ArgumentsEditor } from "../schema_form";
-import { asText, formatSeconds, oneLine, visible } from "../text";
-import { Badge, Button, EffectBadge, Empty, ErrorBadge, errorText, Failed, Icon, Loading, LongText, StateBadge, Time } from "../ui";
+import { asText, callName, formatSeconds, oneLine, visible } from "../text";
+import { Badge, Button, Confirm, EffectBadge, Empty, ErrorBadge, errorText, Failed, Fields, Icon, Loading, LongText, StateBadge, Time } from "../ui";
 import { ServerPanel, useServers } from "./mcp_server";
 
 export default function Tools({ may }: ViewProps) {
@@ -248,8 +248,10 @@ function ActionPanel({ tool, action, mayCall }: { tool: Tool; action: ToolAction
   const [version, setVersion] = useState(0);
   const [state, setState] = useState<{ isRunning: boolean; progress: string; result: CallResult | null; problem: string }>({ isRunning: false, progress: "", result: null, problem: "" });
   const controller = useRef<AbortController | null>(null);
+  const [isAsking, setAsking] = useState(false);
 
   const call = async () => {
+    setAsking(false);
     if (given === null) return;
     const entry = withoutSecrets(given, action.secrets ?? []);
     const inputs = [entry, ...history.filter((each) => JSON.stringify(each) !== JSON.stringify(entry))].slice(0, MAX_HISTORY);
@@ -280,7 +282,8 @@ function ActionPanel({ tool, action, mayCall }: { tool: Tool; action: ToolAction
         <form
           onSubmit={(event) => {
             event.preventDefault();
-            void call();
+            if (action.effect === "destructive") setAsking(true);
+            else void call();
           }}
         >
           <ArgumentsEditor key={version} title={t("arguments")} schema={schema} secrets={action.secrets ?? []} initial={initial} onChange={setGiven}>
@@ -320,6 +323,13 @@ function ActionPanel({ tool, action, mayCall }: { tool: Tool; action: ToolAction
             )}
           </div>
         </form>
+      )}
+      {isAsking && given !== null && (
+        <Confirm text={t("callAsk", { tool: visible(callName(tool.tool_id, action.name)) })} action={t("callTool")} onCancel={() => setAsking(false)} onConfirm={() => void call()}>
+          <p className="pre-line">{visible(action.description)}</p>
+          <p className="faint">{t("callAskText")}</p>
+          <Fields value={Object.fromEntries(Object.entries(given).map(([name, value]) => [name, action.secrets?.includes(name) ? "•••" : value]))} empty={t("noArguments")} />
+        </Confirm>
       )}
       {state.problem !== "" && <p className="notice bad">{visible(state.problem)}</p>}
       {state.result !== null && <Result result={state.result} />}

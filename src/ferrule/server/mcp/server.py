@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
@@ -72,7 +71,6 @@ class McpServer:
         self._principal = Principal(kind="client", name="mcp", tools=self._tools)
         self._principals: dict[Principal, Principal] = {}
         """The principals of HTTP clients, restricted to the tools that are offered here."""
-        self._conversation_id = uuid4().hex[:16]
         self._remembers = memory
         self._memory: RunMemory | None = None
         self._client_key: object = None
@@ -179,7 +177,7 @@ class McpServer:
         context = ToolExecutionContext(
             caller_id=principal.name,
             caller_type=CALLER_CONVERSATION_AGENT,
-            conversation_id=self._find_conversation(principal),
+            conversation_id=_conversation_of(principal),
             principal=principal,
             leaves_validation_to_server=True,
             policy=self._policy,
@@ -194,9 +192,6 @@ class McpServer:
                 return result
             approval_id = await self._approvals.ask(call, result, name if action is None else f"{name}__{action}")
             return result if approval_id is None else await execute(replace(context, approval_id=approval_id))
-
-    def _find_conversation(self, principal: Principal) -> str:
-        return self._conversation_id if principal is self._principal else _conversation_of(principal)
 
     # Who asks
 
@@ -279,7 +274,7 @@ class McpServer:
     ) -> Any:
         """Ask a server for a resource or a prompt, as a call of the client."""
         principal = call.request.principal
-        context = self._requests.make_context(principal, self._find_conversation(principal))
+        context = self._requests.make_context(principal, _conversation_of(principal))
         result = await self._requests.execute(tool, action, params, context)
         approval_id = await self._approvals.ask(call, result, f"{tool.id}__{action.name}")
         if approval_id is not None:
@@ -357,7 +352,7 @@ class McpServer:
 
 @lru_cache(1_000)
 def _conversation_of(principal: Principal) -> str:
-    """For all calls of a client over HTTP, whichever server answers: an approval is for one caller in one run."""
+    """For all calls of a client, whichever server answers and whenever it connects: an approval is for one caller."""
     return f"mcp-{sha256(f'{principal.tenant}/{principal.identity}'.encode()).hexdigest()[:16]}"
 
 

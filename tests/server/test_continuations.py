@@ -1,0 +1,194 @@
+"""A run continues by itself when people have decided about what it waits for, whoever is there to watch."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
+
+from ferrule import Agent, AgentState, Orchestrator, UnifiedToolLibrary, tool
+from ferrule.agent.run import Run
+from ferrule.policy.approvals import Approvals
+from ferrule.testing import ScriptedModel
+from tests.server.application import serve
+from tests.server.serving import Project
+from tests.support.waiting import until_sync
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def ask(http: httpx.Client, question: str, **options: Any) -> dict[str, Any]:
+    answer = http.post("/v1/ask", json={"question": question, **options}).json()
+    assert answer["state"] == "waiting", answer
+    return dict(answer)
+
+
+def decide(http: httpx.Client, answer: dict[str, Any], **decision: Any) -> None:
+    [request] = answer["approvals"]
+    http.post(f"/v1/approvals/{request['approval_id']}", json={"allowed": True, **decision}).raise_for_status()
+
+
+def wait_for_end(http: httpx.Client, answer: dict[str, Any]) -> dict[str, Any]:
+    path = f"/v1/runs/{answer['run_id']}"
+    until_sync(lambda: http.get(path).json()["state"] not in ("waiting", "running"))
+    return dict(http.get(path).json())
+
+
+def wiped(project: Project) -> list[str]:
+    path = project.folder / "wiped.txt"
+    return path.read_text().split() if path.exists() else []
+
+
+def test_an_approved_run_is_finished_although_nobody_waits_for_it(project: Project):
+    tokens = {role: project.create_token(role, "--role", role) for role in ("caller", "approver")}
+    with (
+        project.serve() as server,
+        server.client(tokens["caller"]) as caller,
+        server.client(tokens["approver"]) as approver,
+    ):
+        answer = ask(caller, "wipe path=/old", conversation_id="c1")
+        decide(approver, answer)
+        run = wait_for_end(approver, answer)
+        assert run["state"] == "finished" and "wiped /old" in run["text"], run
+        [turn] = caller.get("/v1/conversations/c1").json()["turns"]
+        assert turn["state"] == "finished" and "wiped /old" in turn["answer"]
+        refused = ask(caller, "wipe path=/new")
+        decide(approver, refused, allowed=False, reason="Not today.")
+        assert "Not today." in str(wait_for_end(approver, refused)["history"])
+        records = caller.get("/v1/calls", params={"tool": "wipe", "status": "success"}).json()["calls"]
+        assert [(each["principal"], each["params"]) for each in records] == [("agent:caller", {"path": "/old"})]
+    assert wiped(project) == ["/old"]
+
+
+def test_a_run_that_was_approved_while_no_server_ran_continues_when_one_starts(project: Project):
+    token = project.create_token("caller")
+    with project.serve() as server, server.client(token) as http:
+        answer = ask(http, "wipe path=/old")
+    approved = project.ferrule("approvals", "approve", answer["approvals"][0]["approval_id"])
+    assert approved.returncode == 0, approved.stderr
+    assert wiped(project) == []
+    with project.serve() as server, server.client(token) as http:
+        assert wait_for_end(http, answer)["state"] == "finished"
+    assert wiped(project) == ["/old"]
+
+
+def test_a_run_does_not_continue_after_the_token_of_its_asker_was_revoked(project: Project):
+    tokens = {role: project.create_token(role, "--role", role) for role in ("caller", "admin")}
+    with (
+        project.serve() as server,
+        server.client(tokens["caller"]) as caller,
+        server.client(tokens["admin"]) as admin,
+    ):
+        answer = ask(caller, "wipe path=/old")
+        admin.delete("/v1/tokens/caller").raise_for_status()
+        decide(admin, answer)
+        until_sync(lambda: "an approved run was not continued" in server.log)
+        assert admin.get(f"/v1/runs/{answer['run_id']}").json()["state"] == "waiting"
+    assert wiped(project) == []
+
+
+def test_an_administrator_resumes_a_run_from_before_the_first_token(project: Project):
+    with project.serve() as server, server.client() as local:
+        answer = ask(local, "wipe path=/old")
+        token = local.post("/v1/tokens", json={"name": "boss", "roles": ["admin"]}).json()["token"]
+        other = project.create_token("other", "--role", "caller", "--role", "approver")
+        with server.client(token) as boss, server.client(other) as caller:
+            path = f"/v1/runs/{answer['run_id']}/resume"
+            assert caller.post(path, json={"approve": True}).status_code == 409  # it has no rights of its own there
+            resumed = boss.post(path, json={"approve": True})
+            assert resumed.status_code == 200 and resumed.json()["state"] == "finished", resumed.text
+    assert wiped(project) == ["/old"]
+
+
+def test_servers_of_one_store_continue_a_run_once(tmp_path: Path, postgres_url: str):
+    project = Project(tmp_path, store=postgres_url)
+    project.environment["XDG_STATE_HOME"] = str(tmp_path / "state")
+    token = project.create_token("caller")
+    with project.serve() as first, project.serve() as second, first.client(token) as http:
+        answers = [ask(http, f"wipe path=/{n}") for n in range(5)]
+        for answer in answers:  # neither of the servers is told
+            approved = project.ferrule("approvals", "approve", answer["approvals"][0]["approval_id"])
+            assert approved.returncode == 0, approved.stderr
+        with second.client(token) as other:
+            assert {wait_for_end(other, answer)["state"] for answer in answers} == {"finished"}
+    assert sorted(wiped(project)) == [f"/{n}" for n in range(5)]
+
+
+@tool(destructive=True)
+async def wipe(path: str) -> str:
+    """Wipe a file."""
+    return f"wiped {path}"
+
+
+async def test_whoever_wants_the_answer_of_a_continued_run_gets_it_and_leaves_it_running(tmp_path: Path):
+    calls = [{"name": "wipe", "arguments": {"path": "a"}}, {"name": "wipe", "arguments": {"path": "b"}}]
+    model = ScriptedModel([calls, "Both."])
+    async with (
+        serve(wipe, model=model) as site,
+        site.lifespan(),
+        site.client("worker", roles=["caller", "approver"]) as worker,
+    ):
+        answer = (await worker.post("/v1/ask", json={"question": "Wipe a and b"})).json()
+        first, second = (each["approval_id"] for each in answer["approvals"])
+        await worker.post(f"/v1/approvals/{first}", json={"allowed": True})
+        run = f"/v1/runs/{answer['run_id']}"
+        assert (await worker.get(run)).json()["state"] == "waiting"  # for the other call
+        await worker.post(f"/v1/approvals/{second}", json={"allowed": True, "arguments": {"path": "c"}})
+        resumed = (await worker.post(f"{run}/resume", json={})).json()
+        assert (resumed["state"], resumed["answer"]) == ("finished", "Both.")
+        steps = [each["step"] for each in (await worker.get(run)).json()["history"] if each["kind"] == "call"]
+        assert [(each["arguments"]["path"], each["text"]) for each in steps] == [("a", "wiped a"), ("c", "wiped c")]
+
+
+async def test_the_record_of_a_call_that_asked_says_what_was_decided():
+    calls = [{"name": "wipe", "arguments": {"path": path}} for path in ("a", "b", "c")]
+    async with (
+        serve(wipe, model=ScriptedModel([calls, "Done."])) as site,
+        site.client("worker", roles=["caller", "approver"]) as worker,
+    ):
+        answer = (await worker.post("/v1/ask", json={"question": "Wipe a, b and c"})).json()
+        made, refused, _ = (each["approval_id"] for each in answer["approvals"])
+
+        async def read(**query: Any) -> list[tuple[str, str | None]]:
+            found = (await worker.get("/v1/calls", params=query)).json()["calls"]
+            return sorted((each["error_type"] or "made", each["approval_state"]) for each in found)
+
+        asked = "approval_required"
+        assert await read() == [(asked, "pending")] * 3
+        await worker.post(f"/v1/approvals/{made}", json={"allowed": True})
+        await worker.post(f"/v1/approvals/{refused}", json={"allowed": False})
+        assert await read(brief=True) == [(asked, "approved"), (asked, "pending"), (asked, "refused")]
+        await worker.post(f"/v1/runs/{answer['run_id']}/resume", json={})
+        assert await read() == [(asked, "pending"), (asked, "refused"), (asked, "used"), ("made", None)]
+        [call] = (await worker.get("/v1/calls", params={"status": "success"})).json()["calls"]
+        records = (await worker.get("/v1/calls", params={"error_type": asked})).json()["calls"]
+        assert [each["metadata"]["used_by"] for each in records if each["approval_state"] == "used"] == [
+            call["record_id"]
+        ]
+
+
+async def test_a_run_of_a_program_is_left_to_the_program(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    model = ScriptedModel([[{"name": "wipe", "arguments": {"path": "a"}}], "Done."])
+    async with UnifiedToolLibrary(store=url) as library:
+        library.register(wipe)
+        async with Orchestrator(library, model) as orchestrator:  # as in a terminal, whose agent a server has too
+            asked = await orchestrator.process_task("Wipe a")
+        async with Agent(library, ScriptedModel([[{"name": "wipe", "arguments": {"path": "b"}}]])) as agent:
+            own = await agent.run("Wipe b")
+        approvals = Approvals(library.engine.store)
+        for request in (*asked.approvals, *own.approvals):
+            await approvals.record_decision(request.approval_id, True)
+    async with serve(wipe, model=ScriptedModel(["Done."]), store=url) as site, site.lifespan():
+        engine = site.library.engine
+        while (await Run.load(asked.run_id, engine.store)).state is not AgentState.FINISHED:
+            await asyncio.sleep(0)  # lets the server work
+        assert (await Run.load(own.run_id, engine.store)).state is AgentState.WAITING
