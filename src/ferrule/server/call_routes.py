@@ -234,7 +234,7 @@ async def _execute(
 
 def _make_response(result: ToolExecutionResult) -> Response:
     status = 200 if result.is_success else _STATUS_OF_ERROR.get(result.error_type or "", 200)
-    if status == 429 and result.metadata.get("reason") == UNREACHABLE:
+    if status == 429 and result.metadata.get("reason") in (UNREACHABLE, "store"):
         status = 503
     content = describe_result(result)
     if status == 200:

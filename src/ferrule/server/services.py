@@ -36,6 +36,7 @@ from ferrule.server.tokens import Permission, Tokens
 from ferrule.server.visibility import Visibility
 from ferrule.store import client_requests
 from ferrule.store.database import StoreDatabase
+from ferrule.store.tokens import has_token
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,6 +50,7 @@ MAX_KEY_LENGTH: Final = 200
 KEY_LIFETIME: Final = 86_400.0
 STORE_DELAYS: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts to claim an idempotency key or to store its response while the database is away."""
+STORE_CHECK_TIMEOUT: Final = 5.0
 MAX_VISIBILITIES: Final = 1_000
 SLOW_DIGEST: Final = "scrypt:"
 """The prefix of such digests."""
@@ -91,6 +93,7 @@ class Services:
         self._orchestrators: dict[tuple[Principal | None, str | None], Orchestrator] = {}
         self._visibilities: dict[Principal, tuple[Visibility, float]] = {}
         """With the times at which they were made: a policy of the user's own may decide otherwise later."""
+        self._store_check: asyncio.Task[bool] | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         """The questions in progress on this server, by run."""
 
@@ -164,6 +167,17 @@ class Services:
     async def aclose(self) -> None:
         for orchestrator in self._orchestrators.values():
             await orchestrator.aclose()
+
+    async def check_store(self) -> None:
+        """Raise StoreError unless the store answers and has accepted all records.
+
+        One look is for all who ask meanwhile: nobody needs a token to ask.
+        """
+        if self._store_check is None or self._store_check.done():
+            self._store_check = asyncio.create_task(self.library.engine.store.query(has_token))
+        if not (await asyncio.wait({self._store_check}, timeout=STORE_CHECK_TIMEOUT))[0]:
+            raise StoreError(f"it has not answered for {STORE_CHECK_TIMEOUT:g} s")
+        self._store_check.result()
 
     # Runs in progress
 
