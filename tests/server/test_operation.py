@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.server.mcp_requests import OLDER_HEADERS, add_counters, open_session, read_result, send
-from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
+from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer, mcp_call, read_events
 from tests.support.waiting import until_sync
 
 pytestmark = pytest.mark.integration
@@ -109,6 +109,41 @@ def test_a_server_that_is_stopped_under_load_loses_nothing_and_waits_for_no_stre
     assert [result["output"] for result in results] == [{"result": "found"}] * number
     records = json.loads(project.ferrule("calls", "--json", "--limit", "100").stdout)
     assert {r["record_id"] for r in records if r["status"] == "success"} == {r["call_id"] for r in results}
+
+
+def test_what_a_stopping_server_cuts_off_is_answered_with_a_problem(tmp_path: Path):
+    """Also over MCP, and at the end of a stream that has begun."""
+    project = Project(tmp_path)
+    short = "from ferrule.cli import main, serve; serve.GRACE_SECONDS = 1; main()"
+    with project.serve(program=["-c", short]) as server, ThreadPoolExecutor(6) as pool, server.client() as http:
+        session, names = open_session(http), ("call", "batch", "stream", "newer", "older", "progress")
+        paths = {name: {"path": str(tmp_path / name)} for name in names}
+        older = {"name": "wait_for", "arguments": paths["older"]}
+        progress = {"name": "wait_for", "arguments": paths["progress"], "_meta": {"progressToken": 1}}
+        batch = {"calls": [{"tool": "wait_for", "arguments": paths["batch"]}]}
+        url = "/v1/tools/wait_for/call"
+        pending = [
+            pool.submit(http.post, url, json={"arguments": paths["call"]}),
+            pool.submit(http.post, "/v1/calls", json=batch),
+            pool.submit(http.post, url, json={"arguments": paths["stream"], "stream": True}),
+            pool.submit(http.post, "/mcp", **mcp_call("wait_for", paths["newer"])),
+            pool.submit(send, http, "tools/call", older, session),
+            pool.submit(send, http, "tools/call", progress, session),
+        ]
+        until_sync(lambda: all((tmp_path / f"{name}.started").exists() for name in names), seconds=120)
+        server.process.terminate()
+        answers = dict(zip(names, [each.result(120) for each in pending], strict=True))
+        server.process.wait(120)
+    for name, answer in answers.items():
+        if name in ("stream", "progress"):
+            ((event, problem),) = read_events(answer.text.replace("\r", ""))
+            assert (event, answer.headers["content-type"].partition(";")[0]) == ("error", "text/event-stream")
+        else:
+            problem = answer.json()
+            assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+        assert problem["status"] == 503 and "The server was stopped before" in problem["detail"], name
+    records = json.loads(project.ferrule("calls", "--json").stdout)
+    assert [record["status"] for record in records] == ["cancelled"] * len(names)
 
 
 def is_refused(server: RunningServer) -> bool:

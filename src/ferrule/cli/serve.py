@@ -155,8 +155,12 @@ def _check_socket_folder(folder: str) -> None:
 
 def make_app() -> ASGIApp:
     """The application of one worker process, which follows `ferrule.toml`."""
+    from sse_starlette.sse import AppStatus
+
     from ferrule.server.reloading import ReloadableApp
 
+    # Calls over MCP have the same time to end as others; streams without an end are closed by `LimitedHttpProtocol`.
+    AppStatus.enable_automatic_graceful_drain = False
     options = json.loads(os.environ[WORKER_VARIABLE])
     configure_logs(options["log_format"], options["log_level"])
     config = _make_session(options).config()

@@ -18,12 +18,14 @@ from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.requests import cookie_parser
+from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule.core.permission import LOCAL_USER, Principal
 from ferrule.errors import StoreError, text_with_notes
 from ferrule.server.call_limits import CallLimits, ClientCalls
+from ferrule.server.endless_responses import is_endless
 from ferrule.server.mcp.calls import CLIENT_HEADERS
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, problem_of_error
@@ -68,6 +70,11 @@ RESPONSE_HEADERS: Final = frozenset(
 )
 """What a response may have; nothing else leaves the server, whoever set it."""
 SESSION_PATH: Final = "/v1/session"
+_CUT_OFF: Final = Problem(
+    503,
+    "The server was stopped before it had answered this request, and has cancelled what it did for it. Look at the "
+    "records of its calls before you repeat it.",
+)
 _NO_TOKEN: Final = ""
 """In place of the hash of a token: whether requests need one."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -286,7 +293,11 @@ class AccessControl:
             return
         if client is not None:
             guarded.find_client = partial(self._authenticator.find_client, text)
-        await self._app(scope, body.receive, guarded.send)
+        try:
+            await self._app(scope, body.receive, guarded.send)
+        except asyncio.CancelledError:
+            if is_endless(scope) or not await guarded.end(_CUT_OFF.to_response(scope["path"])):
+                raise
 
     def _check_host(self, headers: Headers) -> None:
         if not self._checks_hosts:
@@ -399,6 +410,8 @@ class GuardedSend:
         self.find_client: Callable[[], Awaitable[Client | None]] | None = None
         """Whose response it is; None for public ones."""
         self._checked_at, self._has_ended = time.monotonic(), False
+        self._content_type: bytes | None = None
+        """None until the response has begun."""
 
     async def send(self, message: Message) -> None:
         if self._has_ended:
@@ -407,12 +420,28 @@ class GuardedSend:
             headers = [pair for pair in message["headers"] if pair[0].lower() in RESPONSE_HEADERS]
             names = {name for name, _ in headers}
             headers += [pair for pair in _SECURITY_HEADERS if pair[0] not in names]
+            self._content_type = next((value for name, value in headers if name.lower() == b"content-type"), b"")
             message = {**message, "headers": headers}
         elif message.get("more_body") and time.monotonic() - self._checked_at >= CHECK_INTERVAL:
             self._has_ended = not await self._is_client_valid()
             if self._has_ended:  # the server then tells the application that the client has disconnected
                 message = {"type": "http.response.body", "body": b""}
+        elif not message.get("more_body"):
+            self._has_ended = True
         await self._send(message)
+
+    async def end(self, problem: Response) -> bool:
+        """Send a problem in place of the response, or as the last event of its stream; False if neither is possible."""
+        body = bytes(problem.body)
+        if self._content_type is None:
+            head = {"type": "http.response.start", "status": problem.status_code, "headers": problem.raw_headers}
+            await self.send(head)
+        elif self._content_type.startswith(b"text/event-stream"):
+            body = b"event: error\ndata: " + body + b"\n\n"
+        else:
+            return False
+        await self.send({"type": "http.response.body", "body": body})
+        return True
 
     async def _is_client_valid(self) -> bool:
         self._checked_at = time.monotonic()
