@@ -24,6 +24,19 @@ pytestmark = pytest.mark.integration
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 ROOT = Path(__file__).parents[2]
+TALKING = '''
+import asyncio
+from ferrule import ToolExecutionContext, tool
+
+@tool(read_only=True, timeout=600)
+async def talk(reports: int, path: str, context: ToolExecutionContext) -> str:
+    """Report much."""
+    for number in range(reports):
+        context.progress(number / reports, f"{number} " + "x" * 1_000)
+        await asyncio.sleep(0)  # lets what was reported be sent
+    open(path, "w").close()
+    return "done"
+'''
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +46,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "name: sort\ndescription: Sort lines.\nparameters: {text: {type: string}}\n"
         "entry: {type: external, command: [sort], stdin: '{text}'}\n"
     )
+    (project.folder / "tools" / "talking.py").write_text(TALKING)
     return project
 
 
@@ -79,6 +93,30 @@ def test_an_api_and_an_mcp_server_are_added(server: RunningServer, http: httpx.C
 def test_programs_run_in_the_event_loop_of_the_server(http: httpx.Client):
     result = call(http, "sort", text="b\na\n")
     assert result["is_success"] and "a\nb" in json.dumps(result["output"]).replace("\\n", "\n"), result
+
+
+@pytest.mark.parametrize("kind", ["http", "newer", "older"])
+def test_progress_that_a_client_does_not_read_is_dropped_and_its_result_is_not(
+    project: Project, http: httpx.Client, kind: str
+):
+    ended, reports = project.folder / f"talked-{kind}", 20_000
+    arguments = {"reports": reports, "path": str(ended)}
+    url, request = "/mcp", mcp_call("talk", arguments, progressToken=1)
+    if kind == "http":
+        url, request = "/v1/tools/talk/call", {"json": {"arguments": arguments, "stream": True}}
+    if kind == "older":
+        request["headers"] = OLDER_HEADERS | {"mcp-session-id": open_session(http)}
+        del request["json"]["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"]
+    with http.stream("POST", url, **request) as response:
+        until_sync(ended.exists, seconds=120)  # nothing was read of more than any buffer of the system holds
+        events = [data for _, data in read_events(response.read().decode().replace("\r", ""))]
+    *progress, result = events
+    assert 0 < len(progress) < reports
+    if kind == "http":
+        assert result["output"] == {"result": "done"} and progress[-1]["message"].startswith(f"{reports - 1} ")
+    else:
+        assert result["result"]["content"][0]["text"] == "done"
+        assert progress[-1]["params"]["message"].startswith(f"{reports - 1} ")
 
 
 def test_a_server_that_is_stopped_under_load_loses_nothing_and_waits_for_no_stream(tmp_path: Path):

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ferrule.core.aio import retrieve_exception
 from ferrule.core.permission import LOCAL_USER, Principal
 from ferrule.errors import StoreError, text_with_notes
 from ferrule.server.call_limits import CallLimits, ClientCalls
@@ -229,8 +230,7 @@ class Authenticator:
 
     def _end_lookup(self, key: str, lookup: asyncio.Task[Client | None]) -> None:
         del self._lookups[key]
-        if not lookup.cancelled():
-            lookup.exception()  # nobody may have waited for it
+        retrieve_exception(lookup)  # nobody may have waited for it
 
     def on_token_created(self) -> None:
         """From now on requests need a token: ask the store at the next one."""

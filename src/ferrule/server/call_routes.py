@@ -36,6 +36,7 @@ from ferrule.server.messages import encode_answer, read_body, send_json
 from ferrule.server.problems import Problem, json_response, problem_of_error
 from ferrule.server.services import (
     CallingClient,
+    SendEvent,
     Services,
     ServicesOfApp,
     encode_event,
@@ -255,10 +256,10 @@ def describe_result(result: ToolExecutionResult) -> dict[str, Any]:
 async def _stream_call(
     services: Services, client: Client, name: str, arguments: dict[str, Any], options: CallRequest
 ) -> AsyncIterator[bytes]:
-    async def work(send: Callable[[bytes], None]) -> None:
+    async def work(send: SendEvent) -> None:
         def report(progress: Progress) -> None:
             values = {"fraction": progress.fraction, "message": progress.message, "data": progress.data}
-            send(encode_event("progress", values))
+            send(encode_event("progress", values), is_progress=True)
 
         try:
             async with client.calls.slot():
