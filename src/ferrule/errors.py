@@ -69,7 +69,7 @@ before you repeat it.
 """
 REJECTED: Final = "rejected"
 """The call was not admitted; `metadata["reason"]` is `concurrency_limit`, `queue_full`, `queue_timeout`, `rate_limit`,
-`circuit_open`, `nesting`, `abandoned_calls`, `server_unreachable` or `closed`.
+`circuit_open`, `nesting`, `abandoned_calls`, `server_unreachable`, `store` or `closed`.
 
 Call again later, after `metadata["retry_after"]` seconds where it is given, or raise the limits in `[limits]`.
 """
@@ -141,7 +141,10 @@ class RunInterrupted(RunInProgress):
 
 
 class StoreError(FerruleError):
-    """Records cannot be read or written."""
+    """Records cannot be read or written.
+
+    Clients and models read the text, so it names no address, user or path: those are notes (`add_note`).
+    """
 
 
 class LockHeld(StoreError):
@@ -318,6 +321,12 @@ class Transient(ToolSignal):
 
     advice = "try_later"
     transient = True
+
+
+def text_with_notes(error: BaseException) -> str:
+    """The message of an exception with its notes, for logs and for whoever runs a command."""
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    return f"{error_text(error)} ({notes})" if notes else error_text(error)
 
 
 def error_text(error: BaseException) -> str:

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from ferrule.core import aio
-from ferrule.core.aio import TaskScope, cancel_all, finish_despite_cancellation, wait_at_most
+from ferrule.core.aio import ProgressQueue, TaskScope, cancel_all, finish_despite_cancellation, wait_at_most
 
 
 async def test_finish_returns_the_result_and_raises_the_error():
@@ -97,3 +97,22 @@ async def test_wait_at_most_tells_whether_the_event_happened():
     assert not await wait_at_most(event, 0)
     event.set()
     assert await wait_at_most(event, 0)
+
+
+async def test_a_queue_drops_the_oldest_progress_and_nothing_else():
+    queue = ProgressQueue[str](10, len)
+    for item in ("a", "first", "second", "b"):
+        queue.put(item, is_progress=len(item) > 1)
+    queue.put("longer than the limit", is_progress=True)
+    queue.put("c")
+    assert [await queue.get() for _ in range(4)] == ["a", "b", "longer than the limit", "c"]
+    assert queue.is_empty
+    reading = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    for item in ("third", "forth"):
+        queue.put(item, is_progress=True)
+    assert [await reading, await queue.get()] == ["third", "forth"]
+    for number in range(3):
+        queue.put(f"{number}234", is_progress=True)
+    queue.put("d")
+    assert [await queue.get() for _ in range(3)] == ["1234", "2234", "d"]

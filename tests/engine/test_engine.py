@@ -392,6 +392,21 @@ async def test_a_stream_gives_progress_then_the_result():
     assert [i.data if isinstance(i, Progress) else i.output for i in items] == [0, 1, None, {"result": [0, 1]}]
 
 
+async def test_a_stream_that_is_not_read_keeps_the_newest_progress_and_the_result(monkeypatch):
+    monkeypatch.setattr("ferrule.engine.engine.MAX_QUEUED_PROGRESS", 3)
+
+    @tool
+    async def report() -> str:
+        """Report much."""
+        for n in range(10):
+            report_progress(None, str(n))
+        return "done"
+
+    async with engine_with(report) as engine:
+        items = [item async for item in engine.stream("report")]
+    assert [i.message if isinstance(i, Progress) else i.output for i in items] == ["7", "8", "9", {"result": "done"}]
+
+
 async def test_leaving_a_stream_early_ends_the_call():
     ended = []
 

@@ -4,7 +4,7 @@ import json
 import os
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,15 +107,19 @@ class Project:
 
     @contextmanager
     def serve(
-        self, *options: str, port: int | None = None, trusted: ssl.SSLContext | None = None
+        self,
+        *options: str,
+        port: int | None = None,
+        trusted: ssl.SSLContext | None = None,
+        program: Sequence[str] = ("-m", "ferrule"),
     ) -> Iterator["RunningServer"]:
-        """`trusted` says which certificates a server with HTTPS may have."""
+        """`trusted` says which certificates a server with HTTPS may have, `program` how the command is started."""
         if port is None:
-            with reserved_port() as port, self.serve(*options, port=port, trusted=trusted) as server:
+            with reserved_port() as port, self.serve(*options, port=port, trusted=trusted, program=program) as server:
                 yield server
             return
         scheme = "http" if trusted is None else "https"
-        command = ["-m", "ferrule", "--config", str(self.folder / "ferrule.toml")]
+        command = [*program, "--config", str(self.folder / "ferrule.toml")]
         command += ["serve", "--port", str(port), *options]
         log_path = self.folder / f"server-{port}.log"
         environment = {**os.environ, **self.environment}

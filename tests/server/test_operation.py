@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.server.mcp_requests import OLDER_HEADERS, add_counters, open_session, read_result, send
-from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer
+from tests.server.serving import MCP_HEADERS, MCP_META, Project, RunningServer, mcp_call, read_events
 from tests.support.waiting import until_sync
 
 pytestmark = pytest.mark.integration
@@ -24,6 +24,19 @@ pytestmark = pytest.mark.integration
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
 ROOT = Path(__file__).parents[2]
+TALKING = '''
+import asyncio
+from ferrule import ToolExecutionContext, tool
+
+@tool(read_only=True, timeout=600)
+async def talk(reports: int, path: str, context: ToolExecutionContext) -> str:
+    """Report much."""
+    for number in range(reports):
+        context.progress(number / reports, f"{number} " + "x" * 1_000)
+        await asyncio.sleep(0)  # lets what was reported be sent
+    open(path, "w").close()
+    return "done"
+'''
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +46,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "name: sort\ndescription: Sort lines.\nparameters: {text: {type: string}}\n"
         "entry: {type: external, command: [sort], stdin: '{text}'}\n"
     )
+    (project.folder / "tools" / "talking.py").write_text(TALKING)
     return project
 
 
@@ -81,6 +95,30 @@ def test_programs_run_in_the_event_loop_of_the_server(http: httpx.Client):
     assert result["is_success"] and "a\nb" in json.dumps(result["output"]).replace("\\n", "\n"), result
 
 
+@pytest.mark.parametrize("kind", ["http", "newer", "older"])
+def test_progress_that_a_client_does_not_read_is_dropped_and_its_result_is_not(
+    project: Project, http: httpx.Client, kind: str
+):
+    ended, reports = project.folder / f"talked-{kind}", 20_000
+    arguments = {"reports": reports, "path": str(ended)}
+    url, request = "/mcp", mcp_call("talk", arguments, progressToken=1)
+    if kind == "http":
+        url, request = "/v1/tools/talk/call", {"json": {"arguments": arguments, "stream": True}}
+    if kind == "older":
+        request["headers"] = OLDER_HEADERS | {"mcp-session-id": open_session(http)}
+        del request["json"]["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"]
+    with http.stream("POST", url, **request) as response:
+        until_sync(ended.exists, seconds=120)  # nothing was read of more than any buffer of the system holds
+        events = [data for _, data in read_events(response.read().decode().replace("\r", ""))]
+    *progress, result = events
+    assert 0 < len(progress) < reports
+    if kind == "http":
+        assert result["output"] == {"result": "done"} and progress[-1]["message"].startswith(f"{reports - 1} ")
+    else:
+        assert result["result"]["content"][0]["text"] == "done"
+        assert progress[-1]["params"]["message"].startswith(f"{reports - 1} ")
+
+
 def test_a_server_that_is_stopped_under_load_loses_nothing_and_waits_for_no_stream(tmp_path: Path):
     """Streams end only with their connection: the server would wait for them as long as for requests in progress."""
     project, number = Project(tmp_path), 8
@@ -109,6 +147,41 @@ def test_a_server_that_is_stopped_under_load_loses_nothing_and_waits_for_no_stre
     assert [result["output"] for result in results] == [{"result": "found"}] * number
     records = json.loads(project.ferrule("calls", "--json", "--limit", "100").stdout)
     assert {r["record_id"] for r in records if r["status"] == "success"} == {r["call_id"] for r in results}
+
+
+def test_what_a_stopping_server_cuts_off_is_answered_with_a_problem(tmp_path: Path):
+    """Also over MCP, and at the end of a stream that has begun."""
+    project = Project(tmp_path)
+    short = "from ferrule.cli import main, serve; serve.GRACE_SECONDS = 1; main()"
+    with project.serve(program=["-c", short]) as server, ThreadPoolExecutor(6) as pool, server.client() as http:
+        session, names = open_session(http), ("call", "batch", "stream", "newer", "older", "progress")
+        paths = {name: {"path": str(tmp_path / name)} for name in names}
+        older = {"name": "wait_for", "arguments": paths["older"]}
+        progress = {"name": "wait_for", "arguments": paths["progress"], "_meta": {"progressToken": 1}}
+        batch = {"calls": [{"tool": "wait_for", "arguments": paths["batch"]}]}
+        url = "/v1/tools/wait_for/call"
+        pending = [
+            pool.submit(http.post, url, json={"arguments": paths["call"]}),
+            pool.submit(http.post, "/v1/calls", json=batch),
+            pool.submit(http.post, url, json={"arguments": paths["stream"], "stream": True}),
+            pool.submit(http.post, "/mcp", **mcp_call("wait_for", paths["newer"])),
+            pool.submit(send, http, "tools/call", older, session),
+            pool.submit(send, http, "tools/call", progress, session),
+        ]
+        until_sync(lambda: all((tmp_path / f"{name}.started").exists() for name in names), seconds=120)
+        server.process.terminate()
+        answers = dict(zip(names, [each.result(120) for each in pending], strict=True))
+        server.process.wait(120)
+    for name, answer in answers.items():
+        if name in ("stream", "progress"):
+            ((event, problem),) = read_events(answer.text.replace("\r", ""))
+            assert (event, answer.headers["content-type"].partition(";")[0]) == ("error", "text/event-stream")
+        else:
+            problem = answer.json()
+            assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+        assert problem["status"] == 503 and "The server was stopped before" in problem["detail"], name
+    records = json.loads(project.ferrule("calls", "--json").stdout)
+    assert [record["status"] for record in records] == ["cancelled"] * len(names)
 
 
 def is_refused(server: RunningServer) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ferrule.errors import MissingExtra, StoreError
+from ferrule.errors import MissingExtra, StoreError, text_with_notes
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.store.location import parse_location
 
@@ -90,8 +90,8 @@ async def test_a_database_that_does_not_answer_keeps_its_password(tmp_path):
     with pytest.raises(StoreError) as caught:
         store.start()
     await store.aclose()
-    assert "password=***" in str(caught.value)
-    assert "hunter2" not in str(caught.value)
+    assert "password=***" in text_with_notes(caught.value)
+    assert "hunter2" not in text_with_notes(caught.value)
 
 
 def test_a_directory_is_not_a_file(tmp_path):

@@ -18,6 +18,8 @@ from ferrule.agent.active_run import ActiveRun
 from ferrule.agent.answer import (
     AgentAnswer,
     AgentState,
+    CallProgress,
+    CustomEvent,
     OnEvent,
     RunEvent,
     TurnStarted,
@@ -44,6 +46,7 @@ from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.agent.toolbox import AgentLibrary, CallResolver, ResolvedCall, Toolbox, ToolOffer, register_functions
 from ferrule.agent.turn import RunServices, TurnExecutor, policy_of_run
+from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
 from ferrule.core.messages import (
     Message,
     ToolCall,
@@ -314,12 +317,15 @@ class Agent:
         self, task: str, *, output: Any = None, history: Sequence[Message] = (), run_id: str | None = None
     ) -> AsyncGenerator[RunEvent, None]:
         """Do a task and yield its events as they happen; the last has the answer. Closing the stream ends the run."""
-        events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
+        events = ProgressQueue[RunEvent | None](MAX_QUEUED_PROGRESS)
+
+        def add(event: RunEvent) -> None:
+            events.put(event, is_progress=isinstance(event, CallProgress | CustomEvent))
+
         run_task = asyncio.create_task(
-            self.run(task, output=output, history=history, run_id=run_id, on_event=events.put_nowait),
-            name=f"ferrule-{self.name}",
+            self.run(task, output=output, history=history, run_id=run_id, on_event=add), name=f"ferrule-{self.name}"
         )
-        run_task.add_done_callback(lambda _: events.put_nowait(None))
+        run_task.add_done_callback(lambda _: events.put(None))
         try:
             while (event := await events.get()) is not None:
                 yield event

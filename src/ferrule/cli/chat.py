@@ -24,7 +24,7 @@ from ferrule.cli.session import EXIT_USAGE, Session, fail
 from ferrule.cli.terminal import echo, print_error, read_line
 from ferrule.core.messages import Message
 from ferrule.core.model import can_reason
-from ferrule.errors import FerruleError
+from ferrule.errors import FerruleError, text_with_notes
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.models import choose_model, close_model
 from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_talk
@@ -47,7 +47,7 @@ def run_chat(session: Session, *, model: str | None, tools: list[str] | None) ->
         with _start_event_loop() as loop:
             ChatSession(session, loop, model, tools).run()
     except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(text_with_notes(error), code=EXIT_USAGE)
 
 
 class ChatSession:

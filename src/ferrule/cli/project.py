@@ -19,7 +19,7 @@ from ferrule.config import FILE_NAME, FerruleConfig, ServerSection
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Limits, Tool, ToolCapability, ToolSpec
 from ferrule.engine import ToolEngine, ToolEngineConfig
-from ferrule.errors import FerruleError, LoadError, SetupError
+from ferrule.errors import FerruleError, LoadError, SetupError, text_with_notes
 from ferrule.folder_trust import describe_contents, read_folder_trust, trust_folder
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.loading import DirectorySource, read_yaml_or_python_file
@@ -345,7 +345,9 @@ async def _check_store(engine: ToolEngine) -> DoctorCheck:
             finding=f"{engine.store.location.display_name}, {printing.format_count(total, 'call')}",
         )
     except (FerruleError, OSError) as error:
-        return DoctorCheck(name="store", ok=False, finding=str(error), advice="look at [store] url in ferrule.toml")
+        return DoctorCheck(
+            name="store", ok=False, finding=text_with_notes(error), advice="look at [store] url in ferrule.toml"
+        )
 
 
 async def _check_mcp_servers(engine: ToolEngine) -> list[DoctorCheck]:

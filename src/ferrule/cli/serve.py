@@ -23,7 +23,7 @@ from ferrule.cli import printing
 from ferrule.cli.options import AsJson
 from ferrule.cli.session import EXIT_USAGE, Session, fail, run
 from ferrule.cli.terminal import echo, print_error
-from ferrule.errors import FerruleError, MissingExtra, SetupError
+from ferrule.errors import FerruleError, MissingExtra, SetupError, text_with_notes
 from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, json_log_line, log_events
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def serve(
         workers = workers or section.workers
         options |= {"listens_at": None if tls_certificate is not None else _find_own_url(host, port)}
     except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(text_with_notes(error), code=EXIT_USAGE)
     settings = {"host": host, "port": port, "ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
 
     def say_where(actual_port: int) -> None:
@@ -155,8 +155,12 @@ def _check_socket_folder(folder: str) -> None:
 
 def make_app() -> ASGIApp:
     """The application of one worker process, which follows `ferrule.toml`."""
+    from sse_starlette.sse import AppStatus
+
     from ferrule.server.reloading import ReloadableApp
 
+    # Calls over MCP have the same time to end as others; streams without an end are closed by `LimitedHttpProtocol`.
+    AppStatus.enable_automatic_graceful_drain = False
     options = json.loads(os.environ[WORKER_VARIABLE])
     configure_logs(options["log_format"], options["log_level"])
     config = _make_session(options).config()

@@ -37,6 +37,7 @@ from ferrule.errors import (
     VALIDATION_ERROR,
     FerruleError,
     SetupError,
+    text_with_notes,
 )
 from ferrule.folder_trust import FolderTrust, how_to_trust, untrusted_error
 from ferrule.store import ToolKnowledgeStore
@@ -196,7 +197,7 @@ def run(command: Coroutine[Any, Any, T], *, after_interrupt: Callable[[], str] =
     except KeyboardInterrupt:
         fail(f"Stopped.{after_interrupt()}", code=130)
     except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(text_with_notes(error), code=EXIT_USAGE)
 
 
 async def _run_until_interrupted(command: Coroutine[Any, Any, T]) -> T:

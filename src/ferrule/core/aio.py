@@ -8,14 +8,18 @@ wait, a cancellation of the waiting task itself is remembered and raised afterwa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Self, TypeVar
+from itertools import count
+from typing import Any, Final, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
 CANCEL_INTERVAL: Final = 0.5
 """Seconds after which a task that ignored a cancellation is cancelled again."""
+MAX_QUEUED_PROGRESS: Final = 10_000
+"""Reports of one call that wait for a program that reads them."""
 
 
 async def finish_despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
@@ -70,6 +74,43 @@ class TaskScope:
 
     async def __aexit__(self, *exc: object) -> None:
         await cancel_all(self._tasks)
+
+
+class ProgressQueue(Generic[T]):
+    """Items for one reader, who may be slow. Progress that does not fit is dropped, the oldest first."""
+
+    def __init__(self, max_size: int, size_of: Callable[[T], int] = lambda _: 1) -> None:
+        """`max_size` is for the progress that waits; its newest item is kept, whatever its size."""
+        self._max_size, self._size_of = max_size, size_of
+        self._items: OrderedDict[int, tuple[T, int]] = OrderedDict()
+        """By their numbers, with the sizes of progress."""
+        self._numbers, self._progress, self._size = count(), deque[int](), 0
+        self._has_items = asyncio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._items
+
+    def put(self, item: T, /, *, is_progress: bool = False) -> None:
+        number, size = next(self._numbers), 0
+        if is_progress:
+            size = self._size_of(item)
+            self._size += size
+            while self._progress and self._size > self._max_size:
+                self._size -= self._items.pop(self._progress.popleft())[1]
+            self._progress.append(number)
+        self._items[number] = item, size
+        self._has_items.set()
+
+    async def get(self) -> T:
+        while not self._items:
+            self._has_items.clear()
+            await self._has_items.wait()
+        number, (item, size) = self._items.popitem(last=False)
+        if self._progress and self._progress[0] == number:
+            self._progress.popleft()
+            self._size -= size
+        return item
 
 
 async def _wait_for_tasks(tasks: Collection[asyncio.Task[Any]], timeout: float | None) -> asyncio.CancelledError | None:

@@ -331,7 +331,7 @@ class CallLog:
         if self._on_store_failure == "refuse" or (self._on_store_failure == "refuse_destructive" and is_destructive):
             if call.prepared is not None:
                 call.prepared.breaker.record_abandoned()
-            reason = error_text(failure)
+            reason = getattr(failure, "strerror", None) or error_text(failure)  # the whole text names a path
             raise Rejected(
                 f"{call.tool_name!r} was not called, because its record cannot be stored safely: {reason}. Free "
                 "disk space and call it again, or set on_store_failure in [engine] of ferrule.toml to call tools "

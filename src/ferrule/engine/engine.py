@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from ferrule.catalog.registry import ToolRegistry, find_action
 from ferrule.catalog.tags import add_missing_tags
 from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
 from ferrule.concurrency.fleet import StoreLeases
+from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
 from ferrule.core.call import (
     CALLER_WORKFLOW_NODE,
     DEFAULT_TIMEOUT,
@@ -384,11 +386,12 @@ class ToolEngine:
         timeout: float | None = None,
     ) -> AsyncIterator[Progress | ToolExecutionResult]:
         """Call a tool and get its progress as it comes; the result is the last item. Leaving early ends the call."""
-        items: asyncio.Queue[Progress | None] = asyncio.Queue()
+        items = ProgressQueue[Progress | None](MAX_QUEUED_PROGRESS)
+        report = partial(items.put, is_progress=True)
         task = asyncio.create_task(
-            self.execute(tool_name, params, context, action=action, timeout=timeout, on_progress=items.put_nowait)
+            self.execute(tool_name, params, context, action=action, timeout=timeout, on_progress=report)
         )
-        task.add_done_callback(lambda _: items.put_nowait(None))
+        task.add_done_callback(lambda _: items.put(None))
         try:
             while (item := await items.get()) is not None:
                 yield item

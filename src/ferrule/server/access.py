@@ -7,6 +7,7 @@ everything.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -17,11 +18,15 @@ from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.requests import cookie_parser
+from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ferrule.core.aio import retrieve_exception
 from ferrule.core.permission import LOCAL_USER, Principal
+from ferrule.errors import StoreError, text_with_notes
 from ferrule.server.call_limits import CallLimits, ClientCalls
+from ferrule.server.endless_responses import is_endless
 from ferrule.server.mcp.calls import CLIENT_HEADERS
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, problem_of_error
@@ -36,6 +41,12 @@ API_PREFIXES: Final = ("/v1/", "/mcp")
 PUBLIC_PREFIXES: Final = ("/.well-known/",)
 CHECK_INTERVAL: Final = 2.0
 """Seconds for which a token is valid without asking the store: a revoked one is refused everywhere within this time."""
+MAX_ANSWER_AGE: Final = 300.0
+"""Seconds for which a token is valid while the store does not answer."""
+LOOKUP_TIMEOUT: Final = 1.0
+"""Seconds that a request with a token that was valid before waits for the store."""
+MAX_LOOKUPS: Final = 4
+"""At the same time: a store that hangs must not take all threads, whatever tokens clients invent."""
 MAX_KNOWN_TOKENS: Final = 10_000
 MAX_KNOWN_ADDRESSES: Final = 100
 Headers: TypeAlias = Mapping[bytes, bytes]
@@ -60,6 +71,13 @@ RESPONSE_HEADERS: Final = frozenset(
 )
 """What a response may have; nothing else leaves the server, whoever set it."""
 SESSION_PATH: Final = "/v1/session"
+_CUT_OFF: Final = Problem(
+    503,
+    "The server was stopped before it had answered this request, and has cancelled what it did for it. Look at the "
+    "records of its calls before you repeat it.",
+)
+_NO_TOKEN: Final = ""
+"""In place of the hash of a token: whether requests need one."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SECURITY_HEADERS: Final = [
     (b"x-content-type-options", b"nosniff"),
@@ -76,7 +94,6 @@ class Client:
 
     token: AccessToken | None
     calls: ClientCalls
-    checked_at: float = 0.0
 
     @property
     def principal(self) -> Principal:
@@ -118,6 +135,17 @@ class Client:
             raise Problem(403, f"The token {self.name!r} ({roles}) may not {permission}.", headers=headers)
 
 
+@dataclass(eq=False, slots=True)
+class _Answer:
+    """What the store has said about a token."""
+
+    client: Client | None
+    """None if the token is not valid."""
+    asked_at: float
+    due_at: float
+    """When the store is to be asked again."""
+
+
 class Authenticator:
     """Finds the client of a request by its token or session."""
 
@@ -126,49 +154,94 @@ class Authenticator:
     ) -> None:
         """`is_open`: requests need no token, until one is created. `verifier` accepts tokens of an issuer too."""
         self._tokens, self._limits, self._is_open, self._verifier = tokens, limits, is_open, verifier
-        self._clients: OrderedDict[str, Client | None] = OrderedDict()
-        """By the hashes of their tokens; None for one that is not valid."""
-        self._checked: dict[str, float] = {}
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        """By the hashes of tokens."""
+        self._lookups: dict[str, asyncio.Task[Client | None]] = {}
+        self._lookup_slots = asyncio.Semaphore(MAX_LOOKUPS)
+        self._is_failing = False
         self._local = Client(token=None, calls=ClientCalls())
-        self._tokens_checked_at = float("-inf")
 
     async def find_client(self, text: str | None) -> Client | None:
-        """The client with this token; the local user where no tokens exist, whatever a client sends."""
-        if self._is_open and not await self._has_token():
-            return self._local
-        if text is None:
+        """The client with this token; the local user where no tokens exist, whatever a client sends.
+
+        While the store does not answer, what it has said in the last `MAX_ANSWER_AGE` seconds counts. Raises StoreError
+        if it has said nothing.
+        """
+        if self._is_open:
+            local = await self._find(_NO_TOKEN, None)
+            if local is not None:
+                return local
+            self._is_open = False  # also when all tokens have expired
+        return None if text is None else await self._find(hash_token(text), text)
+
+    async def _find(self, key: str, text: str | None) -> Client | None:
+        now = time.monotonic()
+        answer = self._find_answer(key, now)
+        if answer is not None and now < answer.due_at:
+            return answer.client
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = self._lookups[key] = asyncio.create_task(self._look_up(key, text))
+            lookup.add_done_callback(partial(self._end_lookup, key))
+        await asyncio.wait({lookup}, timeout=None if answer is None else LOOKUP_TIMEOUT)
+        if answer is None or (lookup.done() and not isinstance(lookup.exception(), StoreError)):
+            return lookup.result()
+        if not lookup.done():
+            answer.due_at = float("inf")  # until the look-up has ended
+        return answer.client
+
+    def _find_answer(self, key: str, now: float) -> _Answer | None:
+        answer = self._answers.get(key)
+        if answer is None or now - answer.asked_at >= (CHECK_INTERVAL if answer.client is None else MAX_ANSWER_AGE):
             return None
-        key, now = hash_token(text), time.monotonic()
-        if now - self._checked.get(key, float("-inf")) < CHECK_INTERVAL:
-            return self._clients[key]
-        token = await self._tokens.find(text)
-        if token is None and self._verifier is not None and not text.startswith(TOKEN_PREFIX):
-            token = await self._verifier.verify(text)
-        client = self._clients.get(key)
-        if token is None:
-            client = None
-        elif client is None or client.token != token:
-            client = Client(token=token, calls=self._limits.find(token))
-        self._cache_client(key, client, now)
+        token = None if answer.client is None else answer.client.token
+        return answer if token is None or self._tokens.is_valid(token) else None
+
+    async def _look_up(self, key: str, text: str | None) -> Client | None:
+        async with self._lookup_slots:
+            asked_at = time.monotonic()
+            try:
+                client = await self._ask_store(key, text)
+            except StoreError as error:
+                if key in self._answers:
+                    self._answers[key].due_at = time.monotonic() + CHECK_INTERVAL
+                if not self._is_failing:
+                    logger.warning("error=<%s> | tokens cannot be looked up", text_with_notes(error))
+                self._is_failing = True
+                raise
+        self._is_failing = False
+        self._answers[key] = _Answer(client, asked_at, asked_at + CHECK_INTERVAL)
+        self._answers.move_to_end(key, last=client is not None)  # texts that are no tokens must not replace tokens
+        if len(self._answers) > MAX_KNOWN_TOKENS:
+            self._answers.popitem(last=False)
         return client
 
-    def _cache_client(self, key: str, client: Client | None, now: float) -> None:
-        self._clients[key], self._checked[key] = client, now
-        self._clients.move_to_end(key)
-        while len(self._clients) > MAX_KNOWN_TOKENS:
-            oldest, _ = self._clients.popitem(last=False)
-            del self._checked[oldest]
+    async def _ask_store(self, key: str, text: str | None) -> Client | None:
+        if text is None:
+            return None if await self._tokens.any_exist() else self._local
+        verifier = None if text.startswith(TOKEN_PREFIX) else self._verifier
+        token = await (self._tokens.find(text) if verifier is None else verifier.verify(text))
+        if token is None:
+            return None
+        earlier = self._answers.get(key)
+        if earlier is not None and earlier.client is not None and earlier.client.token == token:
+            return earlier.client
+        return Client(token=token, calls=self._limits.find(token))
 
-    async def _has_token(self) -> bool:
-        """Whether a token was created meanwhile; from then on every request needs one, also after it has expired."""
-        now = time.monotonic()
-        if now - self._tokens_checked_at >= CHECK_INTERVAL:
-            self._is_open, self._tokens_checked_at = not await self._tokens.any_exist(), now
-        return not self._is_open
+    def _end_lookup(self, key: str, lookup: asyncio.Task[Client | None]) -> None:
+        del self._lookups[key]
+        retrieve_exception(lookup)  # nobody may have waited for it
 
     def on_token_created(self) -> None:
         """From now on requests need a token: ask the store at the next one."""
-        self._tokens_checked_at = float("-inf")
+        self._answers.pop(_NO_TOKEN, None)
+
+    def forget(self, token_id: str) -> None:
+        """Ask the store again about a token and its sessions, because it was just revoked here."""
+        for key, answer in list(self._answers.items()):
+            token = None if answer.client is None else answer.client.token
+            if token is not None and token_id in (token.token_id, token.parent_id):
+                del self._answers[key]
 
     def challenge(self, text: str | None) -> str:
         """The header `WWW-Authenticate` for a request without a valid token."""
@@ -176,10 +249,6 @@ class Authenticator:
         if text is None:
             return challenge
         return f'{challenge}{"," if self._verifier is not None else ""} error="invalid_token"'
-
-    def remove_from_cache(self, text: str) -> None:
-        """Ask the store again about a token, because it was just revoked here."""
-        self._checked.pop(hash_token(text), None)
 
 
 class AccessControl:
@@ -224,7 +293,11 @@ class AccessControl:
             return
         if client is not None:
             guarded.find_client = partial(self._authenticator.find_client, text)
-        await self._app(scope, body.receive, guarded.send)
+        try:
+            await self._app(scope, body.receive, guarded.send)
+        except asyncio.CancelledError:
+            if is_endless(scope) or not await guarded.end(_CUT_OFF.to_response(scope["path"])):
+                raise
 
     def _check_host(self, headers: Headers) -> None:
         if not self._checks_hosts:
@@ -337,6 +410,8 @@ class GuardedSend:
         self.find_client: Callable[[], Awaitable[Client | None]] | None = None
         """Whose response it is; None for public ones."""
         self._checked_at, self._has_ended = time.monotonic(), False
+        self._content_type: bytes | None = None
+        """None until the response has begun."""
 
     async def send(self, message: Message) -> None:
         if self._has_ended:
@@ -345,12 +420,28 @@ class GuardedSend:
             headers = [pair for pair in message["headers"] if pair[0].lower() in RESPONSE_HEADERS]
             names = {name for name, _ in headers}
             headers += [pair for pair in _SECURITY_HEADERS if pair[0] not in names]
+            self._content_type = next((value for name, value in headers if name.lower() == b"content-type"), b"")
             message = {**message, "headers": headers}
         elif message.get("more_body") and time.monotonic() - self._checked_at >= CHECK_INTERVAL:
             self._has_ended = not await self._is_client_valid()
             if self._has_ended:  # the server then tells the application that the client has disconnected
                 message = {"type": "http.response.body", "body": b""}
+        elif not message.get("more_body"):
+            self._has_ended = True
         await self._send(message)
+
+    async def end(self, problem: Response) -> bool:
+        """Send a problem in place of the response, or as the last event of its stream; False if neither is possible."""
+        body = bytes(problem.body)
+        if self._content_type is None:
+            head = {"type": "http.response.start", "status": problem.status_code, "headers": problem.raw_headers}
+            await self.send(head)
+        elif self._content_type.startswith(b"text/event-stream"):
+            body = b"event: error\ndata: " + body + b"\n\n"
+        else:
+            return False
+        await self.send({"type": "http.response.body", "body": body})
+        return True
 
     async def _is_client_valid(self) -> bool:
         self._checked_at = time.monotonic()

@@ -81,7 +81,7 @@ async def create_token(request: Request, body: TokenRequest, services: ServicesO
 
 
 @router.delete("/tokens/{name}")
-async def revoke_token(name: str, services: ServicesOfApp, client: AdminClient) -> Response:
+async def revoke_token(request: Request, name: str, services: ServicesOfApp, client: AdminClient) -> Response:
     """Revoke a token. Every server refuses it within a few seconds."""
     tokens = [token for token in await services.tokens.list_tokens() if name in (token.name, token.token_id)]
     manageable = [token for token in tokens if _may_manage(client, token) and token.revoked_at is None]
@@ -89,6 +89,7 @@ async def revoke_token(name: str, services: ServicesOfApp, client: AdminClient) 
         raise Problem(404, f"There is no valid token {name!r}.")
     for token in manageable:
         await services.tokens.revoke(token.token_id)
+        request.app.state.authenticator.forget(token.token_id)
         await services.audit.write(client.principal, "revoke_token", token.name, tenant=token.tenant)
     return json_response({"name": name, "revoked": True})
 

@@ -210,11 +210,8 @@ async def get_health() -> Response:
 
 
 async def get_readiness(services: ServicesOfApp) -> Response:
-    """Whether the server can do its work: the store is reachable."""
-    try:
-        await asyncio.wait_for(services.library.engine.store.flush(), 5)
-    except (FerruleError, TimeoutError) as error:
-        raise Problem(503, f"The store is not available: {error}", headers={"Retry-After": "5"}) from None
+    """Whether the server can do all its work: the store answers, and has accepted all records."""
+    await services.check_store()
     return json_response({"status": "ok"})
 
 
@@ -248,7 +245,7 @@ async def close_session(request: Request, services: ServicesOfApp, client: AnyCl
     if text is None or session is None or session.parent_id is None:
         raise Problem(404, "There is no session.")
     await services.tokens.revoke(session.token_id)
-    request.app.state.authenticator.remove_from_cache(text)
+    request.app.state.authenticator.forget(session.token_id)
     response = json_response({"ended": True})
     response.delete_cookie(SESSION_COOKIE)
     return response

@@ -36,6 +36,7 @@ from ferrule.server.messages import encode_answer, read_body, send_json
 from ferrule.server.problems import Problem, json_response, problem_of_error
 from ferrule.server.services import (
     CallingClient,
+    SendEvent,
     Services,
     ServicesOfApp,
     encode_event,
@@ -234,7 +235,7 @@ async def _execute(
 
 def _make_response(result: ToolExecutionResult) -> Response:
     status = 200 if result.is_success else _STATUS_OF_ERROR.get(result.error_type or "", 200)
-    if status == 429 and result.metadata.get("reason") == UNREACHABLE:
+    if status == 429 and result.metadata.get("reason") in (UNREACHABLE, "store"):
         status = 503
     content = describe_result(result)
     if status == 200:
@@ -255,10 +256,10 @@ def describe_result(result: ToolExecutionResult) -> dict[str, Any]:
 async def _stream_call(
     services: Services, client: Client, name: str, arguments: dict[str, Any], options: CallRequest
 ) -> AsyncIterator[bytes]:
-    async def work(send: Callable[[bytes], None]) -> None:
+    async def work(send: SendEvent) -> None:
         def report(progress: Progress) -> None:
             values = {"fraction": progress.fraction, "message": progress.message, "data": progress.data}
-            send(encode_event("progress", values))
+            send(encode_event("progress", values), is_progress=True)
 
         try:
             async with client.calls.slot():

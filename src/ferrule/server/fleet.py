@@ -28,7 +28,7 @@ from ferrule.core.call import Progress, ToolExecutionResult
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.core.permission import Principal
 from ferrule.engine import ToolEngine
-from ferrule.errors import SetupError, StoreError
+from ferrule.errors import SetupError, StoreError, text_with_notes
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.policy.approvals import ApprovalRequest
 from ferrule.store.channel import ChannelMessage
@@ -151,7 +151,7 @@ class ServerFleet:
         try:
             await self._engine.store.query_without_records(renew_server, self.address, SERVER_LIFETIME)
         except StoreError as error:
-            logger.warning("error=<%s> | other servers cannot be told where this one is", error)
+            logger.warning("error=<%s> | other servers cannot be told where this one is", text_with_notes(error))
 
     async def find_address(self, server_id: str) -> ServerAddress | None:
         """Where another server is; None for one that does not live. Without the store, what it said last counts."""

@@ -38,7 +38,7 @@ from ferrule.server.mcp.forwarding import RequestForwarder
 from ferrule.server.messages import read_body
 from ferrule.server.problems import Problem, problem_of_error
 from ferrule.server.server_connections import ServerConnections
-from ferrule.server.services import stream_of_task
+from ferrule.server.services import SendEvent, stream_of_task
 from ferrule.server.stateful_servers import ProcessOwners, is_stateful
 
 logger = logging.getLogger("ferrule.server")
@@ -136,9 +136,9 @@ class ForwardedCalls:
             async for line in lines:
                 yield line
 
-    async def _make_call(self, message: dict[str, Any], send_line: Callable[[bytes], None]) -> None:
+    async def _make_call(self, message: dict[str, Any], send_line: SendEvent) -> None:
         def send(values: dict[str, Any]) -> None:
-            send_line(encode_message(values) + b"\n")
+            send_line(encode_message(values) + b"\n", is_progress="progress" in values or "log" in values)
 
         def report(progress: Progress) -> None:
             send({"progress": asdict(progress)})

@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import scrypt, sha256
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 from uuid import uuid4
 
 import orjson
 from fastapi import Depends, Request
 from starlette.responses import Response, StreamingResponse
 
+from ferrule.core.aio import ProgressQueue
 from ferrule.core.content import encode_json
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import StoreError, ToolNotFound
@@ -36,6 +37,7 @@ from ferrule.server.tokens import LOCAL_AGENT, Permission, Tokens
 from ferrule.server.visibility import Visibility, tenant_of_run
 from ferrule.store import client_requests
 from ferrule.store.database import StoreDatabase
+from ferrule.store.tokens import has_token
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,10 +47,13 @@ logger = logging.getLogger("ferrule.server")
 MakeOrchestrator = Callable[[Principal | None], Orchestrator]
 KEEPALIVE_INTERVAL: Final = 15.0
 """Seconds after which a comment is sent on a quiet stream, so that proxies do not close it."""
+MAX_UNREAD_PROGRESS: Final = 1_000_000
+"""Bytes of the progress of one stream that wait for its client."""
 MAX_KEY_LENGTH: Final = 200
 KEY_LIFETIME: Final = 86_400.0
 STORE_DELAYS: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts to claim an idempotency key or to store its response while the database is away."""
+STORE_CHECK_TIMEOUT: Final = 5.0
 SLOW_DIGEST: Final = "scrypt:"
 """The prefix of such digests."""
 
@@ -89,6 +94,7 @@ class Services:
             self._makers[None] = make_orchestrator
         self._makers.update((models or {}).items())
         self._orchestrators: dict[tuple[Principal | None, str | None], Orchestrator] = {}
+        self._store_check: asyncio.Task[bool] | None = None
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         """The questions in progress on this server, by run."""
 
@@ -173,6 +179,17 @@ class Services:
     async def aclose(self) -> None:
         for orchestrator in self._orchestrators.values():
             await orchestrator.aclose()
+
+    async def check_store(self) -> None:
+        """Raise StoreError unless the store answers and has accepted all records.
+
+        One look is for all who ask meanwhile: nobody needs a token to ask.
+        """
+        if self._store_check is None or self._store_check.done():
+            self._store_check = asyncio.create_task(self.library.engine.store.query(has_token))
+        if not (await asyncio.wait({self._store_check}, timeout=STORE_CHECK_TIMEOUT))[0]:
+            raise StoreError(f"it has not answered for {STORE_CHECK_TIMEOUT:g} s")
+        self._store_check.result()
 
     # Runs in progress
 
@@ -331,6 +348,12 @@ AdminClient = Annotated[Client, _require("administer")]
 # Server-sent events
 
 
+class SendEvent(Protocol):
+    """Sends an event to a client. Progress that the client does not read is dropped, the oldest first."""
+
+    def __call__(self, event: bytes, /, *, is_progress: bool = False) -> None: ...
+
+
 def encode_event(name: str, data: Any, event_id: str | None = None) -> bytes:
     try:
         content = orjson.dumps(data)
@@ -371,12 +394,12 @@ async def _keep_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 @asynccontextmanager
 async def stream_of_task(
-    work: Callable[[Callable[[bytes], None]], Coroutine[Any, Any, None]],
+    work: Callable[[SendEvent], Coroutine[Any, Any, None]],
 ) -> AsyncIterator[AsyncIterator[bytes]]:
     """The events that a task sends; leaving the block ends the task."""
-    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-    task = asyncio.create_task(work(queue.put_nowait))
-    task.add_done_callback(lambda _: queue.put_nowait(None))
+    queue = ProgressQueue[bytes | None](MAX_UNREAD_PROGRESS, lambda event: len(event or b""))
+    task = asyncio.create_task(work(queue.put))
+    task.add_done_callback(lambda _: queue.put(None))
 
     async def read() -> AsyncIterator[bytes]:
         while (event := await queue.get()) is not None:

@@ -165,7 +165,7 @@ class Tokens:
         }
         row = _make_row(name, grants, now, None if expires_in is None else now + expires_in, parent_id=None)
         text = row.pop("text")
-        if not await self._store.query(table.insert_token, row):
+        if not await self._store.query_without_records(table.insert_token, row):
             raise SetupError(f"There is already a token {name!r}. Revoke it first, or choose another name.")
         return _from_row(row), text
 
@@ -179,17 +179,17 @@ class Tokens:
         grants = {k: v for k, v in token.to_dict().items() if k not in ("token_id", "name") and not k.endswith("_at")}
         row = _make_row(token.name, grants, now, expires_at, parent_id=token.root_id)
         text: str = row.pop("text")
-        await self._store.query(table.insert_token, row)
+        await self._store.query_without_records(table.insert_token, row)
         return text
 
     async def find(self, text: str) -> AccessToken | None:
         """The valid token or session with this secret text."""
-        row = await self._store.query(table.find_token, hash_token(text), self._clock())
+        row = await self._store.query_without_records(table.find_token, hash_token(text), self._clock())
         return None if row is None else _from_row(row)
 
     async def list_tokens(self, *, with_external_sessions: bool = False) -> list[AccessToken]:
         """All tokens, and on request what is known of users of an issuer: their sessions."""
-        rows = await self._store.query(table.list_tokens, with_external_sessions=with_external_sessions)
+        rows = await self._store.query_without_records(table.list_tokens, with_external_sessions=with_external_sessions)
         return [_from_row(row) for row in rows]
 
     def is_valid(self, token: AccessToken) -> bool:
@@ -197,10 +197,10 @@ class Tokens:
 
     async def any_exist(self) -> bool:
         """Whether a token was ever created, so that clients need one, even if it has expired or was revoked."""
-        return await self._store.query(table.has_token)
+        return await self._store.query_without_records(table.has_token)
 
     async def revoke(self, name_or_id: str) -> None:
-        if not await self._store.query(table.revoke_token, name_or_id, self._clock()):
+        if not await self._store.query_without_records(table.revoke_token, name_or_id, self._clock()):
             raise SetupError(f"There is no valid token {name_or_id!r}. `ferrule tokens list` shows them.")
 
 

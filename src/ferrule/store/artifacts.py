@@ -49,7 +49,7 @@ class ArtifactStore:
             else:
                 _write_file(self._path(self._directory, artifact_id), data)
         except OSError as error:
-            raise StoreError(f"an output of {len(data)} bytes cannot be stored: {error}") from error
+            raise StoreError(f"an output of {len(data)} bytes cannot be stored: {error.strerror}") from error
         return Artifact(artifact_id=artifact_id, size=len(data), media_type=media_type)
 
     def get(self, artifact_id: str) -> bytes:

@@ -397,10 +397,12 @@ def _create_engine(location: StoreLocation) -> Engine:
         try:
             make_file(Path(location.database))
         except OSError as error:
-            raise StoreError(
-                f"the file of the store {location.display_name!r} cannot be created: {error.strerror}. Name another "
-                "place in [store] url of ferrule.toml, or in FERRULE_STORE_URL."
-            ) from error
+            failure = StoreError(
+                f"the file of the store cannot be created: {error.strerror}. Name another place in [store] url of "
+                "ferrule.toml, or in FERRULE_STORE_URL."
+            )
+            failure.add_note(location.display_name)
+            raise failure from error
     options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT, "check_same_thread": False}}
     if location.kind == "memory":
         # Each connection would be a database of its own, so all threads share one and wait for it.
@@ -489,8 +491,16 @@ def _raise_as_store_error(location: StoreLocation) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        reason = hide_password(str(getattr(error, "orig", None) or error)).strip()
-        raise StoreError(f"the store {location.display_name!r} failed: {reason}") from error
+        cause = getattr(error, "orig", None) or error
+        reason, state = hide_password(str(cause)).strip(), getattr(cause, "sqlstate", None)
+        if location.kind != "postgresql":
+            failure = StoreError(f"the store failed: {reason}")
+            failure.add_note(location.display_name)
+        else:  # whose messages name hosts, users and values
+            text = "the database cannot be reached" if state is None else f"{type(cause).__name__}, SQLSTATE {state}"
+            failure = StoreError(f"the store failed: {text}")
+            failure.add_note(f"{location.display_name}: {reason}")
+        raise failure from error
 
 
 def _is_content_error(error: BaseException | None) -> bool:

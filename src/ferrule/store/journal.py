@@ -19,6 +19,7 @@ when the process was killed; its call was never acknowledged, and the line is sk
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -282,7 +283,8 @@ class FileJournal:
 
     def _create_segment(self, min_size: int) -> JournalSegment:
         if time.monotonic() < self._next_attempt:
-            raise OSError(f"no file in {self.directory} can be written: {self._failure}")
+            reason = getattr(self._failure, "strerror", None) or str(self._failure)
+            raise OSError(getattr(self._failure, "errno", errno.EIO), reason, str(self.directory))
         make_directory(self.directory)
         segment = JournalSegment.create(
             self.directory / f"{self._start}-{os.getpid()}-{next(self._numbers):06}.new",

@@ -173,7 +173,7 @@ class StoreLocks:
             make_directory(path.parent)
             file = _open_locked(path)
         except OSError as error:
-            raise StoreError(f"the lock {name!r} cannot be taken: {error}") from error
+            raise StoreError(f"the lock {name!r} cannot be taken: {error.strerror}") from error
         if file is None:
             raise LockHeld(name)
         self._files[name] = file

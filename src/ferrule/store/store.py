@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
-from ferrule.errors import LockLost, StoreError, error_text
+from ferrule.errors import LockLost, StoreError, text_with_notes
 from ferrule.store.approvals import use_approval
 from ferrule.store.artifacts import ArtifactStore
 from ferrule.store.channel import ChannelMessage, StoreChannel
@@ -189,10 +190,7 @@ class ToolKnowledgeStore:
         start = CallStart(record_id=record.record_id, line=line, owner=self._journal.owner)
 
         def use(database: StoreDatabase) -> bool:
-            try:
-                self._journal.ensure_segment()  # without it nobody would see that the call was interrupted
-            except OSError as error:
-                raise StoreError(f"the journal cannot be written: {error}") from error
+            self._journal.ensure_segment()  # without it nobody would see that the call was interrupted
             return use_approval(database, approval_id, binding, start, now)
 
         return await self.query(use)
@@ -409,25 +407,24 @@ class ToolKnowledgeStore:
         self, function: Callable[Concatenate[StoreDatabase, P], T], *arguments: P.args, **options: P.kwargs
     ) -> T:
         """Run a function of the database in a thread, after everything recorded so far is in it."""
-
-        def run() -> T:
-            self._writer.catch_up()
-            return function(self._database, *arguments, **options)
-
         self._check_open()
-        return await asyncio.to_thread(run)
+        work = partial(self._run_query, self._writer.catch_up, lambda: function(self._database, *arguments, **options))
+        return await asyncio.to_thread(work)
 
     async def query_without_records(
         self, function: Callable[Concatenate[StoreDatabase, P], T], *arguments: P.args, **options: P.kwargs
     ) -> T:
         """Run a function of the database that needs no records, so that it does not wait for those in the journal."""
-
-        def run() -> T:
-            self._database.open()
-            return function(self._database, *arguments, **options)
-
         self._check_open()
-        return await asyncio.to_thread(run)
+        work = partial(self._run_query, self._database.open, lambda: function(self._database, *arguments, **options))
+        return await asyncio.to_thread(work)
+
+    def _run_query(self, prepare: Callable[[], None], work: Callable[[], T]) -> T:
+        try:
+            prepare()
+            return work()
+        except OSError as error:  # of the journal, whose text names a path
+            raise StoreError(f"a file of the store failed: {error.strerror or error}") from error
 
     def open_channel(self, receive: Callable[[ChannelMessage], None], on_listening: Callable[[], None]) -> StoreChannel:
         """Messages to and from the other processes of the store: `receive` gets theirs, in the event loop.
@@ -438,7 +435,7 @@ class ToolKnowledgeStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError(f"the store {self.location.display_name!r} is closed; use it inside `async with`")
+            raise StoreError("the store is closed; use it inside `async with`")
 
     def _take_lock(self, name: str) -> None:
         self._check_open()
@@ -491,7 +488,7 @@ class ToolKnowledgeStore:
                 self.location.display_name,
                 self.failures,
                 message,
-                error_text(error),
+                text_with_notes(error),
             )
 
     def _start_numbering(self) -> None:

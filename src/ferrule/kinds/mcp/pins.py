@@ -89,7 +89,7 @@ async def read_pins(store: ToolKnowledgeStore, server: str) -> ServerPins:
             entries = await store.read_entries(STREAM_PREFIX + server)
     except TimeoutError:
         return ServerPins(problem=f"the store has not answered for {READ_TIMEOUT:g} s")
-    except (StoreError, OSError) as error:
+    except StoreError as error:
         return ServerPins(problem=f"the store cannot be read: {error}")
     texts = {
         key: PinnedText(digest=str(value.get("digest")), text=str(value.get("text")), packed=value.get("packed"))

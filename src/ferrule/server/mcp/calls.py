@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final
 
+from ferrule.core.aio import ProgressQueue
 from ferrule.core.call import Progress
 from ferrule.core.content import replace_surrogates
 from ferrule.core.permission import Principal
@@ -27,8 +28,8 @@ ANSWER_TIMEOUT: Final = 600.0
 """Seconds a request stays paused for its client to send the answers."""
 MAX_PAUSED_CALLS: Final = 100
 """Of one client."""
-MAX_QUEUED_LOGS: Final = 100
-"""Log messages of one request that wait for its client to read; further ones are dropped."""
+MAX_QUEUED_MESSAGES: Final = 1_000
+"""Progress and log messages of one request that wait for its client to read; older ones are dropped."""
 CLIENT_HEADERS: Final = "client_headers"
 """Where the state of an HTTP request has all its headers; its scope has those that routes need."""
 LOG_LEVEL_STATE: Final = "ferrule.log_level"
@@ -118,39 +119,36 @@ def client_reply_type(request: Any) -> Any:
 
 
 class OrderedMessages:
-    """Sends the progress and log messages of one request in order, and all of them before its result."""
+    """Sends the progress and log messages of one request in order, and all that wait before its result."""
 
     def __init__(self, request: IncomingRequest) -> None:
-        self._request = request
-        self._last: asyncio.Task[None] | None = None
-        self._logs = 0
+        self.request = request
+        """The one that is open now."""
+        self._waiting = ProgressQueue[Callable[[], Coroutine[Any, Any, None]]](MAX_QUEUED_MESSAGES)
+        self._sending: asyncio.Task[None] | None = None
 
     def add_progress(self, progress: Progress) -> None:
-        self._add(self._request.send_progress(progress))
+        self._add(lambda: self.request.send_progress(progress))
 
     def add_log(self, params: Any) -> None:
-        if self._logs < MAX_QUEUED_LOGS:
-            self._logs += 1
-            self._add(self._send_log(params))
+        self._add(lambda: self.request.send_log(params))
 
     async def finish(self) -> None:
-        while (last := self._last) is not None and not last.done():
-            await asyncio.wait({last})
+        if self._sending is not None:
+            await asyncio.wait({self._sending})
 
-    async def _send_log(self, params: Any) -> None:
-        self._logs -= 1
-        await self._request.send_log(params)
+    def _add(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._waiting.put(send, is_progress=True)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_all())
 
-    def _add(self, work: Coroutine[Any, Any, None]) -> None:
-        self._last = asyncio.ensure_future(self._send(work, self._last))
-
-    async def _send(self, work: Coroutine[Any, Any, None], earlier: asyncio.Task[None] | None) -> None:
-        if earlier is not None and not earlier.done():
-            await asyncio.wait({earlier})
-        try:
-            await work
-        except Exception as error:  # the client has disconnected
-            logger.debug("error=<%s> | a message could not be sent to a client", error)
+    async def _send_all(self) -> None:
+        while not self._waiting.is_empty:
+            send = await self._waiting.get()
+            try:
+                await send()
+            except Exception as error:  # the client has disconnected
+                logger.debug("error=<%s> | a message could not be sent to a client", error)
 
 
 @dataclass(slots=True, eq=False)
@@ -263,7 +261,7 @@ class PausedCalls:
                 message="This request does not wait for an answer, or no more. Make it again from the start.",
             )
         del self._paused[params.request_state]
-        call.request = call.messages._request = request  # progress and log messages go to the request that is open now
+        call.request = call.messages.request = request  # progress and log messages go to the request that is open now
         call.answer(params.input_responses or {})
         return await self._result_or_questions(call)
 
