@@ -275,8 +275,7 @@ class ToolEngine:
 
     async def wait_for_pins(self, tool_id: str | None = None) -> None:
         """Wait until it is known what the user has accepted of MCP servers: nothing else is passed on."""
-        if self.is_open:
-            await self._servers.wait_for_pins(tool_id)
+        await self._servers.wait_for_pins(tool_id)
 
     async def discover_action(self, name: str) -> tuple[Tool, ToolCapability]:
         """The tool and action that a call of this name would use, once it is discovered; ToolNotFound if there is none.
@@ -285,7 +284,7 @@ class ToolEngine:
         """
         await self.wait_for_discovery(name)
         tool, capability = self.registry.find(name)
-        if capability.changes and not self._discovery.is_checked_against_pins(tool, capability):
+        if capability.changes and not self._discovery.is_checked_against_pins(tool):
             tool = await self._discovery.check_against_pins(tool)
             capability = find_action(tool, capability.name)
         return tool, capability

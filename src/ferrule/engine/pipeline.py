@@ -101,9 +101,7 @@ class CallPipeline:
         """All steps of one call, of `tool` or of the tool that it names."""
         try:
             action = call.prepared = self._find_action(call, tool) or await self._find_after_discovery(call, tool)
-            if action.capability.changes and not self._discovery.is_checked_against_pins(
-                action.tool, action.capability
-            ):
+            if action.capability.changes and not self._discovery.is_checked_against_pins(action.tool):
                 action = call.prepared = await self._find_after_pin_check(action)
             # Before anything is said about the tool's parameters.
             decision = self._authorizer.check_policy(call, action)

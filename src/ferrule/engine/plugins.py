@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ferrule.core.spec import Tool, ToolCapability
+from ferrule.core.spec import Tool
 from ferrule.errors import LoadError, SetupError, error_text
 from ferrule.kinds.function.decorator import options_of
 from ferrule.kinds.function.tools import collect_tools
@@ -135,9 +135,9 @@ class McpDiscovery:
         """Whether waiting may bring the tool or its actions."""
         return self.is_pending or self._servers.find_unlisted(tool_name) is not None
 
-    def is_checked_against_pins(self, tool: Tool, capability: ToolCapability) -> bool:
-        """Whether it is known if the user has accepted the action of a tool as it is now."""
-        return self._servers.is_checked_against_pins(tool, capability)
+    def is_checked_against_pins(self, tool: Tool) -> bool:
+        """Whether it is known if the user has accepted the actions of a tool as they are now."""
+        return self._servers.is_checked_against_pins(tool)
 
     async def check_against_pins(self, tool: Tool) -> Tool:
         return await self._servers.check_against_pins(tool)

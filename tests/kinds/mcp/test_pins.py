@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 import threading
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from ferrule import (
+    Approval,
     Policy,
     Principal,
     Rule,
@@ -438,3 +440,6 @@ async def test_a_change_that_is_found_when_the_server_is_connected_to_stops_the_
         results = [await engine.execute("mail__send", {}, context) for _ in range(2)]
         assert [result.error_type for result in results] == ["permission_denied", "approval_required"], results
         assert "has changed its action 'send'" in str(results[0].error)
+        approval_id = results[1].metadata["approval_id"]
+        await engine.approvals.record_decision(approval_id, Approval(allowed=True))
+        assert (await engine.execute("mail__send", {}, replace(context, approval_id=approval_id))).is_success

@@ -261,13 +261,6 @@ class PinTracker:
         """The servers of which nothing is passed on until their pins have been read."""
         return frozenset(self._unapplied)
 
-    def is_checked_against_pins(self, server: str, capability: ToolCapability) -> bool:
-        """Whether the changes of an action were found after its pins were read.
-
-        For a moment they were not, although the pins are read: then a thread is comparing them.
-        """
-        return capability.changes != _explain_unknown(server, f"the action {capability.name!r} has", _NOT_READ_YET)
-
     def apply_pins(self, tool: Tool) -> Tool:
         """The tool of a server with its actions and instructions as the user accepted them.
 
@@ -300,14 +293,9 @@ class PinTracker:
         self._reported[tool.id] = changes
         for name, change in changes.items():
             if reported.get(name) != change:
-                logger.warning(
-                    "tool=<%s>, action=<%s> | not as you accepted it (%s). Models and clients do not get the change "
-                    "until you accept it: ferrule mcp diff %s",
-                    tool.id,
-                    name or "(instructions)",
-                    change,
-                    tool.id,
-                )
+                advice = f"Models and clients do not get it until you accept it: ferrule mcp diff {tool.id}"
+                subject = f"tool=<{tool.id}>, action=<{name or '(instructions)'}>"
+                logger.warning("%s | not as you accepted it (%s). %s", subject, change, advice)
 
     def start_reading(self, server: str) -> None:
         """Read the pins of a server, and again until it has no changes."""

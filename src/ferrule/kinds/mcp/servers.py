@@ -15,7 +15,7 @@ from pathlib import Path
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.tags import TagTable, add_missing_tags
 from ferrule.core.aio import cancel_all, finish_despite_cancellation
-from ferrule.core.spec import Tool, ToolCapability
+from ferrule.core.spec import Tool
 from ferrule.errors import CallError, LoadError, SpecError
 from ferrule.kinds.mcp.config import McpServerConfig, read_server_config
 from ferrule.kinds.mcp.executor import McpExecutor
@@ -243,9 +243,9 @@ class McpServers:
         await cancel_all(tasks)
         await self._pins.aclose()
 
-    def is_checked_against_pins(self, tool: Tool, capability: ToolCapability) -> bool:
-        """Whether an action has been compared with what the user accepted; True for other tools."""
-        return tool.handler != HANDLER or self._pins.is_checked_against_pins(tool.id, capability)
+    def is_checked_against_pins(self, tool: Tool) -> bool:
+        """Whether the actions of a tool have been compared with what the user accepted; True for other tools."""
+        return tool.id not in self._pins.unapplied_servers
 
     async def check_against_pins(self, tool: Tool) -> Tool:
         """The tool after its actions have been compared with what the user accepted."""
