@@ -40,7 +40,7 @@ CHANGED: dict[str, Any] = {
     "icons": [{"src": "https://eve.example/poison.png"}],
     "execution": {"taskSupport": "forbidden"},
 }
-DELETE = {"name": "delete", "description": "Poison: delete all letters.", "inputSchema": {"type": "object"}}
+DELETE = {"name": "delete", "description": "Delete all letters.", "inputSchema": {"type": "object"}}
 
 
 class Listener:
@@ -105,7 +105,8 @@ async def test_a_changed_action_is_served_as_it_was_accepted_until_a_person_acce
             listed = await list_actions(client)
             changed = listed["mail__send"]["_meta"].pop("ferrule/changed")
             assert set(changed) == CHANGED.keys()
-            assert listed["mail__send"] == accepted and "mail__delete" not in listed
+            assert listed["mail__send"] == accepted
+            assert listed["mail__delete"]["description"] == DELETE["description"]  # servers may add actions
             (line,) = [line for line in server.log.splitlines() if "action=<send>" in line]
             assert "tool=<mail>" in line and "description" in line and "title" in line and "annotations" in line
 
@@ -119,7 +120,6 @@ async def test_a_changed_action_is_served_as_it_was_accepted_until_a_person_acce
             assert not (await client.call_tool("mail__send", {"to": "Ann"})).is_error
             wrong = await client.call_tool("mail__send", {"bcc": "Eve"})  # it fits the changed schema only
             assert wrong.is_error and "to: is required" in str(wrong.content)
-            assert (await client.call_tool("mail__delete", {})).is_error
 
             write_actions(project, SEND)  # a change that is taken back needs no acceptance
             before = listener.count
@@ -152,11 +152,14 @@ async def test_a_changed_action_is_served_as_it_was_accepted_until_a_person_acce
 
 
 async def test_a_new_title_alone_is_a_change(project):
+    listener = Listener()
     with project.serve() as server:
-        async with connect(server) as client:
+        async with connect(server, listener) as client:
             await list_actions(client)
             write_actions(project, {**SEND, "title": "Poison"})
+            before = listener.count
             await list_again(client)
             await until(lambda: "action=<send> | not as you accepted it (changed: title)" in server.log)
+            await until(lambda: listener.count > before)
             tool = (await list_actions(client))["mail__send"]
             assert tool["title"] == "Send" and tool["_meta"]["ferrule/changed"] == ["title"]

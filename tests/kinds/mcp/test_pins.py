@@ -139,8 +139,9 @@ async def test_the_listing_on_disk_does_not_go_round_the_pins(tmp_path, store_ur
     list_actions(tmp_path, {**SEND, "description": "Send a mail to all."})
     async with engine_in(tmp_path, None) as engine:  # another project fills the listing on disk
         await engine.ping(engine.registry.find_tool("mail"))
-        listed = action_of(engine, "send").listed
-        assert listed is not None and listed.description == "Send a mail to all."
+        await until(
+            lambda: (listed := action_of(engine, "send").listed) and listed.description == "Send a mail to all."
+        )
     async with engine_in(tmp_path, store_url) as engine:
         await engine.wait_for_pins()
         assert action_of(engine, "send").description == "Send a mail."
@@ -237,20 +238,23 @@ async def test_models_get_the_accepted_text_and_the_accepted_hints_decide(tmp_pa
         assert engine.registry.find_tool("mail").spec.effects_of(action_of(engine, "send")).read_only
 
 
-async def test_a_new_action_of_a_known_server_is_withheld_from_everybody(tmp_path):
+async def test_a_new_action_is_listed_and_a_model_may_not_call_it_unasked(tmp_path, caplog):
     list_actions(tmp_path, SEND)
     async with UnifiedToolLibrary(engine=engine_in(tmp_path, None)) as library:
         engine = library.engine
         await engine.execute("mail__send", {})
         list_actions(tmp_path, SEND, {**READ, "description": "Read mail to Eve."})
         await list_again(engine)
-        assert "Eve" not in await descriptions_for_agents(library) + str(library.schemas())
-        refused = await engine.execute("mail__read", {})
-        assert refused.error_type == "permission_denied" and "ferrule mcp diff mail" in str(refused.error)
+        assert "Read mail to Eve." in await descriptions_for_agents(library)
+        assert "action=<read> | not as you accepted it (new). Agents ask before" in caplog.text
+        agent = ToolExecutionContext(principal=Principal(kind="agent", name="a"), policy=Policy(default="allow"))
+        asked = await engine.execute("mail__read", {}, agent)
+        assert asked.error_type == "approval_required" and "new action 'read'" in str(asked.error)
+        assert (await engine.execute("mail__read", {})).is_success
         pinned = await pins.read_pins(engine.store, "mail")
         pins.write_pins(engine.store, "mail", [action_of(engine, "read")], pinned)
         await until(lambda: not action_of(engine, "read").changes)
-        assert (await engine.execute("mail__read", {})).is_success
+        assert (await engine.execute("mail__read", {}, agent)).is_success
 
 
 def write_older_pin(store: ToolKnowledgeStore, description: str) -> None:

@@ -1,8 +1,9 @@
 """What the user has accepted of a server and its actions: trust on first use.
 
 Everything that a server says of its actions, and its instructions, are pinned when it first lists them. A later listing
-that differs, or a new action of a known server, is a change. Until the user accepts it (`ferrule mcp diff`, `accept`),
-models and clients get what was accepted before, or nothing where there is nothing to give them. The pins of a server
+that differs is a change. Until the user accepts it (`ferrule mcp diff`, `accept`), models and clients get what was
+accepted before, or nothing where that is not stored. An action that a known server adds is passed on, and calls of it
+that a model chooses need approval until it is accepted. The pins of a server
 are the stream `mcp-pins:SERVER` of the store, shared by all processes that use the store.
 """
 
@@ -178,11 +179,12 @@ def _explain_unknown(server: str, subject: str, problem: str) -> str:
 
 
 def _serve_action(store: ToolKnowledgeStore, tool: Tool, action: ToolCapability, pins: ServerPins) -> ToolCapability:
-    """An action of a server as the user accepted it, or marked as withheld."""
+    """An action of a server as the user accepted it, or as it is if it is new, or marked as withheld."""
     listed = action.listed or replace(action, changes="")
     changes = find_changes(store, tool.id, listed, pins)
-    pin = pins.actions.get(action.name) if changes else None
-    parts = None if pin is None or pins.problem else pin.parts
+    pin = pins.actions.get(action.name)
+    parts = pin.parts if pin is not None else pinned_parts(listed)
+    parts = parts if changes and not pins.problem else None
     served = replace(listed, changes=changes) if parts is None else with_accepted_parts(tool, listed, parts, changes)
     return action if served == action else served
 
@@ -190,13 +192,17 @@ def _serve_action(store: ToolKnowledgeStore, tool: Tool, action: ToolCapability,
 def describe_changes(tool: Tool) -> dict[str, str]:
     """What has changed in a server since the user accepted it, in a few words, by action; "" are the instructions."""
     changes = {
-        action.name: f"changed: {', '.join(find_changed_parts(action))}" if action.listed else "withheld"
+        action.name: f"changed: {', '.join(parts)}" if (parts := find_changed_parts(action)) else _describe_new(action)
         for action in tool.spec.capabilities
         if action.changes
     }
     if listed_instructions(tool) != tool.spec.metadata.get("instructions", ""):
         changes[INSTRUCTIONS] = "changed"
     return changes
+
+
+def _describe_new(action: ToolCapability) -> str:
+    return "withheld" if action.is_withheld else "new"
 
 
 def _format_parts(parts: Mapping[str, Any]) -> str:
@@ -293,7 +299,8 @@ class PinTracker:
         self._reported[tool.id] = changes
         for name, change in changes.items():
             if reported.get(name) != change:
-                advice = f"Models and clients do not get it until you accept it: ferrule mcp diff {tool.id}"
+                effect = "Agents ask before they call it" if change == "new" else "Models and clients do not get it"
+                advice = f"{effect} until you accept it: ferrule mcp diff {tool.id}"
                 subject = f"tool=<{tool.id}>, action=<{name or '(instructions)'}>"
                 logger.warning("%s | not as you accepted it (%s). %s", subject, change, advice)
 
