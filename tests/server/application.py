@@ -15,6 +15,13 @@ from ferrule.server.tokens import Tokens
 from ferrule.store import ToolKnowledgeStore
 
 
+class TaskTransport(httpx.ASGITransport):
+    """Answers each request in a task of its own, as a server does: a run counts as in progress until its task ends."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await asyncio.create_task(super().handle_async_request(request))
+
+
 class Site:
     """The application in this process."""
 
@@ -41,7 +48,7 @@ class Site:
     @asynccontextmanager
     async def client(self, name: str, **grants: Any) -> AsyncIterator[httpx.AsyncClient]:
         _, text = await Tokens(self.library.engine.store).create(name, **grants)
-        transport = httpx.ASGITransport(app=self._app)
+        transport = TaskTransport(app=self._app)
         headers = {"Authorization": f"Bearer {text}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
             yield http

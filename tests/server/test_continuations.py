@@ -12,10 +12,11 @@ pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 from ferrule import Agent, AgentState, Orchestrator, UnifiedToolLibrary, tool
 from ferrule.agent.run import Run
 from ferrule.policy.approvals import Approvals
+from ferrule.server.tokens import AccessToken, Tokens
 from ferrule.testing import ScriptedModel
 from tests.server.application import serve
 from tests.server.serving import Project
-from tests.support.waiting import until_sync
+from tests.support.waiting import until, until_sync
 
 pytestmark = pytest.mark.integration
 
@@ -98,6 +99,8 @@ def test_a_run_does_not_continue_after_the_token_of_its_asker_was_revoked(projec
 def test_an_administrator_resumes_a_run_from_before_the_first_token(project: Project):
     with project.serve() as server, server.client() as local:
         answer = ask(local, "wipe path=/old")
+        taken = local.post("/v1/tokens", json={"name": "orchestrator", "roles": ["caller"]})
+        assert taken.status_code == 400, taken.text  # it would own what this machine's agent did
         token = local.post("/v1/tokens", json={"name": "boss", "roles": ["admin"]}).json()["token"]
         other = project.create_token("other", "--role", "caller", "--role", "approver")
         with server.client(token) as boss, server.client(other) as caller:
@@ -146,6 +149,33 @@ async def test_whoever_wants_the_answer_of_a_continued_run_gets_it_and_leaves_it
         assert (resumed["state"], resumed["answer"]) == ("finished", "Both.")
         steps = [each["step"] for each in (await worker.get(run)).json()["history"] if each["kind"] == "call"]
         assert [(each["arguments"]["path"], each["text"]) for each in steps] == [("a", "wiped a"), ("c", "wiped c")]
+
+
+@pytest.mark.parametrize("is_signed_out", [False, True])
+async def test_a_run_of_a_user_of_an_issuer_continues_while_the_user_has_a_session(
+    is_signed_out: bool, caplog: pytest.LogCaptureFixture
+):
+    model = ScriptedModel([[{"name": "wipe", "arguments": {"path": "a"}}], "Done."])
+    async with (
+        serve(wipe, model=model) as site,
+        site.lifespan(),
+        site.client("boss", roles=["approver"]) as boss,
+        site.client("any") as http,
+    ):
+        tokens = Tokens(site.library.engine.store)
+        user = AccessToken(token_id="oauth-1", name="ann@oauth", roles=frozenset({"caller"}), is_external=True)
+        http.headers["Authorization"] = f"Bearer {await tokens.create_session(user)}"
+        answer = (await http.post("/v1/ask", json={"question": "Wipe a"})).json()
+        if is_signed_out:
+            [session] = [each for each in await tokens.list_tokens(with_external_sessions=True) if each.is_external]
+            await tokens.revoke(session.token_id)
+        run = f"/v1/runs/{answer['run_id']}"
+        await boss.post(f"/v1/approvals/{answer['approvals'][0]['approval_id']}", json={"allowed": True})
+        if is_signed_out:
+            await until(lambda: "an approved run was not continued" in caplog.text)
+        while not is_signed_out and (await boss.get(run)).json()["state"] != "finished":
+            await asyncio.sleep(0)  # lets the server work
+    assert len(model.requests) == (1 if is_signed_out else 2)
 
 
 async def test_the_record_of_a_call_that_asked_says_what_was_decided():

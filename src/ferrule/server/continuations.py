@@ -66,6 +66,8 @@ class Continuations:
                     await self._look()
                 except StoreError as error:  # the store is away: look again
                     logger.warning("error=<%s> | approved runs wait until the store is available", error)
+                except Exception:
+                    logger.exception("approved runs were not looked for")
                 await wait_at_most(self._news, POLL_INTERVAL)
                 self._news.clear()
         finally:
@@ -100,15 +102,18 @@ class Continuations:
                     self._start(run_id)
 
     async def _is_decided(self, run_id: str) -> bool:
-        """Whether a run waits, and people have decided about all calls that it waits for."""
+        """Whether a run waits, and people have decided about all calls that it waits for.
+
+        The run of an agent that a program has made is not bound: only the program can continue it.
+        """
+        store, approvals = self._engine.store, self._engine.approvals
         try:
-            run = await Run.load(run_id, self._engine.store)
-        except SetupError:  # the calls of a client are in no run
+            run = await Run.load(run_id, store)
+            is_waiting = run.state is AgentState.WAITING and await ConversationMemory(store).get_run_binding(run_id)
+            waiting = run.approvals.values() if is_waiting else ()
+            states = {(await approvals.get(each.approval_id)).state for each in waiting}
+        except SetupError:  # the calls of a client are in no run, or a request was deleted
             return False
-        if await ConversationMemory(self._engine.store).get_run_binding(run_id) is None:
-            return False  # of an agent that a program has made: only the program can continue it
-        waiting = run.approvals.values() if run.state is AgentState.WAITING else ()
-        states = {(await self._engine.approvals.get(each.approval_id)).state for each in waiting}
         return bool(states) and states.isdisjoint(("pending", "expired"))
 
     def _start(self, run_id: str) -> None:
