@@ -1,7 +1,9 @@
 """The server while its store fails: Postgres is stopped, the disk is full."""
 
+import asyncio
 import os
 import resource
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +38,24 @@ def stopped(postgres: PostgresServer) -> Iterator[None]:
         yield
     finally:
         postgres.start()
+
+
+@contextmanager
+def hanging(postgres: PostgresServer) -> Iterator[None]:
+    """Postgres answers nothing, as behind a network that is cut."""
+    processes = find_processes(postgres._process.pid)
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+def find_processes(parent: int) -> list[int]:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [parent, *(process for child in children for process in find_processes(int(child)))]
 
 
 @contextmanager
@@ -148,3 +168,26 @@ def test_calls_that_are_not_destructive_go_on_while_the_disk_is_full(tmp_path: P
         until_sync(lambda: is_ready(server))
         notes = http.get("/v1/calls", params={"tool": "note"}).json()["calls"]
         assert [each["status"] for each in notes] == ["success"] * 13
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+async def test_calls_do_not_wait_for_a_database_that_hangs(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch):
+    @tool(read_only=True)
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    monkeypatch.setattr("ferrule.server.access.CHECK_INTERVAL", 0.0)
+    async with serve(add, store=postgres.url) as site, site.client("c") as http:
+
+        async def get_status() -> int:
+            body = {"arguments": {"a": 1, "b": 2}}
+            return (await http.post("/v1/tools/add/call", json=body)).status_code
+
+        assert await get_status() == 200
+        with monkeypatch.context() as patch, hanging(postgres):
+            patch.setattr("ferrule.server.access.LOOKUP_TIMEOUT", 0.01)
+            assert [await get_status() for _ in range(20)] == [200] * 20
+        await Tokens(site.library.engine.store).revoke("c")
+        while await get_status() != 401:  # when the look-up that hung has been answered
+            await asyncio.sleep(0.01)  # looks again

@@ -409,7 +409,7 @@ class GuardedSend:
         self._send = send
         self.find_client: Callable[[], Awaitable[Client | None]] | None = None
         """Whose response it is; None for public ones."""
-        self._checked_at, self._has_ended = time.monotonic(), False
+        self._has_ended = False
         self._content_type: bytes | None = None
         """None until the response has begun."""
 
@@ -422,11 +422,11 @@ class GuardedSend:
             headers += [pair for pair in _SECURITY_HEADERS if pair[0] not in names]
             self._content_type = next((value for name, value in headers if name.lower() == b"content-type"), b"")
             message = {**message, "headers": headers}
-        elif message.get("more_body") and time.monotonic() - self._checked_at >= CHECK_INTERVAL:
+        elif message.get("more_body"):
             self._has_ended = not await self._is_client_valid()
             if self._has_ended:  # the server then tells the application that the client has disconnected
                 message = {"type": "http.response.body", "body": b""}
-        elif not message.get("more_body"):
+        else:
             self._has_ended = True
         await self._send(message)
 
@@ -444,7 +444,6 @@ class GuardedSend:
         return True
 
     async def _is_client_valid(self) -> bool:
-        self._checked_at = time.monotonic()
         try:
             return self.find_client is None or await self.find_client() is not None
         except Exception as error:  # the store is not available

@@ -253,7 +253,7 @@ def describe_result(result: ToolExecutionResult) -> dict[str, Any]:
     return described
 
 
-async def _stream_call(
+def _stream_call(
     services: Services, client: Client, name: str, arguments: dict[str, Any], options: CallRequest
 ) -> AsyncIterator[bytes]:
     async def work(send: SendEvent) -> None:
@@ -270,6 +270,4 @@ async def _stream_call(
         else:
             send(encode_event("result", describe_result(result)))
 
-    async with stream_of_task(work) as events:
-        async for event in events:
-            yield event
+    return stream_of_task(work)

@@ -300,7 +300,7 @@ class _ChatReply:
         head = self._head("chat.completion")
         return {**head, "choices": [choice], "usage": _chat_usage(result), "ferrule": _describe_run(result)}
 
-    async def stream(self, answer: AnswerWith) -> AsyncIterator[bytes]:
+    def stream(self, answer: AnswerWith) -> AsyncIterator[bytes]:
         text = _TextStream()
 
         async def work(send: Callable[[bytes], None]) -> None:
@@ -326,9 +326,7 @@ class _ChatReply:
                 send(_encode_data({**head, "choices": [], "usage": _chat_usage(result)}))
             send(b"data: [DONE]\n\n")
 
-        async with stream_of_task(work) as events:
-            async for event in events:
-                yield event
+        return stream_of_task(work)
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None, **members: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -370,7 +368,7 @@ class _ResponseReply:
         item = self._item("completed", [_text_part(_answer_text(result))])
         return {**self._response("completed", [item]), "usage": usage, "metadata": {"run_id": result.run_id}}
 
-    async def stream(self, answer: AnswerWith) -> AsyncIterator[bytes]:
+    def stream(self, answer: AnswerWith) -> AsyncIterator[bytes]:
         text, place = _TextStream(), {"item_id": self._item_id, "output_index": 0, "content_index": 0}
 
         async def work(send: Callable[[bytes], None]) -> None:
@@ -396,9 +394,7 @@ class _ResponseReply:
             send(self._event("response.output_item.done", output_index=0, item=item))
             send(self._event("response.completed", response=completed))
 
-        async with stream_of_task(work) as events:
-            async for event in events:
-                yield event
+        return stream_of_task(work)
 
     def _event(self, kind: str, **members: Any) -> bytes:
         self._number += 1

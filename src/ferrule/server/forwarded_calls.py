@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -121,7 +121,8 @@ class ForwardedCalls:
             return self._deliver_answer(message)
         if not self._owners.is_own(await self._owners.find(message["tool_id"])):
             return Response(status_code=NOT_OWNER_STATUS)
-        return StreamingResponse(self._stream_call(message), media_type="application/x-ndjson")
+        lines = stream_of_task(partial(self._make_call, message))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
     def _deliver_answer(self, message: dict[str, Any]) -> Response:
         request = self._requests.get(message["call_id"])
@@ -130,13 +131,9 @@ class ForwardedCalls:
             future.set_result(message)
         return Response(status_code=204)
 
-    async def _stream_call(self, message: dict[str, Any]) -> AsyncIterator[bytes]:
-        """What happens during the call, and then its outcome. When the other server leaves, the call is cancelled."""
-        async with stream_of_task(partial(self._make_call, message)) as lines:
-            async for line in lines:
-                yield line
-
     async def _make_call(self, message: dict[str, Any], send_line: SendEvent) -> None:
+        """Send what happens during the call, and then its outcome. When the other server leaves, it is cancelled."""
+
         def send(values: dict[str, Any]) -> None:
             send_line(encode_message(values) + b"\n", is_progress="progress" in values or "log" in values)
 

@@ -142,7 +142,7 @@ def describe_answer(result: OrchestratorResult, client: Client) -> dict[str, Any
     return described
 
 
-async def _stream_answer(client: Client, answer: Callable[[Callable[[Any], None]], Any]) -> AsyncIterator[bytes]:
+def _stream_answer(client: Client, answer: Callable[[Callable[[Any], None]], Any]) -> AsyncIterator[bytes]:
     async def work(send: Callable[[bytes], None]) -> None:
         def forward(event: Any) -> None:
             if (described := describe_event(event)) is not None:
@@ -156,9 +156,7 @@ async def _stream_answer(client: Client, answer: Callable[[Callable[[Any], None]
         else:
             send(encode_event("answer", describe_answer(result, client)))
 
-    async with stream_of_task(work) as events:
-        async for event in events:
-            yield event
+    return stream_of_task(work)
 
 
 def describe_event(event: Any) -> tuple[str, dict[str, Any]] | None:

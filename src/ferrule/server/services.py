@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import scrypt, sha256
 from pathlib import Path
@@ -392,21 +391,14 @@ async def _keep_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             await close()
 
 
-@asynccontextmanager
-async def stream_of_task(
-    work: Callable[[SendEvent], Coroutine[Any, Any, None]],
-) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The events that a task sends; leaving the block ends the task."""
+async def stream_of_task(work: Callable[[SendEvent], Coroutine[Any, Any, None]]) -> AsyncIterator[bytes]:
+    """The events that a task sends; closing the iterator ends the task."""
     queue = ProgressQueue[bytes | None](MAX_UNREAD_PROGRESS, lambda event: len(event or b""))
     task = asyncio.create_task(work(queue.put))
     task.add_done_callback(lambda _: queue.put(None))
-
-    async def read() -> AsyncIterator[bytes]:
+    try:
         while (event := await queue.get()) is not None:
             yield event
-
-    try:
-        yield read()
     finally:
         task.cancel()
         await asyncio.wait({task})
