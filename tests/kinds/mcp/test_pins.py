@@ -130,6 +130,12 @@ async def test_a_new_action_of_a_known_server_is_a_change_and_one_that_returns_i
         assert action_of(engine, "read").changes == ""
 
 
+def listed_description(engine: ToolEngine) -> str:
+    """What the server says now, whether this engine first saw that or what it said before."""
+    action = action_of(engine, "send")
+    return (action.listed or action).description
+
+
 @in_sqlite
 async def test_the_listing_on_disk_does_not_go_round_the_pins(tmp_path, store_url):
     list_actions(tmp_path, SEND)
@@ -139,9 +145,7 @@ async def test_the_listing_on_disk_does_not_go_round_the_pins(tmp_path, store_ur
     list_actions(tmp_path, {**SEND, "description": "Send a mail to all."})
     async with engine_in(tmp_path, None) as engine:  # another project fills the listing on disk
         await engine.ping(engine.registry.find_tool("mail"))
-        await until(
-            lambda: (listed := action_of(engine, "send").listed) and listed.description == "Send a mail to all."
-        )
+        await until(lambda: listed_description(engine) == "Send a mail to all.")
     async with engine_in(tmp_path, store_url) as engine:
         await engine.wait_for_pins()
         assert action_of(engine, "send").description == "Send a mail."
