@@ -129,19 +129,13 @@ def simulate_history(
     context: typer.Context,
     policy: Annotated[
         Path | None,
-        typer.Option(
-            "--policy", help="A file like ferrule.toml with the rules to try: its policy, limits, prices and timeouts."
-        ),
+        typer.Option("--policy", help="A file like ferrule.toml with the policy to try."),
     ] = None,
     since: Annotated[str | None, typer.Option("--since", help="Only calls since: 10m, 2h, 7d, or a date.")] = "7d",
     memory: Annotated[bool | None, typer.Option("--memory/--no-memory", help="Prevent repeated failures.")] = None,
-    hub_order: Annotated[
-        str | None,
-        typer.Option("--hub-order", help="Tools or sources, separated by commas: which candidate is tried first."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay recorded calls under other rules, without calling any tool: what would have happened?"""
+    """Replay recorded calls under another policy, without calling any tool: what would have happened?"""
     import dataclasses
 
     from ferrule.cli.printing import print_json
@@ -152,15 +146,12 @@ def simulate_history(
     from ferrule.simulation import SimulationResult, SimulationRules, simulate
 
     async def command() -> SimulationResult:
-        if policy is None and memory is None and not hub_order:
-            raise SetupError("Name what should be different: --policy FILE, --memory, --no-memory or --hub-order.")
+        if policy is None and memory is None:
+            raise SetupError("Name what should be different: --policy FILE, --memory or --no-memory.")
         baseline = SimulationRules.of(context.obj.config())
         candidate = baseline if policy is None else baseline.with_file(policy)
         if memory is not None:
             candidate = dataclasses.replace(candidate, memory=memory)
-        if hub_order:
-            names = tuple(filter(None, map(str.strip, hub_order.split(","))))
-            candidate = dataclasses.replace(candidate, hub_order=names)
         async with context.obj.engine(is_long=True) as engine:
             return await simulate(engine.store, engine.registry, baseline, candidate, since=parse_since(since))
 
