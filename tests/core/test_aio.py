@@ -102,17 +102,17 @@ async def test_wait_at_most_tells_whether_the_event_happened():
 async def test_a_queue_drops_the_oldest_progress_and_nothing_else():
     queue = ProgressQueue[str](10, len)
     for item in ("a", "first", "second", "b"):
-        queue.put(item, is_progress=len(item) > 1)
-    queue.put("longer than the limit", is_progress=True)
-    queue.put("c")
+        queue.add(item, is_progress=len(item) > 1)
+    queue.add("longer than the limit", is_progress=True)
+    queue.add("c")
     assert [await queue.get() for _ in range(4)] == ["a", "b", "longer than the limit", "c"]
     assert queue.is_empty
     reading = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     for item in ("third", "forth"):
-        queue.put(item, is_progress=True)
+        queue.add(item, is_progress=True)
     assert [await reading, await queue.get()] == ["third", "forth"]
     for number in range(3):
-        queue.put(f"{number}234", is_progress=True)
-    queue.put("d")
+        queue.add(f"{number}234", is_progress=True)
+    queue.add("d")
     assert [await queue.get() for _ in range(3)] == ["1234", "2234", "d"]

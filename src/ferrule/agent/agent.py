@@ -320,12 +320,12 @@ class Agent:
         events = ProgressQueue[RunEvent | None](MAX_QUEUED_PROGRESS)
 
         def add(event: RunEvent) -> None:
-            events.put(event, is_progress=isinstance(event, CallProgress | CustomEvent))
+            events.add(event, is_progress=isinstance(event, CallProgress | CustomEvent))
 
         run_task = asyncio.create_task(
             self.run(task, output=output, history=history, run_id=run_id, on_event=add), name=f"ferrule-{self.name}"
         )
-        run_task.add_done_callback(lambda _: events.put(None))
+        run_task.add_done_callback(lambda _: events.add(None))
         try:
             while (event := await events.get()) is not None:
                 yield event

@@ -91,7 +91,7 @@ class ProgressQueue(Generic[T]):
     def is_empty(self) -> bool:
         return not self._items
 
-    def put(self, item: T, /, *, is_progress: bool = False) -> None:
+    def add(self, item: T, /, *, is_progress: bool = False) -> None:
         number, size = next(self._numbers), 0
         if is_progress:
             size = self._size_of(item)

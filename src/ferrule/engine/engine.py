@@ -386,11 +386,11 @@ class ToolEngine:
     ) -> AsyncIterator[Progress | ToolExecutionResult]:
         """Call a tool and get its progress as it comes; the result is the last item. Leaving early ends the call."""
         items = ProgressQueue[Progress | None](MAX_QUEUED_PROGRESS)
-        report = partial(items.put, is_progress=True)
+        report = partial(items.add, is_progress=True)
         task = asyncio.create_task(
             self.execute(tool_name, params, context, action=action, timeout=timeout, on_progress=report)
         )
-        task.add_done_callback(lambda _: items.put(None))
+        task.add_done_callback(lambda _: items.add(None))
         try:
             while (item := await items.get()) is not None:
                 yield item

@@ -394,8 +394,8 @@ async def _keep_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 async def stream_of_task(work: Callable[[SendEvent], Coroutine[Any, Any, None]]) -> AsyncIterator[bytes]:
     """The events that a task sends; closing the iterator ends the task."""
     queue = ProgressQueue[bytes | None](MAX_UNREAD_PROGRESS, lambda event: len(event or b""))
-    task = asyncio.create_task(work(queue.put))
-    task.add_done_callback(lambda _: queue.put(None))
+    task = asyncio.create_task(work(queue.add))
+    task.add_done_callback(lambda _: queue.add(None))
     try:
         while (event := await queue.get()) is not None:
             yield event

@@ -138,7 +138,7 @@ class OrderedMessages:
             await asyncio.wait({self._sending})
 
     def _add(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._waiting.put(send, is_progress=True)
+        self._waiting.add(send, is_progress=True)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_all())
 
