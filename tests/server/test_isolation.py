@@ -147,13 +147,23 @@ def test_a_token_does_not_create_one_that_may_do_more(server: RunningServer, adm
         assert http.post("/v1/tokens", json=fitting).status_code == 201
 
 
-@pytest.mark.parametrize(("limit", "value"), [("expires_in", 600), ("calls_per_minute", 30), ("max_concurrent", 2)])
+@pytest.mark.parametrize(("limit", "value"), [("calls_per_minute", 30), ("max_concurrent", 2)])
 def test_a_token_does_not_create_one_without_its_own_limit(limit, value, server: RunningServer, admin: httpx.Client):
     with server.client(create(admin, f"admin-{limit}", roles=["admin"], **{limit: value})) as http:
         for grants in ({}, {limit: value + 1}):
             refusal = http.post("/v1/tokens", json={"name": "more", **grants})
             assert refusal.status_code == 403 and f"set {limit} to at most" in refusal.json()["detail"]
         assert http.post("/v1/tokens", json={"name": f"less-{limit}", limit: value // 2}).status_code == 201
+
+
+def test_a_token_does_not_create_one_that_lives_longer(server: RunningServer, admin: httpx.Client):
+    made = admin.post("/v1/tokens", json={"name": "admin-for-an-hour", "roles": ["admin"], "expires_in": 3600}).json()
+    with server.client(made["token"]) as http:
+        refusal = http.post("/v1/tokens", json={"name": "lasting"})
+        assert refusal.status_code == 403 and "set expires_in" in refusal.json()["detail"]
+        for name, seconds in {"equal": 3600, "longer": 1e9, "shorter": 600}.items():
+            created = http.post("/v1/tokens", json={"name": f"{name}-expiring", "expires_in": seconds})
+            assert created.status_code == 201 and created.json()["expires_at"] < made["expires_at"]
 
 
 def test_a_session_creates_a_token_that_lives_as_long_as_its_own_may(server: RunningServer, admin_token: str):

@@ -69,7 +69,9 @@ async def create_token(request: Request, body: TokenRequest, services: ServicesO
     if not client.sees_all_tenants and body.tenant != client.tenant:
         raise Problem(403, f"Tokens of this client belong to the tenant {client.tenant!r}.")
     tokens = await services.tokens.list_tokens()
-    _check_grants(body, client, tokens)
+    remaining = _check_grants(body, client, tokens)
+    if remaining is not None and body.expires_in is not None:  # it expires before the one that creates it
+        body = body.model_copy(update={"expires_in": min(body.expires_in, remaining - 1)})
     if any(each.name == body.name and each.revoked_at is None for each in tokens):
         raise Problem(409, f"There is already a token {body.name!r}. Revoke it first, or choose another name.")
     token, text = await services.tokens.create(**body.model_dump())
@@ -94,8 +96,8 @@ async def revoke_token(request: Request, name: str, services: ServicesOfApp, cli
     return json_response({"name": name, "revoked": True})
 
 
-def _check_grants(body: TokenRequest, client: Client, tokens: Sequence[AccessToken]) -> None:
-    """Raise a problem if the new token could do more than the one that creates it, or live longer.
+def _check_grants(body: TokenRequest, client: Client, tokens: Sequence[AccessToken]) -> float | None:
+    """Raise a problem if the new token could do more than the one that creates it; returns how long that one lives.
 
     For a session, that is the token with which somebody has opened it.
     """
@@ -105,17 +107,18 @@ def _check_grants(body: TokenRequest, client: Client, tokens: Sequence[AccessTok
     if creator.tools is not None and not creator.tools.issuperset(body.tools or ["*"]):
         raise Problem(403, f"This client may create tokens for its own tools: {', '.join(sorted(creator.tools))}.")
     if client.token is None:
-        return
+        return None
     token = next((each for each in tokens if each.token_id == client.token.root_id), client.token)
-    remaining = None if token.expires_at is None else token.expires_at - time.time()
+    if token.expires_at is not None and body.expires_in is None:
+        raise Problem(403, "The token of this client expires: set expires_in.")
     limits = {
-        "expires_in": (body.expires_in, remaining),
         "calls_per_minute": (body.calls_per_minute, token.calls_per_minute),
         "max_concurrent": (body.max_concurrent, token.max_concurrent),
     }
     for name, (value, limit) in limits.items():
         if limit is not None and (value is None or value > limit):
             raise Problem(403, f"The token of this client has a limit itself: set {name} to at most {limit:g}.")
+    return None if token.expires_at is None else token.expires_at - time.time()
 
 
 def _may_manage(client: Client, token: AccessToken) -> bool:
