@@ -88,7 +88,9 @@ STEP_TOOL_FAILED: Final = {
     "zh": "该步骤的工具调用失败，什么也没有做成。只说不用工具也知道的内容，不要声称已经完成。"
     "如果不用工具就无法知道，只回答：未知",
 }
-DOES_NOT_KNOW: Final = frozenset({"unknown", "i do not know", "i don't know", "i don’t know", "未知", "不知道", "我不知道"})
+DOES_NOT_KNOW: Final = frozenset(
+    {"unknown", "i do not know", "i don't know", "i don’t know", "未知", "不知道", "我不知道"}
+)
 REASONED_INSTEAD: Final = {
     "en": "(Not from {tools}, which failed: this is what the model knows by itself, unchecked.)",
     "zh": "（{tools} 调用失败：以上内容来自模型自身的知识，未经核实。）",
