@@ -20,6 +20,7 @@ from typing import Any
 
 from ferrule.config import FILE_NAME, FerruleConfig
 from ferrule.core.content import encode_json
+from ferrule.engine.config import NO_FOLDER, ToolEngineConfig
 from ferrule.errors import SetupError
 from ferrule.kinds.loading import DirectorySource
 from ferrule.kinds.mcp.config import McpServerConfig
@@ -141,9 +142,10 @@ def how_to_trust(folder: Path) -> str:
 
 
 def read_trusted_project(path: Path) -> FerruleConfig:
-    """The project of a folder, with or without a `ferrule.toml`, if the folder is trusted or has nothing to run.
+    """The project of a folder, with or without a `ferrule.toml`, if the folder is trusted.
 
-    Whoever names a file decides that it is used, as `--config` does.
+    Whoever names a file decides that it is used, as `--config` does. In a folder without a project, nothing is read,
+    now or later.
     """
     if not path.is_dir():
         return FerruleConfig.read(path)
@@ -151,9 +153,18 @@ def read_trusted_project(path: Path) -> FerruleConfig:
     if config.path is None:
         config = FerruleConfig.defaults_for_folder(path)
     record = read_folder_trust(config.root)
-    if not record.is_trusted and (config.path is not None or describe_contents(config)):
+    if record.is_trusted:
+        return replace(config, engine_config=replace(config.engine_config, accepted_servers=record.servers))
+    settings = config.engine_config_with_paths
+    sources = [settings.tools_directory, *settings.skills_directories, *filter(None, [settings.mcp_file])]
+    if config.path is not None or any(map(os.path.lexists, sources)):
         raise untrusted_error(record.folder)
-    return replace(config, engine_config=replace(config.engine_config, accepted_servers=record.servers))
+    return replace(config, engine_config=replace(without_tool_sources(config.engine_config), auto_reload=False))
+
+
+def without_tool_sources(config: ToolEngineConfig) -> ToolEngineConfig:
+    """The configuration without folders of tools and skills, MCP servers and OpenAPI documents."""
+    return replace(config, tools_directory=NO_FOLDER, skills_directories=(), mcp_file=None, openapi=())
 
 
 # What a folder would run

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ferrule import SetupError, UnifiedToolLibrary
+from ferrule.engine.config import NO_FOLDER
 from tests.cli.commands import LEAVES_A_MARK, Terminal, ferrule
 
 pytestmark = pytest.mark.integration
@@ -178,9 +179,19 @@ async def test_a_folder_opened_by_a_program_needs_trust(clone: Path, monkeypatch
     assert not (clone / "another").exists()
 
 
-async def test_a_folder_with_nothing_to_run_needs_no_trust(tmp_path: Path):
+async def test_a_folder_without_a_project_needs_no_trust_and_nothing_in_it_is_ever_read(tmp_path: Path):
     async with UnifiedToolLibrary.open(tmp_path) as library:
         assert await library.get_tool_by_id("calculator") is not None
+        assert library.engine.config.tools_directory == NO_FOLDER and not library.engine.config.auto_reload
+        assert library.engine.config.mcp_file is None and library.engine.config.skills_directories == ()
+
+
+@pytest.mark.parametrize("name", ["tools/x.yaml", "tools/_hidden.py", "skills/a/SKILL.md", "mcp.json"])
+def test_any_file_of_a_project_needs_trust(tmp_path: Path, name: str):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("")
+    with pytest.raises(SetupError, match="is not trusted"):
+        UnifiedToolLibrary.open(tmp_path)
 
 
 def test_at_a_terminal_the_user_is_asked_once(clone: Path):

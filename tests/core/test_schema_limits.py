@@ -166,7 +166,7 @@ def test_the_states_of_any_text_can_be_counted(pattern: str):
 def test_only_the_texts_that_a_pattern_is_for_count():
     costly = {"pattern": r"(\w{1,100}){1,100}b"}
     cost = PatternCost({"properties": {"code": costly, "text": {"type": "string"}}})
-    assert cost.permits({"code": "a" * 90, "text": "a" * 10_000_000})
+    assert cost.permits({"code": "a" * 50, "text": "a" * 10_000_000})
     assert not cost.permits({"code": "a" * 110}) and not cost.permits({"code": [{"x": "a" * 110}]})
     schemas: list[dict[str, Any]] = [
         {"properties": {"text": {"$ref": "#/$defs/code"}}, "$defs": {"code": costly}},
@@ -176,7 +176,7 @@ def test_only_the_texts_that_a_pattern_is_for_count():
         {"allOf": [{"properties": {"text": costly}}]},
     ]
     for schema in schemas:
-        assert PatternCost(schema).permits({"text": "a" * 90}), schema
+        assert PatternCost(schema).permits({"text": "a" * 5}), schema
         assert not PatternCost(schema).permits({"text": "a" * 110}), schema
         assert not PatternCost(schema).permits({"a" * 110: 1}), schema
 
@@ -185,3 +185,28 @@ def test_a_value_that_contains_itself_is_too_long_for_any_pattern():
     endless: list[Any] = []
     endless.append(endless)
     assert not PatternCost({"additionalProperties": {"pattern": "ab"}}).permits({"x": endless})
+
+
+def test_a_pattern_counts_wherever_a_reference_may_apply_it():
+    pattern = {"pattern": "a[ab]{800}[^ab]"}
+    by_property = {"properties": {"a": pattern, "b": {"$ref": "#/properties/a"}}}
+    assert not PatternCost(by_property).permits({"b": "a" * 200_000})
+    often = {"allOf": [{"additionalProperties": {"$ref": "#/$defs/x"}}] * 200, "$defs": {"x": pattern}}
+    assert not PatternCost(often).permits({"b": "a" * 100})
+    assert not PatternCost({"items": pattern}).permits([10**4000] * 50), "numbers may be taken for texts"
+    assert not PatternCost({"items": {"pattern": "abc"}}).permits([""] * 100_000), "each text costs something"
+
+
+@pytest.mark.parametrize("keyword", ["unevaluatedProperties", "unevaluatedItems"])
+def test_what_is_checked_once_more_at_each_level_is_too_costly_when_it_is_nested(keyword: str):
+    schema: dict[str, Any] = {"properties": {"q": {"type": "integer"}}}
+    for _ in range(18):
+        schema = {"anyOf": [schema], keyword: False}
+    with pytest.raises(SpecError, match="too costly"):
+        estimate_cost(schema)
+    estimate_cost({"anyOf": [{"anyOf": [{}], keyword: False}], keyword: False})
+
+
+def test_counting_the_states_of_a_strange_pattern_ends():
+    assert count_states("(?x)a#" + "{999999999}" * 50_000) >= 1
+    assert count_states(r"a[ab]{ 800 }") == 801

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ferrule import ToolEngineConfig, tool
+from ferrule import ToolCapability, ToolEngineConfig, tool
+from ferrule.catalog.validation import ToolParameterValidator
 from ferrule.core.content import is_larger_than
 from tests.support.engines import engine_with
 
@@ -88,13 +89,14 @@ def config_with(pattern: str, folder: Path) -> ToolEngineConfig:
 @pytest.mark.integration
 async def test_arguments_that_are_slow_to_check_time_out_and_hold_up_nobody_else(tmp_path):
     async with engine_with(take, config=config_with(SLOW_PATTERN, tmp_path)) as engine:
-        slow = asyncio.create_task(engine.execute("match", {"text": "x" * 15_000}, timeout=2))
-        for _ in range(20):
-            assert (await engine.execute("take", {"value": "abc"})).is_success
-            await asyncio.sleep(0)
-        assert not slow.done()
+        slow = asyncio.create_task(engine.execute("match", {"text": "x" * 200_000}, timeout=2))
+        others = 0
+        while not slow.done():
+            others += (await engine.execute("take", {"value": "abc"})).is_success
+            await asyncio.sleep(0.01)  # so that many calls say that nothing was held up, and not a few
         result = await slow
-        checked = engine.check(engine.registry.find("match")[0], {"text": "x" * 15_000})
+        assert others >= 10
+        checked = engine.check(engine.registry.find("match")[0], {"text": "x" * 200_000})
     assert result.error_type == "timeout" and "2 s" in result.text
     assert not checked.is_valid and "too long to be matched" in str(checked.errors[0])
 
@@ -108,3 +110,23 @@ async def test_long_texts_are_checked_in_a_process_as_others_are(tmp_path):
     assert good.output == {"text": "a" * 2_000, "times": 2} and coerced.output["times"] == 3
     assert good.metadata["ignored_params"] == ["unknown"]
     assert bad.error_type == "validation_error" and "must match the pattern" in bad.text
+
+
+async def test_many_wrong_values_are_refused_without_a_list_of_their_errors():
+    @tool
+    async def add_up(numbers: list[int]) -> int:
+        """Add numbers."""
+        return sum(numbers)
+
+    async with engine_with(add_up, config=config()) as engine:
+        result = await engine.execute("add_up", {"numbers": ["x"] * 200_000})
+        few = await engine.execute("add_up", {"numbers": ["x"]})
+    assert result.error_type == "validation_error" and "match none of the allowed forms" in result.text
+    assert few.error_type == "validation_error" and "numbers[0]" in few.text
+
+
+def test_a_long_default_is_not_matched_with_a_pattern_here():
+    text = {"type": "string", "pattern": LONG_PATTERN, "default": "a" * 2_000}
+    capability = ToolCapability("match", "Match.", {"type": "object", "properties": {"text": text}})
+    checked = ToolParameterValidator().validate(capability, {})
+    assert not checked.is_valid and "too long to be matched" in str(checked.errors[0])

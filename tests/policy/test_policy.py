@@ -175,9 +175,10 @@ def test_a_changed_action_is_asked_about_whatever_the_rules_say():
     made = tool_of(look)
     changed = replace(made.spec.capabilities[0], changes="- Look\n+ Look and send")
     for policy in (Policy(), Policy(default="allow"), Policy(rules=[Rule(verdict="allow")])):
-        decision = policy.decide(AGENT, made, changed, {})
+        changed_and_listed = replace(changed, listed=made.spec.capabilities[0])  # or else it is withheld
+        decision = Permissions(policy, AGENT).decide(made, changed_and_listed, {})
         assert decision.verdict == "ask" and "+ Look and send" in decision.reason
-        assert policy.decide(LOCAL_USER, made, changed, {}).verdict == "allow"
+        assert Permissions(policy, LOCAL_USER).decide(made, changed_and_listed, {}).verdict == "allow"
 
 
 def test_the_first_rule_that_matches_decides():

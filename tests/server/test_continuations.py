@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 
-from ferrule import Agent, AgentState, Orchestrator, UnifiedToolLibrary, tool
+from ferrule import Agent, AgentState, Orchestrator, Policy, Rule, UnifiedToolLibrary, tool
 from ferrule.agent.run import Run
 from ferrule.policy.approvals import Approvals
 from ferrule.server.tokens import AccessToken, Tokens
@@ -222,3 +222,35 @@ async def test_a_run_of_a_program_is_left_to_the_program(tmp_path: Path):
         while (await Run.load(asked.run_id, engine.store)).state is not AgentState.FINISHED:
             await asyncio.sleep(0)  # lets the server work
         assert (await Run.load(own.run_id, engine.store)).state is AgentState.WAITING
+
+
+async def test_a_server_continues_no_run_of_a_program_with_other_rules(tmp_path: Path, caplog):
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    model = ScriptedModel([[{"name": "wipe", "arguments": {"path": "a"}}]] * 2)
+    rules = Policy(rules=[Rule(verdict="deny", tool="send_mail")])
+    async with UnifiedToolLibrary(store=url) as library:
+        library.register(wipe)
+        async with (
+            Orchestrator(library, model, policy=rules) as strict,
+            Orchestrator(library, model, tools=["wipe"]) as limited,
+        ):
+            asked = [await each.process_task("Wipe a") for each in (strict, limited)]
+        approvals = Approvals(library.engine.store)
+        for answer in asked:
+            await approvals.record_decision(answer.approvals[0].approval_id, True)
+    async with serve(wipe, model=ScriptedModel(["Done."]), store=url) as site, site.lifespan():
+        await until(lambda: caplog.text.count("was started with other rules") == 2)
+        states = [(await Run.load(answer.run_id, site.library.engine.store)).state for answer in asked]
+    assert states == [AgentState.WAITING] * 2
+
+
+def test_a_token_with_the_name_of_a_revoked_one_does_not_take_over_its_runs(project: Project):
+    admin, stolen = project.create_token("root", "--role", "admin"), project.create_token("ci")
+    with project.serve() as server, server.client(admin) as http, server.client(stolen) as thief:
+        answer = ask(thief, "wipe path=/old")
+        assert http.delete("/v1/tokens/ci").status_code == 200
+        http.post("/v1/tokens", json={"name": "ci"}).raise_for_status()
+        decide(http, answer)
+        until_sync(lambda: "whose token is not valid now" in server.log)
+        assert http.get(f"/v1/runs/{answer['run_id']}").json()["state"] == "waiting"
+    assert wiped(project) == []

@@ -463,9 +463,9 @@ class Agent:
 
     def _explain_refusal(self, task: str, refusal: str) -> str:
         """Why nothing was called: the policy forbids it, or something is missing that could answer."""
-        snapshot = self.library.engine.registry.snapshot()
-        denial = explain_denial(task, self._toolbox.permissions.list_denied(snapshot))
-        return denial or f"{refusal}\n{suggest_missing_setup(task, snapshot.unavailable)}"
+        snapshot, permissions = self.library.engine.registry.snapshot(), self._toolbox.permissions
+        denial = explain_denial(task, permissions.list_denied(snapshot))
+        return denial or f"{refusal}\n{suggest_missing_setup(task, filter(permissions.may_use, snapshot.unavailable))}"
 
     async def _ask_model(self, active: ActiveRun, offer: ToolOffer) -> ModelReply:
         active.services.emit(TurnStarted(active.run.turns + 1))

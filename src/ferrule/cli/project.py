@@ -14,13 +14,13 @@ from pathlib import Path
 from ferrule import __version__
 from ferrule.cli import printing
 from ferrule.cli.models import choose_for_project, explain_problem
-from ferrule.cli.session import Session, without_tool_sources
+from ferrule.cli.session import Session
 from ferrule.config import FILE_NAME, FerruleConfig, ServerSection
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Limits, Tool, ToolCapability, ToolSpec
 from ferrule.engine import ToolEngine, ToolEngineConfig
 from ferrule.errors import FerruleError, LoadError, SetupError, text_with_notes
-from ferrule.folder_trust import describe_contents, read_folder_trust, trust_folder
+from ferrule.folder_trust import describe_contents, read_folder_trust, trust_folder, without_tool_sources
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.loading import DirectorySource, read_yaml_or_python_file
 from ferrule.kinds.mcp.pins import describe_changes

@@ -22,7 +22,7 @@ from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.elicitation import OnElicit
 from ferrule.core.permission import Verdict
-from ferrule.engine import ToolEngine, ToolEngineConfig
+from ferrule.engine import ToolEngine
 from ferrule.engine.config import NO_FOLDER
 from ferrule.errors import (
     APPROVAL_REQUIRED,
@@ -39,7 +39,7 @@ from ferrule.errors import (
     SetupError,
     text_with_notes,
 )
-from ferrule.folder_trust import FolderTrust, how_to_trust, untrusted_error
+from ferrule.folder_trust import FolderTrust, how_to_trust, untrusted_error, without_tool_sources
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.location import user_state_directory
 from ferrule.telemetry.tracing import Tracing, start_tracing
@@ -180,11 +180,6 @@ def _with_store(config: FerruleConfig) -> FerruleConfig:
         return config
     url = f"sqlite:///{user_state_directory() / 'calls.db'}"
     return dataclasses.replace(config, store=config.store.model_copy(update={"url": url}))
-
-
-def without_tool_sources(config: ToolEngineConfig) -> ToolEngineConfig:
-    """The configuration without folders of tools and skills, MCP servers and OpenAPI documents."""
-    return dataclasses.replace(config, tools_directory=NO_FOLDER, skills_directories=(), mcp_file=None, openapi=())
 
 
 def run(command: Coroutine[Any, Any, T], *, after_interrupt: Callable[[], str] = str) -> T:

@@ -44,11 +44,15 @@ _SAME_VALUE_LISTS: Final = ("anyOf", "oneOf", "allOf")
 _ANY_PROPERTY: Final = ("additionalProperties", "unevaluatedProperties", "propertyNames")
 _ANY_ITEM: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "dependentSchemas", "dependencies"})
-_NEED_ESTIMATE: Final = _REFERENCES | {"pattern", "patternProperties", "enum"}
+_UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+"""For these, the subschemas that apply to the same value are checked once more, and so on in each of them."""
+_NEED_ESTIMATE: Final = _REFERENCES | _UNEVALUATED | {"pattern", "patternProperties", "enum"}
 _FEW_ALTERNATIVES: Final = 1_000
 _BACKTRACKING_STATES: Final = 500
+_TEXT_COST: Final = 20
+"""What it costs to match a text, as characters: there may be many short ones."""
 _PATTERN_PART: Final = lazy_pattern(
-    r"(?P<open>\((?:\?(?:[:=!]|<[=!]|P?<\w+>))?)|(?P<close>\))|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}"
+    r"(?P<open>\((?:\?(?:[:=!]|<[=!]|P?<\w+>))?)|(?P<close>\))|\{\s*(?P<least>\d+)\s*(?:,\s*(?P<most>\d*)\s*)?\}"
     r"|(?P<mark>[*+?|^$])|\\[pP]\{\w+\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.",
     re.DOTALL,
 )
@@ -105,10 +109,12 @@ class PatternCost:
     def __init__(self, schema: JsonSchema) -> None:
         properties = schema.get("properties")
         properties = properties if isinstance(properties, dict) else {}
-        total = _count_pattern_states(schema)
-        self._states = {name: _count_pattern_states(inner) for name, inner in properties.items()} if total else {}
+        total, references = _count_pattern_states(schema)
+        self._states = {name: _count_pattern_states(part)[0] for name, part in properties.items()} if total else {}
         self._other_states = total - sum(self._states.values())
         """Of patterns that may be for any part of the value: those outside its properties, and what is referred to."""
+        if references and total:  # a reference may be to any part of the schema
+            self._states, self._other_states = {}, min(total * (1 + references), MAX_PATTERN_STEPS)
 
     @property
     def has_patterns(self) -> bool:
@@ -123,19 +129,20 @@ class PatternCost:
         return steps <= MAX_PATTERN_STEPS
 
 
-def _count_pattern_states(schema: Any) -> int:
-    """The states of all patterns in a schema."""
-    states, pending = 0, [schema]
+def _count_pattern_states(schema: Any) -> tuple[int, int]:
+    """The states of all patterns in a schema, and how many references it has."""
+    states, references, pending = 0, 0, [schema]
     while pending:
         part = pending.pop()
         if isinstance(part, dict):
             pending += part.values()
+            references += not _REFERENCES.isdisjoint(part)
             names = part.get("patternProperties")
             patterns = [part.get("pattern"), *(names if isinstance(names, dict) else ())]
             states += sum(count_states(pattern) for pattern in patterns if isinstance(pattern, str))
         elif isinstance(part, list):
             pending += part
-    return states
+    return min(states, MAX_PATTERN_STEPS), references
 
 
 def count_states(pattern: str) -> int:
@@ -152,6 +159,7 @@ def count_states(pattern: str) -> int:
             groups[-1] += last
         elif match["least"]:
             repeated = last * max(int(match["least"][:9]), int((match["most"] or "1")[:9]), 1)
+            repeated = min(repeated, MAX_PATTERN_STEPS)
             groups[-1] += repeated - last
             last = repeated
         elif not match["mark"]:
@@ -167,7 +175,9 @@ def _count_characters(value: Any) -> int:
         if parts > MAX_PATTERN_STEPS:  # or it contains itself
             return MAX_PATTERN_STEPS
         if isinstance(part, str):
-            count += len(part)
+            count += _TEXT_COST + (len(part) if part.isascii() else 4 * len(part))
+        elif isinstance(part, int):  # lenient checks take it for a text
+            count += _TEXT_COST + part.bit_length() // 3
         elif isinstance(part, Mapping):
             pending += [*part, *part.values()]
         elif isinstance(part, (list, tuple)):
@@ -205,7 +215,7 @@ class _SchemaStructure:
         self.needs_estimate = (
             self.needs_estimate
             or not _NEED_ESTIMATE.isdisjoint(part)
-            and (not _REFERENCES.isdisjoint(part) or _own_cost(part) > 1)
+            and (not (_REFERENCES | _UNEVALUATED).isdisjoint(part) or _own_cost(part) > 1)
         )
 
 
@@ -339,6 +349,8 @@ class _CostEstimate:
                 for target, times in targets.items():
                     self._count_step()
                     mine[target] = min(mine[target] + times, MAX_CHECKS)
+        if not _UNEVALUATED.isdisjoint(schema):
+            checks.own = min(3 * checks.own, MAX_CHECKS)
         self._checks[number] = checks
         return checks
 

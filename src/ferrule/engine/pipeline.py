@@ -268,6 +268,8 @@ class CallPipeline:
                 raise make_timeout_error(call.tool_name, self._timeout_of(call, action), is_abandoned=False) from None
             except (RecursionError, ValueError):  # nested too deep, or not JSON
                 checked = action.check.check(call.params)
+            if self.is_closed and call.parent is None:
+                raise self._make_stop_error(call, action)
             call.params = self._accept_params(call, action, checked)
 
     def _read_params(self, call: RunningCall, action: PreparedAction) -> dict[str, Any]:

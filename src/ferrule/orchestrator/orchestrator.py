@@ -115,6 +115,11 @@ class Orchestrator:
         )
         self._shared_runs: SharedRuns[SharedResult] = SharedRuns()
 
+    @property
+    def rules_digest(self) -> str:
+        """Tells orchestrators apart whose runs may do different things."""
+        return self._runner.rules_digest
+
     async def aclose(self) -> None:
         """Cancel the questions in progress and close the model if it was created here. The library stays open."""
         await self._shared_runs.aclose()

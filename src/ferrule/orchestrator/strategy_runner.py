@@ -30,7 +30,7 @@ from ferrule.errors import BudgetSpent, ModelError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
 from ferrule.orchestrator.questions import refers_to_history
-from ferrule.orchestrator.request_cache import EventListener
+from ferrule.orchestrator.request_cache import EventListener, digest_configuration
 from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
 from ferrule.policy.approvals import ask_for_answer, ask_for_approval
 from ferrule.policy.budgets import is_extension_request
@@ -161,6 +161,10 @@ class StrategyRunner:
         self._library, self._model, self._memory = library, model, memory
         self._workflow, self._policy, self._person, self._limits = workflow, policy, person, limits
         self._tools, self._instructions, self._principal = tools, instructions, principal
+        self.rules_digest = digest_configuration(
+            principal.identity, policy or library.engine.policy, None if tools is None else sorted(tools)
+        )
+        """Tells runs apart that may do different things."""
         self._workflows: dict[str, Workflow] = {}
         self._agent = self._make_agent("")
         self._store = library.engine.store
@@ -187,7 +191,13 @@ class StrategyRunner:
         """Tie a new run to the conversation."""
         if listener is not None:
             listener(replace(choice, run_id=run_id))
-        facts = {"strategy": choice.strategy, "principal": self._principal.label, "model": self._model.name}
+        facts = {
+            "strategy": choice.strategy,
+            "principal": self._principal.label,
+            "model": self._model.name,
+            "rules": self.rules_digest,
+            "started_at": time.time(),
+        }
         self._memory.bind_run(run_id, request.snapshot, request.turn, **facts)
 
     async def resume(

@@ -124,11 +124,7 @@ class Policy:
     rules: Sequence[Rule] = ()
     """In order: the first that matches decides."""
     default: Verdict | None = None
-    """For calls that no rule matches. None: ask before a destructive call that a model chose, allow everything else.
-
-    Whatever the rules say, a call that a model chose needs approval if it is an MCP action that has changed since the
-    user accepted it.
-    """
+    """For calls that no rule matches. None: ask before a destructive call that a model chose, allow everything else."""
     trusted_skills: Mapping[str, str] = field(default_factory=dict)
     """Skills, with the digests of their files, whose `allowed-tools` need no approval while the skill is active."""
 
@@ -142,16 +138,6 @@ class Policy:
 
     def decide(
         self, principal: Principal, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any] | None, /
-    ) -> Decision:
-        decision = self._decide_by_rules(principal, tool, capability, arguments)
-        if capability.changes and principal.kind == "agent" and decision.verdict == "allow":
-            name = tool.spec.model_name(capability)
-            reason = f"{name} has changed since you accepted it:\n{capability.changes}"
-            return replace(decision, verdict="ask", reason=reason)
-        return decision
-
-    def _decide_by_rules(
-        self, principal: Principal, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any] | None
     ) -> Decision:
         depends_on_arguments = False
         for rule in self.rules if self.default is not None else (*self.rules, *DEFAULT_RULES):
@@ -322,7 +308,13 @@ class Permissions:
                 f"{tool.spec.model_name(capability)} is withheld until you accept it. See: ferrule mcp diff {tool.id}"
             )
             return Decision(verdict="deny", reason=reason, rule="the accepted actions of MCP servers")
-        return self.policy.decide(self.principal, tool, capability, arguments)
+        decision = self.policy.decide(self.principal, tool, capability, arguments)
+        if capability.changes and self.principal.kind == "agent" and decision.verdict == "allow":
+            # Whatever a policy says: a model chose the call, by a text or for an effect that nobody has accepted.
+            name = tool.spec.model_name(capability)
+            reason = f"{name} has changed since you accepted it:\n{capability.changes}"
+            return replace(decision, verdict="ask", reason=reason)
+        return decision
 
     def may_call(self, tool: Tool, capability: ToolCapability) -> bool:
         """Whether the action is listed, searched, described and suggested to the principal."""
@@ -387,7 +379,11 @@ class Permissions:
         for tool in filter(snapshot.is_callable, snapshot):
             for capability in tool.spec.capabilities:
                 decision = self.decide(tool, capability)
-                if decision.verdict == "deny" and self.principal.explain_restriction(tool, capability) is None:
+                if (
+                    decision.verdict == "deny"
+                    and not capability.is_withheld
+                    and self.principal.explain_restriction(tool, capability) is None
+                ):
                     yield (
                         tool,
                         capability,

@@ -157,7 +157,7 @@ class Authenticator:
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         """By the hashes of tokens."""
         self._lookups: dict[str, asyncio.Task[Client | None]] = {}
-        self._lookup_slots = asyncio.Semaphore(MAX_LOOKUPS)
+        self._lookup_slots = {kind: asyncio.Semaphore(MAX_LOOKUPS) for kind in ("known", "own", "issuer")}
         self._is_failing = False
         self._local = Client(token=None, calls=ClientCalls())
 
@@ -184,6 +184,8 @@ class Authenticator:
             lookup = self._lookups[key] = asyncio.create_task(self._look_up(key, text))
             lookup.add_done_callback(partial(self._end_lookup, key))
         await asyncio.wait({lookup}, timeout=None if answer is None else LOOKUP_TIMEOUT)
+        if lookup.cancelled():  # the token was revoked meanwhile
+            return await self._find(key, text)
         if answer is None or (lookup.done() and not isinstance(lookup.exception(), StoreError)):
             return lookup.result()
         if not lookup.done():
@@ -198,7 +200,9 @@ class Authenticator:
         return answer if token is None or self._tokens.is_valid(token) else None
 
     async def _look_up(self, key: str, text: str | None) -> Client | None:
-        async with self._lookup_slots:
+        # Neither invented tokens nor those of a slow issuer hold up the tokens that are known.
+        is_own = text is None or text.startswith(TOKEN_PREFIX)
+        async with self._lookup_slots["known" if key in self._answers else "own" if is_own else "issuer"]:
             asked_at = time.monotonic()
             try:
                 client = await self._ask_store(key, text)
@@ -231,6 +235,8 @@ class Authenticator:
     def _end_lookup(self, key: str, lookup: asyncio.Task[Client | None]) -> None:
         del self._lookups[key]
         retrieve_exception(lookup)  # nobody may have waited for it
+        if (answer := self._answers.get(key)) is not None:
+            answer.due_at = min(answer.due_at, time.monotonic() + CHECK_INTERVAL)
 
     def on_token_created(self) -> None:
         """From now on requests need a token: ask the store at the next one."""
@@ -242,6 +248,8 @@ class Authenticator:
             token = None if answer.client is None else answer.client.token
             if token is not None and token_id in (token.token_id, token.parent_id):
                 del self._answers[key]
+                if (lookup := self._lookups.get(key)) is not None:
+                    lookup.cancel()  # what it finds may be from before
 
     def challenge(self, text: str | None) -> str:
         """The header `WWW-Authenticate` for a request without a valid token."""

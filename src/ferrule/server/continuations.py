@@ -32,6 +32,8 @@ OTHERS_FIRST: Final = 3.0
 """Seconds in which the process of a decision may continue the run itself."""
 OVERLAP: Final = 3_600.0
 """Seconds by which the clocks of two servers may differ."""
+MAX_CONTINUED_RUNS: Final = 8
+"""At the same time; further ones wait."""
 STOP_TIMEOUT: Final = 10.0
 """Seconds for runs to end when the server stops; then they are interrupted."""
 
@@ -51,6 +53,7 @@ class Continuations:
         self._seen_decisions: dict[str, float] = {}
         """The decisions that were looked at, with their times."""
         self._news = asyncio.Event()
+        self._slots = asyncio.Semaphore(MAX_CONTINUED_RUNS)
 
     def find(self, run_id: str) -> SharedRun[OrchestratorResult] | None:
         """A run that is being continued here, for a client that wants its answer."""
@@ -86,7 +89,7 @@ class Continuations:
         self._news.set()
 
     async def _look(self) -> None:
-        newest = max(self._seen_decisions.values(), default=0.0)
+        newest = min(max(self._seen_decisions.values(), default=0.0), time.time())  # a clock may be fast
         self._seen_decisions = {key: at for key, at in self._seen_decisions.items() if at > newest - OVERLAP}
         for approval_id, run_id, decided_at in await self._engine.approvals.list_decided_runs(newest - OVERLAP):
             if approval_id not in self._seen_decisions:
@@ -117,10 +120,14 @@ class Continuations:
         return bool(states) and states.isdisjoint(("pending", "expired"))
 
     def _start(self, run_id: str) -> None:
-        run = self._runs[run_id] = SharedRun(lambda emit: self._resume(run_id, emit))
+        run = self._runs[run_id] = SharedRun(lambda emit: self._resume_in_turn(run_id, emit))
         task = asyncio.create_task(self._wait_for_end(run_id, run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _resume_in_turn(self, run_id: str, emit: EventListener) -> OrchestratorResult:
+        async with self._slots:
+            return await self._resume(run_id, emit)
 
     async def _wait_for_end(self, run_id: str, run: SharedRun[OrchestratorResult]) -> None:
         logger.info("run=<%s> | continued, because people have decided", run_id)

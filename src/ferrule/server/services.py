@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import scrypt, sha256
@@ -144,6 +145,8 @@ class Services:
             each
             for each in await self.tokens.list_tokens(with_external_sessions=True)
             if (each.agent_principal.label, each.tenant) == (label, tenant)
+            # A token that has the name of one that was revoked does not take over its runs.
+            and (each.is_external or each.created_at <= binding.get("started_at", math.inf))
         ]
         is_local = not tokens and (label, tenant) == (LOCAL_AGENT.label, "")  # before the first one, or in a terminal
         if is_local and (client is None or client.sees_all_tenants):
@@ -158,6 +161,12 @@ class Services:
         if (task := asyncio.current_task()) is not None:
             self.track_run(run_id, task)
         orchestrator = await self.orchestrator_of_run(run_id)
+        binding = await ConversationMemory(self.library.engine.store).get_run_binding(run_id) or {}
+        is_local = binding.get("principal") == LOCAL_AGENT.label
+        if is_local and binding.get("rules") != orchestrator.rules_digest:
+            raise Problem(
+                409, f"The run {run_id!r} was started with other rules, in a program or a terminal: continue it there."
+            )
         return await orchestrator.resume(run_id, on_event=listener)
 
     def _find_orchestrator(self, principal: Principal | None, model: str | None) -> Orchestrator:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import uuid4
 
 from ferrule.core.names import did_you_mean
-from ferrule.core.permission import EffectTier, Principal
+from ferrule.core.permission import PLANNER_PRINCIPAL, EffectTier, Principal
 from ferrule.errors import SetupError
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store import tokens as table
@@ -138,7 +138,7 @@ class Tokens:
         _check_name(name, "name")
         if tenant:
             _check_name(tenant, "tenant")
-        elif name == LOCAL_AGENT.name:
+        elif name in (LOCAL_AGENT.name, PLANNER_PRINCIPAL.name):
             raise SetupError(
                 f"{name!r} is the agent of this machine, whose runs are not those of a token. Choose another."
             )

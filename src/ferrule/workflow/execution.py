@@ -25,7 +25,7 @@ from ferrule.core.json_schema import properties_of, resolve_schema
 from ferrule.core.messages import Message, Usage, assistant_message, system_message, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
-from ferrule.core.spec import Tool, ToolCapability
+from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.errors import (
     APPROVAL_REQUIRED,
     PERMISSION_DENIED,
@@ -498,13 +498,24 @@ def call_id_of(step: PlanStep, attempt: int) -> str:
 
 def can_repeat(step: PlanStep, registry: ToolRegistry) -> bool:
     """Whether a step can be executed twice without harm."""
+    effects = _find_effects(step, registry)
+    return effects is None or effects.repeatable
+
+
+def changes_nothing(step: PlanStep, registry: ToolRegistry) -> bool:
+    effects = _find_effects(step, registry)
+    return effects is None or effects.read_only
+
+
+def _find_effects(step: PlanStep, registry: ToolRegistry) -> Effects | None:
+    """The effects of a step's tool; None without a tool."""
     if step.tool_type in (NO_TOOL, ASK_USER):
-        return True
+        return None
     try:
         tool, capability = registry.find(step.tool_type)
     except CallError:
-        return True
-    return tool.spec.effects_of(capability).repeatable
+        return None
+    return tool.spec.effects_of(capability)
 
 
 def _are_repeatable(candidates: Sequence[ToolCandidate]) -> bool:

@@ -23,6 +23,7 @@ from ferrule.workflow.execution import (
     UNKNOWN_OUTCOME,
     ExecutionAgent,
     can_repeat,
+    changes_nothing,
     failure_result,
     skipped_result,
 )
@@ -231,13 +232,21 @@ class PlanRunner:
     def _may_build_on(self, result: StepResult, step: PlanStep) -> bool:
         """Whether a step may use a result. What the model only believes must not decide what is changed."""
         return result.success and (
-            can_repeat(step, self._library.engine.registry) or not self._rests_on_reasoning(result)
+            changes_nothing(step, self._library.engine.registry) or not self._rests_on_reasoning(result)
         )
 
     def _rests_on_reasoning(self, result: StepResult) -> bool:
         """Whether a result, or one that it was made from, is what the model said in place of a tool that failed."""
-        needed = [self.context.results.get(str(step_id)) for step_id in self.plan[result.step_id].dependencies]
-        return result.is_reasoned_instead or any(r is not None and self._rests_on_reasoning(r) for r in needed)
+        ids, pending = {str(result.step_id)}, [result]
+        while pending:
+            current = pending.pop()
+            if current.is_reasoned_instead:
+                return True
+            step = self.plan[current.step_id]
+            needed = {str(each) for each in (*step.dependencies, *step.find_awaited_steps(self.plan.steps))} - ids
+            ids |= needed
+            pending += [self.context.results[each] for each in needed if each in self.context.results]
+        return False
 
     async def _stop_at_time_limit(self) -> list[StepResult]:
         """Cancel the running steps. Those that may have had an effect get an unknown outcome."""

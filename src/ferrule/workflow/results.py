@@ -92,8 +92,8 @@ class StepResult:
     @property
     def is_reasoned_instead(self) -> bool:
         """Whether the model answered by itself, because the tools that the step names failed."""
-        *failed, last = self.attempts or (None,)
-        return self.success and bool(failed) and last is not None and last.level == "reasoning" and last.success
+        levels = [attempt.level for attempt in self.attempts if attempt.success]
+        return self.success and levels[-1:] == ["reasoning"] and len(levels) < len(self.attempts)
 
     @property
     def failed_or_implausible(self) -> bool:

@@ -410,13 +410,13 @@ async def test_a_result_that_is_slow_to_check_holds_up_nobody_else(tmp_path):
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"(\w{1,100}){1,100}b"}}}
     listed({"name": "act", "outputSchema": schema})
     while True:
-        answer(take(), content=[], structuredContent={"a": "x" * 10_000})
+        answer(take(), content=[], structuredContent={"a": "x" * 200_000})
     """
     async with engine_for(server(tmp_path, story)) as engine:
         engine.register(greet)
         slow = asyncio.create_task(engine.execute("server", {}, action="act", timeout=3))
-        for _ in range(20):
-            assert (await engine.execute("greet", {"name": "Ada"})).is_success
-            await asyncio.sleep(0)
-        assert not slow.done()
-        assert (await slow).error_type == "timeout"
+        others = 0
+        while not slow.done():
+            others += (await engine.execute("greet", {"name": "Ada"})).is_success
+            await asyncio.sleep(0.01)  # so that many calls say that nothing was held up, and not a few
+        assert others >= 10 and (await slow).error_type == "timeout"

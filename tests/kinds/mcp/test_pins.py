@@ -22,6 +22,7 @@ from ferrule import (
     ToolKnowledgeStore,
     UnifiedToolLibrary,
 )
+from ferrule.core.permission import Decision
 from ferrule.core.spec import ToolCapability
 from ferrule.errors import StoreError
 from ferrule.kinds.mcp import pins
@@ -261,6 +262,35 @@ async def test_a_new_action_is_listed_and_a_model_may_not_call_it_unasked(tmp_pa
         pins.write_pins(engine.store, "mail", [action_of(engine, "read")], pinned)
         await until(lambda: not action_of(engine, "read").changes)
         assert (await engine.execute("mail__read", {}, agent)).is_success
+
+
+async def test_a_change_beyond_what_is_shown_is_another_change(tmp_path):
+    list_actions(tmp_path, SEND)
+    async with engine_in(tmp_path, None) as engine:
+        await engine.execute("mail__send", {})
+        changes = set()
+        for end in ("one end", "another"):
+            list_actions(tmp_path, {**SEND, "description": "x" * 20_000 + end})
+            await list_again(engine)
+            changes.add(action_of(engine, "send").changes)
+        assert len(changes) == 2 and not any("one end" in each or "another" in each for each in changes)
+
+
+class AllowEverything:
+    """A policy of the user's own."""
+
+    def decide(self, *_: Any) -> Decision:
+        return Decision(verdict="allow")
+
+
+async def test_a_policy_of_the_users_own_does_not_let_a_model_call_what_has_changed(tmp_path):
+    list_actions(tmp_path, SEND)
+    async with engine_in(tmp_path, None) as engine:
+        agent = ToolExecutionContext(principal=Principal(kind="agent", name="a"), policy=AllowEverything())
+        assert (await engine.execute("mail__send", {}, agent)).is_success
+        list_actions(tmp_path, {**SEND, "description": "Send a mail to all."})
+        await list_again(engine)
+        assert (await engine.execute("mail__send", {}, agent)).error_type == "approval_required"
 
 
 def write_older_pin(store: ToolKnowledgeStore, description: str) -> None:

@@ -86,9 +86,9 @@ class ParameterCheck:
             return None
         if self._is_costly and self._find_size_error(params) is not None:
             return None
-        if self._patterns is not None and not self._patterns.permits(params):
-            return None
         filled = self._fill(params) if self._fill is not None else params.copy()
+        if self._patterns is not None and not self._patterns.permits(filled):
+            return None
         for name, value in filled.items():
             type_ = type(value)
             if type_ not in SCALAR_TYPES or (type_ is float and name in self._integers):
@@ -143,8 +143,10 @@ class ParameterCheck:
         if not self.strict:  # do not report what coercion can fix
             params = coerce(params, self._schema, self._schema)
         filled = self._fill(params) if self._fill is not None else params
-        if self._is_costly and not self._cost.permits_explanation(count_values(filled)):
+        if not self._cost.permits_explanation(count_values(filled)):
             return ValidationResult(is_valid=False, errors=errors or [_no_match_error()])
+        if self.takes_long(filled):
+            return ValidationResult(is_valid=False, errors=[*errors, _make_size_error(_LONG_TEXTS, "size")])
         for error in self._validator.iter_errors(filled):
             errors += explain_error(error, schema=self._schema, params=params, secret=self._secret)
             if len(errors) >= MAX_ERRORS:

@@ -231,7 +231,8 @@ def _cut_diff(lines: list[str]) -> str:
     text = "\n".join(lines)
     if len(text) <= MAX_DIFF_LENGTH:
         return text
-    return f"{text[:MAX_DIFF_LENGTH]}\n… ({len(text) - MAX_DIFF_LENGTH:,} more characters)"
+    # With the digest: whoever accepts what was shown does not accept another end.
+    return f"{text[:MAX_DIFF_LENGTH]}\n… ({len(text) - MAX_DIFF_LENGTH:,} more characters, {_digest_of(text)[:16]})"
 
 
 # The pins of an engine's servers
