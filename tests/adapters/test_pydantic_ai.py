@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ferrule import Principal, UnifiedToolLibrary
-from ferrule.adapters.bridge import LibraryThread
+from ferrule import NeedsApproval, Principal, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule.adapters.bridge import LibraryBridge, LibraryThread
 from ferrule.errors import SetupError
 from tests.adapters import bridged_tools as ours
 from tests.adapters.default_loop import default_loop
@@ -161,3 +161,34 @@ async def test_a_principal_of_the_programs_own_makes_the_calls(ai):
         toolset = ai.FerruleToolset(library, principal=Principal(kind="client", name="mine"))
         await ai.Agent(model, toolsets=[toolset]).run("Go.")
     assert disk.wiped == ["/a"]
+
+
+async def test_the_approval_of_a_call_is_none_of_the_calls_that_its_tool_makes():
+    names, deleted = ["f1", "f2"], []
+
+    @tool(destructive=True)
+    async def delete(name: str) -> str:
+        """Delete a file."""
+        deleted.append(name)
+        return name
+
+    @tool(read_only=True)
+    async def clean(context: ToolExecutionContext) -> str:
+        """Delete the next file."""
+        result = await context.call_tool("delete", {"name": names.pop(0)})
+        if not result.is_success:
+            raise NeedsApproval(result.text, approval_id=result.metadata["approval_id"])
+        return result.text
+
+    async with UnifiedToolLibrary() as library:
+        library.register(delete, clean)
+        bridge = LibraryBridge(library, None, framework="pydantic-ai")
+        context = bridge.context(run="a", conversation_id="c")
+        shown = (await bridge.call("clean", {}, context)).metadata["approval_id"]
+        for approval in ({"is_approved": True}, {"approval_id": shown}):  # it is about f1, and f2 is next
+            names[:] = ["f2", "f2"]
+            result = await bridge.call("clean", {}, context, **approval)
+            assert result.error_type == "approval_required" and deleted == []
+        names[:] = ["f1", "f1"]
+        assert (await bridge.call("clean", {}, context, approval_id=shown)).is_success and deleted == ["f1"]
+        assert (await bridge.call("delete", {"name": "f3"}, context, is_approved=True)).is_success

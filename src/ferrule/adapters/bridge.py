@@ -68,23 +68,32 @@ class LibraryBridge:
         )
 
     async def call(
-        self, name: str, arguments: Any, context: ToolExecutionContext, *, is_approved: bool = False
+        self,
+        name: str,
+        arguments: Any,
+        context: ToolExecutionContext,
+        *,
+        is_approved: bool = False,
+        approval_id: str | None = None,
     ) -> ToolExecutionResult:
-        """Make a call. `is_approved`: a user of the framework has approved it there."""
+        """Make a call. `is_approved`: a user of the framework has approved it there, or else what `approval_id` names.
+
+        An approval of a call is none of the calls that its tool makes.
+        """
         loop = self._library.engine.loop
         if loop is None:
             loop = await asyncio.to_thread(self._open)
-        call = self._execute(name, arguments, context, is_approved)
+        call = self._execute(name, arguments, context, is_approved, approval_id)
         if loop is asyncio.get_running_loop() or not loop.is_running():
             return await call
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
 
     def call_and_wait(
-        self, name: str, arguments: Any, context: ToolExecutionContext, *, is_approved: bool = False
+        self, name: str, arguments: Any, context: ToolExecutionContext, *, approval_id: str | None = None
     ) -> ToolExecutionResult:
         """Like `call`, for callers that cannot await."""
         loop = self._loop_for_sync_call(name)
-        call = asyncio.run_coroutine_threadsafe(self._execute(name, arguments, context, is_approved), loop)
+        call = asyncio.run_coroutine_threadsafe(self._execute(name, arguments, context, False, approval_id), loop)
         try:
             return call.result()
         except BaseException:
@@ -101,15 +110,18 @@ class LibraryBridge:
         return decision.verdict == "ask" or (arguments is None and decision.depends_on_arguments)
 
     async def _execute(
-        self, name: str, arguments: Any, context: ToolExecutionContext, is_approved: bool
+        self, name: str, arguments: Any, context: ToolExecutionContext, is_approved: bool, approval_id: str | None
     ) -> ToolExecutionResult:
+        approvals = self._library.engine.approvals
         result = await self._library.execute_tool(name, None, arguments, context=context)
-        if not is_approved or result.error_type != APPROVAL_REQUIRED:
+        if not (is_approved or approval_id) or result.error_type != APPROVAL_REQUIRED:
             return result
-        approval_id = result.metadata["approval_id"]
-        await self._library.engine.approvals.record_decision(approval_id, True, by=f"a user of {self._framework}")
+        request = await approvals.get(result.metadata["approval_id"])
+        if not (request.approval_id == approval_id or (is_approved and request.principal == self._principal.identity)):
+            return result  # a tool makes another call now than the one that was shown
+        await approvals.record_decision(request.approval_id, True, by=f"a user of {self._framework}")
         return await self._library.execute_tool(
-            name, None, arguments, context=replace(context, approval_id=approval_id)
+            name, None, arguments, context=replace(context, approval_id=request.approval_id)
         )
 
     def _loop_for_sync_call(self, name: str) -> asyncio.AbstractEventLoop:

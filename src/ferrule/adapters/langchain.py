@@ -57,14 +57,16 @@ class FerruleTool(BaseTool):
         context = self._context(_config)
         result = self._bridge.call_and_wait(self.name, arguments, context)
         if result.error_type == APPROVAL_REQUIRED and _ask_by_interrupt(self.name, arguments, result):
-            result = self._bridge.call_and_wait(self.name, arguments, context, is_approved=True)
+            approval_id = result.metadata["approval_id"]
+            result = self._bridge.call_and_wait(self.name, arguments, context, approval_id=approval_id)
         return _content_and_artifact(result)
 
     async def _arun(self, /, *, _config: RunnableConfig, **arguments: Any) -> tuple[Any, ToolExecutionResult]:
         context = self._context(_config)
         result = await self._bridge.call(self.name, arguments, context)
         if result.error_type == APPROVAL_REQUIRED and _ask_by_interrupt(self.name, arguments, result):
-            result = await self._bridge.call(self.name, arguments, context, is_approved=True)
+            approval_id = result.metadata["approval_id"]
+            result = await self._bridge.call(self.name, arguments, context, approval_id=approval_id)
         return _content_and_artifact(result)
 
     def _context(self, config: RunnableConfig) -> ToolExecutionContext:

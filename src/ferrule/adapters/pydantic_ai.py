@@ -72,7 +72,7 @@ class FerruleToolset(AbstractToolset[Any]):
     async def call_tool(self, name: str, tool_args: Any, ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
         context = self._bridge.context(run=ctx.run_id or ctx.usage, conversation_id=ctx.conversation_id, deps=ctx.deps)
         result = await self._bridge.call(name, tool_args, context, is_approved=ctx.tool_call_approved)
-        if result.error_type == APPROVAL_REQUIRED:
+        if result.error_type == APPROVAL_REQUIRED and not ctx.tool_call_approved:
             raise ApprovalRequired({"approval_id": result.metadata["approval_id"], "reason": result.text})
         return _convert_result(result)
 
