@@ -40,12 +40,6 @@ class _Watchdog:
         finally:
             self._watched = None
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fixtures of the session end now, and then the threads of the process."""
-        if hasattr(session.config, "workerinput"):  # the process of the summary waits for all others
-            self._watched = ("the end of the session", time.monotonic())
-
     def _watch(self) -> None:
         while True:
             time.sleep(INTERVAL)
