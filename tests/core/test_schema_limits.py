@@ -184,7 +184,7 @@ def test_only_the_texts_that_a_pattern_is_for_count():
 def test_a_value_that_contains_itself_is_too_long_for_any_pattern():
     endless: list[Any] = []
     endless.append(endless)
-    assert not PatternCost({"additionalProperties": {"pattern": "ab"}}).permits({"x": endless})
+    assert not PatternCost({"additionalProperties": {"pattern": "a"}}).permits({"x": endless})
 
 
 def test_a_pattern_counts_wherever_a_reference_may_apply_it():

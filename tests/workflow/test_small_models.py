@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from ferrule import AgentState, UnifiedToolLibrary, tool
+from ferrule import AgentState, Policy, UnifiedToolLibrary, tool
 from ferrule.agent.made_up_numbers import find_made_up_number
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
+from ferrule.workflow.results import StepAttempt, StepResult
 from tests.workflow.plans import plan
 
 QUESTION = "How many stars does the project acme/rocket have?"
@@ -79,6 +80,64 @@ async def test_nothing_is_changed_by_what_a_model_says_in_place_of_a_tool():
     assert [result.success for result in done.results] == [True, True, False] and sent == []
     assert done.results[2].error == "It needs the result of step 2, which no tool confirms."
     assert done.answer.startswith("Not sent.\n(Not from count_stars")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        # A step that only waits for the others has their results too.
+        [{"id": 2, "description": "Think", "tool_type": "none"}, {"dependencies": [2], "parameters": {"text": "${2}"}}],
+        [{"dependencies": [1], "parameters": {"text": "${1}"}}],
+    ],
+    ids=["through a step that waits for all", "at once"],
+)
+async def test_a_call_that_may_be_repeated_is_a_change_too(steps: list[dict[str, object]]):
+    deleted: list[str] = []
+
+    @tool(destructive=True, idempotent=True)
+    async def delete(text: str) -> str:
+        """Delete something."""
+        deleted.append(text)
+        return "deleted"
+
+    *others, last = steps
+    last = {"id": 3, "description": "Delete it", "tool_type": "delete", **last}
+    async with UnifiedToolLibrary(policy=Policy(default="allow")) as library:
+        library.register(count_stars, delete)
+        model = ScriptedModel([plan(COUNT, *others, last), "It has 10.", *(["20."] * len(others)), "Not deleted."])
+        done = await SimpleWorkflow(library, model).run(QUESTION)
+    assert deleted == [] and "which no tool confirms" in (done.results[-1].error or "")
+
+
+def test_a_second_attempt_that_fails_does_not_hide_where_the_first_result_is_from():
+    failed = StepAttempt(level="name", tool="a", success=False)
+    reasoned = StepAttempt(level="reasoning", tool="none", success=True)
+    found = StepAttempt(level="name", tool="b", success=True)
+    step: dict[str, Any] = {"step_id": 1, "description": "Count", "tool_type": "a", "success": True}
+    attempts: dict[tuple[StepAttempt, ...], bool] = {
+        (failed, reasoned, failed): True,
+        (found, failed, reasoned): True,
+        (failed, reasoned, found): False,
+    }
+    attempts |= {(reasoned,): False, (found, failed): False}
+    for made, expected in attempts.items():
+        assert StepResult(**step, attempts=made).is_reasoned_instead is expected, made
+
+
+async def test_a_plan_in_which_every_step_needs_all_earlier_ones_is_executed():
+    """What its results rest on is looked up once for each of them."""
+    add_all = {"tool_type": "add_up", "parameters": {"expression": "1 + 2"}}
+    steps = [{"id": n, "description": f"Step {n}", "dependencies": [*range(1, n)], **add_all} for n in range(1, 40)]
+
+    @tool
+    async def note(text: str) -> str:
+        """Write a note."""
+        return text
+
+    last = {"id": 40, "description": "Note", "tool_type": "note", "parameters": {"text": "x"}}
+    model = ScriptedModel([plan(*steps, {**last, "dependencies": [*range(1, 40)]}), "Done."])
+    done = await run(model, add_up, note)
+    assert all(result.success for result in done.results) and len(done.results) == 40
 
 
 async def test_a_revised_plan_cannot_reason_from_nothing():

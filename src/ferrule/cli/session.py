@@ -46,7 +46,6 @@ from ferrule.telemetry.tracing import Tracing, start_tracing
 
 T = TypeVar("T")
 
-"""A path that never exists, in place of a folder or file of tools."""
 DEFAULT_MCP_FILE = "mcp.json"
 EXIT_USAGE = 2
 EXIT_CODES = {

@@ -172,8 +172,8 @@ def _count_characters(value: Any) -> int:
     while pending:
         part = pending.pop()
         parts += 1
-        if parts > MAX_PATTERN_STEPS:  # or it contains itself
-            return MAX_PATTERN_STEPS
+        if parts > MAX_PATTERN_STEPS:  # it contains itself, or has too many parts for any pattern
+            return MAX_PATTERN_STEPS + 1
         if isinstance(part, str):
             count += _TEXT_COST + (len(part) if part.isascii() else 4 * len(part))
         elif isinstance(part, int):  # lenient checks take it for a text

@@ -3,8 +3,8 @@
 Everything that a server says of its actions, and its instructions, are pinned when it first lists them. A later listing
 that differs is a change. Until the user accepts it (`ferrule mcp diff`, `accept`), models and clients get what was
 accepted before, or nothing where that is not stored. An action that a known server adds is passed on, and calls of it
-that a model chooses need approval until it is accepted. The pins of a server
-are the stream `mcp-pins:SERVER` of the store, shared by all processes that use the store.
+that a model chooses need approval until it is accepted. The pins of a server are the stream `mcp-pins:SERVER` of the
+store, shared by all processes that use the store.
 """
 
 from __future__ import annotations
@@ -191,18 +191,17 @@ def _serve_action(store: ToolKnowledgeStore, tool: Tool, action: ToolCapability,
 
 def describe_changes(tool: Tool) -> dict[str, str]:
     """What has changed in a server since the user accepted it, in a few words, by action; "" are the instructions."""
-    changes = {
-        action.name: f"changed: {', '.join(parts)}" if (parts := find_changed_parts(action)) else _describe_new(action)
-        for action in tool.spec.capabilities
-        if action.changes
-    }
+    changes = {action.name: _describe_change(action) for action in tool.spec.capabilities if action.changes}
     if listed_instructions(tool) != tool.spec.metadata.get("instructions", ""):
         changes[INSTRUCTIONS] = "changed"
     return changes
 
 
-def _describe_new(action: ToolCapability) -> str:
-    return "withheld" if action.is_withheld else "new"
+def _describe_change(action: ToolCapability) -> str:
+    if action.is_withheld:
+        return "withheld"
+    parts = find_changed_parts(action)
+    return f"changed: {', '.join(parts)}" if parts else "new"
 
 
 def _format_parts(parts: Mapping[str, Any]) -> str:

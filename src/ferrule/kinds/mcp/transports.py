@@ -160,6 +160,8 @@ class _ResponseChecker:
         call = current_call.get()
         if call is not None and status >= 400 and _is_tool_call(response.request):
             call.error_status = status
+            if is_event_stream:  # it may have no end
+                return
             body = await response.aread()
             call.error_text = _text_of_foreign_answer(body)
             if "mcp-session-id" in response.request.headers:
