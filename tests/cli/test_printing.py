@@ -18,11 +18,10 @@ from typer.main import get_command
 from ferrule.agent import AgentAnswer, AgentState, ApprovalRequest, Question
 from ferrule.agent.answer import TextPiece
 from ferrule.cli import printing
-from ferrule.cli.app import app, main
-from ferrule.cli.elicitation import terminal_elicitation
-from ferrule.cli.markdown import MarkdownStream, render_markdown
+from ferrule.cli.app import COMMANDS, app, main
+from ferrule.cli.prompts import terminal_elicitation
 from ferrule.cli.remote import remote_app
-from ferrule.cli.run_view import PlanTree, RunView, print_waiting
+from ferrule.cli.run_view import MarkdownStream, PlanTree, RunView, print_waiting, render_markdown
 from ferrule.cli.terminal import WarningFormatter, remove_escape_sequences, show_control_characters
 from ferrule.core.elicitation import Elicitation
 from ferrule.orchestrator import OrchestratorResult
@@ -178,14 +177,21 @@ def test_log_lines_lose_what_a_server_wrote_for_its_own_terminal():
 
 def _help_texts(command: Any) -> Iterator[str]:
     yield from filter(None, (command.help, command.epilog, *(getattr(p, "help", None) for p in command.params)))
-    for inner in getattr(command, "commands", {}).values():
-        yield from _help_texts(inner)
+    for name in getattr(command, "commands", ()):
+        yield from _help_texts(command.get_command(None, name))
 
 
 @pytest.mark.parametrize("commands", [app, remote_app], ids=["local", "remote"])
 def test_no_part_of_a_help_text_is_taken_for_markup(commands: typer.Typer):
     texts = list(_help_texts(get_command(commands)))
     assert len(texts) > 10 and [text for text in texts if Text.from_markup(text).plain != text] == []
+
+
+def test_the_list_of_commands_says_what_each_command_says_of_itself():
+    group: Any = get_command(app)
+    helps = {name: " ".join(group.get_command(None, name).help.split()) for name in group.commands}
+    differ = [name for name, (_, summary) in COMMANDS.items() if not helps[name].startswith(summary.rstrip("."))]
+    assert differ == []
 
 
 def test_the_option_for_a_server_elsewhere_comes_first(monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.batch import BatchTask
-from ferrule.cli.batch_backends import NodeProject, TaskSettings, identify_folder, open_node_backend
+from ferrule.cli.batch import NodeProject, TaskSettings, identify_folder, open_node_backend
 from ferrule.cluster import connect
 from ferrule.cluster.connection import actor_options
 from ferrule.config import FerruleConfig

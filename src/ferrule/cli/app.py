@@ -8,86 +8,91 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ferrule import __version__
 from ferrule.cli.terminal import PlainFormatter, WarningFormatter, exit_without_output, print_error
 
 EXIT_USAGE: Final = 2
 COMMANDS: Final = {
-    "ask": "questions:ask",
-    "chat": "questions:chat",
-    "call": "tools:call",
-    "tools": "tools:tools_app",
-    "init": "project_commands:init",
-    "serve": "serve:serve",
-    "mcp": "credentials:mcp_app",
-    "openapi": "openapi:openapi_app",
-    "skills": "skills:skills_app",
-    "models": "models:models_app",
-    "calls": "records:calls",
-    "stats": "records:stats",
-    "costs": "costs:show_costs",
-    "budgets": "costs:show_budgets",
-    "runs": "questions:runs_app",
-    "failures": "questions:failures_app",
-    "approvals": "approvals:approvals_app",
-    "policy": "approvals:policy_app",
-    "trust": "project_commands:trust",
-    "tokens": "serve:tokens_app",
-    "credentials": "credentials:credentials_app",
-    "batch": "batch:batch_app",
-    "eval": "evaluation:evaluate",
-    "tasks": "evaluation:tasks_app",
-    "simulate": "evaluation:simulate_history",
-    "artifacts": "records:artifacts_app",
-    "store": "records:store_app",
-    "doctor": "project_commands:doctor",
+    "ask": ("ask:ask", "Ask a question, or have something done."),
+    "chat": ("ask:chat", "Chat with a model that can use tools."),
+    "call": ("tools:call", "Call a tool."),
+    "tools": ("tools:tools_app", "List, show, search and check tools."),
+    "init": ("project:init", "Create a project with example tools."),
+    "serve": (
+        "serve:serve",
+        "Serve tools and the agent over HTTP and MCP.",
+    ),
+    "mcp": ("credentials:mcp_app", "Use the tools of MCP servers."),
+    "openapi": ("openapi:openapi_app", "Use web APIs that have an OpenAPI document."),
+    "skills": ("tools:skills_app", "See and check the skills of a project."),
+    "models": ("models:models_app", "List the models that can be used, store keys."),
+    "calls": ("records:calls", "Show the latest calls."),
+    "stats": ("records:stats", "Show success rates, durations and costs by tool."),
+    "costs": ("records:show_costs", "Show what calls of paid tools and replies of models cost."),
+    "budgets": ("records:show_budgets", "Show the budgets of ferrule.toml, and what was spent of each."),
+    "runs": ("runs:runs_app", "List, show, resume, export and delete runs."),
+    "failures": ("runs:failures_app", "List and delete the failures stored from earlier runs."),
+    "approvals": ("approvals:approvals_app", "See and decide what waits for your approval."),
+    "policy": ("approvals:policy_app", "See which calls the policy allows."),
+    "trust": ("project:trust", "Trust a folder: let its Python files, skills, servers and settings be used."),
+    "tokens": ("serve:tokens_app", "Create, list and revoke the tokens of `ferrule serve`."),
+    "credentials": (
+        "credentials:credentials_app",
+        "Store what MCP servers elsewhere are sent in your name.",
+    ),
+    "batch": ("batch:batch_app", "Run many tasks, each exactly once, and look at their trajectories."),
+    "eval": ("evaluation:evaluate", "Run a suite of tasks with checks, and print how many pass, with 95 % intervals."),
+    "tasks": ("evaluation:tasks_app", "Make tasks for batches."),
+    "simulate": (
+        "evaluation:simulate_history",
+        "Replay recorded calls under another policy.",
+    ),
+    "artifacts": ("records:artifacts_app", "Read results that are too long for a model."),
+    "store": ("records:store_app", "Copy and check the store; delete what is old."),
+    "doctor": ("project:doctor", "Check that everything works."),
 }
-"""The module of each command, in this package, and its function or group there."""
+"""Each command: its module in this package with the function or group there, and the line that `ferrule --help` prints.
+A module is imported when one of its commands is used, because importing all of them takes half a second."""
 
 
 COMMANDS_OF_SERVERS: Final = ("ask", "call", "tools", "calls", "runs", "approvals")
 """The commands that also work with a server elsewhere."""
 
 
-class _CommandTable(MutableMapping[str, Any]):
-    """The commands by their names. A module is imported when one of its commands is looked up, because starting
-    `ferrule call` would otherwise take as long as loading everything."""
+class _Commands(TyperGroup):
+    """The commands of `COMMANDS`, each imported when it is used; a list of them shows only their summaries."""
 
-    def __init__(self, places: dict[str, str]) -> None:
-        self._places = dict(places)
-        self._loaded: dict[str, Any] = {}
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
+        self._lists_summaries = False
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            module, _, attribute = self._places[name].partition(":")
-            command = getattr(import_module(f"ferrule.cli.{module}"), attribute)
-            self._loaded[name] = _make_command(name, command)
-        return self._loaded[name]
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if self._lists_summaries or cmd_name not in COMMANDS:
+            return self.commands.get(cmd_name)
+        return _import_command(cmd_name)
 
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._places[name] = ""
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._places[name]
-        self._loaded.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._lists_summaries = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._lists_summaries = False
 
 
-def _make_command(name: str, command: Any) -> Any:
+@cache
+def _import_command(name: str) -> Any:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(import_module(f"ferrule.cli.{module}"), attribute)
     if isinstance(command, typer.Typer):
         group = typer.main.get_group(command)
         group.name = name
@@ -95,12 +100,6 @@ def _make_command(name: str, command: Any) -> Any:
     single = typer.Typer(add_completion=False)
     single.command(name)(command)
     return typer.main.get_command(single)
-
-
-class _Commands(TyperGroup):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.commands = _CommandTable(COMMANDS)
 
 
 app = typer.Typer(

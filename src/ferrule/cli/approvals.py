@@ -9,8 +9,18 @@ from typing import Annotated, Any, get_args
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.options import ArgumentPairs, AsJson, MaxCount, ToolName
-from ferrule.cli.session import EXIT_USAGE, Session, exit_on_denial, fail, parse_arguments, run
+from ferrule.cli.session import (
+    EXIT_USAGE,
+    ArgumentPairs,
+    AsJson,
+    MaxCount,
+    Session,
+    ToolName,
+    exit_on_denial,
+    fail,
+    parse_arguments,
+    run,
+)
 from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
 from ferrule.core.content import as_text
 from ferrule.core.permission import Decision, Principal, PrincipalKind

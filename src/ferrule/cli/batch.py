@@ -1,16 +1,47 @@
-"""`ferrule batch`: run many tasks, and look at their trajectories.
-
-The implementation is imported when a command runs, because the other commands start faster without it.
-"""
+"""`ferrule batch`: run many tasks, here or with workers on the nodes of a cluster, and look at their trajectories."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from ferrule.cli.options import AsJson
+from ferrule.agent import RunLimits
+from ferrule.batch import BatchBackend, ClusterBackend, LocalBackend, WaitingModel
+from ferrule.batch.compare import compare_directories
+from ferrule.batch.directory import BatchDirectory, summarize
+from ferrule.batch.formats import FORMATS, convert
+from ferrule.batch.local import BATCH_PRIORITY
+from ferrule.batch.report import build_report
+from ferrule.batch.runner import Batch, BatchProgress, BatchResult
+from ferrule.batch.tasks import check_tasks, read_tasks
+from ferrule.cli import printing
+from ferrule.cli.ask import check_tools_exist, select_model
+from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, open_output, parse_pairs, run
+from ferrule.cli.terminal import echo, print_error
+from ferrule.cluster import ClusterExecutor, connect, disconnect
+from ferrule.config import AgentSection, FerruleConfig
+from ferrule.core.messages import text_of_message
+from ferrule.core.names import did_you_mean
+from ferrule.core.prices import ModelPrice
+from ferrule.errors import FerruleError, SetupError
+from ferrule.library.library import UnifiedToolLibrary
+from ferrule.models.keys import StoredKeys
+from ferrule.texts.shorten import single_line
 
 batch_app = typer.Typer(help="Run many tasks, each exactly once, and look at their trajectories.", no_args_is_help=True)
 
@@ -57,31 +88,75 @@ def run_batch(
     left out. Ctrl-C finishes the tasks in progress; twice stops now. Exit codes: 0 all tasks are done, 2 wrong usage,
     9 stopped before (budget, model not available), 130 stopped by Ctrl-C.
     """
-    from ferrule.cli import batch_commands
+    session: Session = context.obj
+    limits = {"turns": turns, "tokens": tokens, "seconds": seconds, "cost": cost}
+    settings = TaskSettings(model=model, tools=tools, limits=limits, patience=patience)
 
-    batch_commands.run_batch(
-        context.obj,
-        tasks,
-        out,
-        concurrency=concurrency,
-        model=model,
-        tools=tools,
-        budget=budget,
-        limits={"turns": turns, "tokens": tokens, "seconds": seconds, "cost": cost},
-        patience=patience,
-        on=on,
-        workers=workers,
-        resources=resources,
-        as_json=as_json,
-    )
+    async def command() -> BatchResult:
+        if on != LOCAL:
+            parse_place(on)
+        config = session.config()
+        total = check_tasks(tasks)
+        waiting_model, price = build_model(config, settings)
+        build_task_limits(config.agent, limits, price)
+        if budget is not None and price is None:
+            raise SetupError(_explain_missing_price(waiting_model, "--budget"))
+        backends = (
+            open_local_backend(session, config, settings, waiting_model)
+            if on == LOCAL
+            else open_cluster_backend(
+                session,
+                settings,
+                waiting_model,
+                on=on,
+                workers=workers,
+                concurrency=concurrency,
+                resources=_parse_resources(resources),
+            )
+        )
+        async with backends as backend:
+            with (
+                BatchDirectory(out).open({"model": waiting_model.name}) as directory,
+                ProgressDisplay(enabled=not as_json) as display,
+            ):
+                batch = Batch(
+                    directory,
+                    backend,
+                    model=waiting_model,
+                    concurrency=concurrency,
+                    budget=budget,
+                    on_progress=display.show,
+                )
+                _stop_on_signals(batch)
+                return await batch.run(read_tasks(tasks), total=total)
+
+    result = run(command())
+    _print_result(result, out, as_json=as_json)
+    if result.stopped:
+        raise typer.Exit(130 if result.stopped.startswith("Ctrl-C") else EXIT_STOPPED)
 
 
 @batch_app.command("summary")
 def summarize_batch(folder: BatchFolder, as_json: AsJson = False) -> None:
     """Print the totals of a batch."""
-    from ferrule.cli import batch_commands
-
-    batch_commands.print_summary(folder, as_json=as_json)
+    with open_batch(folder) as directory:
+        summary = summarize(directory)
+    if as_json:
+        printing.print_json(summary)
+        return
+    usage, seconds = summary["usage"], summary["seconds"]
+    states = ", ".join(f"{state} {number:,}" for state, number in summary["states"].items())
+    echo(f"tasks: {summary['tasks']:,} ({states or 'none yet'})")
+    if summary["failures"]:
+        echo("without an answer: " + ", ".join(f"{kind} {number:,}" for kind, number in summary["failures"].items()))
+    echo(
+        f"turns: {summary['turns']:,}   calls: {summary['calls']:,}, of which {summary['failed_calls']:,} failed; "
+        f"{summary['repeated_failures_prevented']:,} repeated failures prevented"
+    )
+    cost = "no prices are configured" if summary["cost"] is None else f"{summary['cost']:.6g}"
+    echo(f"tokens: {usage['input_tokens']:,} in, {usage['output_tokens']:,} out   cost: {cost}")
+    if seconds["p50"] is not None:
+        echo("seconds per task: " + ", ".join(f"{name} {value:.3g}" for name, value in seconds.items()))
 
 
 @batch_app.command("show")
@@ -93,12 +168,10 @@ def show_trajectory(
     as_json: AsJson = False,
 ) -> None:
     """Show the trajectory of a task, or list the tasks."""
-    from ferrule.cli import batch_commands
-
     if task_id is None:
-        batch_commands.list_tasks(folder, failed=failed, limit=limit, as_json=as_json)
+        _list_tasks(folder, failed=failed, limit=limit, as_json=as_json)
     else:
-        batch_commands.show_trajectory(folder, task_id, as_json=as_json)
+        _show_trajectory(folder, task_id, as_json=as_json)
 
 
 @batch_app.command("export")
@@ -111,9 +184,24 @@ def export_batch(
     finished: Annotated[bool, typer.Option("--finished", help="Only tasks with an answer.")] = False,
 ) -> None:
     """Write the trajectories for training and other tools, one JSON object per line."""
-    from ferrule.cli import batch_commands
-
-    batch_commands.export(folder, form, output, finished=finished)
+    if form not in FORMATS:
+        fail(f"There is no format {form!r}.{did_you_mean(form, FORMATS)} Write {', '.join(FORMATS)}.", code=EXIT_USAGE)
+    number = 0
+    with (
+        open_batch(folder) as directory,
+        open_output(output) as file,
+    ):
+        for trajectory in directory.read():
+            if finished and trajectory["state"] != "finished":
+                continue
+            try:
+                line = convert(trajectory, form)
+            except FerruleError as error:
+                fail(str(error), code=EXIT_USAGE)
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            number += 1
+    if output is not None:
+        echo(f"{printing.format_count(number, 'task')} written to {output}.")
 
 
 @batch_app.command("compare")
@@ -123,9 +211,13 @@ def compare_batches(
     as_json: AsJson = False,
 ) -> None:
     """Compare two batches task by task: solved, steps, repeated failures prevented, cost, time."""
-    from ferrule.cli import batch_commands
-
-    batch_commands.compare(first, second, as_json=as_json)
+    with open_batch(first) as a, open_batch(second) as b:
+        comparison = compare_directories(a, b)
+    if as_json:
+        printing.print_json(comparison.to_dict())
+        return
+    for line in comparison.sentences():
+        echo(line)
 
 
 @batch_app.command("report")
@@ -137,6 +229,369 @@ def report_batch(
     ] = None,
 ) -> None:
     """Write an HTML page with plots: one file that needs nothing else."""
-    from ferrule.cli import batch_commands
+    path = output or folder / "report.html"
+    with (
+        open_batch(folder) as directory,
+        open_batch(compare_with) if compare_with is not None else nullcontext() as other,
+    ):
+        page = build_report(directory, other)
+    with open_output(path) as file:
+        file.write(page)
+    echo(f"Written: {path}")
 
-    batch_commands.write_report(folder, output, compare_with)
+
+EXIT_STOPPED = 9
+PRINT_INTERVAL = 10.0
+"""Seconds between lines of progress where there is no terminal."""
+
+
+def _parse_resources(pairs: list[str] | None) -> dict[str, float]:
+    """`--resource NAME=AMOUNT` of the command."""
+    try:
+        return {name: float(amount) for name, amount in parse_pairs(pairs or (), "--resource").items()}
+    except ValueError as error:
+        raise SetupError(f"--resource takes NAME=AMOUNT, such as gpu=1: {error}.") from None
+
+
+def _explain_missing_price(model: WaitingModel, option: str) -> str:
+    return (
+        f"{option} needs the price of {model.name!r}. Write it into ferrule.toml: "
+        f'[prices.models."{model.name}"] with input and output, the prices of a million tokens.'
+    )
+
+
+def _stop_on_signals(batch: Batch) -> None:
+    """Ctrl-C finishes the tasks in progress; a second one stops now."""
+    requests = 0
+
+    def stop() -> None:
+        nonlocal requests
+        requests += 1
+        if requests == 1 and batch.progress.running:
+            batch.stop("Ctrl-C")
+            print_error("")  # behind the line with the progress
+            print_error(
+                f"ferrule: Stopping: {batch.progress.running} tasks in progress are finished first. "
+                "Ctrl-C again stops now; they continue next time."
+            )
+        else:
+            batch.interrupt("Ctrl-C")
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+class ProgressDisplay:
+    """The progress of a batch: a line that changes on a terminal, else a line every few seconds."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._status: Any = None
+        self._printed_at = time.monotonic()
+
+    def __enter__(self) -> ProgressDisplay:
+        if self._enabled and sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("reading tasks …")
+            self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, progress: BatchProgress) -> None:
+        if self._status is not None:
+            self._status.update(format_progress(progress))
+        elif self._enabled and time.monotonic() - self._printed_at >= PRINT_INTERVAL:
+            self._printed_at = time.monotonic()
+            print_error(format_progress(progress))
+
+
+def format_progress(progress: BatchProgress) -> str:
+    """One line: how many, how fast, how long still, what failed."""
+    total = "" if progress.total is None else f" of {progress.total:,}"
+    parts = [f"{progress.done:,}{total} tasks", f"{progress.rate:.3g}/s"]
+    if progress.seconds_left is not None:
+        parts.append(f"{format_seconds(progress.seconds_left)} left")
+    if progress.cost:
+        parts.append(f"cost {progress.cost:.4g}")
+    for name, counts in (("no answer", progress.failures), ("sent again", progress.retries)):
+        if counts:
+            details = ", ".join(f"{kind} {number:,}" for kind, number in counts.most_common(4))
+            parts.append(f"{name} {sum(counts.values()):,} ({details})")
+    return " · ".join(parts)
+
+
+def format_seconds(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def _print_result(result: BatchResult, out: Path, *, as_json: bool) -> None:
+    if as_json:
+        printing.print_json(result.summary)
+        return
+    echo(format_progress(result.progress))
+    if result.stopped:
+        again = " ".join(map(shlex.quote, ["ferrule", *sys.argv[1:]]))
+        print_error(f"ferrule: Stopped: {result.stopped}. Every finished task is stored. Continue with: {again}")
+    else:
+        echo(f"All tasks are done: {out}/trajectories.jsonl. Next: ferrule batch report {shlex.quote(str(out))}")
+
+
+# Looking at a batch
+
+
+def open_batch(folder: Path) -> BatchDirectory:
+    try:
+        return BatchDirectory.open_existing(folder)
+    except FerruleError as error:
+        fail(str(error), code=EXIT_USAGE)
+
+
+def _list_tasks(folder: Path, *, failed: bool, limit: int, as_json: bool) -> None:
+    where = "offset IS NOT NULL" + (" AND state != 'finished'" if failed else "")
+    with open_batch(folder) as directory:
+        rows = directory.query(
+            f"SELECT id, state, failure, turns, calls, cost, seconds FROM tasks WHERE {where} ORDER BY offset LIMIT ?",
+            [limit],
+        ).fetchall()
+    if as_json:
+        names = ("id", "state", "failure", "turns", "calls", "cost", "seconds")
+        printing.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    printing.print_table(
+        ("task", "state", "reason", "turns", "calls", "cost", "seconds"),
+        [
+            ["" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value) for value in r]
+            for r in rows
+        ],
+        empty="No task matches.",
+        cut=(0,),
+    )
+
+
+def _show_trajectory(folder: Path, task_id: str, *, as_json: bool) -> None:
+    with open_batch(folder) as directory:
+        trajectory = directory.find(task_id)
+    if trajectory is None:
+        fail(f"{folder} has no trajectory of the task {task_id!r}. List them: ferrule batch show {folder}", code=1)
+    if as_json:
+        printing.print_json(trajectory)
+        return
+    for message in trajectory["messages"]:
+        if text := text_of_message(message):
+            echo(f"{message['role']}: {text}")
+        for call in message.get("tool_calls") or ():
+            echo(f"{message['role']} calls {call['function']['name']} {call['function']['arguments']}")
+    reason = f" ({single_line(trajectory['reason'])})" if trajectory.get("reason") else ""
+    echo(f"task {task_id}: {trajectory['state']}{reason}")
+
+
+logger = logging.getLogger("ferrule.batch")
+
+LOCAL, RAY = "local", "ray"
+FORWARDED_VARIABLES: Final = ("_API_KEY", "_BASE_URL")
+"""Endings of variables that workers get: a model on a node needs the same keys."""
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """What the options of the command say about each task."""
+
+    model: str | None = None
+    tools: list[str] | None = None
+    limits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    patience: float = 3600.0
+
+
+def build_model(config: FerruleConfig, settings: TaskSettings) -> tuple[WaitingModel, ModelPrice | None]:
+    chosen = select_model(config.agent, settings.model)
+    price = config.price_list.find_model_price(chosen.name)
+    return WaitingModel(chosen, patience=settings.patience, price=price), price
+
+
+def build_backend(
+    config: FerruleConfig, library: UnifiedToolLibrary, settings: TaskSettings, model: WaitingModel
+) -> LocalBackend:
+    check_tools_exist(settings.tools, library)
+    library.engine.concurrency.yield_to_others()
+    price = config.price_list.find_model_price(model.name)
+    return LocalBackend(
+        library,
+        model,
+        instructions=config.agent.instructions,
+        tools=settings.tools if settings.tools is not None else config.agent.tools,
+        core_tools=config.agent.core_tools,
+        limits=build_task_limits(config.agent, settings.limits, price),
+    )
+
+
+def build_task_limits(section: AgentSection, limits: Mapping[str, Any], price: ModelPrice | None) -> RunLimits:
+    """The limits of one task: options of the command, else those of the project."""
+    values = {name: limits.get(name) or getattr(section, name) for name in ("turns", "tokens", "seconds", "cost")}
+    if values["cost"] is not None and price is None:
+        raise SetupError("A limit on the cost of a task needs prices: write them into [prices.models] of ferrule.toml.")
+    price_function = None if price is None else price.cost_of
+    return RunLimits(**values, calls=section.calls, price=price_function, priority=BATCH_PRIORITY)
+
+
+# In this process
+
+
+@asynccontextmanager
+async def open_local_backend(
+    session: Session, config: FerruleConfig, settings: TaskSettings, model: WaitingModel
+) -> AsyncIterator[BatchBackend]:
+    engine = session.engine(is_long=True)
+    async with UnifiedToolLibrary(engine=engine, hub=config.hub) as library:
+        backend = build_backend(config, library, settings, model)
+        try:
+            yield backend
+        finally:
+            await backend.aclose()
+
+
+# On a cluster
+
+
+def parse_place(on: str) -> str | None:
+    """The address of the cluster that `--on` names; None for this machine's own, or one that is found."""
+    if on == RAY:
+        return None
+    if ":" in on:
+        return on
+    hint = did_you_mean(on, (LOCAL, RAY))
+    raise SetupError(f"There is no place {on!r} to run a batch.{hint} Write --on local, ray or ray://HOST:PORT.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProject:
+    """What a worker on a node needs to make the engine of the project."""
+
+    config: FerruleConfig
+    settings: TaskSettings
+    model_name: str
+    """Of the model that the command chose: a node where another one would be chosen is not used."""
+    variables: Mapping[str, str]
+    is_sent_along: bool
+    """Whether the project's folder is the working directory of the worker."""
+    store_folder: tuple[str, int, int] | None
+    """Which folder of which machine the store is in; None for one that all machines can reach."""
+
+
+@asynccontextmanager
+async def open_cluster_backend(
+    session: Session,
+    settings: TaskSettings,
+    model: WaitingModel,
+    *,
+    on: str,
+    workers: int | None,
+    concurrency: int,
+    resources: Mapping[str, float],
+) -> AsyncIterator[BatchBackend]:
+    config = session.project()
+    section = config.cluster
+    runtime_env = section.runtime_env_under(config.root)
+    ray = await asyncio.to_thread(connect, parse_place(on) or section.address, runtime_env=runtime_env)
+    try:
+        store_file = config.store_file
+        if store_file is not None:
+            store_file.parent.mkdir(parents=True, exist_ok=True)
+        project = NodeProject(
+            config=dataclasses.replace(config, root=config.root.absolute()),
+            settings=settings,
+            model_name=model.name,
+            variables=_collect_variables(section.environment),
+            is_sent_along="working_dir" in runtime_env,
+            store_folder=None if store_file is None else identify_folder(store_file.parent),
+        )
+        cpus = int(ray.cluster_resources().get("CPU", 1))
+        backend = ClusterBackend(
+            partial(open_node_backend, project),
+            workers=min(workers or max(cpus, 1), concurrency),
+            concurrency=concurrency,
+            resources=resources,
+            model=model,
+        )
+        try:
+            with redirect_stdout(sys.stderr):  # Ray's client prints there what happens to nodes
+                yield backend
+        finally:
+            await backend.aclose()
+    finally:
+        await asyncio.to_thread(disconnect)
+
+
+def _collect_variables(names: list[str]) -> dict[str, str]:
+    """Keys and settings that a worker gets, in memory only."""
+    stored = StoredKeys().get_all()
+    found_here = {
+        name: value
+        for name, value in os.environ.items()
+        if name in names or name.startswith("FERRULE_") or name.endswith(FORWARDED_VARIABLES)
+    }
+    return {**stored, **found_here}
+
+
+def identify_folder(folder: Path) -> tuple[str, int, int]:
+    """The machine and the folder: locks of files work only between processes of one machine."""
+    try:
+        machine = _BOOT_ID.read_text().strip()
+    except OSError:
+        machine = os.uname().nodename
+    status = folder.stat()
+    return machine, status.st_dev, status.st_ino
+
+
+@asynccontextmanager
+async def open_node_backend(project: NodeProject) -> AsyncIterator[LocalBackend]:
+    """The back end of a worker, on its node."""
+    os.environ.update(project.variables)
+    config = project.config
+    root = Path.cwd() if project.is_sent_along else config.root
+    if not root.is_dir():
+        raise SetupError(
+            f"The node {os.uname().nodename} has no folder {root}. Share it with all nodes, or send it along: "
+            'write runtime_env = { working_dir = "." } into [cluster] of ferrule.toml.'
+        )
+    os.chdir(root)
+    with tempfile.TemporaryDirectory(prefix="ferrule-batch-", ignore_cleanup_errors=True) as folder:
+        store = config.store.model_copy(update={"url": _find_reachable_store(project, folder)})
+        config = dataclasses.replace(config, root=root, store=store)
+        engine = config.engine()
+        engine.register_executor("cluster", ClusterExecutor())
+        async with UnifiedToolLibrary(engine=engine, hub=config.hub) as library:
+            for error in engine.load_errors:
+                logger.warning("not loaded: %s", error)
+            model, _ = build_model(config, project.settings)
+            if model.name != project.model_name:
+                raise SetupError(
+                    f"The node {os.uname().nodename} would use the model {model.name!r}, not {project.model_name!r}. "
+                    "Name the model with --model, and give the nodes what it needs."
+                )
+            backend = build_backend(config, library, project.settings, model)
+            try:
+                yield backend
+            finally:
+                await backend.aclose()
+
+
+def _find_reachable_store(project: NodeProject, own_folder: str) -> str | None:
+    """The address of the project's store; of one of the worker's own where that is a file of another machine."""
+    file = project.config.store_file
+    if file is None or project.store_folder is None:
+        return project.config.store.url
+    if file.parent.is_dir() and identify_folder(file.parent) == project.store_folder:
+        return f"sqlite:///{file}"
+    logger.warning(
+        "The store is a file of another machine, so this worker has its own: a task whose worker is lost starts "
+        "again. Use a Postgres store to continue it."
+    )
+    return f"sqlite:///{own_folder}/calls.db"

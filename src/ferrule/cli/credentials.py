@@ -15,8 +15,7 @@ import typer
 from ferrule.cli import printing
 from ferrule.cli.mcp import File, choose_file, find_server, require_accepted
 from ferrule.cli.mcp_install import mcp_app
-from ferrule.cli.options import AsJson
-from ferrule.cli.session import EXIT_USAGE, fail, run
+from ferrule.cli.session import EXIT_USAGE, AsJson, fail, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.errors import CallError, SetupError
 from ferrule.kinds.mcp.config import McpServerConfig

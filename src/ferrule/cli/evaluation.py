@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ferrule.cli.options import AsJson
+from ferrule.cli.session import AsJson
 
 tasks_app = typer.Typer(help="Make tasks for batches.", no_args_is_help=True)
 
@@ -102,9 +102,8 @@ def tasks_from_runs(
     """Make tasks from recorded runs: what was asked, with which tools, and how it ended. Equal questions count once."""
     from ferrule.agent import AgentState
     from ferrule.cli.printing import format_count
-    from ferrule.cli.session import open_output, run
+    from ferrule.cli.session import open_output, parse_since, run
     from ferrule.cli.terminal import echo
-    from ferrule.cli.times import parse_since
     from ferrule.evaluation.tasks_from_runs import read_tasks_from_runs
 
     async def command() -> int:
@@ -139,9 +138,8 @@ def simulate_history(
     import dataclasses
 
     from ferrule.cli.printing import print_json
-    from ferrule.cli.session import run
+    from ferrule.cli.session import parse_since, run
     from ferrule.cli.terminal import echo
-    from ferrule.cli.times import parse_since
     from ferrule.errors import SetupError
     from ferrule.simulation import SimulationResult, SimulationRules, simulate
 

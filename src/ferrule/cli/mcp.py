@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.options import AsJson
-from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs, run
+from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, parse_pairs, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool

@@ -18,8 +18,7 @@ import typer
 from ferrule.cli import printing
 from ferrule.cli.mcp import DEFAULT_FILE, File, Force
 from ferrule.cli.mcp_pins import mcp_app
-from ferrule.cli.options import AsJson
-from ferrule.cli.session import EXIT_USAGE, Session, fail
+from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail
 from ferrule.cli.terminal import echo
 from ferrule.core.names import did_you_mean
 from ferrule.errors import FerruleError, LoadError

@@ -10,8 +10,7 @@ import typer
 
 from ferrule.cli import printing
 from ferrule.cli.mcp import File, choose_file, find_server, mcp_app, require_accepted
-from ferrule.cli.options import AsJson
-from ferrule.cli.session import Session, fail, run
+from ferrule.cli.session import AsJson, Session, fail, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool, ToolCapability

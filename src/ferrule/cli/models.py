@@ -13,8 +13,7 @@ from typing import Annotated
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.options import AsJson
-from ferrule.cli.session import EXIT_USAGE, Session, fail, run
+from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, run
 from ferrule.cli.terminal import echo
 from ferrule.core.names import did_you_mean
 from ferrule.errors import FerruleError, MissingExtra, SetupError

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.confirmation import confirm
-from ferrule.cli.options import AsJson
-from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs
+from ferrule.cli.prompts import confirm
+from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, parse_pairs
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.spec import Tool
 from ferrule.errors import FerruleError, LoadError

@@ -20,7 +20,9 @@ from typer.core import TyperGroup
 from ferrule.agent.answer import AgentState
 from ferrule.cli import printing
 from ferrule.cli.app import COMMANDS
-from ferrule.cli.options import (
+from ferrule.cli.session import (
+    EXIT_CODES,
+    EXIT_USAGE,
     ActionName,
     ApprovalOfCall,
     ArgumentPairs,
@@ -29,8 +31,9 @@ from ferrule.cli.options import (
     CallTimeout,
     RunId,
     ToolName,
+    fail,
+    parse_arguments,
 )
-from ferrule.cli.session import EXIT_CODES, EXIT_USAGE, fail, parse_arguments
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.call import ToolExecutionResult
 from ferrule.errors import SetupError

@@ -8,24 +8,37 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ferrule.agent.answer import AgentState
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
 from ferrule.cli import printing
-from ferrule.cli.session import Session, run
+from ferrule.cli.ask import ModelName, run_question
+from ferrule.cli.session import AsJson, MaxCount, RunId, run
 from ferrule.cli.terminal import echo
 from ferrule.core.messages import Message, text_of_message
 from ferrule.memory.failure_history import FailureHistory, FailurePattern
 from ferrule.texts.shorten import single_line
 from ferrule.workflow.history import load_trajectory
 
+OfTool = Annotated[str | None, typer.Argument(help="Only this tool.")]
 
-def list_runs(session: Session, *, limit: int, as_json: bool) -> None:
-    """Print the runs, the latest first."""
+runs_app = typer.Typer(help="List, show, resume, export and delete runs.", no_args_is_help=True)
+failures_app = typer.Typer(help="List and delete the failures stored from earlier runs.", no_args_is_help=True)
+
+
+@runs_app.command("list")
+def list_runs(
+    context: typer.Context,
+    limit: MaxCount = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the latest first."""
 
     async def command() -> list[tuple[Run, float]]:
-        async with session.store() as store:
+        async with context.obj.store() as store:
             streams = list((await store.list_streams(RUN_PREFIX)).items())[:limit]
             return [
                 (await Run.load_and_detect_interruption(stream.removeprefix(RUN_PREFIX), store), time)
@@ -48,11 +61,12 @@ def list_runs(session: Session, *, limit: int, as_json: bool) -> None:
     )
 
 
-def show_run(session: Session, run_id: str, *, as_json: bool) -> None:
-    """Print the history of a run; with `as_json` in the format of OpenAI's API."""
+@runs_app.command("show")
+def show_run(context: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
+    """Print the history of a run; with --json in OpenAI's message format."""
 
     async def command() -> tuple[list[Message], Run]:
-        async with session.store() as store:
+        async with context.obj.store() as store:
             return await load_trajectory(run_id, store), await Run.load_and_detect_interruption(run_id, store)
 
     messages, inspected = run(command())
@@ -67,13 +81,49 @@ def show_run(session: Session, run_id: str, *, as_json: bool) -> None:
         echo(f"Resume with: ferrule runs resume {run_id}")
 
 
-def export_runs(session: Session, run_ids: list[str], *, output: Path | None) -> None:
-    """Write runs in chat format, one JSON object per line; all runs if `run_ids` is empty."""
+@runs_app.command("resume")
+def resume_run(
+    context: typer.Context,
+    run_id: RunId,
+    answer: Annotated[str | None, typer.Argument(help="Your answer to its question.")] = None,
+    model: ModelName = None,
+    approve: Annotated[
+        bool | None, typer.Option("--approve/--deny", help="Allow or refuse the calls it waits for.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve every call that needs approval.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Resume a run that waits for you or was interrupted; finished calls are not repeated."""
+    run_question(
+        context.obj,
+        answer,
+        model=model,
+        strategy=None,
+        tools=None,
+        turns=None,
+        resume=run_id,
+        approve=approve,
+        yes=yes,
+        quiet=quiet,
+        as_json=as_json,
+    )
+
+
+@runs_app.command("export")
+def export_runs(
+    context: typer.Context,
+    run_ids: Annotated[list[str] | None, typer.Argument(help="The runs; default: all.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; default: standard output.")
+    ] = None,
+) -> None:
+    """Write runs as conversations, one JSON object per line, in chat format."""
 
     async def command() -> int:
-        async with session.store() as store:
+        async with context.obj.store() as store:
             selected = run_ids or [stream.removeprefix(RUN_PREFIX) for stream in await store.list_streams(RUN_PREFIX)]
-            for run_id in run_ids:
+            for run_id in run_ids or ():
                 await Run.load(run_id, store)  # before anything is written: a run may not exist
             with (
                 output.open("w", encoding="utf-8", errors="backslashreplace")
@@ -96,43 +146,25 @@ def export_runs(session: Session, run_ids: list[str], *, output: Path | None) ->
         echo(f"{printing.format_count(count, 'run')} written to {output}.")
 
 
-def forget_run(session: Session, run_id: str) -> None:
-    """Delete the history of a run; the records of its calls stay."""
+@runs_app.command("forget")
+def forget_run(context: typer.Context, run_id: RunId) -> None:
+    """Delete the history of a run. The records of its calls stay."""
 
-    async def command() -> int:
-        async with session.store() as store, lock_run(store, run_id):
+    async def command() -> None:
+        async with context.obj.store() as store, lock_run(store, run_id):
             await Run.load(run_id, store)
-            return await store.delete_entries(RUN_PREFIX + run_id)
+            await store.delete_entries(RUN_PREFIX + run_id)
 
     run(command())
     echo(f"The run {run_id} is deleted.")
 
 
-def _describe_run(entry: Run, time: float) -> dict[str, Any]:
-    return {
-        "run_id": entry.id,
-        "at": printing.format_time(time),
-        "state": entry.state.value,
-        "task": entry.task,
-        "turns": entry.turns,
-        "calls": len(entry.steps) + entry.finished_plan_steps,
-        "text": entry.text,
-        "reason": entry.reason,
-    }
-
-
-def _message_lines(message: Message) -> list[str]:
-    role = message["role"]
-    lines = [f"{role}: {text_of_message(message)}"] if message.get("content") else []
-    calls = message.get("tool_calls") or ()
-    return lines + [f"{role} calls {c['function']['name']} {c['function']['arguments']}" for c in calls]
-
-
-def list_failures(session: Session, tool: str | None, *, as_json: bool) -> None:
-    """Print the stored failures, the most important first."""
+@failures_app.command("list")
+def list_failures(context: typer.Context, tool: OfTool = None, as_json: AsJson = False) -> None:
+    """List stored failures with their arguments and what worked instead; the most frequent first."""
 
     async def command() -> list[FailurePattern]:
-        async with session.store() as store:
+        async with context.obj.store() as store:
             history = FailureHistory(store)
             await history.load()
             return history.patterns(tool)
@@ -155,11 +187,32 @@ def list_failures(session: Session, tool: str | None, *, as_json: bool) -> None:
     )
 
 
-def forget_failures(session: Session, tool: str | None) -> None:
+@failures_app.command("forget")
+def forget_failures(context: typer.Context, tool: OfTool = None) -> None:
     """Delete the stored failures of one tool, or of all."""
 
     async def command() -> int:
-        async with session.store() as store:
+        async with context.obj.store() as store:
             return await FailureHistory(store).forget(tool)
 
     echo(f"{printing.format_count(run(command()), 'failure')} deleted.")
+
+
+def _describe_run(entry: Run, time: float) -> dict[str, Any]:
+    return {
+        "run_id": entry.id,
+        "at": printing.format_time(time),
+        "state": entry.state.value,
+        "task": entry.task,
+        "turns": entry.turns,
+        "calls": len(entry.steps) + entry.finished_plan_steps,
+        "text": entry.text,
+        "reason": entry.reason,
+    }
+
+
+def _message_lines(message: Message) -> list[str]:
+    role = message["role"]
+    lines = [f"{role}: {text_of_message(message)}"] if message.get("content") else []
+    calls = message.get("tool_calls") or ()
+    return lines + [f"{role} calls {c['function']['name']} {c['function']['arguments']}" for c in calls]

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.options import AsJson
-from ferrule.cli.session import EXIT_USAGE, Session, fail, run
+from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.errors import FerruleError, MissingExtra, SetupError, text_with_notes
 from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, json_log_line, log_events

@@ -1,4 +1,4 @@
-"""What every command needs: the project's engine, arguments, a clean stop on Ctrl-C, and exit codes."""
+"""What every command needs: options, the project's engine, arguments, a clean stop on Ctrl-C, and exit codes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import Annotated, Any, NoReturn, TextIO, TypeVar
 
 import typer
 
-from ferrule.cli.confirmation import decide_trust
+from ferrule.cli.prompts import decide_trust
 from ferrule.cli.terminal import print_error
 from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionResult
@@ -288,3 +289,36 @@ def _parse_json(text: str, where: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise SetupError(f"{where} is not valid JSON ({error}): {text[:60]!r}") from None
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MaxCount = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number.")]
+RunId = Annotated[str, typer.Argument(help="The id of the run.")]
+ToolName = Annotated[str, typer.Argument(help="The tool, or tool__action where it has several.")]
+ArgumentPairs = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments; KEY:=JSON for values that are not text.")
+]
+ArgumentsAsJson = Annotated[
+    str | None, typer.Option("--params", "-p", help="All arguments as a JSON object; @FILE, or - for stdin.")
+]
+ActionName = Annotated[str | None, typer.Option("--action", "-a", help="Which action of the tool.")]
+CallTimeout = Annotated[float | None, typer.Option("--timeout", "-t", min=0.001, help="Maximum seconds.")]
+ApprovalOfCall = Annotated[
+    str | None, typer.Option("--approval", help="The id of the approval that this call needed before.")
+]
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_since(since: str | None, option: str = "--since") -> datetime | None:
+    """`2h` ago, or a date and time."""
+    if since is None:
+        return None
+    if since[:-1].isdigit() and since[-1] in _UNITS:
+        return datetime.now(UTC) - timedelta(**{_UNITS[since[-1]]: int(since[:-1])})
+    try:
+        start = datetime.fromisoformat(since)
+    except ValueError:
+        raise SetupError(f"{option} takes 10m, 2h, 7d or a date such as 2026-01-31, not {since!r}.") from None
+    return start.astimezone() if start.tzinfo is None else start
