@@ -262,11 +262,6 @@ async def delete(path: str) -> str:
     [(True, "deleted a.txt"), (False, "The user refused this call."), (Approval(allowed=True), "deleted a.txt")],
 )
 async def test_a_person_decides_with_a_bool_or_an_approval(decision, text):
-    @tool(destructive=True)
-    async def delete(path: str) -> str:
-        """Delete a file."""
-        return f"deleted {path}"
-
     class Anna:
         def answer(self, question: Any) -> str:
             return "yes"

@@ -1,6 +1,5 @@
 """Runs that wait for a person: questions and approvals, also over a restart."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -152,39 +151,6 @@ async def test_a_tool_may_ask_for_leave_itself():
     assert paid == [50, 500]
 
 
-async def test_policies_speak_of_tools_tags_and_effects():
-    @tool(tags=["money"])
-    async def pay() -> str:
-        return "paid"
-
-    @tool(read_only=True)
-    async def look() -> str:
-        return "seen"
-
-    @tool
-    async def write() -> str:
-        return "written"
-
-    policy = Policy(
-        rules=[
-            Rule(verdict="deny", tool="wri*"),
-            Rule(verdict="ask", tag="money"),
-            Rule(verdict="ask", effect="changing"),
-        ]
-    )
-    calls = [call("pay"), call("look"), call("write")]
-    answer = await Agent([pay, look, write], ScriptedModel([calls]), policy=policy).run("Go")
-    assert [request.tool_id for request in answer.approvals] == ["pay"]
-    assert {step.tool_id: step.is_success for step in answer.steps} == {"look": True, "write": False}
-
-
-def test_a_policy_must_make_sense():
-    with pytest.raises(SetupError, match="must be allow, ask or deny, not 'perhaps'"):
-        Policy(rules=[Rule(verdict="perhaps", tool="x")])  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="There is no effect 'deadly'"):
-        Policy(rules=[Rule(verdict="ask", effect="deadly")])
-
-
 async def test_wrong_words_get_a_clear_error():
     agent = Agent([], ScriptedModel(["done"]))
     finished = await agent.run("Go")
@@ -195,17 +161,6 @@ async def test_wrong_words_get_a_clear_error():
     with pytest.raises(SetupError, match="exists already"):
         await agent.run("Go", run_id=finished.run_id)
     assert (await agent.resume(finished.run_id)).text == "done"
-
-
-async def test_many_runs_wait_and_go_on_beside_each_other():
-
-    async def one(number: int) -> str:
-        model = ScriptedModel([call("ask_user", question=f"q{number}"), f"answer {number}"])
-        agent = Agent([], model)
-        first = await agent.run(f"task {number}")
-        return (await agent.resume(first.run_id, "go")).text
-
-    assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
 
 
 async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():
