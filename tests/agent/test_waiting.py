@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule import SetupError, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, Approval
 from ferrule.agent.answer import CallStarted
 from ferrule.kinds.skill.folder import SkillFolder
@@ -44,26 +44,6 @@ async def test_a_question_suspends_the_run_and_its_answer_goes_on_with_it(url):
         assert answer.text == "Sunny in A." and answer.is_finished
         assert answer.messages[3]["role"] == "tool" and answer.messages[3]["content"] == "A"
         assert list(model.requests[0].messages) == answer.messages[:-1]
-
-
-async def test_other_calls_of_the_turn_are_made_and_answered_in_order(url):
-    done = []
-
-    @tool
-    async def note(text: str) -> str:
-        done.append(text)
-        return f"noted {text}"
-
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(note)
-        calls = [call("note", text="a"), call("ask_user", question="ok?"), call("note", text="b")]
-        first = await Agent(library, ScriptedModel([calls])).run("Go")
-        assert done == ["a", "b"] and first.messages[-1]["role"] == "assistant"
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(note)
-        answer = await Agent(library, ScriptedModel(["done"])).resume(first.run_id, "yes")
-        assert [m["content"] for m in answer.messages[3:6]] == ["noted a", "yes", "noted b"]
-        assert done == ["a", "b"]
 
 
 async def test_a_destructive_call_waits_for_leave_and_is_then_made(url):
@@ -132,23 +112,6 @@ async def test_a_person_at_hand_is_asked_at_once():
         assert deleted == ["a.txt"] and answer.is_finished
         assert {s.id: s.is_success for s in answer.steps} == {"call_1": True, "call_2": False, "call_3": True}
         assert answer.messages[5]["content"] == "my answer to why?"
-
-
-async def test_a_tool_may_ask_for_leave_itself():
-    paid: list[int] = []
-
-    @tool
-    async def pay(amount: int, context: ToolExecutionContext) -> str:
-        if amount > 100 and not context.is_approved:
-            raise NeedsApproval(f"{amount} is a lot")
-        paid.append(amount)
-        return "paid"
-
-    agent = Agent([pay], ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
-    first = await agent.run("Pay")
-    assert paid == [50] and first.approvals[0].reason == "500 is a lot"
-    await agent.resume(first.run_id, approvals=True)
-    assert paid == [50, 500]
 
 
 async def test_wrong_words_get_a_clear_error():
