@@ -86,15 +86,6 @@ async def test_with_a_memory_a_call_that_is_known_to_fail_is_not_made_again(as_l
     assert messages[8].status == "error"
 
 
-async def test_without_a_memory_every_call_is_made(as_langchain_tools):
-    diary = ours.Diary()
-    async with UnifiedToolLibrary() as library:
-        library.register(diary)
-        turns = [asked("Diary__fail", str(n), reason="rain") for n in range(4)]
-        await conversation(as_langchain_tools(library), *turns, "I give up.")
-    assert diary.calls == 4
-
-
 @pytest.mark.integration
 async def test_a_time_out_ends_the_work(tmp_path: Path, as_langchain_tools):
     async with UnifiedToolLibrary() as library:
@@ -139,13 +130,6 @@ async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result(as_langchain_
         result = await second.execute_tool("add", None, {"a": 1})
         assert second.schemas() == first.schemas()
     assert result.text == "2"
-
-
-async def test_a_sync_call_from_another_thread_is_made_on_the_librarys_loop(as_langchain_tools):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.add)
-        [tool] = as_langchain_tools(library, tools=["add"])
-        assert await asyncio.to_thread(tool.invoke, {"a": 1}) == "2"
 
 
 async def test_a_sync_call_on_the_librarys_own_loop_says_what_to_do_instead(as_langchain_tools):

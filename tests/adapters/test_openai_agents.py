@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from ferrule import UnifiedToolLibrary
-from ferrule.adapters.bridge import LibraryThread
 from tests.adapters import bridged_tools as ours
-from tests.adapters.default_loop import default_loop
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +89,6 @@ async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result(sdk):
         result = await second.execute_tool("add", None, {"a": 1})
         assert second.schemas() == first.schemas()
     assert result.text == "2"
-
-
-def test_an_agent_that_runs_without_await_calls_tools_on_the_librarys_loop(sdk):
-    library, model = UnifiedToolLibrary(), sdk.KnownTurns(("add", {"a": 1}), "It is 2.")
-    library.register(ours.add)
-    with default_loop(), LibraryThread(library):
-        sdk.Runner.run_sync(sdk.agent_with(model, library), "Go.", run_config=sdk.QUIET)
-    assert model.answers() == ["2"]
 
 
 async def test_a_destructive_call_interrupts_the_run_until_it_is_approved(sdk):

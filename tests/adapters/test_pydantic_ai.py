@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from ferrule import NeedsApproval, Principal, ToolExecutionContext, UnifiedToolLibrary, tool
-from ferrule.adapters.bridge import LibraryBridge, LibraryThread
-from ferrule.errors import SetupError
+from ferrule.adapters.bridge import LibraryBridge
 from tests.adapters import bridged_tools as ours
-from tests.adapters.default_loop import default_loop
 
 
 @pytest.fixture(scope="module")
@@ -111,13 +109,6 @@ async def test_a_picture_is_shown_to_the_model(ai):
     assert part.content == ["here", ai.BinaryContent(b"hi", media_type="image/png")]
 
 
-async def test_a_tool_that_is_not_there_is_named(ai):
-    async with UnifiedToolLibrary() as library:
-        library.register(ours.add)
-        with pytest.raises(SetupError, match="no tool 'ad'. Did you mean 'add'"):
-            await ai.Agent(ai.TestModel(), toolsets=[ai.FerruleToolset(library, tools=["ad"])]).run("Go.")
-
-
 async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result(ai):
     async with UnifiedToolLibrary() as first, UnifiedToolLibrary() as second:
         first.register(ours.add, ours.Diary())
@@ -126,14 +117,6 @@ async def test_ours_to_theirs_to_ours_keeps_name_schema_and_result(ai):
         again = await second.execute_tool("Diary__ask_again", None, {"text": "y"})
         assert second.schemas() == first.schemas()
     assert (result.output, again.metadata["advice"]) == ({"result": 2}, "change_arguments")
-
-
-def test_an_agent_that_runs_without_await_calls_tools_on_the_librarys_loop(ai):
-    library = UnifiedToolLibrary()
-    library.register(ours.add)
-    with default_loop(), LibraryThread(library):
-        run = ai.Agent(ai.TestModel(), toolsets=[ai.FerruleToolset(library, tools=["add"])]).run_sync("Go.")
-    assert run.output == '{"add":1}'
 
 
 async def test_a_destructive_call_waits_for_the_approval_of_the_users_of_the_agent(ai):

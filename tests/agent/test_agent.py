@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pytest
 
-from ferrule import SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule import SetupError, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, RunLimits
 from ferrule.agent.answer import CallEnded, CallStarted, RunEnded, TextPiece, TurnStarted
 from ferrule.core.messages import ToolCall, Usage
@@ -41,13 +41,6 @@ async def test_a_call_and_then_an_answer():
     assert answer.summary["total_calls"] == 1
 
 
-async def test_a_call_written_into_the_text_is_made_too():
-    text = 'I will add them.\n<tool_call>\n{"name": "add", "arguments": {"a": 20, "b": 22}}\n</tool_call>'
-    answer = await Agent([add], ScriptedModel([text, "42"])).run("What is 20 + 22?")
-    assert answer.steps[0].text == "42"
-    assert answer.messages[2]["content"] == "I will add them." and answer.messages[2]["tool_calls"]
-
-
 async def test_every_call_is_answered_once_and_in_order_whatever_fails():
     calls = [call("fail", reason="first"), call("add", a=1, b=1), call("nothing"), call("add", a="x", b=1)]
     answer = await Agent([add, fail], ScriptedModel([calls, "done"])).run("Go")
@@ -56,13 +49,6 @@ async def test_every_call_is_answered_once_and_in_order_whatever_fails():
     assert [m["tool_call_id"] for m in told] == asked and len(set(asked)) == 4
     assert "first" in told[0]["content"] and told[1]["content"] == "2"
     assert "There is no tool 'nothing'" in told[2]["content"] and "a: " in told[3]["content"]
-
-
-async def test_arguments_that_cannot_be_read_are_told_to_the_model():
-    broken = ModelReply(tool_calls=(ToolCall(name="add", id="c1", error="The arguments cannot be read.", raw="{a:"),))
-    answer = await Agent([add], ScriptedModel([broken, "sorry"])).run("Go")
-    assert answer.messages[3]["content"] == "The arguments cannot be read."
-    assert answer.messages[2]["tool_calls"][0]["function"]["arguments"] == "{a:"
 
 
 async def test_calls_that_only_look_run_at_once_and_those_that_change_in_order():
@@ -102,12 +88,6 @@ async def test_the_same_failing_call_twice_in_one_turn_is_made_once():
     assert [s.error_type for s in answer.steps] == ["execution_error", "known_failure", "known_failure"]
 
 
-async def test_finish_task_ends_the_run():
-    model = ScriptedModel([[call("add", a=1, b=1), call("finish_task", message="It is 2.")]])
-    answer = await Agent([add], model).run("1 + 1?")
-    assert answer.text == "It is 2." and answer.is_finished and len(answer.steps) == 2
-
-
 async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_without_both_there_is_none():
     finish = ToolCall(id="1", name="finish_task", arguments={"message": " "})
     async with UnifiedToolLibrary() as library:
@@ -118,12 +98,6 @@ async def test_without_a_message_the_text_beside_finish_task_is_the_answer_and_w
         assert answer.text == "It is 2." and answer.messages[-2]["content"].startswith("That is no answer.")
         insists = await Agent(library, ScriptedModel([[finish]] * 20)).run("1 + 1?")
         assert not insists.is_finished and len(insists.steps) <= 10
-
-
-async def test_a_model_that_insists_on_a_tool_that_does_not_exist_is_stopped():
-    answer = await Agent([], ScriptedModel([[call("fly", to="Rome")]] * 20)).run("Fly to Rome")
-    assert answer.state is AgentState.STOPPED and len(answer.steps) <= 5
-    assert {step.error_type for step in answer.steps} == {"tool_not_found"}
 
 
 async def test_a_model_that_insists_is_stopped_with_an_account():
@@ -158,19 +132,6 @@ async def test_a_model_that_insists_on_a_denied_call_is_stopped_and_one_that_tri
         others = [call("read", path=f"secret{number}") for number in range(6)]
         answer = await Agent(library, ScriptedModel([*others, "Nothing there."])).run("Read it")
         assert answer.text == "Nothing there." and len(answer.steps) == 6
-
-
-async def test_without_memory_it_repeats():
-    made = []
-
-    @tool
-    async def scrape(selector: str) -> str:
-        made.append(selector)
-        raise ValueError("not found")
-
-    model = ScriptedModel([call("scrape", selector="a")], loop=True)
-    await Agent([scrape], model, memory=False, limits=RunLimits(turns=5)).run("How many stars?")
-    assert len(made) == 5
 
 
 @pytest.mark.parametrize(
@@ -307,27 +268,6 @@ async def test_of_very_many_tools_some_are_shown_and_the_others_found():
         assert "112: amber" in answer.steps[1].text
 
 
-async def test_the_hub_backs_up_a_tool_that_fails():
-    @tool(name="search", read_only=True)
-    async def broken(query: str) -> str:
-        """Search."""
-        raise RuntimeError("down")
-
-    @tool(name="search", read_only=True)
-    async def good(query: str) -> str:
-        """Search."""
-        return f"found {query}"
-
-    from dataclasses import replace
-
-    from ferrule.kinds.function.tools import tool_of
-
-    async with UnifiedToolLibrary() as library:
-        library.register(replace(tool_of(broken), source="tools"), replace(tool_of(good), source="skills"))
-        answer = await Agent(library, ScriptedModel([call("search", query="x"), "ok"])).run("Go")
-        assert answer.steps[0].text == "found x"
-
-
 async def test_records_and_events_name_the_run():
     seen = []
     async with UnifiedToolLibrary() as library:
@@ -342,62 +282,6 @@ async def test_records_and_events_name_the_run():
         assert seen[-1].data["run_id"] == answer.run_id and seen[-1].data["answer"] is answer
 
 
-async def test_what_tools_hold_for_a_run_is_put_away_when_it_ends():
-    class Browser:
-        """A browser."""
-
-        def __init__(self) -> None:
-            self.pages, self.cleaned = 0, 0
-
-        async def open(self, url: str) -> int:
-            """Open a page."""
-            self.pages += 1
-            return self.pages
-
-        async def cleanup(self) -> None:
-            self.pages, self.cleaned = 0, self.cleaned + 1
-
-    browser = Browser()
-    async with UnifiedToolLibrary() as library:
-        library.register(browser)
-        for script in ([call("Browser", url="u"), "ok"], [call("Browser", url="u"), ModelRefused("no")]):
-            await Agent(library, ScriptedModel(script)).run("Go")
-        assert browser.cleaned == 2 and browser.pages == 0
-        await Agent(library, ScriptedModel([call("Browser", url="u"), "ok"])).run("Go")
-        assert browser.cleaned == 3
-
-
-async def test_a_run_does_not_clean_up_a_tool_that_another_run_uses():
-    started, gate = asyncio.Event(), asyncio.Event()
-
-    class Box:
-        """A box."""
-
-        def __init__(self) -> None:
-            self.cleaned = 0
-
-        async def look(self, wait: bool) -> str:
-            """Look."""
-            if wait:
-                started.set()
-                await gate.wait()
-            return "seen"
-
-        async def cleanup(self) -> None:
-            self.cleaned += 1
-
-    box = Box()
-    async with UnifiedToolLibrary() as library:
-        library.register(box)
-        long = asyncio.create_task(Agent(library, ScriptedModel([call("Box", wait=True), "ok"])).run("Go"))
-        await started.wait()
-        await Agent(library, ScriptedModel([call("Box", wait=False), "ok"])).run("Go")
-        assert box.cleaned == 0
-        gate.set()
-        await long
-        assert box.cleaned == 1
-
-
 async def test_a_conversation_goes_on_with_its_history():
     model = ScriptedModel(["Hello Ann.", "You are Ann."])
     agent = Agent([], model, instructions="Be kind.")
@@ -406,11 +290,6 @@ async def test_a_conversation_goes_on_with_its_history():
     assert [m["content"] for m in second.messages[1:]] == ["I am Ann.", "Hello Ann.", "Who am I?", "You are Ann."]
     assert [m["role"] for m in model.requests[1].messages].count("system") == 1
     assert "Be kind." in second.messages[0]["content"]
-
-
-async def test_an_empty_task_is_refused():
-    with pytest.raises(SetupError, match="task must be a string that is not empty"):
-        await Agent([], ScriptedModel(["x"])).run("  ")
 
 
 async def test_secrets_of_a_call_are_not_in_its_step():
@@ -422,15 +301,6 @@ async def test_secrets_of_a_call_are_not_in_its_step():
 
     answer = await Agent([login], ScriptedModel([call("login", user="ann", password="hunter2!"), "in"])).run("Go")
     assert answer.steps[0].arguments["user"] == "ann" and "hunter2!" not in str(answer.steps)
-
-
-async def test_a_tool_that_calls_tools_is_held_to_the_same_list():
-    @tool
-    async def outer(context: ToolExecutionContext) -> str:
-        return (await context.call_tool("add", {"a": 1, "b": 2})).text
-
-    answer = await Agent([add, outer], ScriptedModel([call("outer"), "ok"])).run("Go")
-    assert answer.steps[0].text == "3"
 
 
 async def test_after_much_trouble_the_model_is_told_how_things_stand():

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ferrule import tool
 from ferrule.agent import Agent
 from ferrule.agent.answer import TextPiece
 from ferrule.models import OpenAIModel, RetryingModel
 from ferrule.testing import ScriptedModel
+from tests.agent.calls import Folder
 from tests.models.model_server import chunks, model_server
 from tests.support.http_servers import Answer
 from tests.support.waiting import until
@@ -64,34 +64,12 @@ READ = '```json\n{\n  "name": "read_file",\n  "arguments": {\n    "path": "notes
 ANSWER = "The deadline is 12 March."
 
 
-class Folder:
-    """Three tools that work on one file."""
-
-    def __init__(self) -> None:
-        self.files = {"notes.txt": "The deadline is 12 March."}
-
-    def tools(self) -> list[object]:
-        @tool(read_only=True)
-        async def list_files() -> list[str]:
-            """List the files in the working folder."""
-            return list(self.files)
-
-        @tool(read_only=True)
-        async def read_file(path: str) -> str:
-            """Read a text file."""
-            return self.files[path]
-
-        @tool
-        async def write_file(path: str, content: str) -> str:
-            """Write a text into a file."""
-            self.files[path] = content
-            return "written"
-
-        return [list_files, read_file, write_file]
+def notes() -> Folder:
+    return Folder(notes="The deadline is 12 March.")
 
 
 async def test_calls_that_a_model_writes_without_the_results_of_the_first_are_not_made():
-    folder, model = Folder(), ScriptedModel([REPLY, READ, ANSWER])
+    folder, model = notes(), ScriptedModel([REPLY, READ, ANSWER])
     answer = await Agent(folder.tools(), model).run(TASK)
     assert [step.tool_id for step in answer.steps] == ["list_files", "read_file"]
     assert folder.files == {"notes.txt": "The deadline is 12 March."} and answer.text == ANSWER
@@ -125,7 +103,7 @@ async def test_a_model_that_finds_no_end_after_its_calls_is_stopped(has_listener
             shown.append(event.text)
 
     endless = REPLY + "\nFinally, I will read the content of `notes.txt` to get the deadline information.\n" * 20
-    folder = Folder()
+    folder = notes()
     async with serve_reply(stream(endless, is_endless=True), stream(READ), stream(ANSWER)) as (model, server):
         agent = Agent(folder.tools(), model)
         answer = await agent.run(TASK, on_event=listen if has_listener else None)
@@ -141,12 +119,12 @@ async def test_calls_that_follow_each_other_are_read_to_the_last_one():
     two = f"{FIRST_CALL}\n\n{READ}"
     for text, expected in ((two, ["list_files", "read_file"]), (calls, ["list_files"])):
         async with serve_reply(stream(text), stream(ANSWER)) as (model, _):
-            answer = await Agent(Folder().tools(), model).run(TASK)
+            answer = await Agent(notes().tools(), model).run(TASK)
         assert [step.tool_id for step in answer.steps] == expected
 
 
 async def test_a_reply_that_breaks_off_before_anything_was_shown_is_asked_for_again():
     cut = Answer(events=chunks({"content": '```json\n{"name": "read_'})[:1], then="cut")
     async with serve_reply(cut, stream(READ), stream(ANSWER)) as (model, server):
-        answer = await Agent(Folder().tools(), model).run(TASK)
+        answer = await Agent(notes().tools(), model).run(TASK)
     assert answer.text == ANSWER and len(server.requests) == 3

@@ -34,12 +34,6 @@ def test_then_whole_turns_go_with_their_answers():
     assert shown[-3:] == messages[-3:] and sum(map(estimate_message_tokens, shown)) <= 3000
 
 
-def test_what_the_user_said_last_is_never_dropped():
-    talk = [user_message("first"), assistant_message("y" * 400), user_message("the task")]
-    messages = [system_message("be good"), *talk, *(m for n in range(20) for m in turn(n, 4000))]
-    assert user_message("the task") in compact_messages(messages, 1500, "the task")
-
-
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3)), max_size=12), st.integers(50, 4000))
 def test_calls_and_answers_stay_together(turns, budget):
     messages = [system_message("s"), user_message("task")]

@@ -37,13 +37,6 @@ async def test_a_decision_to_execute_a_tool_and_one_to_complete():
     assert "How many stars?" in prompt and "28" in prompt and "execute_tool" in prompt
 
 
-async def test_the_form_of_lines_is_read_too():
-    first = 'ACTION_TYPE: execute_tool\nSELECTED_TOOL: scrape\nACTION: scrape\nPARAMETERS: {"selector": "a.stars"}'
-    model = ScriptedModel([first, "ACTION_TYPE: complete\nREASONING: 28"])
-    answer = await Agent([scrape], model, style="decisions").run("How many stars?")
-    assert answer.is_finished and answer.text == "28"
-
-
 async def test_a_failure_is_in_the_next_prompt_and_the_same_call_is_not_made_again():
     wrong = decide("execute_tool", tool_id="scrape", parameters={"selector": "a.social-count"})
     right = decide("execute_tool", tool_id="scrape", parameters={"selector": "a.stars"})

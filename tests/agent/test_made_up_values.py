@@ -1,13 +1,14 @@
 """Small models that write what they have not read; the calls are those of one of 1.5 billion parameters."""
 
 import json
+from typing import Any
 
 import pytest
 
-from ferrule import tool
 from ferrule.agent import Agent
 from ferrule.agent.made_up_values import find_made_up_key, find_made_up_value
 from ferrule.testing import ScriptedModel
+from tests.agent.calls import Folder
 
 COPY = "Copy the content of a.txt to b.txt."
 SUM = "Add up the numbers in numbers.txt and write the sum into total.txt."
@@ -17,25 +18,14 @@ def call(name: str, **arguments: str) -> str:
     return f"```json\n{json.dumps({'name': name, 'arguments': arguments}, indent=2, ensure_ascii=False)}\n```"
 
 
-class Folder:
-    """Tools that read and write files."""
+class NumberFolder(Folder):
+    """Two files, and tools that read and write them."""
 
     def __init__(self) -> None:
-        self.files = {"a.txt": "blue 42 whale", "numbers.txt": "12\n30\n33"}
+        super().__init__(a="blue 42 whale", numbers="12\n30\n33")
 
-    def tools(self) -> list[object]:
-        @tool(read_only=True)
-        async def read_file(path: str) -> str:
-            """Read a text file."""
-            return self.files[path]
-
-        @tool
-        async def write_file(path: str, content: str) -> str:
-            """Write a text into a file."""
-            self.files[path] = content
-            return f"wrote {len(content)} characters to {path}"
-
-        return [read_file, write_file]
+    def tools(self) -> list[Any]:
+        return super().tools()[1:]
 
 
 async def test_a_model_that_writes_a_made_up_content_is_told_to_find_it_out_first():
@@ -46,7 +36,7 @@ async def test_a_model_that_writes_a_made_up_content_is_told_to_find_it_out_firs
         call("write_file", path="b.txt", content="blue 42 whale"),
         "Done.",
     ]
-    folder, model = Folder(), ScriptedModel(turns)
+    folder, model = NumberFolder(), ScriptedModel(turns)
     answer = await Agent(folder.tools(), model).run(COPY)
     assert folder.files["b.txt"] == "blue 42 whale" and answer.text == "Done."
     assert [step.is_success for step in answer.steps] == [False, True, True]
@@ -57,7 +47,7 @@ async def test_a_model_that_writes_a_made_up_content_is_told_to_find_it_out_firs
 
 async def test_a_model_that_insists_on_its_value_gets_its_way():
     made_up = call("write_file", path="total.txt", content="1234567890")
-    folder, model = Folder(), ScriptedModel([made_up, made_up, "Done."])
+    folder, model = NumberFolder(), ScriptedModel([made_up, made_up, "Done."])
     answer = await Agent(folder.tools(), model).run(SUM)
     assert folder.files["total.txt"] == "1234567890" and [s.is_success for s in answer.steps] == [False, True]
 
@@ -65,7 +55,7 @@ async def test_a_model_that_insists_on_its_value_gets_its_way():
 async def test_a_chinese_run_is_told_in_chinese():
     made_up = call("write_file", path="total.txt", content="1234567890")
     model = ScriptedModel([made_up, made_up, "完成。"])
-    await Agent(Folder().tools(), model).run("把 numbers.txt 中的数字相加，写入 total.txt。")
+    await Agent(NumberFolder().tools(), model).run("把 numbers.txt 中的数字相加，写入 total.txt。")
     assert "未执行：content 的值既不在任务中，也不在结果中。" in model.requests[1].messages[-1]["content"]
 
 
@@ -121,7 +111,7 @@ async def test_a_model_that_replaces_a_file_which_it_has_not_read_is_told_to_rea
         call("write_file", path="a.txt", content="blue 43 whale"),
         "Done.",
     ]
-    folder, model = Folder(), ScriptedModel(turns)
+    folder, model = NumberFolder(), ScriptedModel(turns)
     await Agent(folder.tools(), model).run(edit)
     assert folder.files["a.txt"] == "blue 43 whale"
     told = "Not done: you have not read a.txt. First call read_file; if a.txt is new, make the call again."
@@ -138,7 +128,7 @@ async def test_a_model_that_replaces_a_file_which_it_has_not_read_is_told_to_rea
     ],
 )
 async def test_a_text_of_the_task_is_written_without_a_question(task: str, content: str):
-    folder = Folder()
+    folder = NumberFolder()
     answer = await Agent(
         folder.tools(), ScriptedModel([call("write_file", path="c.txt", content=content), "Done."])
     ).run(task)
@@ -193,7 +183,7 @@ async def test_the_name_of_a_file_in_a_calculation_is_not_its_content():
     code = call("calculate", expression="sum(map(int, open('numbers.txt').readlines()))")
     turns = [code, call("read_file", path="numbers.txt"), call("calculate", expression="12 + 30 + 33"), "It is 75."]
     model = ScriptedModel(turns)
-    answer = await Agent([*Folder().tools(), calculate], model).run("Add up the numbers in numbers.txt.")
+    answer = await Agent([*NumberFolder().tools(), calculate], model).run("Add up the numbers in numbers.txt.")
     assert [step.is_success for step in answer.steps] == [False, True, True]
     assert "First find it out (read_file)" in answer.steps[0].text
 
@@ -242,7 +232,7 @@ def test_numbers_and_ids_that_nobody_has_mentioned_are_made_up_keys(value: objec
 
 async def test_values_of_a_model_that_calls_through_its_api_are_not_asked_about():
     turns = [{"name": "write_file", "arguments": {"path": "total.txt", "content": "1234567890"}}, "Done."]
-    folder = Folder()
+    folder = NumberFolder()
     answer = await Agent(folder.tools(), ScriptedModel(turns)).run(SUM)
     assert folder.files["total.txt"] == "1234567890" and [step.is_success for step in answer.steps] == [True]
 

@@ -6,7 +6,7 @@ import pytest
 
 from ferrule import Policy, Principal, Rule, UnifiedToolLibrary
 from ferrule.agent import Agent
-from ferrule.agent.toolbox import MAX_RELEVANT_TOOLS, MAX_SCHEMA_TOKENS
+from ferrule.agent.toolbox import MAX_SCHEMA_TOKENS
 from ferrule.catalog.search import registry_index
 from ferrule.core.content import encode_json
 from ferrule.core.messages import Schema
@@ -112,11 +112,6 @@ async def test_what_may_not_be_called_is_neither_shown_nor_in_the_way_of_what_ma
         library.engine.registry.add(*many_tools())
         found = await library.search_tools("do the job with the number", principal=principal)
         assert [spec.tool_id for spec in found] == ["job_999"]
-
-
-async def test_core_tools_are_always_shown():
-    schemas = await first_request(many_tools(), "do the job", core_tools=["shrink_image"])
-    assert "shrink_image" in names(schemas) and len(schemas) <= MAX_RELEVANT_TOOLS + 6
 
 
 async def test_of_the_bundled_tools_only_those_that_can_matter_are_sent():

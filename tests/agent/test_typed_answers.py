@@ -11,7 +11,6 @@ from pydantic import BaseModel, field_validator
 from ferrule import (
     Agent,
     AgentState,
-    Approval,
     ModelReply,
     ModelRequest,
     SetupError,
@@ -255,28 +254,6 @@ async def test_run_sync_inside_a_running_loop_is_a_clear_error():
 async def delete(path: str) -> str:
     """Delete a file."""
     return f"deleted {path}"
-
-
-@pytest.mark.parametrize(
-    ("decision", "text"),
-    [(True, "deleted a.txt"), (False, "The user refused this call."), (Approval(allowed=True), "deleted a.txt")],
-)
-async def test_a_person_decides_with_a_bool_or_an_approval(decision, text):
-    @tool(destructive=True)
-    async def delete(path: str) -> str:
-        """Delete a file."""
-        return f"deleted {path}"
-
-    class Anna:
-        def answer(self, question: Any) -> str:
-            return "yes"
-
-        def approve(self, request: Any) -> Any:
-            return decision
-
-    script = [{"name": "delete", "arguments": {"path": "a.txt"}}, "Done."]
-    answer = await Agent(ScriptedModel(script), tools=[delete], person=Anna()).run("Delete a.txt")
-    assert (answer.state, answer.steps[0].text) == (AgentState.FINISHED, text)
 
 
 # Progress and events of tools

@@ -1,11 +1,10 @@
 """Runs that wait for a person: questions and approvals, also over a restart."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule import SetupError, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, Approval
 from ferrule.agent.answer import CallStarted
 from ferrule.kinds.skill.folder import SkillFolder
@@ -45,26 +44,6 @@ async def test_a_question_suspends_the_run_and_its_answer_goes_on_with_it(url):
         assert answer.text == "Sunny in A." and answer.is_finished
         assert answer.messages[3]["role"] == "tool" and answer.messages[3]["content"] == "A"
         assert list(model.requests[0].messages) == answer.messages[:-1]
-
-
-async def test_other_calls_of_the_turn_are_made_and_answered_in_order(url):
-    done = []
-
-    @tool
-    async def note(text: str) -> str:
-        done.append(text)
-        return f"noted {text}"
-
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(note)
-        calls = [call("note", text="a"), call("ask_user", question="ok?"), call("note", text="b")]
-        first = await Agent(library, ScriptedModel([calls])).run("Go")
-        assert done == ["a", "b"] and first.messages[-1]["role"] == "assistant"
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(note)
-        answer = await Agent(library, ScriptedModel(["done"])).resume(first.run_id, "yes")
-        assert [m["content"] for m in answer.messages[3:6]] == ["noted a", "yes", "noted b"]
-        assert done == ["a", "b"]
 
 
 async def test_a_destructive_call_waits_for_leave_and_is_then_made(url):
@@ -135,56 +114,6 @@ async def test_a_person_at_hand_is_asked_at_once():
         assert answer.messages[5]["content"] == "my answer to why?"
 
 
-async def test_a_tool_may_ask_for_leave_itself():
-    paid: list[int] = []
-
-    @tool
-    async def pay(amount: int, context: ToolExecutionContext) -> str:
-        if amount > 100 and not context.is_approved:
-            raise NeedsApproval(f"{amount} is a lot")
-        paid.append(amount)
-        return "paid"
-
-    agent = Agent([pay], ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
-    first = await agent.run("Pay")
-    assert paid == [50] and first.approvals[0].reason == "500 is a lot"
-    await agent.resume(first.run_id, approvals=True)
-    assert paid == [50, 500]
-
-
-async def test_policies_speak_of_tools_tags_and_effects():
-    @tool(tags=["money"])
-    async def pay() -> str:
-        return "paid"
-
-    @tool(read_only=True)
-    async def look() -> str:
-        return "seen"
-
-    @tool
-    async def write() -> str:
-        return "written"
-
-    policy = Policy(
-        rules=[
-            Rule(verdict="deny", tool="wri*"),
-            Rule(verdict="ask", tag="money"),
-            Rule(verdict="ask", effect="changing"),
-        ]
-    )
-    calls = [call("pay"), call("look"), call("write")]
-    answer = await Agent([pay, look, write], ScriptedModel([calls]), policy=policy).run("Go")
-    assert [request.tool_id for request in answer.approvals] == ["pay"]
-    assert {step.tool_id: step.is_success for step in answer.steps} == {"look": True, "write": False}
-
-
-def test_a_policy_must_make_sense():
-    with pytest.raises(SetupError, match="must be allow, ask or deny, not 'perhaps'"):
-        Policy(rules=[Rule(verdict="perhaps", tool="x")])  # type: ignore[arg-type]
-    with pytest.raises(SetupError, match="There is no effect 'deadly'"):
-        Policy(rules=[Rule(verdict="ask", effect="deadly")])
-
-
 async def test_wrong_words_get_a_clear_error():
     agent = Agent([], ScriptedModel(["done"]))
     finished = await agent.run("Go")
@@ -195,17 +124,6 @@ async def test_wrong_words_get_a_clear_error():
     with pytest.raises(SetupError, match="exists already"):
         await agent.run("Go", run_id=finished.run_id)
     assert (await agent.resume(finished.run_id)).text == "done"
-
-
-async def test_many_runs_wait_and_go_on_beside_each_other():
-
-    async def one(number: int) -> str:
-        model = ScriptedModel([call("ask_user", question=f"q{number}"), f"answer {number}"])
-        agent = Agent([], model)
-        first = await agent.run(f"task {number}")
-        return (await agent.resume(first.run_id, "go")).text
-
-    assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
 
 
 async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -63,20 +62,6 @@ def test_questions_are_answered_without_any_key(tmp_path: Path):
     piped = ferrule("ask", "-", "--json", cwd=tmp_path, stdin="what is 2 + 2?\n")
     answer = json.loads(piped.stdout)
     assert answer["state"] == "finished" and answer["steps"][0]["result"] == "4" and piped.stderr == ""
-
-
-def test_chinese_is_answered_in_chinese_also_if_it_fails(tmp_path: Path):
-    done = ferrule("ask", "-q", "计算 12*12", cwd=tmp_path)
-    assert done.returncode == 0 and "144" in done.stdout
-    failed = ferrule("ask", "10除以0等于多少？", cwd=tmp_path)
-    assert failed.returncode == 9 and failed.stdout == "无法计算 10除以0：除数不能为零。\n"
-    assert failed.stderr == "· calculator 10 / 0\n  ✗ 除数不能为零。\n"
-
-
-def test_what_cannot_be_done_is_said_plainly(tmp_path: Path):
-    done = ferrule("ask", "-q", "paint the garden fence green", cwd=tmp_path)
-    assert done.returncode == 9 and done.stdout.startswith("I can't answer “paint the garden fence green”")
-    assert len(done.stdout.splitlines()) == 2 and "OPENAI_API_KEY" in done.stdout
 
 
 def test_wrong_usage_says_what_to_write(tmp_path: Path):
@@ -150,38 +135,12 @@ def python() -> Iterator[list[str]]:
         yield command
 
 
-def test_two_questions_at_once_are_asked_one_after_the_other(shop: Path):
-    (shop / "tools/more.py").write_text(
-        "from ferrule import tool\n\n"
-        "@tool(destructive=True)\n"
-        "async def delete_customer(number: int) -> str:\n"
-        '    """Delete a customer by the number."""\n'
-        "    return f'customer {number} is deleted'\n"
-    )
-    terminal = Terminal("ask", "delete order number 7 and delete customer number 8", cwd=shop)
-    terminal.wait_for("[y]es, or the reason for no:")
-    terminal.type("y\n")
-    terminal.wait_for("[y]es, or the reason for no:")
-    terminal.type("y\n")
-    terminal.wait_for("customer 8 is deleted")
-    assert terminal.end() == 0 and (shop / "deleted").read_text() == "7"
-
-
 def test_a_person_who_hangs_up_leaves_a_run_that_waits(shop: Path):
     terminal = Terminal("ask", "delete order number 7", cwd=shop)
     terminal.wait_for("[y]es, or the reason for no:")
     terminal.type("\x04")
     terminal.wait_for("--approve")
     assert terminal.end() == 8 and not (shop / "deleted").exists()
-
-
-def test_a_pipe_that_nobody_reads_ends_the_run_quietly(tmp_path: Path, python: list[str]):
-    command = f"{shlex.join(python)} -m ferrule ask -q 'what is 2 + 2?' | true"
-    options: dict[str, Any] = {"cwd": tmp_path, "env": environment(tmp_path), "capture_output": True, "text": True}
-    done = subprocess.run(["bash", "-c", command], check=False, **options)
-    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
-    for run in json.loads(ferrule("runs", "list", "--json", cwd=tmp_path).stdout):
-        assert (run["state"], run["reason"]) in (("finished", ""), ("interrupted", "it was cancelled"))
 
 
 def test_ctrl_c_stops_the_turn_and_not_the_chat(shop: Path):
@@ -228,12 +187,6 @@ def test_a_plan_is_shown_kept_and_exported(tmp_path: Path):
     assert [m["role"] for m in json.loads(line)["messages"]] == ["user", *["assistant", "tool"] * 2, "assistant"]
     again = ferrule("runs", "resume", listed["run_id"], "-q", cwd=tmp_path)
     assert again.returncode == 0 and again.stdout == done.stdout
-
-
-def test_a_plan_lives_at_a_terminal(shop: Path):
-    terminal = Terminal("ask", "--strategy", "plan", "what is 6*7 and what is 5+5?", cwd=shop)
-    terminal.wait_for("what is 5+5?: 10")
-    assert terminal.end() == 0
 
 
 def test_a_tool_that_asks_the_user_asks_at_the_terminal(tmp_path: Path):
@@ -328,15 +281,6 @@ def test_a_question_that_was_stopped_or_failed_is_not_part_of_the_conversation(t
     talk = [(message["role"], message["content"]) for message in messages[1:]]
     assert talk == [("user", "a first question"), ("assistant", "Fine."), ("user", "a last question")]
     assert history_as_messages([Turn(question="a question", answer="The server is down.", state="failed")]) == []
-
-
-def test_ask_and_chat_answer_small_talk_and_refusals_alike(tmp_path: Path):
-    lines = ["hi", "thanks", "what can you do?", "tell me a joke", "12 x 12"]
-    answers = ferrule("chat", cwd=tmp_path, stdin="\n".join(lines) + "\n").stdout
-    assert "I am Ferrule" in answers and "calculator" in answers
-    for line in lines:
-        assert ferrule("ask", "-q", line, cwd=tmp_path).stdout in answers
-    assert "12 x 12" in ferrule("ask", "what did I ask?", cwd=tmp_path).stdout
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, python: list[str]):

@@ -16,7 +16,6 @@ __all__ = ["nowhere"]
 pytestmark = pytest.mark.integration
 
 KEY = "zz-plain-words-key"
-WEIGHTS = b"GGUF" + os.urandom(2_000_000)
 
 
 @pytest.fixture

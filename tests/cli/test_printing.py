@@ -81,17 +81,6 @@ def test_a_table_at_80_columns_shows_whole_ids(monkeypatch, capsys):
     assert "a" * 90 in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("width", "names"), [(80, ["tool", "about"]), (130, ["tool", "about", "tags"])])
-def test_a_narrow_terminal_gives_the_room_of_optional_columns_to_texts(monkeypatch, capsys, width, names):
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    row = ("advanced_web_search (not set up)", "Search the web with filters for language.", "search, " * 9)
-    printing.print_table(("tool", "about", "tags"), [row], empty="", cut=(1, 2), optional=(2,))
-    heading, line = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
-    assert heading.split() == names and "Search the web with filters for langu" in line
-
-
 def test_a_table_that_does_not_fit_shows_each_row_as_a_paragraph(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "44")
     monkeypatch.setenv("TERM", "xterm")

@@ -143,14 +143,6 @@ async def test_runs_that_nobody_ends_are_ended_when_there_are_too_many(runner, w
 
 
 @pytest.mark.long
-async def test_calls_of_many_runs_at_once_share_one_browser(runner, web):
-    await web.browser.cleanup()
-    results = await asyncio.gather(*(web.open("/", run=str(n)) for n in range(5)))
-    assert {result.output["title"] for result in results} == {"Here"}
-    assert len(web.browser._runs._tabs) == 5
-
-
-@pytest.mark.long
 async def test_the_end_of_an_agents_run_ends_its_browser(runner, web):
     await web.browser.cleanup()
     async with UnifiedToolLibrary() as library:

@@ -10,7 +10,6 @@ from ferrule import ToolEngine, UnifiedToolLibrary
 from ferrule.agent import Agent
 from ferrule.errors import CallError, Retry
 from ferrule.models.offline import OfflineModel
-from ferrule.testing import ScriptedModel
 from ferrule_tools.time.get_time import describe_time
 
 NOW = datetime(2026, 3, 4, 9, 5, tzinfo=UTC)
@@ -40,13 +39,6 @@ async def test_the_examples_of_its_spec_work_and_its_result_may_be_polled():
         results = [await engine.execute("get_time", example) for example in spec.capabilities[0].examples]
         assert all(result.is_success for result in results) and len(results) == 5
         assert "纽约现在是" in results[1].output["text"]
-
-
-async def test_an_agent_may_ask_for_the_time_repeatedly():
-    model = ScriptedModel([{"name": "get_time", "arguments": {"timezone": "UTC"}}] * 4 + ["Late."])
-    async with UnifiedToolLibrary() as library:
-        result = await Agent(library, model).run("Tell me when it is late.")
-    assert result.text == "Late." and [step.is_success for step in result.steps] == [True] * 4
 
 
 QUESTIONS = {
@@ -124,14 +116,6 @@ def test_the_sentence_has_the_weekday_and_the_distance():
     assert answer("UTC", "12月25日", chinese=True)["text"] == "2026年12月25日是星期五，296天（42周零2天）后。"
 
 
-async def test_the_sentence_is_in_the_requested_language():
-    async with ToolEngine() as engine:
-        chinese = await engine.execute("get_time", {"timezone": "Asia/Tokyo", "language": "zh"})
-        english = await engine.execute("get_time", {"timezone": "东京", "language": "en"})
-    assert chinese.output["text"].startswith("现在是") and chinese.output["weekday"].startswith("星期")
-    assert english.output["text"].startswith("It is ")
-
-
 def test_two_places_are_compared():
     def compare(timezone, other, when=None, *, chinese=False):
         return describe_time(NOW, timezone, when, None, None, other, chinese=chinese)["text"]
@@ -146,11 +130,6 @@ def test_two_places_are_compared():
     assert compare("Los Angeles", "Sydney", "20:00") == "20:00 in Los Angeles is 15:00 in Sydney the next day."
     assert compare("北京", "纽约", chinese=True) == "北京比纽约早13小时：北京17:05，纽约04:05。"
     assert compare("北京", "纽约", "上午9点", chinese=True) == "北京09:00是纽约前一天20:00。"
-
-
-def test_the_time_until_a_holiday_is_counted_from_today():
-    assert answer("UTC", None, "christmas")["text"] == ("It is 296 days (42 weeks and 2 days) until 25 December 2026.")
-    assert answer("UTC", None, "春节", chinese=True)["text"] == "离2027年2月6日还有339天（48周零3天）。"
 
 
 def test_days_near_today_are_told_as_such_and_long_lengths_in_years():

@@ -124,14 +124,6 @@ async def test_a_history_with_calls_becomes_turns_that_alternate():
     ]
 
 
-async def test_results_come_first_though_the_user_spoke_before_them():
-    call = ToolCall(name="add", id="c1")
-    body = await sent_for(
-        user_message("?"), assistant_message("", [call]), user_message("Hm."), tool_message(call, "3")
-    )
-    assert [block["type"] for block in body["messages"][-1]["content"]] == ["tool_result", "text"]
-
-
 async def test_a_call_without_result_gets_one_and_a_result_without_call_becomes_text():
     lost, call = ToolCall(name="gone", id="c0"), ToolCall(name="add", id="c1")
     body = await sent_for(tool_message(lost, "7"), assistant_message("", [call]), user_message("Well?"))
@@ -139,34 +131,6 @@ async def test_a_call_without_result_gets_one_and_a_result_without_call_becomes_
     assert first["content"] == [{"type": "text", "text": "Result of an earlier call of gone: 7"}]
     assert last["content"][0]["tool_use_id"] == "c1" and last["content"][0]["is_error"]
     assert last["content"][1] == {"type": "text", "text": "Well?"}
-
-
-async def test_ids_are_made_unique_and_allowed():
-    def call(id: str) -> list[dict[str, Any]]:
-        call = ToolCall(name="add", id=id)
-        return [assistant_message("", [call]), tool_message(call, f"result of {id!r}")]
-
-    body = await sent_for(user_message("?"), *call("call:1"), *call("call:1"), *call(""))
-    ids = [turn["content"][0]["id"] for turn in body["messages"] if turn["role"] == "assistant"]
-    answered = [turn["content"][0]["tool_use_id"] for turn in body["messages"][2::2]]
-    assert ids == answered == ["call_1", "call_1_2", "call"]
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        [system_message("Be brief.")],
-        [assistant_message("Hello."), user_message("Hi.")],
-        [user_message("Hi."), assistant_message("Hello.")],
-        [user_message("Hi."), assistant_message("  "), user_message("Well?")],
-        [user_message("Hi."), system_message("Be brief."), assistant_message("Yes."), assistant_message("No.")],
-    ],
-)
-async def test_the_user_has_the_first_and_the_last_word_and_no_text_is_empty(history):
-    turns = (await sent_for(*history))["messages"]
-    roles = [turn["role"] for turn in turns]
-    assert roles == (["user", "assistant"] * 3)[: len(roles)] and roles[-1] == "user"
-    assert all(block["text"].strip() for turn in turns for block in turn["content"])
 
 
 async def test_pictures_go_along():
@@ -308,12 +272,6 @@ async def test_a_stream_that_breaks_off_is_no_answer(then):
         with pytest.raises(ModelUnavailable):
             await model.generate(QUESTION, pieces.append)
     assert pieces == ["It is"]
-
-
-async def test_an_event_that_is_no_json_is_no_answer():
-    async with asking(Answer(events=[b"event: message_start\ndata: {broken\n\n"])) as (model, _):
-        with pytest.raises(ModelUnavailable, match="anthropic:claude"):
-            await model.generate(QUESTION)
 
 
 @pytest.mark.parametrize(

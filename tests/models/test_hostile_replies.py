@@ -202,12 +202,6 @@ async def test_arguments_nested_deep_in_objects_and_in_text_end_in_an_answer():
     assert_sound(await ask_openai(completion(DEEP)))
 
 
-@pytest.mark.parametrize("finish", [["stop"], {"a": 1}, 7, True])
-async def test_a_finish_reason_of_another_type_ends_the_reply(finish):
-    answer = await ask_openai(completion("Three.", finish_reason=finish))
-    assert answer.text == "Three." and answer.is_finished
-
-
 NONSENSE = [None, "many", {"prompt_tokens": "12", "completion_tokens": []}, {}, [7], {"prompt_tokens": -900}]
 
 

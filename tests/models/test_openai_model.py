@@ -12,7 +12,7 @@ from ferrule.core.model import EndReply
 from ferrule.errors import ModelRefused, ModelUnavailable, RequestTooLong
 from ferrule.models import ModelRequest, OpenAIModel
 from tests.models.model_server import call, call_delta, chunks, completion, failure, model_server
-from tests.support.http_servers import Answer, address_without_server, json_answer, serve_http_in_thread
+from tests.support.http_servers import Answer, json_answer, serve_http_in_thread
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -309,14 +309,6 @@ async def test_a_server_that_does_not_stream_is_understood():
     async with asking(completion("It is 3.")) as (model, server):
         reply = await model.generate(QUESTION, pieces.append)
     assert server.bodies[0]["stream"] is True and reply.text == "It is 3." == "".join(pieces)
-
-
-async def test_a_server_that_is_not_there_is_unavailable():
-    with address_without_server() as nobody:
-        model = OpenAIModel("m", base_url=nobody)
-        with pytest.raises(ModelUnavailable, match=rf"Connection error \({nobody}/chat/completions\)"):
-            await model.generate(QUESTION)
-        await model.aclose()
 
 
 async def test_a_history_with_calls_goes_out_as_it_is_but_for_broken_arguments():

@@ -1,13 +1,11 @@
 """What a person agreed to is what is done: no other tool, no other arguments; the same on both workflows."""
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
 
 from ferrule import Approval, NeedsApproval, Policy, Rule, Secret, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
-from ferrule.kinds.function.tools import tool_of
 from ferrule.library.meta_tools import make_meta_tools
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
@@ -16,27 +14,6 @@ from tests.workflow.plans import plan
 
 def step(tool_type: str, description: str = "clean the disk", **parameters: Any) -> dict[str, Any]:
     return {"id": 1, "description": description, "tool_type": tool_type, "parameters": parameters}
-
-
-async def test_of_several_tools_with_one_name_the_destructive_one_still_needs_approval(workflow):
-    wiped: list[str] = []
-
-    @tool
-    async def tidy(path: str) -> str:
-        """Tidy up."""
-        raise RuntimeError("it is broken")
-
-    @tool(name="tidy", destructive=True)
-    async def wipe(path: str) -> str:
-        """Tidy up by deleting."""
-        wiped.append(path)
-        return "wiped"
-
-    async with UnifiedToolLibrary() as library:
-        library.register(tidy, replace(tool_of(wipe), source="mcps"))
-        async with workflow(library, ScriptedModel([plan(step("tidy", path="a")), "thought"])) as flow:
-            paused = await flow.run("Tidy a")
-        assert paused.state is AgentState.WAITING and [r.tool_id for r in paused.approvals] == ["tidy"] and not wiped
 
 
 async def test_leave_for_one_tool_is_none_for_the_tool_that_stands_in_for_it(workflow):
@@ -59,6 +36,26 @@ async def test_leave_for_one_tool_is_none_for_the_tool_that_stands_in_for_it(wor
         paused = await flow.run("Clean")
         again = await flow.resume(paused.run_id, approvals=True)
         assert called == ["sweep"] and [r.tool_id for r in again.approvals] == ["scrub"]
+
+
+async def test_leave_for_one_call_is_none_for_what_is_tried_after_it(workflow):
+    @tool(idempotent=True, tags=["clean", "disk"])
+    async def sweep(path: str) -> str:
+        """Clean the disk."""
+        raise RuntimeError("it is broken")
+
+    @tool(idempotent=True, tags=["clean", "disk"])
+    async def scrub(path: str, context: ToolExecutionContext) -> str:
+        """Clean the disk."""
+        asked.append(context.is_approved)
+        return "clean"
+
+    asked: list[bool] = []
+    policy = Policy(rules=[Rule(verdict="ask", tool="sweep")])
+    async with workflow([sweep, scrub], ScriptedModel([plan(step("sweep", path="a")), "ok"]), policy=policy) as flow:
+        paused = await flow.run("Clean")
+        await flow.resume(paused.run_id, approvals=True)
+    assert asked == [False]
 
 
 async def test_what_only_looks_is_not_replaced_by_what_changes_something(workflow):
@@ -114,26 +111,6 @@ async def test_a_tool_that_asks_for_leave_by_itself_is_not_taken_for_broken(work
         assert [r.reason for r in paused.approvals] == ["May I pay?"]
         done = await flow.resume(paused.run_id, approvals=True)
     assert [r.result for r in done.results] == ["paid 5"]
-
-
-async def test_leave_for_one_call_is_none_for_what_is_tried_after_it(workflow):
-    @tool(idempotent=True, tags=["clean", "disk"])
-    async def sweep(path: str) -> str:
-        """Clean the disk."""
-        raise RuntimeError("it is broken")
-
-    @tool(idempotent=True, tags=["clean", "disk"])
-    async def scrub(path: str, context: ToolExecutionContext) -> str:
-        """Clean the disk."""
-        asked.append(context.is_approved)
-        return "clean"
-
-    asked: list[bool] = []
-    policy = Policy(rules=[Rule(verdict="ask", tool="sweep")])
-    async with workflow([sweep, scrub], ScriptedModel([plan(step("sweep", path="a")), "ok"]), policy=policy) as flow:
-        paused = await flow.run("Clean")
-        await flow.resume(paused.run_id, approvals=True)
-    assert asked == [False]
 
 
 async def test_a_tool_that_calls_others_by_name_is_no_way_round_a_policy(workflow):

@@ -157,12 +157,6 @@ async def test_arguments_that_the_error_mentions_are_filled_in_again_from_the_te
     assert "404: there is no repository rocket" in str(model.requests[1].messages)
 
 
-async def test_missing_arguments_are_read_from_the_text_of_the_model():
-    call = '```json\n{\n  "name": "get_stars",\n  "arguments": {\n    "repository": "acme/rocket"\n  }\n}\n```'
-    done = await run(ScriptedModel([plan(lookup()), call]), get_stars)
-    assert done.answer == "28"
-
-
 async def test_the_prompt_for_the_answer_is_the_question_with_the_results():
     steps = [lookup(repository="acme/rocket"), {**lookup(repository="acme/rocket"), "id": 2}]
     model = ScriptedModel([plan(*steps), "It has 28 stars."])
@@ -247,12 +241,6 @@ async def test_arguments_that_refer_to_the_wrong_part_of_a_result_are_filled_in_
     assert done.results[2].output == 5039 and done.answer == "They have 5039 stars."
     assert [attempt.success for attempt in done.results[2].attempts] == attempts
     assert '"stars":4721' in str(model.requests[1].messages) and len(model.requests) == 3
-
-
-async def test_a_reference_that_nobody_can_resolve_is_an_error_of_its_step():
-    model = ScriptedModel([sum_of_stars("${1.count}"), "I do not know.", NOTHING_ELSE, "Nobody knows."])
-    done = await run(model, repository_info, add_up)
-    assert not done.results[2].success and "${1.count}" in (done.results[2].error or "")
 
 
 async def test_an_object_in_place_of_a_text_stands_for_its_field_of_that_name():

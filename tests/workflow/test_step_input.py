@@ -41,21 +41,6 @@ async def test_without_a_model_the_words_of_the_step_name_the_part_of_the_histor
     assert record.params["query"] == query
 
 
-async def test_the_words_say_which_part_of_the_history_is_meant():
-    async with UnifiedToolLibrary() as library:
-        memory = ConversationMemory(library.engine.store)
-        library.register(history_tool(memory))
-        model = ScriptedModel(
-            [ModelReply(tool_calls=(ToolCall(name="get_conversation_history", arguments={"query": "last_question"}),))]
-        )
-        await execute(library, model, "get_conversation_history", "Get the last question of the user")
-        [record] = await library.engine.query_call_records()
-    assert record.params == {"query": "last_question", "limit": 10}
-    [request] = model.requests
-    assert request.answer_schema is not None and not request.tools
-    assert "\n\nGet the last question of the user. Write only query (" in request.messages[-1]["content"]
-
-
 @tool(read_only=True)
 async def weather(city: str = "London", unit: str = "C") -> str:
     """Tell the weather."""

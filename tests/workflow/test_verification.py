@@ -10,7 +10,6 @@ from ferrule.testing import ScriptedModel
 from ferrule.workflow import PlanningAgent, StepContext, StepResult, VerificationAgent
 from ferrule.workflow.planning import find_json_values
 from ferrule.workflow.results import format_result
-from ferrule.workflow.verification import jaccard_similarity
 
 
 def result(text: Any, description: str = "find something", step_id: int = 1, **more: Any) -> StepResult:
@@ -92,14 +91,6 @@ async def test_results_of_several_subjects_need_nothing_in_common():
     said = {"Tokyo": "21:15, a Tuesday", "Paris": "14:17 and rain", "Lima": "eight in the morning"}
     done = [result(text, f"Get the current time in {city}", n) for n, (city, text) in enumerate(said.items())]
     assert (await verify(done[2], "", *done[:2])).issues == ()
-
-
-def test_jaccard_is_what_sets_have_in_common():
-    assert (
-        jaccard_similarity({"a", "b"}, {"b", "c"}),
-        jaccard_similarity(set(), set()),
-        jaccard_similarity({"a"}, set()),
-    ) == (1 / 3, 1.0, 0.0)
 
 
 def test_results_are_cut_to_the_length_of_their_kind():

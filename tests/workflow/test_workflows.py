@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import SetupError, Transient, UnifiedToolLibrary, tool
+from ferrule import SetupError, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState, Approval
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
@@ -286,21 +286,6 @@ async def test_chinese_questions_get_chinese_prompts(workflow):
     assert "步骤可用的工具" in str(model.requests[0].messages[0]["content"])
     assert "重新规划" in str(model.requests[2].messages[-1]["content"])
     assert done.answer.startswith("无法生成答案")
-
-
-async def test_transient_failures_are_tried_again_by_the_engine(workflow):
-    tries: list[int] = []
-
-    @tool(read_only=True)
-    async def flaky() -> str:
-        """Works the second time."""
-        tries.append(1)
-        if len(tries) < 2:
-            raise Transient("busy")
-        return "here"
-
-    async with workflow([flaky], ScriptedModel([plan(step(1, "flaky"))])) as flow:
-        assert (await flow.run("Go")).answer == "here"
 
 
 async def test_a_plan_is_held_to_the_tools_it_may_use(workflow):

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from ferrule import Agent, ToolEngine, UnifiedToolLibrary
+from ferrule import ToolEngine, UnifiedToolLibrary
 from ferrule.concurrency import ConcurrencyConfig
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import ModelReply
-from ferrule.errors import ExecutionFailed, ModelRefused, ModelUnavailable, RequestTooLong, SetupError
+from ferrule.errors import ExecutionFailed, ModelRefused, RequestTooLong, SetupError
 from ferrule.testing import ScriptedModel
 from ferrule_tools.ai import AskModelConfig, ai_tools
-from tests.models.model_server import call, completion, failure, model_server
+from tests.models.model_server import completion, failure, model_server
 from tests.support.http_servers import HANG
 from tests.support.waiting import time_out_after_start, until
 
@@ -174,12 +174,6 @@ async def test_text_beside_a_tool_call_is_the_answer():
     assert result.output["answer"] == "It is 3."
 
 
-async def test_the_engine_retries_an_unavailable_model():
-    model = ScriptedModel([ModelUnavailable("overloaded", retry_after=0.01), "Here I am."])
-    result = await ask(model)
-    assert result.output["answer"] == "Here I am." and result.metadata["attempts"] == 2
-
-
 @pytest.mark.integration
 async def test_only_the_engine_retries():
     async with model_server(failure(503, "overloaded", retry_after_ms="1")) as server:
@@ -202,13 +196,6 @@ async def test_a_model_that_hangs_is_given_up_and_its_connection_closed():
         )
         await until(lambda: server.abandoned)
     assert result.error_type == "timeout"
-
-
-@pytest.mark.integration
-async def test_calls_that_a_server_sends_unasked_are_not_made():
-    async with model_server(completion(None, [call("delete_all", "{}")])) as server:
-        result = await ask_server(f"{server.url}/v1")
-    assert "asks for the tool 'delete_all' instead of answering" in (result.error or "")
 
 
 def needs(config: AskModelConfig | None = None, **environ: str) -> str:
@@ -247,15 +234,6 @@ async def test_the_offline_model_is_never_asked():
 def test_an_invalid_configuration_is_refused(settings):
     with pytest.raises(SetupError):
         AskModelConfig(**settings)
-
-
-async def test_an_agent_asks_another_model():
-    async with UnifiedToolLibrary() as library:
-        library.register(*ai_tools(choose=lambda word, environ: ScriptedModel(["Bonjour."])))
-        model = ScriptedModel([{"name": "ask_model", "arguments": {"prompt": "Hello in French?"}}, "It is Bonjour."])
-        answer = await Agent(library, model).run("How do you greet in French?")
-    assert answer.text == "It is Bonjour."
-    assert "Bonjour." in str(model.requests[-1].messages)
 
 
 @pytest.mark.integration

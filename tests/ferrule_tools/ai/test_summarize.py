@@ -12,7 +12,7 @@ from ferrule.core.model import ModelReply, ModelRequest
 from ferrule.errors import ModelRefused, ModelUnavailable, RequestTooLong, SetupError
 from ferrule.testing import ScriptedModel
 from ferrule_tools.ai import AskModelConfig, SummarizeConfig, ai_tools
-from tests.models.model_server import completion, model_server
+from tests.models.model_server import model_server
 from tests.support.http_servers import HANG
 from tests.support.waiting import time_out_after_start, until
 
@@ -152,16 +152,6 @@ async def test_after_a_timeout_of_the_model_sentences_are_picked(monkeypatch):
         await until(lambda: server.abandoned)
     assert result.is_success and result.output["made_by"] == "extract"
     assert "The model could not be used: it took longer than " in result.output["note"]
-
-
-@pytest.mark.integration
-async def test_an_openai_server_summarizes():
-    async with model_server(completion("A flood.")) as server:
-        environ = {"OPENAI_BASE_URL": f"{server.url}/v1", "FERRULE_MODEL": "tiny"}
-        async with ToolEngine() as engine:
-            engine.register(*ai_tools(environ=environ))
-            result = await engine.execute("summarize", {"text": ENGLISH})
-    assert result.output["summary"] == "A flood." and result.output["usage"]["input_tokens"] == 12
 
 
 async def test_its_own_model_has_priority_over_that_of_ask_model():

@@ -63,19 +63,6 @@ def test_json_that_is_nested_very_deep_is_refused(tmp_path, text):
         analyzer_in(tmp_path).describe("deep.json")
 
 
-def test_bytes_are_no_csv(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"a,b\n\0\x01\x02" * 100)
-    with pytest.raises(Refuse, match="is not readable as text"):
-        analyzer_in(tmp_path).describe("a.csv")
-
-
-def test_text_that_is_no_utf_8_further_down_is_told(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"a,b\n" + b"1,x\n" * 300_000 + b"1,\xff\xfe\xfd\n")
-    with pytest.raises((ExecutionFailed, Retry)) as failure:
-        analyzer_in(tmp_path).query("SELECT max(b) FROM 'a.csv'")
-    assert "/proc/" not in str(failure.value)
-
-
 def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("ferrule_tools.data.files._MAX_UNPACKED", 3_000_000)  # a hundredth of what is allowed
     (tmp_path / "bomb.xlsx").write_bytes(packed_workbook({"S": "<row><c><v>" + "1" * 3_100_000 + "</v></c></row>"}))

@@ -106,13 +106,6 @@ def test_years_over_the_columns_of_a_workbook_are_their_names(tmp_path):
     assert rows_of(tmp_path, "born.xlsx") == [["Ada", 1915], ["Bo", 2001]]
 
 
-def test_a_workbook_with_names_of_columns_and_nothing_else_has_no_rows(tmp_path):
-    (tmp_path / "a.xlsx").write_bytes(workbook(S=[["name", "price"]]))
-    (tmp_path / "a.csv").write_text("name,price\n")
-    for file in ("a.xlsx", "a.csv"):
-        assert names_in(tmp_path, file) == ["name", "price"] and rows_of(tmp_path, file) == []
-
-
 def test_types_of_a_csv_file_are_detected_again_from_the_whole_file(tmp_path):
     lines = "".join(f"{i},{i}\n" for i in range(30_000))
     (tmp_path / "late.csv").write_text(f"a,b\n{lines}unknown,1\n")

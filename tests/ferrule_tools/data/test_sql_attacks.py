@@ -157,12 +157,6 @@ def test_files_whose_names_are_one_to_duckdb_are_not_mixed_up(tmp_path):
         analyzer_in(tmp_path).query("SELECT p.b, q.b FROM 'x.csv' p JOIN 'X.csv' q USING (a)")
 
 
-def test_a_file_without_quotes_is_told_to_need_them(tmp_path):
-    (tmp_path / "t.csv").write_text(SALES)
-    with pytest.raises(Refuse, match="Put files in quotes"):
-        analyzer_in(tmp_path).query("SELECT * FROM t.csv")
-
-
 def test_functions_that_only_compute_are_allowed(tmp_path):
     assert "range" in TABLE_FUNCTIONS
     for sql, rows in (

@@ -1,7 +1,6 @@
 """Databases asked and changed in SQL; each test on SQLite and on Postgres where both can do it."""
 
 import asyncio
-import datetime
 import json
 import sqlite3
 from pathlib import Path
@@ -33,17 +32,6 @@ def tools(root=".", environ=None, **configs):
 
 
 # Through the engine
-
-
-@pytest.mark.integration
-async def test_query_and_schema_through_the_engine(shop_file):
-    async with ToolEngine() as engine:
-        engine.register(*tools(shop_file.parent, main=DatabaseConfig(url="sqlite:///shop.db")))
-        parameters = {"sql": "SELECT name, price FROM products WHERE price > :least", "parameters": {"least": 1}}
-        actual = await engine.execute("database_query__query", parameters)
-        listed = await engine.execute("database_query", {"table": "orders"}, action="schema")
-    assert actual.output == {"columns": [{"name": "name"}, {"name": "price"}], "rows": [["Tea", 3.5]], "row_count": 1}
-    assert listed.output["foreign_keys"][0]["references"] == "products"
 
 
 @pytest.mark.integration
@@ -174,11 +162,6 @@ def test_sql_errors_say_what_to_correct(shop):
         shop.query("SELECT 1", database="mian")
     with pytest.raises(Retry, match="say which database. The databases are: 'main', 'open'"):
         shop.query("SELECT 1")
-
-
-def test_the_only_database_need_not_be_named(shop_file):
-    only = databases(shop=DatabaseConfig(url=f"sqlite:///{shop_file}"))
-    assert only.query("SELECT 1")["rows"] == [[1]] and only.schema()["database"] == "shop"
 
 
 def test_sqlite_values_become_json(shop_file):
@@ -464,11 +447,3 @@ def test_a_query_is_recognized_by_its_first_word():
 def test_executable_comments_of_mysql_are_no_query():
     for sql in ("/*!50000 KILL ( */ SELECT 5 /*! ) */", "SELECT 1 /*M! INTO OUTFILE 'x' */"):
         assert not is_query(sql)
-
-
-@pytest.mark.integration
-def test_dates_are_texts_that_a_model_can_give_back(reader_url):
-    only = databases(shop=DatabaseConfig(url=reader_url))
-    output = only.query("SELECT DATE '2024-02-28' + 1 AS day")["rows"][0][0]
-    assert datetime.date.fromisoformat(output) == datetime.date(2024, 2, 29)
-    assert only.query("SELECT count(*) FROM products WHERE :day::date > '2024-01-01'", {"day": output})["rows"] == [[3]]

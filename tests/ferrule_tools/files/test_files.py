@@ -7,7 +7,7 @@ import pytest
 from ferrule import ToolEngine, UnifiedToolLibrary
 from ferrule.agent import Agent
 from ferrule.core.content import Image
-from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry
+from ferrule.errors import ExecutionFailed, Refuse, Retry
 from ferrule.memory.failures import FailureClass, FailureClassifier
 from ferrule.models.offline import OfflineModel
 from ferrule.testing import ScriptedModel
@@ -42,18 +42,6 @@ async def test_files_are_written_read_listed_and_deleted_through_the_engine(tmp_
         assert (read.output["text"], read.output["encoding"]) == (CHINESE, "utf-8")
         deleted = await engine.execute("file_processor__delete", {"path": "docs/诗.txt"})
         assert deleted.is_success and os.listdir(tmp_path / "docs") == []
-
-
-@pytest.mark.integration
-async def test_an_agent_finds_its_way_by_what_errors_say(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "notes.txt").write_text("Buy milk.\n")
-    calls = [{"name": "file_processor__read", "arguments": {"path": path}} for path in ("note.txt", "docs/notes.txt")]
-    async with UnifiedToolLibrary() as library:
-        library.register(*workspace_tools(tmp_path))
-        answer = await Agent(library, ScriptedModel([*calls, "Milk."])).run("What is to be bought?")
-    assert [step.is_success for step in answer.steps] == [False, True] and answer.text == "Milk."
-    assert "'note.txt' does not exist" in answer.steps[0].text and "Buy milk." in answer.steps[1].text
 
 
 @pytest.mark.integration
@@ -199,12 +187,6 @@ def test_overwriting_keeps_the_encoding_and_the_permissions(tmp_path):
     assert script.read_bytes() == "# 再见\n".encode("gb18030") and script.stat().st_mode & 0o777 == 0o750
 
 
-def test_what_is_not_there_cannot_be_overwritten(tmp_path):
-    (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(ExecutionFailed, match=r"'note.txt' does not exist. Did you mean 'notes.txt'\?"):
-        files_in(tmp_path).overwrite("note.txt", "")
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_a_line_is_appended_as_a_line_of_its_own(tmp_path, encoding):
     (tmp_path / "list.txt").write_text("milk", encoding=encoding)
@@ -222,13 +204,6 @@ def test_text_is_appended_in_the_encoding_of_the_file(tmp_path, encoding):
     files_in(tmp_path).append("poem.txt", "完\n")
     read_back = (tmp_path / "poem.txt").read_bytes().decode(encoding)
     assert read_back == mark + CHINESE + "完\n"
-
-
-def test_appending_to_nothing_makes_a_file(tmp_path):
-    files = files_in(tmp_path)
-    files.append("log/today.txt", "one\n")
-    files.append("log/today.txt", "two\n")
-    assert (tmp_path / "log/today.txt").read_text() == "one\ntwo\n"
 
 
 def test_what_an_encoding_has_no_word_for_is_not_written(tmp_path):
@@ -269,15 +244,6 @@ def test_only_empty_folders_are_deleted(tmp_path):
     assert files.delete("a") == {"path": "a", "deleted": "folder"}
     with pytest.raises(Retry, match="is the workspace itself"):
         files.delete(".")
-
-
-def test_nothing_unfinished_is_left_behind(tmp_path):
-    files = files_in(tmp_path)
-    files.write("a.txt", "a" * 100_000)
-    files.overwrite("a.txt", "b")
-    with pytest.raises(CallError):
-        files.write("a.txt", "c")
-    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_files_are_written_whole_where_nameless_files_are_not_to_be_had(tmp_path, monkeypatch):

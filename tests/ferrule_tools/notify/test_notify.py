@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from ferrule import Agent, UnifiedToolLibrary
+from ferrule import UnifiedToolLibrary
 from ferrule.core.spec import Tool
 from ferrule.errors import SetupError
-from ferrule.testing import ScriptedModel
 from ferrule_tools.notify import ChannelConfig, NotifyConfig, notify_tools
 
 FILE = ChannelConfig(kind="log", path="notices.jsonl")
@@ -91,15 +90,6 @@ async def test_a_model_cannot_choose_an_address(tmp_path):
         parameters: dict[str, Any] = {"message": "x", "to": ["victim@example.com"], "url": "https://evil.example"}
         await library.execute_tool("notify", parameters=parameters)
     assert not (tmp_path / "notices.jsonl").exists() or "example" not in (tmp_path / "notices.jsonl").read_text()
-
-
-async def test_an_agent_sends_a_notification(tmp_path):
-    async with UnifiedToolLibrary() as library:
-        library.register(*notify_tools(NotifyConfig(channels={"file": FILE}), root=tmp_path))
-        model = ScriptedModel([{"name": "notify", "arguments": {"message": "备份完成"}}, "Done."])
-        answer = await Agent(library, model).run("Tell the team that the backup is done.")
-    assert answer.text == "Done."
-    assert json.loads((tmp_path / "notices.jsonl").read_text())["message"] == "备份完成"
 
 
 async def test_a_channel_that_is_not_set_up_fails_when_used(tmp_path):

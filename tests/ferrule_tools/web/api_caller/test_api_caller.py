@@ -1,12 +1,9 @@
 """Calling APIs by their names."""
 
-import json
-
 import pytest
 
-from ferrule import Agent, Image, ToolEngine
+from ferrule import Image, ToolEngine
 from ferrule.errors import SetupError
-from ferrule.testing import ScriptedModel
 from ferrule_tools.web.api_caller import ApiCallerConfig, ApiConfig, api_tools
 from tests.ferrule_tools.web.api_caller.server import ALL, TOKEN, api, says
 
@@ -49,12 +46,6 @@ async def test_the_query_of_the_configuration_cannot_be_said_otherwise():
     async with api(says({}), query={"key": "${SHOP_TOKEN}", "v": "2"}) as it:
         await it.call("users?%6bey=mine&a=1", query={"key": "mine", "v": "9"})
     assert it.requests[0].path == f"/v1/users?a=1&key={TOKEN}&v=2"
-
-
-async def test_only_the_allowed_methods_may_be_used():
-    async with api(says({})) as it:
-        result = await it.call(method="DELETE")
-    assert not result.is_success and it.requests == []
 
 
 async def test_methods_are_allowed_for_each_api_by_itself():
@@ -142,11 +133,3 @@ async def test_an_address_may_come_from_the_environment():
         result = await it.library.execute_tool("api_caller", parameters={"api": "other", "path": "x"})
     assert result.output["body"] == {"ok": True} and it.requests[0].path == "/v2/x"
     assert it.requests[0].headers["x"] == "default"
-
-
-@pytest.mark.integration
-async def test_an_agent_calls_an_api_by_its_name():
-    async with api(says({"name": "Ann"})) as it:
-        call = {"name": "api_caller", "arguments": {"api": "shop", "path": "users/7"}}
-        answer = await Agent(it.library, ScriptedModel([call, "Ann."])).run("Who is user 7?")
-    assert answer.text == "Ann." and json.dumps("Ann") in str(answer.steps)

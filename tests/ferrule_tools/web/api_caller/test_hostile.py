@@ -129,12 +129,6 @@ async def test_what_may_have_happened_is_not_done_again():
     assert "status 503" in str(result.error) and len(it.requests) == 1
 
 
-async def test_an_api_that_wants_us_to_wait_too_long_is_not_waited_for():
-    async with api(says({}, 429, **{"Retry-After": "3600"}), methods=ALL) as it:
-        result = await it.call()
-    assert len(it.requests) == 1 and result.metadata["retry_after"] == 3600
-
-
 async def test_a_call_ends_with_its_time():
     async with api(lambda _: None, timeout=0.2) as it:
         result = await it.call()

@@ -2,9 +2,8 @@
 
 import pytest
 
-from ferrule import Agent, ToolEngine
+from ferrule import ToolEngine
 from ferrule.errors import SetupError
-from ferrule.testing import ScriptedModel
 from ferrule_tools.web.search_results import SearchConfig
 from ferrule_tools.web.search_web import search_tools
 from tests.ferrule_tools.web.search_web.providers import KEYS, asking, brave, never, page, says, searxng, tavily
@@ -74,13 +73,6 @@ async def test_combined_all_are_asked_and_each_page_comes_once():
     assert len(sources) == 3 and sources["https://tea.example/shared"] == ["brave", "tavily"]
     assert result.output["notes"] == ["tavily does not support language, so it was ignored."]
     assert result.output["untrusted"] is True and result.metadata["synthesis"] == "lists"
-
-
-async def test_an_agent_searches_and_reads_what_was_found():
-    async with asking(searxng=searxng(page())) as it:
-        model = ScriptedModel([{"name": "search_web", "arguments": {"query": "tea"}}, "Leaves in water."])
-        answer = await Agent(it.library, model).run("What is tea?")
-    assert answer.text == "Leaves in water." and "https://tea.example/" in str(answer.steps)
 
 
 async def test_the_same_search_is_not_paid_for_twice():

@@ -73,13 +73,6 @@ async def test_engines_that_did_not_answer_searxng_are_named():
     assert result.metadata["untrusted"] is True
 
 
-async def test_a_provider_that_wants_us_to_wait_is_waited_for():
-    answers = iter([says({}, 429, **{"Retry-After": "0"}), brave(page())])
-    async with asking(brave=lambda request: next(answers)(request)) as it:
-        result = await it.search()
-    assert result.is_success and len(it.requests) == 2
-
-
 @pytest.mark.parametrize(
     "headers",
     [{"Retry-After": "3600"}, {"X-RateLimit-Remaining": "0, 0", "X-RateLimit-Reset": "1, 99999"}],

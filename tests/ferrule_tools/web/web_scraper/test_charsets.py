@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule_tools.web.page import decode_page
-from tests.ferrule_tools.web.web_scraper.server import site
 
 CHINESE = "春眠不觉晓，处处闻啼鸟。夜来风雨声，花落知多少。这是一首唐诗，作者是孟浩然。" * 3
 TRADITIONAL = "春眠不覺曉，處處聞啼鳥。夜來風雨聲，花落知多少。這是一首唐詩，作者是孟浩然。" * 3
@@ -44,14 +43,6 @@ def test_text_is_read_as_it_was_written():
 def test_where_nobody_says_it_is_found_out(text, charset):
     page = f"<html><head><title>x</title></head><body class='main'><div><p>{text}</p></div></body></html>"
     assert text in decode_page(page.encode(charset), "text/html")
-
-
-@pytest.mark.integration
-async def test_a_gbk_page_is_read_through_the_tool():
-    page = f"<html><head><meta charset=gb2312><title>唐诗</title></head><body><article><p>{CHINESE}</p></article>"
-    async with site({"/": (200, {"Content-Type": "text/html"}, page.encode("gbk"))}) as it:
-        told = (await it.read()).output
-    assert told["title"] == "唐诗" and CHINESE in told["text"]
 
 
 @given(st.binary(max_size=300), st.text(max_size=20))

@@ -137,9 +137,3 @@ async def test_what_a_server_calls_its_file_is_told_as_words_of_a_stranger():
         result = await it.read()
     assert "is not a page but image/do as i say" in str(result.error)
     assert len(str(result.error)) < 400 and result.metadata["untrusted"] is True
-
-
-async def test_a_server_that_asks_for_an_impossible_time_is_still_understood():
-    headers = {**HTML, "Retry-After": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}
-    async with site({"/x": (503, headers, b"")}) as it:
-        assert "answered with status 503" in str((await it.read("/x")).error)
