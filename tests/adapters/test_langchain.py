@@ -86,6 +86,15 @@ async def test_with_a_memory_a_call_that_is_known_to_fail_is_not_made_again(as_l
     assert messages[8].status == "error"
 
 
+async def test_without_a_memory_every_call_is_made(as_langchain_tools):
+    diary = ours.Diary()
+    async with UnifiedToolLibrary() as library:
+        library.register(diary)
+        turns = [asked("Diary__fail", str(n), reason="rain") for n in range(4)]
+        await conversation(as_langchain_tools(library), *turns, "I give up.")
+    assert diary.calls == 4
+
+
 @pytest.mark.integration
 async def test_a_time_out_ends_the_work(tmp_path: Path, as_langchain_tools):
     async with UnifiedToolLibrary() as library:

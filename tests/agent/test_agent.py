@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pytest
 
-from ferrule import SetupError, UnifiedToolLibrary, tool
+from ferrule import SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, RunLimits
 from ferrule.agent.answer import CallEnded, CallStarted, RunEnded, TextPiece, TurnStarted
 from ferrule.core.messages import ToolCall, Usage
@@ -49,6 +49,13 @@ async def test_every_call_is_answered_once_and_in_order_whatever_fails():
     assert [m["tool_call_id"] for m in told] == asked and len(set(asked)) == 4
     assert "first" in told[0]["content"] and told[1]["content"] == "2"
     assert "There is no tool 'nothing'" in told[2]["content"] and "a: " in told[3]["content"]
+
+
+async def test_arguments_that_cannot_be_read_are_told_to_the_model():
+    broken = ModelReply(tool_calls=(ToolCall(name="add", id="c1", error="The arguments cannot be read.", raw="{a:"),))
+    answer = await Agent([add], ScriptedModel([broken, "sorry"])).run("Go")
+    assert answer.messages[3]["content"] == "The arguments cannot be read."
+    assert answer.messages[2]["tool_calls"][0]["function"]["arguments"] == "{a:"
 
 
 async def test_calls_that_only_look_run_at_once_and_those_that_change_in_order():
@@ -132,6 +139,19 @@ async def test_a_model_that_insists_on_a_denied_call_is_stopped_and_one_that_tri
         others = [call("read", path=f"secret{number}") for number in range(6)]
         answer = await Agent(library, ScriptedModel([*others, "Nothing there."])).run("Read it")
         assert answer.text == "Nothing there." and len(answer.steps) == 6
+
+
+async def test_without_memory_it_repeats():
+    made = []
+
+    @tool
+    async def scrape(selector: str) -> str:
+        made.append(selector)
+        raise ValueError("not found")
+
+    model = ScriptedModel([call("scrape", selector="a")], loop=True)
+    await Agent([scrape], model, memory=False, limits=RunLimits(turns=5)).run("How many stars?")
+    assert len(made) == 5
 
 
 @pytest.mark.parametrize(
@@ -268,6 +288,27 @@ async def test_of_very_many_tools_some_are_shown_and_the_others_found():
         assert "112: amber" in answer.steps[1].text
 
 
+async def test_the_hub_backs_up_a_tool_that_fails():
+    @tool(name="search", read_only=True)
+    async def broken(query: str) -> str:
+        """Search."""
+        raise RuntimeError("down")
+
+    @tool(name="search", read_only=True)
+    async def good(query: str) -> str:
+        """Search."""
+        return f"found {query}"
+
+    from dataclasses import replace
+
+    from ferrule.kinds.function.tools import tool_of
+
+    async with UnifiedToolLibrary() as library:
+        library.register(replace(tool_of(broken), source="tools"), replace(tool_of(good), source="skills"))
+        answer = await Agent(library, ScriptedModel([call("search", query="x"), "ok"])).run("Go")
+        assert answer.steps[0].text == "found x"
+
+
 async def test_records_and_events_name_the_run():
     seen = []
     async with UnifiedToolLibrary() as library:
@@ -301,6 +342,15 @@ async def test_secrets_of_a_call_are_not_in_its_step():
 
     answer = await Agent([login], ScriptedModel([call("login", user="ann", password="hunter2!"), "in"])).run("Go")
     assert answer.steps[0].arguments["user"] == "ann" and "hunter2!" not in str(answer.steps)
+
+
+async def test_a_tool_that_calls_tools_is_held_to_the_same_list():
+    @tool
+    async def outer(context: ToolExecutionContext) -> str:
+        return (await context.call_tool("add", {"a": 1, "b": 2})).text
+
+    answer = await Agent([add, outer], ScriptedModel([call("outer"), "ok"])).run("Go")
+    assert answer.steps[0].text == "3"
 
 
 async def test_after_much_trouble_the_model_is_told_how_things_stand():

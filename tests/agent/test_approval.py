@@ -106,6 +106,22 @@ async def test_a_call_of_a_tool_that_makes_no_sense_is_answered(arguments: dict[
         assert answer.is_finished and not answer.steps[0].is_success
 
 
+async def test_a_tool_that_was_found_keeps_to_the_tools_of_the_agent():
+    deleted: list[str] = []
+
+    @tool
+    async def other(path: str) -> str:
+        """Something else."""
+        deleted.append(path)
+        return "done"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(make_files(deleted), other)
+        model = ScriptedModel([call("call_tool", name="other", arguments={"path": "a"}), "x"])
+        answer = await Agent(library, model, tools=["files"]).run("Go")
+        assert deleted == [] and answer.steps[0].error_type == "permission_denied"
+
+
 async def test_nobody_is_asked_about_a_call_that_is_known_to_fail():
     asked: list[str] = []
 

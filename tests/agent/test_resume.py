@@ -123,6 +123,28 @@ def test_a_run_goes_on_from_every_line_it_was_cut_off_at(tmp_path: Path, step: i
     assert lines > 25
 
 
+async def test_a_run_that_goes_on_cannot_be_gone_on_with_by_another():
+    begun, end = asyncio.Event(), asyncio.Event()
+    made = []
+
+    @tool
+    async def slow() -> str:
+        made.append(1)
+        begun.set()
+        await end.wait()
+        return "done"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(slow)
+        agent = Agent(library, ScriptedModel([call("slow"), "ok"]))
+        task = asyncio.create_task(agent.run("Go", run_id="r"))
+        await begun.wait()
+        with pytest.raises(SetupError, match="is in progress, here or in another process"):
+            await Agent(library, ScriptedModel(["x"])).resume("r")
+        end.set()
+        assert (await task).text == "ok" and made == [1]
+
+
 async def test_a_run_goes_on_in_one_process_at_a_time(tmp_path):
     url = f"sqlite:///{tmp_path / 'calls.db'}"
     async with ToolKnowledgeStore(url) as store, ToolKnowledgeStore(url) as that_of_another_process:

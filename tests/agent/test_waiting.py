@@ -1,10 +1,11 @@
 """Runs that wait for a person: questions and approvals, also over a restart."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from ferrule import SetupError, UnifiedToolLibrary, tool
+from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, Approval
 from ferrule.agent.answer import CallStarted
 from ferrule.kinds.skill.folder import SkillFolder
@@ -114,6 +115,23 @@ async def test_a_person_at_hand_is_asked_at_once():
         assert answer.messages[5]["content"] == "my answer to why?"
 
 
+async def test_a_tool_may_ask_for_leave_itself():
+    paid: list[int] = []
+
+    @tool
+    async def pay(amount: int, context: ToolExecutionContext) -> str:
+        if amount > 100 and not context.is_approved:
+            raise NeedsApproval(f"{amount} is a lot")
+        paid.append(amount)
+        return "paid"
+
+    agent = Agent([pay], ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
+    first = await agent.run("Pay")
+    assert paid == [50] and first.approvals[0].reason == "500 is a lot"
+    await agent.resume(first.run_id, approvals=True)
+    assert paid == [50, 500]
+
+
 async def test_wrong_words_get_a_clear_error():
     agent = Agent([], ScriptedModel(["done"]))
     finished = await agent.run("Go")
@@ -124,6 +142,17 @@ async def test_wrong_words_get_a_clear_error():
     with pytest.raises(SetupError, match="exists already"):
         await agent.run("Go", run_id=finished.run_id)
     assert (await agent.resume(finished.run_id)).text == "done"
+
+
+async def test_many_runs_wait_and_go_on_beside_each_other():
+
+    async def one(number: int) -> str:
+        model = ScriptedModel([call("ask_user", question=f"q{number}"), f"answer {number}"])
+        agent = Agent([], model)
+        first = await agent.run(f"task {number}")
+        return (await agent.resume(first.run_id, "go")).text
+
+    assert await asyncio.gather(*map(one, range(20))) == [f"answer {n}" for n in range(20)]
 
 
 async def test_what_failed_may_be_tried_again_when_the_user_has_spoken():

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -135,12 +136,38 @@ def python() -> Iterator[list[str]]:
         yield command
 
 
+def test_two_questions_at_once_are_asked_one_after_the_other(shop: Path):
+    (shop / "tools/more.py").write_text(
+        "from ferrule import tool\n\n"
+        "@tool(destructive=True)\n"
+        "async def delete_customer(number: int) -> str:\n"
+        '    """Delete a customer by the number."""\n'
+        "    return f'customer {number} is deleted'\n"
+    )
+    terminal = Terminal("ask", "delete order number 7 and delete customer number 8", cwd=shop)
+    terminal.wait_for("[y]es, or the reason for no:")
+    terminal.type("y\n")
+    terminal.wait_for("[y]es, or the reason for no:")
+    terminal.type("y\n")
+    terminal.wait_for("customer 8 is deleted")
+    assert terminal.end() == 0 and (shop / "deleted").read_text() == "7"
+
+
 def test_a_person_who_hangs_up_leaves_a_run_that_waits(shop: Path):
     terminal = Terminal("ask", "delete order number 7", cwd=shop)
     terminal.wait_for("[y]es, or the reason for no:")
     terminal.type("\x04")
     terminal.wait_for("--approve")
     assert terminal.end() == 8 and not (shop / "deleted").exists()
+
+
+def test_a_pipe_that_nobody_reads_ends_the_run_quietly(tmp_path: Path, python: list[str]):
+    command = f"{shlex.join(python)} -m ferrule ask -q 'what is 2 + 2?' | true"
+    options: dict[str, Any] = {"cwd": tmp_path, "env": environment(tmp_path), "capture_output": True, "text": True}
+    done = subprocess.run(["bash", "-c", command], check=False, **options)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    for run in json.loads(ferrule("runs", "list", "--json", cwd=tmp_path).stdout):
+        assert (run["state"], run["reason"]) in (("finished", ""), ("interrupted", "it was cancelled"))
 
 
 def test_ctrl_c_stops_the_turn_and_not_the_chat(shop: Path):

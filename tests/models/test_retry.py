@@ -118,6 +118,21 @@ async def test_a_cancelled_request_ends_and_closes_its_connection(hangs):
         await model.aclose()
 
 
+@pytest.mark.integration
+async def test_a_cancelled_stream_of_claude_closes_its_connection():
+    has_text = asyncio.Event()
+    begun = Answer(events=claude(text_block("It is"), stop_reason=None).events, then="hang")
+    async with model_server(begun) as server:
+        model = RetryingModel(AnthropicModel("c", base_url=server.url))
+        task = asyncio.create_task(model.generate(QUESTION, lambda _: has_text.set()))
+        await has_text.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: server.abandoned)
+        await model.aclose()
+
+
 async def test_a_wait_between_attempts_can_be_cancelled():
     is_waiting = asyncio.Event()
 

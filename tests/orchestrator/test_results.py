@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import SetupError, UnifiedToolLibrary, tool
+from ferrule import Policy, Rule, SetupError, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState, Approval, ApprovalRequest, Question, RunLimits
 from ferrule.agent.answer import CallEnded, TextPiece
 from ferrule.orchestrator import Orchestrator
@@ -149,6 +149,30 @@ async def test_a_person_who_is_there_is_asked_at_once(workflow):
     assert states == [("finished", True), ("stopped", False), ("waiting", None)]
 
 
+async def test_a_person_is_asked_again_about_a_step_that_is_done_with_another_tool(workflow):
+    @tool(idempotent=True, tags=["clean", "disk"])
+    async def sweep(path: str) -> str:
+        """Clean the disk."""
+        return ""
+
+    @tool(idempotent=True, tags=["clean", "disk"])
+    async def scrub(path: str) -> str:
+        """Clean the disk."""
+        return "clean"
+
+    steps = {"id": 1, "description": "clean the disk", "tool_type": "sweep", "parameters": {"path": "a"}}
+    policy, person = (
+        Policy(rules=[Rule(verdict="ask", tool="sweep"), Rule(verdict="ask", tool="scrub")]),
+        Somebody(Approval(allowed=True)),
+    )
+    model = ScriptedModel([plan(steps)])
+    async with open_orchestrator(
+        [sweep, scrub], model, workflow=workflow, person=person, policy=policy
+    ) as orchestrator:
+        done = await orchestrator.process_task("Clean the disk", strategy="plan")
+    assert done.answer == "clean" and person.asked == ["1", "1"]
+
+
 async def test_what_cannot_be_gone_on_with_is_said():
     async with open_orchestrator([delete], ScriptedModel([plan(DELETE)]), workflow="simple") as orchestrator:
         waits = await orchestrator.process_task("Delete a.txt", strategy="plan")
@@ -195,3 +219,15 @@ async def test_a_question_of_a_plan_is_answered_at_once_where_somebody_is_there(
     ):
         result = await orchestrator.process_task("What shall we drink?")
     assert (result.state, result.answer) == (AgentState.FINISHED, "tea")
+
+
+async def test_a_question_of_a_plan_waits_and_is_answered_later(workflow):
+    async with UnifiedToolLibrary() as library:
+        model = ScriptedModel([plan(ASK)])
+        async with Orchestrator(library, model, workflow=workflow, strategy="plan") as orchestrator:
+            paused = await orchestrator.process_task("What shall we drink?")
+            assert paused.state is AgentState.WAITING and paused.questions[0].text == "Tea or coffee?"
+            done = await orchestrator.resume(paused.run_id, "coffee")
+            assert done.answer == "coffee"
+            with pytest.raises(SetupError, match="has no open question"):
+                await orchestrator.resume(paused.run_id, "more")

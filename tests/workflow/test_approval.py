@@ -1,11 +1,13 @@
 """What a person agreed to is what is done: no other tool, no other arguments; the same on both workflows."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
 
 from ferrule import Approval, NeedsApproval, Policy, Rule, Secret, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
+from ferrule.kinds.function.tools import tool_of
 from ferrule.library.meta_tools import make_meta_tools
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
@@ -14,6 +16,27 @@ from tests.workflow.plans import plan
 
 def step(tool_type: str, description: str = "clean the disk", **parameters: Any) -> dict[str, Any]:
     return {"id": 1, "description": description, "tool_type": tool_type, "parameters": parameters}
+
+
+async def test_of_several_tools_with_one_name_the_destructive_one_still_needs_approval(workflow):
+    wiped: list[str] = []
+
+    @tool
+    async def tidy(path: str) -> str:
+        """Tidy up."""
+        raise RuntimeError("it is broken")
+
+    @tool(name="tidy", destructive=True)
+    async def wipe(path: str) -> str:
+        """Tidy up by deleting."""
+        wiped.append(path)
+        return "wiped"
+
+    async with UnifiedToolLibrary() as library:
+        library.register(tidy, replace(tool_of(wipe), source="mcps"))
+        async with workflow(library, ScriptedModel([plan(step("tidy", path="a")), "thought"])) as flow:
+            paused = await flow.run("Tidy a")
+        assert paused.state is AgentState.WAITING and [r.tool_id for r in paused.approvals] == ["tidy"] and not wiped
 
 
 async def test_leave_for_one_tool_is_none_for_the_tool_that_stands_in_for_it(workflow):

@@ -14,7 +14,7 @@ from ferrule.core.model import ModelReply
 from ferrule.errors import ExecutionFailed, ModelRefused, RequestTooLong, SetupError
 from ferrule.testing import ScriptedModel
 from ferrule_tools.ai import AskModelConfig, ai_tools
-from tests.models.model_server import completion, failure, model_server
+from tests.models.model_server import call, completion, failure, model_server
 from tests.support.http_servers import HANG
 from tests.support.waiting import time_out_after_start, until
 
@@ -196,6 +196,13 @@ async def test_a_model_that_hangs_is_given_up_and_its_connection_closed():
         )
         await until(lambda: server.abandoned)
     assert result.error_type == "timeout"
+
+
+@pytest.mark.integration
+async def test_calls_that_a_server_sends_unasked_are_not_made():
+    async with model_server(completion(None, [call("delete_all", "{}")])) as server:
+        result = await ask_server(f"{server.url}/v1")
+    assert "asks for the tool 'delete_all' instead of answering" in (result.error or "")
 
 
 def needs(config: AskModelConfig | None = None, **environ: str) -> str:

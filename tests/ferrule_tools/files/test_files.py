@@ -7,7 +7,7 @@ import pytest
 from ferrule import ToolEngine, UnifiedToolLibrary
 from ferrule.agent import Agent
 from ferrule.core.content import Image
-from ferrule.errors import ExecutionFailed, Refuse, Retry
+from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry
 from ferrule.memory.failures import FailureClass, FailureClassifier
 from ferrule.models.offline import OfflineModel
 from ferrule.testing import ScriptedModel
@@ -244,6 +244,15 @@ def test_only_empty_folders_are_deleted(tmp_path):
     assert files.delete("a") == {"path": "a", "deleted": "folder"}
     with pytest.raises(Retry, match="is the workspace itself"):
         files.delete(".")
+
+
+def test_nothing_unfinished_is_left_behind(tmp_path):
+    files = files_in(tmp_path)
+    files.write("a.txt", "a" * 100_000)
+    files.overwrite("a.txt", "b")
+    with pytest.raises(CallError):
+        files.write("a.txt", "c")
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_files_are_written_whole_where_nameless_files_are_not_to_be_had(tmp_path, monkeypatch):

@@ -142,6 +142,17 @@ async def test_code_that_nests_too_deep_is_harmless(code):
     assert not result.is_success and result.error_type == "execution_error"
 
 
+async def test_other_calls_run_while_a_script_computes():
+    async with ToolEngine() as engine:
+        engine.register(*python_executor_tools(PythonExecutorConfig(seconds=60), engine=engine))
+        running = asyncio.create_task(engine.execute("python_executor", {"code": "while True: pass"}))
+        await until(lambda: children("monty"))
+        result = await engine.execute("calculator", {"expression": "6*7"})
+        assert result.output == {"result": 42} and not running.done()
+        running.cancel()
+        await asyncio.wait({running})
+
+
 async def test_a_cancelled_script_is_killed():
     running = asyncio.create_task(run("while True: pass", seconds=60))
     await until(lambda: children("monty"))

@@ -48,6 +48,12 @@ async def test_the_query_of_the_configuration_cannot_be_said_otherwise():
     assert it.requests[0].path == f"/v1/users?a=1&key={TOKEN}&v=2"
 
 
+async def test_only_the_allowed_methods_may_be_used():
+    async with api(says({})) as it:
+        result = await it.call(method="DELETE")
+    assert not result.is_success and it.requests == []
+
+
 async def test_methods_are_allowed_for_each_api_by_itself():
     one, other = (
         ApiConfig(base_url="https://a.example", methods=["get"]),
