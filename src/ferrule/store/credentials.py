@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -26,10 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, SetupError
 from ferrule.store.location import make_directory, settings_directory
+from ferrule.store.tables import get_table
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
-
     from ferrule.store.database import StoreDatabase
 
 KEY_VARIABLE: Final = "FERRULE_ENCRYPTION_KEY"
@@ -41,25 +39,6 @@ LOCAL_ACCOUNT: Final = ""
 """The account of whoever runs this process, which also lists the actions of servers."""
 _NAME: Final = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _KEY_ADVICE: Final = "Make one with: openssl rand -base64 32"
-
-
-@cache
-def credentials_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "credentials",
-        sa.MetaData(),
-        sa.Column("account", sa.Text, primary_key=True),
-        sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("key_id", sa.Text, nullable=False),
-        sa.Column("ciphertext", sa.Text, nullable=False),
-        sa.Column("updated_at", sa.Double, nullable=False),
-    )
-
-
-def create_credentials_table(connection: Connection) -> None:
-    credentials_table().metadata.create_all(connection)
 
 
 class RunQuery(Protocol):
@@ -128,7 +107,7 @@ def check_credential_name(name: str) -> None:
 
 
 def _find_row(database: StoreDatabase, account: str, name: str) -> dict[str, Any] | None:
-    table = credentials_table()
+    table = get_table("credentials")
     with database.read() as connection:
         rows = connection.execute(table.select().where(table.c.account == account, table.c.name == name)).mappings()
         row = rows.first()
@@ -149,7 +128,7 @@ def _write_row(database: StoreDatabase, account: str, name: str, key_id: str, ci
 
 
 def _delete_row(database: StoreDatabase, account: str, name: str) -> int:
-    table = credentials_table()
+    table = get_table("credentials")
     with database.write() as connection:
         return connection.execute(table.delete().where(table.c.account == account, table.c.name == name)).rowcount
 
@@ -157,7 +136,7 @@ def _delete_row(database: StoreDatabase, account: str, name: str) -> int:
 def _list_rows(database: StoreDatabase, account: str | None) -> list[dict[str, Any]]:
     import sqlalchemy as sa
 
-    table = credentials_table()
+    table = get_table("credentials")
     query = sa.select(table.c.account, table.c.name, table.c.updated_at).order_by(table.c.account, table.c.name)
     if account is not None:
         query = query.where(table.c.account == account)

@@ -37,13 +37,12 @@ from typing import Protocol
 from zlib import crc32
 
 from ferrule.errors import StoreError
-from ferrule.store.encoding import is_complete
 from ferrule.store.location import make_directory
 
 logger = logging.getLogger("ferrule.store")
 
 FORMAT_VERSION = 2
-"""The version in the first line of a segment. Version 1 had no checksums; unknown versions are left alone."""
+"""The version in the first line of a segment."""
 CHECKSUM_LENGTH = 8
 """Hexadecimal digits before each line."""
 SEGMENT_BYTES = 4_000_000
@@ -88,7 +87,10 @@ class Journal(Protocol):
         """Replace a segment that was deleted from outside; after a failure, allow another attempt immediately."""
 
     def take_abandoned(self) -> Iterator[JournalSegment]:
-        """The segments of dead processes, oldest first; the caller ends each with `delete` or `close`."""
+        """The segments of dead processes, oldest first; the caller ends each with `delete` or `close`.
+
+        Raises StoreError for a segment of another format.
+        """
 
     def has_segment_of(self, owner: str) -> bool:
         """Whether there is a segment of another process that can be imported, now or when the process has ended."""
@@ -250,7 +252,7 @@ class FileJournal:
                     path.unlink()  # its process was killed between creating and renaming it
             except FileNotFoundError:
                 continue  # another process was faster
-            except (StoreError, OSError) as error:
+            except (ValueError, OSError) as error:
                 self._unreadable.add(path)
                 logger.warning("segment=<%s> | %s", path, error)
 
@@ -304,6 +306,13 @@ class FileJournal:
         segment.abandon()
 
 
+def check_formats(directory: Path) -> None:
+    """Raise StoreError if another version of Ferrule has written a segment."""
+    for path in directory.glob("*.jsonl"):
+        with suppress(ValueError, OSError), path.open("rb") as file:
+            _parse_header(file.readline(4096), path)
+
+
 def owner_name(start: str) -> str:
     return f"{os.uname().nodename}:{os.getpid()}:{start}"
 
@@ -319,11 +328,9 @@ class JournalSegment:
         position: int,
         end: int,
         memory: mmap.mmap | _UnmappedFile | None = None,
-        *,
-        has_checksums: bool = True,
     ) -> None:
         self.path, self.fd, self.owner = path, fd, owner
-        self._has_checksums, self._is_damaged = has_checksums, False
+        self._is_damaged = False
         self.position = position
         """Up to here everything is in the database."""
         self._next = position
@@ -359,8 +366,7 @@ class JournalSegment:
             if os.fstat(fd).st_nlink == 0:
                 raise FileNotFoundError(path)
             header = os.pread(fd, 4096, 0).partition(b"\n")[0]
-            owner, version = _parse_header(header)
-            segment = cls(path, fd, owner, len(header) + 1, _find_end(fd), has_checksums=version > 1)
+            segment = cls(path, fd, _parse_header(header, path), len(header) + 1, _find_end(fd))
         except BlockingIOError:
             os.close(fd)
             return None
@@ -412,10 +418,7 @@ class JournalSegment:
     def _select_intact(self, lines: list[bytes]) -> list[bytes]:
         """The lines that were written to their end and are as they were written, without their checksums."""
         without_gap = [line for line in lines if b"\0" not in line]
-        if self._has_checksums:
-            intact = [line[CHECKSUM_LENGTH:] for line in without_gap if _has_correct_checksum(line)]
-        else:
-            intact = [line for line in without_gap if is_complete(line)]
+        intact = [line[CHECKSUM_LENGTH:] for line in without_gap if _has_correct_checksum(line)]
         if damaged := len(without_gap) - len(intact):
             self._is_damaged = True
             logger.error("segment=<%s>, lines=<%d> | damaged, not imported; the file is kept", self.path, damaged)
@@ -491,17 +494,22 @@ def _find_end(fd: int) -> int:
 
 
 def _has_correct_checksum(line: bytes) -> bool:
-    """The checksum is that of the line with its end, which is no longer there."""
+    # The checksum was computed over the line with its end, which `split` has removed.
     return line[:CHECKSUM_LENGTH] == hexlify(_PACK_CHECKSUM(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:]))))
 
 
-def _parse_header(header: bytes) -> tuple[str, int]:
-    """The owner of a segment, and the version of its format."""
+def _parse_header(header: bytes, path: Path) -> str:
+    """The owner of a segment. Raises ValueError for a file of something else, StoreError for another format."""
     try:
         fields = json.loads(header)
         version, owner = int(fields["ferrule_journal"]), str(fields["owner"])
     except (ValueError, KeyError, TypeError):
-        raise StoreError("not a journal of ferrule, ignored; delete the file if it is not needed") from None
-    if not 1 <= version <= FORMAT_VERSION:
-        raise StoreError("written by another version of ferrule, ignored; that version can read it")
-    return owner, version
+        raise ValueError("not a journal of ferrule, ignored; delete the file if it is not needed") from None
+    if version != FORMAT_VERSION:
+        failure = StoreError(
+            f"the journal was written by another version of ferrule (it has format {version}, not {FORMAT_VERSION}): "
+            "let that version import it (`ferrule calls`), or move its file away to go on without these records"
+        )
+        failure.add_note(str(path))
+        raise failure
+    return owner

@@ -8,35 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ferrule.store.tables import get_table
+
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from ferrule.store.database import StoreDatabase
 
 _DIGESTS_PER_QUERY = 500
 _SECONDS_BETWEEN_MARKS = 24 * 3600
 """How exactly is recorded when a vector was last used."""
-
-
-@cache
-def tool_vectors_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "tool_vectors",
-        sa.MetaData(),
-        sa.Column("encoder", sa.Text, primary_key=True),
-        sa.Column("digest", sa.Text, primary_key=True),
-        sa.Column("vector", sa.LargeBinary, nullable=False),
-        sa.Column("used_at", sa.Double, nullable=False, index=True),
-    )
-
-
-def create_tool_vectors_table(connection: Connection) -> None:
-    tool_vectors_table().metadata.create_all(connection)
 
 
 class ToolVectors:
@@ -56,7 +39,7 @@ class ToolVectors:
 
 
 def _find_vectors(database: StoreDatabase, encoder: str, digests: list[str]) -> dict[str, bytes]:
-    table = tool_vectors_table()
+    table = get_table("tool_vectors")
     limit = time.time() - _SECONDS_BETWEEN_MARKS
     vectors: dict[str, bytes] = {}
     for start in range(0, len(digests), _DIGESTS_PER_QUERY):
@@ -77,7 +60,7 @@ def _insert_vectors(database: StoreDatabase, encoder: str, vectors: dict[str, by
         {"encoder": encoder, "digest": digest, "vector": vectors[digest], "used_at": now} for digest in sorted(vectors)
     ]
     with database.write() as connection:
-        insert = _insert_for(connection)(tool_vectors_table())
+        insert = _insert_for(connection)(get_table("tool_vectors"))
         changes = {"vector": insert.excluded.vector, "used_at": insert.excluded.used_at}
         connection.execute(insert.on_conflict_do_update(index_elements=["encoder", "digest"], set_=changes), rows)
 
@@ -94,5 +77,5 @@ def _insert_for(connection: Connection) -> Any:
 
 def delete_vectors(connection: Connection, before: float) -> int:
     """Delete the vectors that were last used before a time; returns how many."""
-    table = tool_vectors_table()
+    table = get_table("tool_vectors")
     return connection.execute(table.delete().where(table.c.used_at < before)).rowcount
