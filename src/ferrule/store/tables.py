@@ -203,7 +203,6 @@ def _metadata() -> MetaData:
         metadata,
         sa.Column("account", sa.Text, primary_key=True),
         sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("key_id", sa.Text, nullable=False),
         sa.Column("ciphertext", sa.Text, nullable=False),
         sa.Column("updated_at", sa.Double, nullable=False),
     )
