@@ -33,7 +33,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from struct import Struct
-from typing import Protocol
+from typing import TypeAlias
 from zlib import crc32
 
 from ferrule.errors import StoreError
@@ -58,55 +58,8 @@ LINES_TO_WAKE = 5_000
 """A memory journal wakes its reader only after this many lines; a query reads them earlier."""
 
 
-class Journal(Protocol):
-    """Lines that wait to be inserted. Any thread may append; everything else is for one reader at a time."""
-
-    owner: str
-    reader_sleeps: bool
-    """Set by the reader: wake it when there is enough to read."""
-
-    def append(self, line: bytes, /) -> None:
-        """Store the line; OSError when that is not possible."""
-
-    def ensure_segment(self) -> None:
-        """Have a file, by whose lock other processes see that this one lives; OSError when there can be none."""
-
-    def backlog(self) -> int:
-        """How much waits to be read, in bytes or lines."""
-
-    def has_enough_to_read(self) -> bool:
-        """Whether reading now is worth a transaction."""
-
-    def read(self) -> list[bytes]:
-        """The next lines; the same ones again until `mark_read` confirms that they are in the database."""
-
-    def mark_read(self) -> int:
-        """The lines of the last `read` are in the database; returns how much of the backlog that was."""
-
-    def rotate(self) -> None:
-        """Replace a segment that was deleted from outside; after a failure, allow another attempt immediately."""
-
-    def take_abandoned(self) -> Iterator[JournalSegment]:
-        """The segments of dead processes, oldest first; the caller ends each with `delete` or `close`.
-
-        Raises StoreError for a segment of another format.
-        """
-
-    def has_segment_of(self, owner: str) -> bool:
-        """Whether there is a segment of another process that can be imported, now or when the process has ended."""
-
-    def has_room_for_segment(self) -> bool:
-        """Whether one more segment may be left for another process to import."""
-
-    def close(self, *, keep: bool) -> None:
-        """Close the files. Lines that were not read, or all of them with `keep`, stay for the next process."""
-
-    def reset_after_fork(self, start: str) -> None:
-        """After a fork: lines and locks belong to the parent; start with an empty journal."""
-
-
 class MemoryJournal:
-    """For stores without a file: the lines are lost with the process."""
+    """The same for stores without a file, as far as that is possible: the lines are lost with the process."""
 
     def __init__(self, wake: Callable[[], None], start: str) -> None:
         self.owner, self.reader_sleeps = owner_name(start), False
@@ -161,10 +114,14 @@ class MemoryJournal:
 
 
 class FileJournal:
-    """The segments of one process, in a directory that several processes may share."""
+    """The segments of one process, in a directory that several processes may share.
+
+    Any thread may append; everything else is for one reader at a time.
+    """
 
     def __init__(self, directory: Path, wake: Callable[[], None], start: str) -> None:
         self.directory, self.reader_sleeps = directory, False
+        """The reader sets `reader_sleeps`: wake it when there is enough to read."""
         self.owner, self._start = owner_name(start), start
         self._wake = wake
         self._numbers = count(1)
@@ -181,6 +138,7 @@ class FileJournal:
         self._unreadable: set[Path] = set()
 
     def append(self, line: bytes) -> None:
+        """Store the line; OSError when that is not possible."""
         with self._lock:
             try:
                 if self._current is None or not self._current.append(line):
@@ -199,17 +157,21 @@ class FileJournal:
                     self._wake()
 
     def ensure_segment(self) -> None:
+        """Have a file, by whose lock other processes see that this one lives; OSError when there can be none."""
         with self._lock:
             if self._current is None:
                 self._create_segment(0)
 
     def backlog(self) -> int:
+        """How much waits to be read, in bytes or lines."""
         return self._overflow.backlog() + sum(segment.backlog() for segment in self._segments)
 
     def has_enough_to_read(self) -> bool:
+        """Whether reading now is worth a transaction."""
         return self.backlog() > 0
 
     def read(self) -> list[bytes]:
+        """The next lines; the same ones again until `mark_read` confirms that they are in the database."""
         self._reading = self._overflow
         if lines := self._overflow.read():
             return lines
@@ -230,15 +192,21 @@ class FileJournal:
         return []
 
     def mark_read(self) -> int:
+        """The lines of the last `read` are in the database; returns how much of the backlog that was."""
         return self._reading.mark_read()
 
     def rotate(self) -> None:
+        """Replace a segment that was deleted from outside; after a failure, allow another attempt immediately."""
         with self._lock:
             self._next_attempt = 0.0
             if self._current is not None and not self._current.exists():
                 self._current = None
 
     def take_abandoned(self) -> Iterator[JournalSegment]:
+        """The segments of dead processes, oldest first; the caller ends each with `delete` or `close`.
+
+        Raises StoreError for a segment of another format.
+        """
         own = {segment.path for segment in self._segments}
         try:
             paths = sorted(p for p in self.directory.iterdir() if p not in own and p not in self._unreadable)
@@ -257,16 +225,19 @@ class FileJournal:
                 logger.warning("segment=<%s> | %s", path, error)
 
     def has_segment_of(self, owner: str) -> bool:
+        """Whether there is a segment of another process that can be imported, now or when the process has ended."""
         _, pid, start = owner.rsplit(":", 2)
         return any(path not in self._unreadable for path in self.directory.glob(f"{start}-{pid}-*.jsonl"))
 
     def has_room_for_segment(self) -> bool:
+        """Whether one more segment may be left for another process to import."""
         try:
             return len(os.listdir(self.directory)) < MAX_DEFERRED_SEGMENTS
         except OSError:
             return True
 
     def close(self, *, keep: bool) -> None:
+        """Close the files. Lines that were not read, or all of them with `keep`, stay for the next process."""
         with self._lock:
             segments, self._segments, self._current = self._segments, [], None
         for segment in segments:
@@ -276,6 +247,7 @@ class FileJournal:
                 segment.delete()
 
     def reset_after_fork(self, start: str) -> None:
+        """After a fork: lines and locks belong to the parent; start with an empty journal."""
         self._lock = threading.Lock()
         for segment in self._segments:
             segment.close()  # the lock stays with the parent's file
@@ -304,6 +276,10 @@ class FileJournal:
             if segment is self._current:
                 self._current = None
         segment.abandon()
+
+
+Journal: TypeAlias = FileJournal | MemoryJournal
+"""Lines that wait to be inserted."""
 
 
 def check_formats(directory: Path) -> None:

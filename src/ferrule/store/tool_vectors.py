@@ -54,25 +54,19 @@ def _find_vectors(database: StoreDatabase, encoder: str, digests: list[str]) -> 
 
 
 def _insert_vectors(database: StoreDatabase, encoder: str, vectors: dict[str, bytes]) -> None:
+    import sqlalchemy as sa
+
     now = time.time()
     # In one order, so that two processes that insert the same rows do not wait for each other.
     rows = [
         {"encoder": encoder, "digest": digest, "vector": vectors[digest], "used_at": now} for digest in sorted(vectors)
     ]
+    statement = (
+        "INSERT INTO tool_vectors (encoder, digest, vector, used_at) VALUES (:encoder, :digest, :vector, :used_at) "
+        "ON CONFLICT (encoder, digest) DO UPDATE SET vector = excluded.vector, used_at = excluded.used_at"
+    )
     with database.write() as connection:
-        insert = _insert_for(connection)(get_table("tool_vectors"))
-        changes = {"vector": insert.excluded.vector, "used_at": insert.excluded.used_at}
-        connection.execute(insert.on_conflict_do_update(index_elements=["encoder", "digest"], set_=changes), rows)
-
-
-def _insert_for(connection: Connection) -> Any:
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        return postgresql.insert
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert
+        connection.execute(sa.text(statement), rows)
 
 
 def delete_vectors(connection: Connection, before: float) -> int:

@@ -198,8 +198,10 @@ def _value(node: ast.expr, numbers: list[Value], depth: int = 0) -> Value:
             return numbers[index]
         case ast.Name(id=name):
             return _look_up_constant(name[:-1])
-        case ast.UnaryOp(op=op, operand=operand):
-            return -value(operand) if isinstance(op, ast.USub) else value(operand)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -value(operand)
+        case ast.UnaryOp(operand=operand):
+            return value(operand)
         case ast.Attribute(value=operand, attr="factorial"):
             return _compute("!", _factorial, value(operand))
         case ast.Attribute(value=operand):
