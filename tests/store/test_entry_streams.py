@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.store import ToolKnowledgeStore
-from ferrule.store.database import MIGRATIONS, StoreDatabase
-from ferrule.store.location import parse_location
 from tests.support.processes import ROOT, run_python
 
 JSON = st.recursive(
@@ -79,21 +77,6 @@ def test_any_json_value_is_stored(values):
             return await store.read_entries("stream")
 
     assert len(asyncio.run(store_all())) == len(values)
-
-
-async def test_entries_of_an_older_version_are_found_under_their_new_names(shared_store_url, monkeypatch):
-    database = StoreDatabase(parse_location(shared_store_url))
-    with monkeypatch.context() as patch:
-        patch.setattr("ferrule.store.database.MIGRATIONS", MIGRATIONS[:2])
-        database.open()
-    with database.write() as connection:
-        connection.exec_driver_sql(
-            "INSERT INTO notes (book, key, written_at, value) VALUES ('run', '1', 1.0, '\"old\"')"
-        )
-    database.close()
-    async with ToolKnowledgeStore(shared_store_url) as store:
-        store._journal.append(b'["!note","run","2",1.5,"from an old journal"]\n')
-        assert await store.read_entries("run") == {"1": "old", "2": "from an old journal"}
 
 
 @pytest.mark.integration

@@ -7,33 +7,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Select, tuple_
+from sqlalchemy import Select, inspect, tuple_
 from sqlalchemy.dialects import sqlite
 
 from ferrule.errors import StoreError, text_with_notes
 from ferrule.store import ToolKnowledgeStore
-from ferrule.store.database import MIGRATIONS, StoreDatabase, calls_table
+from ferrule.store.database import StoreDatabase
 from ferrule.store.location import parse_location
 from ferrule.store.queries import CallFilter, select_newest_first
+from ferrule.store.tables import SCHEMA_VERSION, get_table
 from tests.store.records import finish_record
 from tests.support.processes import TalkingProcess
 
 PAGE = Path(__file__).parents[2] / "docs" / "store.md"
-COLUMNS_ADDED_LATER = {
-    "principal": "add principals to tool_calls",
-    "tenant": "add principals to tool_calls",
-    "cost": "add cost to tool_calls",
-}
-OPEN_AND_READ = """
-import asyncio, sys
-from ferrule.store import ToolKnowledgeStore
-
-async def main():
-    async with ToolKnowledgeStore(sys.argv[1]) as store:
-        print((await store.read_entries("run:old"))["1"])
-
-asyncio.run(main())
-"""
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -80,7 +66,7 @@ async def test_a_query_uses_its_index_without_sorting(tmp_path):
 
 
 async def test_the_next_page_begins_in_the_index_where_the_last_one_ended(tmp_path):
-    columns = calls_table().c
+    columns = get_table("tool_calls").c
     page = select_newest_first(CallFilter(conversation_id="c"), sqlite.dialect())
     page = page.where(tuple_(columns.started_at, columns.record_id) < (1.5, "id"))
     [plan] = await plans_of(tmp_path / "calls.db", page)
@@ -94,70 +80,49 @@ def test_many_processes_may_create_one_database_concurrently(tmp_path):
     assert [close(process) for process in processes] == [(0, "")] * 4
 
 
-@pytest.mark.integration
-def test_a_database_of_an_older_version_is_migrated_once_by_whoever_opens_it(shared_store_url: str):
-    database = make_older_database(shared_store_url, 3)  # the version of the first release
-    with database.write() as connection:
-        connection.exec_driver_sql("INSERT INTO entries VALUES ('run:old', '1', 1.0, '\"kept\"')")
-    database.close()
-    processes = [TalkingProcess("-c", OPEN_AND_READ, shared_store_url) for _ in range(4)]
-    assert [close(process) for process in processes] == [(0, "kept\n")] * 4
-    database.open()
-    with database.read() as connection:
-        numbers = connection.exec_driver_sql("SELECT number, name FROM ferrule_migrations ORDER BY number").all()
-    database.close()
-    assert [tuple(row) for row in numbers] == [(n, name) for n, (name, _) in enumerate(MIGRATIONS, 1)]
-
-
-def make_older_database(url: str, version: int) -> StoreDatabase:
-    database = StoreDatabase(parse_location(url))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ferrule.store.database.MIGRATIONS", MIGRATIONS[:version])
-        database.open()
-    return database
-
-
 def close(process: TalkingProcess) -> tuple[int, str]:
     with process:
         output = process.read_rest()
     return process.wait(), output
 
 
-@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
-def test_a_database_of_every_older_version_keeps_its_rows_and_gets_the_newest_schema(
-    shared_store_url: str, version: int
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+async def test_a_store_of_another_version_is_refused_and_left_as_it_is(
+    shared_store_url: str, version: int, monkeypatch
 ):
-    database, names = make_older_database(shared_store_url, version), [name for name, _ in MIGRATIONS]
+    database = StoreDatabase(parse_location(shared_store_url))
+    database.open()
     with database.write() as connection:
-        for column, migration in COLUMNS_ADDED_LATER.items():
-            if version <= names.index(migration):
-                connection.exec_driver_sql(f"DROP INDEX IF EXISTS tool_calls_by_{column}")
-                connection.exec_driver_sql(f"ALTER TABLE tool_calls DROP COLUMN {column}")
-        connection.exec_driver_sql(
-            "INSERT INTO tool_calls (record_id, started_at, tool_name, status) VALUES ('old', 1.0, 'add', 'success')"
-        )
-        if version >= 2:
-            table = "notes" if version == 2 else "entries"
-            connection.exec_driver_sql(f"INSERT INTO {table} VALUES ('run:old', '1', 1.0, '\"kept\"')")
+        connection.exec_driver_sql(f"UPDATE ferrule_migrations SET number = {version}")
+        connection.exec_driver_sql("DROP TABLE tokens")
     database.close()
+    store = ToolKnowledgeStore(shared_store_url)
+    with pytest.raises(StoreError, match=rf"another version of ferrule .* version {version}, not {SCHEMA_VERSION}\): "):
+        store.start()
+    with pytest.raises(StoreError, match="export it with that version .* or name another place"):
+        await store.query_call_records()
+    await store.aclose()
+    monkeypatch.setattr("ferrule.store.tables.SCHEMA_VERSION", version)  # as that version opens it
     database.open()
     with database.read() as connection:
-        numbers = connection.exec_driver_sql("SELECT number, name FROM ferrule_migrations ORDER BY number").all()
-        row = connection.exec_driver_sql("SELECT tool_name, principal, tenant, cost FROM tool_calls").one()
-        entries = connection.exec_driver_sql("SELECT stream FROM entries").all()
+        names = inspect(connection).get_table_names()
     database.close()
-    assert [tuple(each) for each in numbers] == list(enumerate(names, 1))
-    assert tuple(row) == ("add", None, None, None) and len(entries) == (version >= 2)
+    assert "tool_calls" in names and "tokens" not in names
 
 
-async def test_a_database_of_a_newer_version_is_rejected(tmp_path):
-    path = tmp_path / "calls.db"
-    async with ToolKnowledgeStore(str(path)):
-        pass
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("INSERT INTO ferrule_migrations VALUES (99, 'from the future')")
-    with pytest.raises(StoreError, match=r"created by a newer ferrule \(schema 99\)"):
-        ToolKnowledgeStore(str(path)).start()
+async def test_a_journal_of_another_version_is_refused_and_left_as_it_is(tmp_path):
+    journal = tmp_path / "calls.db.journal"
+    journal.mkdir()
+    segment = journal / "start-1-000001.jsonl"
+    segment.write_text('{"ferrule_journal": 1, "owner": "host:1:start"}\n["one",1.0,"echo"]\n')
+    with pytest.raises(StoreError, match=r"another version of ferrule \(it has format 1, not 2\): let that") as caught:
+        ToolKnowledgeStore(str(tmp_path / "calls.db")).start()
+    assert text_with_notes(caught.value).endswith(f"({segment})")
+    assert not (tmp_path / "calls.db").exists()
+    async with ToolKnowledgeStore(str(tmp_path / "calls.db"), defer_import=True) as brief:
+        with pytest.raises(StoreError, match="another version of ferrule"):
+            await brief.query_call_records()
+    assert segment.exists()
 
 
 def test_a_file_that_is_no_database_is_an_error_that_says_so(tmp_path):

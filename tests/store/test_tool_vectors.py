@@ -10,7 +10,7 @@ from ferrule.catalog.search import RegistryIndex, registry_index
 from ferrule.catalog.search.vectors import ENCODER
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.database import StoreDatabase
-from ferrule.store.tool_vectors import tool_vectors_table
+from ferrule.store.tables import get_table
 from tests.catalog.search.searchable_tools import make_tool, needs_encoder, office_tools
 from tests.support.processes import ROOT, run_python
 
@@ -65,12 +65,12 @@ async def search(store: ToolKnowledgeStore, text: str, *more) -> str:
 
 def change_rows(database: StoreDatabase, /, **values: object) -> int:
     with database.write() as connection:
-        return connection.execute(tool_vectors_table().update().values(values)).rowcount
+        return connection.execute(get_table("tool_vectors").update().values(values)).rowcount
 
 
 def count_rows(database: StoreDatabase) -> int:
     with database.read() as connection:
-        return len(connection.execute(tool_vectors_table().select()).all())
+        return len(connection.execute(get_table("tool_vectors").select()).all())
 
 
 async def test_what_is_saved_is_loaded(store_url):

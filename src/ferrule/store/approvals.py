@@ -8,57 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from ferrule.store.tables import BINDING_COLUMNS, get_table
+
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Table
+    from sqlalchemy import ColumnElement, Connection
 
     from ferrule.store.database import CallStart, StoreDatabase
 
-BINDING_COLUMNS: Final = ("principal", "tenant", "run_id", "tool_id", "action", "fingerprint", "digest")
-"""What a call must have in common with the request: an approval covers exactly this call."""
 OPEN_STATES: Final = ("pending", "approved")
 """Of requests that expire."""
-
-
-@cache
-def approvals_table() -> Table:
-    import sqlalchemy as sa
-
-    table = sa.Table(
-        "approvals",
-        sa.MetaData(),
-        sa.Column("approval_id", sa.Text, primary_key=True),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("created_at", sa.Double, nullable=False),
-        sa.Column("expires_at", sa.Double, nullable=False),
-        *(sa.Column(name, sa.Text, nullable=False) for name in BINDING_COLUMNS),
-        sa.Column("call_id", sa.Text, nullable=False),
-        sa.Column("arguments", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("decided_at", sa.Double),
-        sa.Column("decided_by", sa.Text, nullable=False, server_default=""),
-        sa.Column("decision_reason", sa.Text, nullable=False, server_default=""),
-        sa.Column("edited_arguments", sa.Text),
-        sa.Column("used_at", sa.Double),
-        sa.Column("used_by", sa.Text, nullable=False, server_default=""),
-    )
-    sa.Index("approvals_by_state", table.c.state, table.c.created_at)
-    sa.Index("approvals_by_run", table.c.run_id, table.c.created_at)
-    return table
-
-
-def create_approvals_table(connection: Connection) -> None:
-    approvals_table().metadata.create_all(connection)
 
 
 def insert_approval(database: StoreDatabase, values: Mapping[str, Any]) -> dict[str, Any]:
     """Insert a request, unless the same call already has a pending one; returns the row that there is then."""
     import sqlalchemy as sa
 
-    table = approvals_table()
+    table = get_table("approvals")
     same_call = [table.c[name] == values[name] for name in BINDING_COLUMNS]
     pending = table.select().where(*same_call, table.c.state == "pending", table.c.expires_at > values["created_at"])
     with database.write() as connection:
@@ -74,7 +42,7 @@ def insert_approval(database: StoreDatabase, values: Mapping[str, Any]) -> dict[
 
 
 def find_approval(database: StoreDatabase, approval_id: str) -> dict[str, Any] | None:
-    table = approvals_table()
+    table = get_table("approvals")
     with database.read() as connection:
         row = connection.execute(table.select().where(table.c.approval_id == approval_id)).mappings().first()
         return None if row is None else dict(row)
@@ -87,7 +55,7 @@ def find_decision(
 
     With an id that covers nothing, only a refusal of the same call in the run is returned.
     """
-    table = approvals_table()
+    table = get_table("approvals")
     in_run = table.c.run_id != ""
     is_named = table.c.approval_id == approval_id
     is_relevant = in_run if approval_id is None else is_named | (in_run & (table.c.state == "refused"))
@@ -107,7 +75,7 @@ def list_approvals(
     """The newest requests in a state (or in any), of one run and tenant or of all; and how many there are."""
     import sqlalchemy as sa
 
-    table = approvals_table()
+    table = get_table("approvals")
     conditions = [] if run_id is None else [table.c.run_id == run_id]
     if tenant is not None:
         conditions.append(table.c.tenant == tenant)
@@ -130,7 +98,7 @@ def list_decided_runs(database: StoreDatabase, since: float, now: float) -> list
     """The requests of runs that people have decided about since a time: their ids, runs and times of the decision."""
     import sqlalchemy as sa
 
-    table = approvals_table()
+    table = get_table("approvals")
     query = sa.select(table.c.approval_id, table.c.run_id, table.c.decided_at).where(
         table.c.run_id != "", table.c.decided_at >= since, table.c.expires_at > now
     )
@@ -142,7 +110,7 @@ def decide_approval(
     database: StoreDatabase, approval_id: str, values: Mapping[str, Any], from_states: tuple[str, ...], now: float
 ) -> bool:
     """Change the state of a request; False when it is no longer in one of the states, or has expired."""
-    table = approvals_table()
+    table = get_table("approvals")
     is_open = (table.c.approval_id == approval_id) & table.c.state.in_(from_states) & (table.c.expires_at > now)
     with database.write() as connection:
         return connection.execute(table.update().where(is_open).values(values)).rowcount == 1
@@ -152,7 +120,7 @@ def use_approval(
     database: StoreDatabase, approval_id: str, binding: Mapping[str, str], start: CallStart, now: float
 ) -> bool:
     """Use an approval and record the start of its call; False when another call was first or it covers another one."""
-    table = approvals_table()
+    table = get_table("approvals")
     conditions = [*_covers(binding, now), table.c.state == "approved", table.c.approval_id == approval_id]
     values = {"state": "used", "used_by": start.record_id, "used_at": now}
     with database.write() as connection:
@@ -164,11 +132,11 @@ def use_approval(
 
 def delete_approvals(connection: Connection, before: float) -> int:
     """Delete requests that were made before a time and are used, refused or have expired; returns how many."""
-    table = approvals_table()
+    table = get_table("approvals")
     is_open = table.c.state.in_(OPEN_STATES) & (table.c.expires_at > time.time())
     return connection.execute(table.delete().where(table.c.created_at < before, ~is_open)).rowcount
 
 
 def _covers(binding: Mapping[str, str], now: float) -> list[ColumnElement[bool]]:
-    table = approvals_table()
+    table = get_table("approvals")
     return [*(table.c[name] == binding[name] for name in BINDING_COLUMNS), table.c.expires_at > now]

@@ -6,48 +6,20 @@ of the database's machine: a server whose clock is wrong must not forget the key
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ferrule.store.servers import read_database_clock
+from ferrule.store.tables import get_table
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from ferrule.store.database import StoreDatabase
 
 
-@cache
-def requests_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "requests",
-        sa.MetaData(),
-        sa.Column("principal", sa.Text, primary_key=True),
-        sa.Column("key", sa.Text, primary_key=True),
-        sa.Column("digest", sa.Text, nullable=False),
-        sa.Column("created_at", sa.Double, nullable=False),
-        sa.Column("status", sa.Integer),
-        sa.Column("response", sa.Text),
-        sa.Column("claim_id", sa.Text),
-    )
-
-
-def create_requests_table(connection: Connection) -> None:
-    requests_table().metadata.create_all(connection)
-
-
-def add_claims_to_requests(connection: Connection) -> None:
-    import sqlalchemy as sa
-
-    if "claim_id" not in {column["name"] for column in sa.inspect(connection).get_columns(requests_table().name)}:
-        connection.exec_driver_sql("ALTER TABLE requests ADD COLUMN claim_id TEXT")
-
-
 def delete_requests(connection: Connection, before: float) -> int:
     """Delete requests that were made before a time, with their responses; returns how many."""
-    table = requests_table()
+    table = get_table("requests")
     return connection.execute(table.delete().where(table.c.created_at < before)).rowcount
 
 
@@ -61,7 +33,7 @@ def claim_request(
     """
     import sqlalchemy as sa
 
-    table = requests_table()
+    table = get_table("requests")
     is_same = (table.c.principal == principal) & (table.c.key == key)
     with database.write() as connection:
         now = read_database_clock(connection)
@@ -84,7 +56,7 @@ def claim_request(
 
 
 def complete_request(database: StoreDatabase, principal: str, key: str, status: int, response: str) -> None:
-    table = requests_table()
+    table = get_table("requests")
     is_same = (table.c.principal == principal) & (table.c.key == key)
     with database.write() as connection:
         connection.execute(table.update().where(is_same).values(status=status, response=response))
@@ -92,7 +64,7 @@ def complete_request(database: StoreDatabase, principal: str, key: str, status: 
 
 def release_request(database: StoreDatabase, principal: str, key: str, claim_id: str) -> None:
     """Give a key back whose request was not executed."""
-    table = requests_table()
+    table = get_table("requests")
     is_same = (table.c.principal == principal) & (table.c.key == key) & (table.c.claim_id == claim_id)
     with database.write() as connection:
         connection.execute(table.delete().where(is_same & table.c.response.is_(None)))

@@ -1,14 +1,13 @@
 """Secrets for servers elsewhere, which Ferrule sends in the name of a user: stored encrypted, by account and name.
 
-They are encrypted with AES-256-GCM. The key is not in the store: it is in the variable `FERRULE_ENCRYPTION_KEY`, or in
-a file that only its owner can read. Account and name are authenticated with the secret, so that whoever can write to
-the database cannot give one user's secret to another.
+They are encrypted with Fernet. The key is not in the store: it is in the variable `FERRULE_ENCRYPTION_KEY`, or in a
+file that only its owner can read. Account and name are encrypted with the secret, so that whoever can write to the
+database cannot give one user's secret to another.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import re
@@ -17,49 +16,30 @@ import stat
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import MissingExtra, SetupError
 from ferrule.store.location import make_directory, settings_directory
+from ferrule.store.tables import get_table
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from cryptography.fernet import MultiFernet
 
     from ferrule.store.database import StoreDatabase
 
 KEY_VARIABLE: Final = "FERRULE_ENCRYPTION_KEY"
 KEY_FILE_VARIABLE: Final = "FERRULE_ENCRYPTION_KEY_FILE"
 KEY_SIZE: Final = 32
-NONCE_SIZE: Final = 12
 MAX_SECRET_LENGTH: Final = 65_536
 LOCAL_ACCOUNT: Final = ""
 """The account of whoever runs this process, which also lists the actions of servers."""
 _NAME: Final = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _KEY_ADVICE: Final = "Make one with: openssl rand -base64 32"
-
-
-@cache
-def credentials_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "credentials",
-        sa.MetaData(),
-        sa.Column("account", sa.Text, primary_key=True),
-        sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("key_id", sa.Text, nullable=False),
-        sa.Column("ciphertext", sa.Text, nullable=False),
-        sa.Column("updated_at", sa.Double, nullable=False),
-    )
-
-
-def create_credentials_table(connection: Connection) -> None:
-    credentials_table().metadata.create_all(connection)
 
 
 class RunQuery(Protocol):
@@ -82,27 +62,31 @@ class Credentials:
 
     def __init__(self, query: RunQuery, environ: Mapping[str, str] = os.environ) -> None:
         self._query, self._environ = query, environ
-        self._keys: tuple[EncryptionKey, ...] = ()
+        self._cipher: MultiFernet | None = None
 
     async def get(self, account: str, name: str) -> str | None:
         """The secret; None when there is none. SetupError when it cannot be decrypted."""
-        row = await self._query(_find_row, account, name)
-        if row is None:
+        ciphertext = await self._query(_find_ciphertext, account, name)
+        if ciphertext is None:
             return None
-        for key in self._read_keys():
-            if key.key_id == row["key_id"]:
-                return key.decrypt(row["ciphertext"], account, name)
+        cipher = self._read_keys()
+        from cryptography.fernet import InvalidToken
+
+        with suppress(InvalidToken):
+            *binding, secret = json.loads(cipher.decrypt(ciphertext))
+            if binding == [account, name]:
+                return str(secret)
         raise SetupError(
-            f"The credential {name!r} was encrypted with another key. Set {KEY_VARIABLE} to the key it was stored with "
-            "(several keys are separated by commas), or store it again."
+            f"The credential {name!r} was encrypted with another key, or changed in the database. Set {KEY_VARIABLE} "
+            "to the key it was stored with (several keys are separated by commas), or store it again."
         )
 
     async def set(self, account: str, name: str, secret: str) -> None:
         """Store a secret, in place of an earlier one."""
         if not 0 < len(secret) <= MAX_SECRET_LENGTH:
             raise SetupError(f"A credential has 1 to {MAX_SECRET_LENGTH:,} characters. Nothing was stored.")
-        key = self._read_keys(may_create=True)[0]
-        await self._query(_write_row, account, name, key.key_id, key.encrypt(secret, account, name))
+        ciphertext = self._read_keys(may_create=True).encrypt(json.dumps([account, name, secret]).encode())
+        await self._query(_write_row, account, name, ciphertext.decode())
 
     async def delete(self, account: str, name: str) -> bool:
         """Delete a credential; False when there was none."""
@@ -113,10 +97,10 @@ class Credentials:
         rows = await self._query(_list_rows, account)
         return [CredentialEntry(**row) for row in rows]
 
-    def _read_keys(self, *, may_create: bool = False) -> tuple[EncryptionKey, ...]:
-        if not self._keys:
-            self._keys = read_encryption_keys(self._environ, may_create=may_create)
-        return self._keys
+    def _read_keys(self, *, may_create: bool = False) -> MultiFernet:
+        if self._cipher is None:
+            self._cipher = read_encryption_keys(self._environ, may_create=may_create)
+        return self._cipher
 
 
 def check_credential_name(name: str) -> None:
@@ -127,29 +111,28 @@ def check_credential_name(name: str) -> None:
 # Rows
 
 
-def _find_row(database: StoreDatabase, account: str, name: str) -> dict[str, Any] | None:
-    table = credentials_table()
+def _find_ciphertext(database: StoreDatabase, account: str, name: str) -> str | None:
+    table = get_table("credentials")
     with database.read() as connection:
-        rows = connection.execute(table.select().where(table.c.account == account, table.c.name == name)).mappings()
-        row = rows.first()
-        return None if row is None else dict(row)
+        row = connection.execute(table.select().where(table.c.account == account, table.c.name == name)).first()
+        return None if row is None else str(row.ciphertext)
 
 
-def _write_row(database: StoreDatabase, account: str, name: str, key_id: str, ciphertext: str) -> None:
+def _write_row(database: StoreDatabase, account: str, name: str, ciphertext: str) -> None:
     import sqlalchemy as sa
 
     statement = (
-        "INSERT INTO credentials (account, name, key_id, ciphertext, updated_at) "
-        "VALUES (:account, :name, :key_id, :ciphertext, :now) ON CONFLICT (account, name) DO UPDATE SET "
-        "key_id = excluded.key_id, ciphertext = excluded.ciphertext, updated_at = excluded.updated_at"
+        "INSERT INTO credentials (account, name, ciphertext, updated_at) "
+        "VALUES (:account, :name, :ciphertext, :now) ON CONFLICT (account, name) DO UPDATE SET "
+        "ciphertext = excluded.ciphertext, updated_at = excluded.updated_at"
     )
-    values = {"account": account, "name": name, "key_id": key_id, "ciphertext": ciphertext, "now": time.time()}
+    values = {"account": account, "name": name, "ciphertext": ciphertext, "now": time.time()}
     with database.write() as connection:
         connection.execute(sa.text(statement), values)
 
 
 def _delete_row(database: StoreDatabase, account: str, name: str) -> int:
-    table = credentials_table()
+    table = get_table("credentials")
     with database.write() as connection:
         return connection.execute(table.delete().where(table.c.account == account, table.c.name == name)).rowcount
 
@@ -157,7 +140,7 @@ def _delete_row(database: StoreDatabase, account: str, name: str) -> int:
 def _list_rows(database: StoreDatabase, account: str | None) -> list[dict[str, Any]]:
     import sqlalchemy as sa
 
-    table = credentials_table()
+    table = get_table("credentials")
     query = sa.select(table.c.account, table.c.name, table.c.updated_at).order_by(table.c.account, table.c.name)
     if account is not None:
         query = query.where(table.c.account == account)
@@ -168,48 +151,13 @@ def _list_rows(database: StoreDatabase, account: str | None) -> list[dict[str, A
 # Encryption
 
 
-class EncryptionKey:
-    """One key, and an id by which secrets say that they were encrypted with it."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self.key_id = sha256(b"ferrule encryption key\0" + key).hexdigest()[:16]
-
-    def encrypt(self, secret: str, account: str, name: str) -> str:
-        nonce = secrets.token_bytes(NONCE_SIZE)
-        sealed = _load_cipher()(self._key).encrypt(nonce, secret.encode(), _bind(account, name))
-        return base64.b64encode(nonce + sealed).decode()
-
-    def decrypt(self, ciphertext: str, account: str, name: str) -> str:
-        from cryptography.exceptions import InvalidTag
-
-        try:
-            content = base64.b64decode(ciphertext)
-            nonce, sealed = content[:NONCE_SIZE], content[NONCE_SIZE:]
-            secret: bytes = _load_cipher()(self._key).decrypt(nonce, sealed, _bind(account, name))
-        except (InvalidTag, ValueError):
-            raise SetupError(f"The credential {name!r} was changed in the database. Store it again.") from None
-        return secret.decode()
-
-
-def _bind(account: str, name: str) -> bytes:
-    return json.dumps(["ferrule credential", account, name]).encode()
-
-
-def _load_cipher() -> Any:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError:
-        raise MissingExtra("cryptography", "server") from None
-    return AESGCM
-
-
-def read_encryption_keys(environ: Mapping[str, str], *, may_create: bool = False) -> tuple[EncryptionKey, ...]:
+def read_encryption_keys(environ: Mapping[str, str], *, may_create: bool = False) -> MultiFernet:
     """The keys of this process; the first one encrypts, the others are those of earlier times.
 
     Without a variable, the key is in a file of the user's settings, which is created when the first secret is stored.
     """
-    _load_cipher()
+    if find_spec("cryptography") is None:
+        raise MissingExtra("cryptography", "server")
     if text := environ.get(KEY_VARIABLE):
         return _parse_keys(text, KEY_VARIABLE)
     named = environ.get(KEY_FILE_VARIABLE)
@@ -219,19 +167,16 @@ def read_encryption_keys(environ: Mapping[str, str], *, may_create: bool = False
     return _parse_keys(_read_private_file(path), str(path))
 
 
-def _parse_keys(text: str, origin: str) -> tuple[EncryptionKey, ...]:
-    keys = []
-    for part in filter(None, re.split(r"[,\s]+", text)):
-        try:
-            key = base64.b64decode(part.replace("-", "+").replace("_", "/") + "==")
-        except binascii.Error:
-            key = b""
-        if len(key) != KEY_SIZE:
-            raise SetupError(f"{origin} must be {KEY_SIZE} bytes in base64. {_KEY_ADVICE}")
-        keys.append(EncryptionKey(key))
-    if not keys:
+def _parse_keys(text: str, origin: str) -> MultiFernet:
+    from cryptography.fernet import Fernet, MultiFernet
+
+    parts = [part.replace("+", "-").replace("/", "_") for part in re.split(r"[,\s]+", text) if part]
+    if not parts:
         raise SetupError(f"{origin} has no key. {_KEY_ADVICE}")
-    return tuple(keys)
+    try:
+        return MultiFernet([Fernet(f"{part}==") for part in parts])
+    except ValueError:
+        raise SetupError(f"{origin} must be {KEY_SIZE} bytes in base64. {_KEY_ADVICE}") from None
 
 
 def _read_private_file(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The SQL side of the store: the tables with their migrations, inserting lines of the journal.
+"""The SQL side of the store: opening a database, inserting lines of the journal.
 
 Lines are inserted with one statement per batch: the batch travels as one JSON text, which the database itself takes
 apart. So no row is ever touched by Python, and the interpreter is free for calls while SQLite works.
@@ -10,41 +10,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.errors import StoreError
-from ferrule.store.approvals import create_approvals_table
-from ferrule.store.client_requests import add_claims_to_requests, create_requests_table
-from ferrule.store.credentials import create_credentials_table
 from ferrule.store.encoding import last_line_per_entry, last_line_per_record, split_entries_from_calls
-from ferrule.store.entry_streams import (
-    create_notes_table,
-    index_entries_by_time,
-    insert_entries_statement,
-    json_lines_sql,
-    late_streams_statement,
-    rename_notes_table,
-)
-from ferrule.store.leases import create_adaptive_limits_table, create_lease_tables
+from ferrule.store.entry_streams import insert_entries_statement, json_lines_sql, late_streams_statement
 from ferrule.store.location import StoreLocation, hide_password, make_file
-from ferrule.store.locks import create_lock_holders_table
-from ferrule.store.servers import (
-    add_sockets_to_servers,
-    create_circuits_table,
-    create_mcp_owners_table,
-    create_servers_table,
-)
-from ferrule.store.spending import create_spending_table
-from ferrule.store.tokens import create_tokens_table
-from ferrule.store.tool_vectors import create_tool_vectors_table
+from ferrule.store.tables import create_tables, get_table, has_tables
 
 if TYPE_CHECKING:
-    from sqlalchemy import Column, Connection, CursorResult, Dialect, Engine, Table
+    from sqlalchemy import Column, Connection, CursorResult, Dialect, Engine
 
 logger = logging.getLogger("ferrule.store")
 
@@ -52,9 +31,6 @@ BUSY_TIMEOUT = 20
 """Seconds to wait while another process writes to the same SQLite file."""
 INTERRUPTED = "The process that ran this call ended before the call did."
 JSON_COLUMNS = frozenset({"params", "result", "metadata"})
-IS_FAILURE = "status NOT IN ('success', 'running')"
-IS_UNSUCCESSFUL = "status <> 'success'"
-"""Must be the same text in the index and in the queries that use it, or the database does not use the index."""
 _POSTGRES_OPTIONS: Final = {
     "connect_timeout": 10,
     # A server whose network is cut answers nothing at all. Without these a query would wait for a quarter of an hour.
@@ -73,159 +49,7 @@ _POSTGRES_SETTINGS: Final = {
     "tcp_keepalives_count": "3",
 }
 """What the server is told for each connection."""
-_MIGRATION_LOCK = 0x666572  # any number; only ferrule's migrations use it
-
-
-@cache
-def calls_table() -> Table:
-    """One row per call. The columns have the order of a journal line (see `encoding.py`), except `owner` at the end."""
-    import sqlalchemy as sa
-
-    json_text = sa.Text().with_variant(sa.JSON(), "postgresql")
-    return sa.Table(
-        "tool_calls",
-        sa.MetaData(),
-        sa.Column("record_id", sa.Text, primary_key=True),
-        sa.Column("started_at", sa.Double, nullable=False),
-        sa.Column("tool_name", sa.Text, nullable=False),
-        sa.Column("action", sa.Text),
-        sa.Column("caller_id", sa.Text),
-        sa.Column("caller_type", sa.Text),
-        sa.Column("conversation_id", sa.Text),
-        sa.Column("workflow_id", sa.Text),
-        sa.Column("fingerprint", sa.Text),
-        sa.Column("source", sa.Text),
-        sa.Column("parent_id", sa.Text),
-        sa.Column("params", json_text),
-        sa.Column("status", sa.Text, nullable=False),
-        sa.Column("execution_time", sa.Double),
-        sa.Column("wait_time", sa.Double),
-        sa.Column("attempts", sa.Integer),
-        sa.Column("error_type", sa.Text),
-        sa.Column("artifact_id", sa.Text),
-        sa.Column("error", sa.Text),
-        sa.Column("result", json_text),
-        sa.Column("metadata", json_text),
-        sa.Column("principal", sa.Text),
-        sa.Column("tenant", sa.Text),
-        sa.Column("cost", sa.Double),
-        sa.Column("owner", sa.Text),
-    )
-
-
-_INDEXES: Final = {
-    "time": ("started_at", ""),
-    # The last two columns let statistics of some calls be computed from the index alone; the two after it are for those
-    # of all calls.
-    "tool": ("tool_name, started_at, status, execution_time", ""),
-    "tool_and_time": ("tool_name, execution_time", ""),
-    "tool_and_status": ("tool_name, status, started_at", IS_UNSUCCESSFUL),
-    "status": ("status, started_at", ""),
-    "caller_type": ("caller_type, started_at", ""),
-    "failure": ("started_at", IS_FAILURE),
-    **{
-        name: (f"{name}, started_at", f"{name} IS NOT NULL")
-        for name in ("conversation_id", "workflow_id", "caller_id", "error_type", "artifact_id", "principal", "tenant")
-    },
-}
-"""Columns and condition of each. SQL, because SQLAlchemy loads both dialects for an index with a condition."""
-
-
-def _create_calls_table(connection: Connection) -> None:
-    calls_table().metadata.create_all(connection)
-    _create_indexes(connection)
-
-
-def _create_indexes(connection: Connection) -> None:
-    for name, (columns, condition) in _INDEXES.items():
-        where = f" WHERE {condition}" if condition else ""
-        connection.exec_driver_sql(
-            f"CREATE INDEX IF NOT EXISTS tool_calls_by_{name} ON {calls_table().name} ({columns}){where}"
-        )
-
-
-def _add_principals_to_calls(connection: Connection) -> None:
-    import sqlalchemy as sa
-
-    calls = calls_table()
-    if "principal" not in {column["name"] for column in sa.inspect(connection).get_columns(calls.name)}:
-        for name in ("principal", "tenant"):
-            connection.exec_driver_sql(f"ALTER TABLE {calls.name} ADD COLUMN {name} TEXT")
-    _create_indexes(connection)
-
-
-def _add_cost_to_calls(connection: Connection) -> None:
-    import sqlalchemy as sa
-
-    calls = calls_table()
-    if "cost" not in {column["name"] for column in sa.inspect(connection).get_columns(calls.name)}:
-        connection.exec_driver_sql(f"ALTER TABLE {calls.name} ADD COLUMN cost DOUBLE PRECISION")
-
-
-MIGRATIONS: tuple[tuple[str, Callable[[Connection], None]], ...] = (
-    ("create tool_calls", _create_calls_table),
-    ("create notes", create_notes_table),
-    ("rename notes to entries", rename_notes_table),
-    ("index entries by time", index_entries_by_time),
-    ("create approvals", create_approvals_table),
-    ("add principals to tool_calls", _add_principals_to_calls),
-    ("create tokens", create_tokens_table),
-    ("create requests", create_requests_table),
-    ("create tool_vectors", create_tool_vectors_table),
-    ("create leases", create_lease_tables),
-    ("create credentials", create_credentials_table),
-    ("add cost to tool_calls", _add_cost_to_calls),
-    ("create budget_spending", create_spending_table),
-    ("create servers", create_servers_table),
-    ("index tool_calls for statistics", _create_indexes),
-    ("create lock_holders", create_lock_holders_table),
-    ("add claims to requests", add_claims_to_requests),
-    ("create adaptive_limits", create_adaptive_limits_table),
-    ("create mcp_owners", create_mcp_owners_table),
-    ("add sockets to servers", add_sockets_to_servers),
-    ("create open_circuits", create_circuits_table),
-)
-"""Applied in order, once each. Add to the end, never change one that was released."""
-
-
-def has_newest_schema(connection: Connection) -> bool:
-    """Whether the database already has the newest schema. Needs no lock, so that opening a store is usually cheap."""
-    import sqlalchemy as sa
-
-    table = _migrations_table()
-    return sa.inspect(connection).has_table(table.name) and _last_migration(connection) == len(MIGRATIONS)
-
-
-def migrate(connection: Connection) -> None:
-    """Bring the database to the newest schema. The caller holds a lock, so that two processes do not both do it."""
-    table = _migrations_table()
-    table.create(connection, checkfirst=True)
-    last = _last_migration(connection)
-    if last > len(MIGRATIONS):
-        raise StoreError(
-            f"the database was created by a newer ferrule (schema {last}). Install that version or a later one."
-        )
-    for number, (name, apply) in enumerate(MIGRATIONS[last:], last + 1):
-        apply(connection)
-        connection.execute(table.insert().values(number=number, name=name))
-
-
-@cache
-def _migrations_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "ferrule_migrations",
-        sa.MetaData(),
-        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("name", sa.Text, nullable=False),
-    )
-
-
-def _last_migration(connection: Connection) -> int:
-    import sqlalchemy as sa
-
-    return connection.scalar(sa.select(sa.func.max(_migrations_table().c.number))) or 0
+_CREATION_LOCK = 0x666572  # any number; only this module uses it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +77,7 @@ class StoreDatabase:
         return self._engine is not None
 
     def open(self) -> None:
-        """Connect, and create or migrate the tables; raises StoreError."""
+        """Connect, and create the tables in an empty database; raises StoreError."""
         if self._engine is not None:
             return
         engine = _create_engine(self._location)
@@ -261,12 +85,12 @@ class StoreDatabase:
         try:
             self._insert_calls = _insert_calls_statement(engine.dialect, "excluded.status <> 'running'")
             # It may replace the start that was recorded before a person edited the arguments.
-            self._insert_start = _insert_calls_statement(engine.dialect, f"{calls_table().name}.status = 'running'")
+            self._insert_start = _insert_calls_statement(engine.dialect, "tool_calls.status = 'running'")
             self._insert_entries = insert_entries_statement(engine.dialect)
-            with self.read() as connection:
-                current = has_newest_schema(connection)
-            if not current:
-                self._migrate()
+            with self.read() as connection:  # without a lock, so that opening a store is usually cheap
+                is_complete = has_tables(connection)
+            if not is_complete:
+                self._create_tables()
         except BaseException:
             self.close()
             raise
@@ -367,16 +191,17 @@ class StoreDatabase:
 
     def mark_interrupted(self, owner: str) -> None:
         """Mark the calls that a dead process has not ended."""
-        calls = calls_table()
+        calls = get_table("tool_calls")
         running = (calls.c.status == "running") & (calls.c.owner == owner)
         with self.write() as connection:
             connection.execute(calls.update().where(running).values(status="interrupted", error=INTERRUPTED))
 
-    def _migrate(self) -> None:
+    def _create_tables(self) -> None:
         with self.write() as connection:
             if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-            migrate(connection)
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+            if not has_tables(connection):
+                create_tables(connection)
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
@@ -456,7 +281,7 @@ def _insert_calls_statement(dialect: Dialect, replaces_if: str) -> str:
 
     Either condition keeps a call that has ended from being set back to running.
     """
-    calls = calls_table()
+    calls = get_table("tool_calls")
     columns = [column for column in calls.columns if column.name != "owner"]
     names = [column.name for column in columns]
     values = [_column_value(number, column, dialect) for number, column in enumerate(columns)]

@@ -1,7 +1,7 @@
 """The lines of the journal: call records and entries, one line of JSON each.
 
 The line of a record is all that a call has to produce before it returns. It is an array, whose items have the order of
-the columns of the table (see `database.py`), so that SQL can pick them by index. What is known when a call starts is
+the columns of the table (see `tables.py`), so that SQL can pick them by index. What is known when a call starts is
 the head; what is known when it ends is the tail:
 
     ["id", started_at, "tool", …, {params}]                                     the call started
@@ -53,11 +53,6 @@ def last_line_per_record(lines: Sequence[bytes]) -> list[bytes]:
     if b"\\" in b"".join(by_id):  # an id that contains a quotation mark, where `partition` may have cut it
         by_id = {_id_of(line): line for line in lines}
     return list(by_id.values())
-
-
-def is_complete(line: bytes) -> bool:
-    """Whether the line was written to its end; the database rejects what this test misses."""
-    return line[:2] == b'["' and line[-1:] == b"]" and b"\0" not in line
 
 
 def _id_of(line: bytes) -> bytes:
@@ -172,8 +167,7 @@ def parse_stored_json(text: str) -> Any:
 
 # Entries.
 
-_ENTRY_STARTS: Final = (b'["!entry",', b'["!note",')
-"""The second is what earlier versions wrote; a journal may still hold such lines after an upgrade."""
+_ENTRY_START: Final = b'["!entry",'
 
 
 def encode_entry(stream: str, key: str, value: Any, redaction: Redaction) -> bytes:
@@ -194,7 +188,7 @@ def split_entries_from_calls(lines: Iterable[bytes]) -> tuple[list[bytes], list[
     entries: list[bytes] = []
     records: list[bytes] = []
     for line in lines:
-        (entries if line.startswith(_ENTRY_STARTS) else records).append(line)
+        (entries if line.startswith(_ENTRY_START) else records).append(line)
     return entries, records
 
 

@@ -15,7 +15,7 @@ from ferrule.store.encoding import parse_stored_json
 from ferrule.store.redaction import ESCAPE_MARK, escape_text, map_texts, unescape_text
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Dialect
+    from sqlalchemy import Dialect
 
     from ferrule.store.database import StoreDatabase
 
@@ -58,25 +58,6 @@ def json_lines_sql(dialect: Dialect) -> str:
         return "json_array_elements(CAST(:lines AS json)) AS line(value)"
     # A subquery that SQLite may not flatten: else it would serialize the value again for every column read from it.
     return "(SELECT value FROM json_each(:lines) LIMIT -1) AS line"
-
-
-def create_notes_table(connection: Connection) -> None:
-    """The table as the first versions created it; `rename_notes_table` gives it today's names."""
-    json_type = "JSON" if connection.dialect.name == "postgresql" else "TEXT"
-    connection.exec_driver_sql(
-        "CREATE TABLE notes (book TEXT NOT NULL, key TEXT NOT NULL, written_at DOUBLE PRECISION NOT NULL,"
-        f" value {json_type} NOT NULL, PRIMARY KEY (book, key))"
-    )
-
-
-def rename_notes_table(connection: Connection) -> None:
-    connection.exec_driver_sql("ALTER TABLE notes RENAME TO entries")
-    connection.exec_driver_sql("ALTER TABLE entries RENAME COLUMN book TO stream")
-
-
-def index_entries_by_time(connection: Connection) -> None:
-    """So that old entries are found without reading all of them."""
-    connection.exec_driver_sql("CREATE INDEX entries_by_time ON entries (written_at)")
 
 
 def find_entries(database: StoreDatabase, stream: str) -> dict[str, Any]:

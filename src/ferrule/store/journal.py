@@ -33,17 +33,16 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from struct import Struct
-from typing import Protocol
+from typing import TypeAlias
 from zlib import crc32
 
 from ferrule.errors import StoreError
-from ferrule.store.encoding import is_complete
 from ferrule.store.location import make_directory
 
 logger = logging.getLogger("ferrule.store")
 
 FORMAT_VERSION = 2
-"""The version in the first line of a segment. Version 1 had no checksums; unknown versions are left alone."""
+"""The version in the first line of a segment."""
 CHECKSUM_LENGTH = 8
 """Hexadecimal digits before each line."""
 SEGMENT_BYTES = 4_000_000
@@ -59,52 +58,8 @@ LINES_TO_WAKE = 5_000
 """A memory journal wakes its reader only after this many lines; a query reads them earlier."""
 
 
-class Journal(Protocol):
-    """Lines that wait to be inserted. Any thread may append; everything else is for one reader at a time."""
-
-    owner: str
-    reader_sleeps: bool
-    """Set by the reader: wake it when there is enough to read."""
-
-    def append(self, line: bytes, /) -> None:
-        """Store the line; OSError when that is not possible."""
-
-    def ensure_segment(self) -> None:
-        """Have a file, by whose lock other processes see that this one lives; OSError when there can be none."""
-
-    def backlog(self) -> int:
-        """How much waits to be read, in bytes or lines."""
-
-    def has_enough_to_read(self) -> bool:
-        """Whether reading now is worth a transaction."""
-
-    def read(self) -> list[bytes]:
-        """The next lines; the same ones again until `mark_read` confirms that they are in the database."""
-
-    def mark_read(self) -> int:
-        """The lines of the last `read` are in the database; returns how much of the backlog that was."""
-
-    def rotate(self) -> None:
-        """Replace a segment that was deleted from outside; after a failure, allow another attempt immediately."""
-
-    def take_abandoned(self) -> Iterator[JournalSegment]:
-        """The segments of dead processes, oldest first; the caller ends each with `delete` or `close`."""
-
-    def has_segment_of(self, owner: str) -> bool:
-        """Whether there is a segment of another process that can be imported, now or when the process has ended."""
-
-    def has_room_for_segment(self) -> bool:
-        """Whether one more segment may be left for another process to import."""
-
-    def close(self, *, keep: bool) -> None:
-        """Close the files. Lines that were not read, or all of them with `keep`, stay for the next process."""
-
-    def reset_after_fork(self, start: str) -> None:
-        """After a fork: lines and locks belong to the parent; start with an empty journal."""
-
-
 class MemoryJournal:
-    """For stores without a file: the lines are lost with the process."""
+    """The same for stores without a file, as far as that is possible: the lines are lost with the process."""
 
     def __init__(self, wake: Callable[[], None], start: str) -> None:
         self.owner, self.reader_sleeps = owner_name(start), False
@@ -159,10 +114,14 @@ class MemoryJournal:
 
 
 class FileJournal:
-    """The segments of one process, in a directory that several processes may share."""
+    """The segments of one process, in a directory that several processes may share.
+
+    Any thread may append; everything else is for one reader at a time.
+    """
 
     def __init__(self, directory: Path, wake: Callable[[], None], start: str) -> None:
         self.directory, self.reader_sleeps = directory, False
+        """The reader sets `reader_sleeps`: wake it when there is enough to read."""
         self.owner, self._start = owner_name(start), start
         self._wake = wake
         self._numbers = count(1)
@@ -179,6 +138,7 @@ class FileJournal:
         self._unreadable: set[Path] = set()
 
     def append(self, line: bytes) -> None:
+        """Store the line; OSError when that is not possible."""
         with self._lock:
             try:
                 if self._current is None or not self._current.append(line):
@@ -197,17 +157,21 @@ class FileJournal:
                     self._wake()
 
     def ensure_segment(self) -> None:
+        """Have a file, by whose lock other processes see that this one lives; OSError when there can be none."""
         with self._lock:
             if self._current is None:
                 self._create_segment(0)
 
     def backlog(self) -> int:
+        """How much waits to be read, in bytes or lines."""
         return self._overflow.backlog() + sum(segment.backlog() for segment in self._segments)
 
     def has_enough_to_read(self) -> bool:
+        """Whether reading now is worth a transaction."""
         return self.backlog() > 0
 
     def read(self) -> list[bytes]:
+        """The next lines; the same ones again until `mark_read` confirms that they are in the database."""
         self._reading = self._overflow
         if lines := self._overflow.read():
             return lines
@@ -228,15 +192,21 @@ class FileJournal:
         return []
 
     def mark_read(self) -> int:
+        """The lines of the last `read` are in the database; returns how much of the backlog that was."""
         return self._reading.mark_read()
 
     def rotate(self) -> None:
+        """Replace a segment that was deleted from outside; after a failure, allow another attempt immediately."""
         with self._lock:
             self._next_attempt = 0.0
             if self._current is not None and not self._current.exists():
                 self._current = None
 
     def take_abandoned(self) -> Iterator[JournalSegment]:
+        """The segments of dead processes, oldest first; the caller ends each with `delete` or `close`.
+
+        Raises StoreError for a segment of another format.
+        """
         own = {segment.path for segment in self._segments}
         try:
             paths = sorted(p for p in self.directory.iterdir() if p not in own and p not in self._unreadable)
@@ -250,21 +220,24 @@ class FileJournal:
                     path.unlink()  # its process was killed between creating and renaming it
             except FileNotFoundError:
                 continue  # another process was faster
-            except (StoreError, OSError) as error:
+            except (ValueError, OSError) as error:
                 self._unreadable.add(path)
                 logger.warning("segment=<%s> | %s", path, error)
 
     def has_segment_of(self, owner: str) -> bool:
+        """Whether there is a segment of another process that can be imported, now or when the process has ended."""
         _, pid, start = owner.rsplit(":", 2)
         return any(path not in self._unreadable for path in self.directory.glob(f"{start}-{pid}-*.jsonl"))
 
     def has_room_for_segment(self) -> bool:
+        """Whether one more segment may be left for another process to import."""
         try:
             return len(os.listdir(self.directory)) < MAX_DEFERRED_SEGMENTS
         except OSError:
             return True
 
     def close(self, *, keep: bool) -> None:
+        """Close the files. Lines that were not read, or all of them with `keep`, stay for the next process."""
         with self._lock:
             segments, self._segments, self._current = self._segments, [], None
         for segment in segments:
@@ -274,6 +247,7 @@ class FileJournal:
                 segment.delete()
 
     def reset_after_fork(self, start: str) -> None:
+        """After a fork: lines and locks belong to the parent; start with an empty journal."""
         self._lock = threading.Lock()
         for segment in self._segments:
             segment.close()  # the lock stays with the parent's file
@@ -304,6 +278,17 @@ class FileJournal:
         segment.abandon()
 
 
+Journal: TypeAlias = FileJournal | MemoryJournal
+"""Lines that wait to be inserted."""
+
+
+def check_formats(directory: Path) -> None:
+    """Raise StoreError if another version of Ferrule has written a segment."""
+    for path in directory.glob("*.jsonl"):
+        with suppress(ValueError, OSError), path.open("rb") as file:
+            _parse_header(file.readline(4096), path)
+
+
 def owner_name(start: str) -> str:
     return f"{os.uname().nodename}:{os.getpid()}:{start}"
 
@@ -319,11 +304,9 @@ class JournalSegment:
         position: int,
         end: int,
         memory: mmap.mmap | _UnmappedFile | None = None,
-        *,
-        has_checksums: bool = True,
     ) -> None:
         self.path, self.fd, self.owner = path, fd, owner
-        self._has_checksums, self._is_damaged = has_checksums, False
+        self._is_damaged = False
         self.position = position
         """Up to here everything is in the database."""
         self._next = position
@@ -359,8 +342,7 @@ class JournalSegment:
             if os.fstat(fd).st_nlink == 0:
                 raise FileNotFoundError(path)
             header = os.pread(fd, 4096, 0).partition(b"\n")[0]
-            owner, version = _parse_header(header)
-            segment = cls(path, fd, owner, len(header) + 1, _find_end(fd), has_checksums=version > 1)
+            segment = cls(path, fd, _parse_header(header, path), len(header) + 1, _find_end(fd))
         except BlockingIOError:
             os.close(fd)
             return None
@@ -412,10 +394,7 @@ class JournalSegment:
     def _select_intact(self, lines: list[bytes]) -> list[bytes]:
         """The lines that were written to their end and are as they were written, without their checksums."""
         without_gap = [line for line in lines if b"\0" not in line]
-        if self._has_checksums:
-            intact = [line[CHECKSUM_LENGTH:] for line in without_gap if _has_correct_checksum(line)]
-        else:
-            intact = [line for line in without_gap if is_complete(line)]
+        intact = [line[CHECKSUM_LENGTH:] for line in without_gap if _has_correct_checksum(line)]
         if damaged := len(without_gap) - len(intact):
             self._is_damaged = True
             logger.error("segment=<%s>, lines=<%d> | damaged, not imported; the file is kept", self.path, damaged)
@@ -491,17 +470,22 @@ def _find_end(fd: int) -> int:
 
 
 def _has_correct_checksum(line: bytes) -> bool:
-    """The checksum is that of the line with its end, which is no longer there."""
+    # The checksum was computed over the line with its end, which `split` has removed.
     return line[:CHECKSUM_LENGTH] == hexlify(_PACK_CHECKSUM(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:]))))
 
 
-def _parse_header(header: bytes) -> tuple[str, int]:
-    """The owner of a segment, and the version of its format."""
+def _parse_header(header: bytes, path: Path) -> str:
+    """The owner of a segment. Raises ValueError for a file of something else, StoreError for another format."""
     try:
         fields = json.loads(header)
         version, owner = int(fields["ferrule_journal"]), str(fields["owner"])
     except (ValueError, KeyError, TypeError):
-        raise StoreError("not a journal of ferrule, ignored; delete the file if it is not needed") from None
-    if not 1 <= version <= FORMAT_VERSION:
-        raise StoreError("written by another version of ferrule, ignored; that version can read it")
-    return owner, version
+        raise ValueError("not a journal of ferrule, ignored; delete the file if it is not needed") from None
+    if version != FORMAT_VERSION:
+        failure = StoreError(
+            f"the journal was written by another version of ferrule (it has format {version}, not {FORMAT_VERSION}): "
+            "let that version import it (`ferrule calls`), or move its file away to go on without these records"
+        )
+        failure.add_note(str(path))
+        raise failure
+    return owner

@@ -15,14 +15,15 @@ The time is that of the database's machine, so the clocks of the processes need 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
+from ferrule.store.tables import get_table
+
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from ferrule.store.database import StoreDatabase
 
@@ -250,56 +251,6 @@ def _find_return(lease: StartLease, owner: str, now: float) -> float:
     return block_end if lease.is_open and lease.owner != owner and block_end > now else lease.counts_until
 
 
-@cache
-def _tables() -> tuple[Table, Table]:
-    import sqlalchemy as sa
-
-    metadata = sa.MetaData()
-    slots = sa.Table(
-        "slot_leases",
-        metadata,
-        sa.Column("bucket", sa.Text, primary_key=True),
-        sa.Column("owner", sa.Text, primary_key=True),
-        sa.Column("slots", sa.Integer, nullable=False),
-        sa.Column("waiting", sa.Integer, nullable=False),
-        sa.Column("waiting_since", sa.Double),
-        sa.Column("slot_limit", sa.Integer, nullable=False),
-        sa.Column("expires_at", sa.Double, nullable=False),
-    )
-    starts = sa.Table(
-        "start_leases",
-        metadata,
-        sa.Column("bucket", sa.Text, nullable=False, index=True),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("starts", sa.Integer, nullable=False),
-        sa.Column("counts_until", sa.Double, nullable=False),
-        sa.Column("is_open", sa.Boolean, nullable=False),
-    )
-    return slots, starts
-
-
-def create_lease_tables(connection: Connection) -> None:
-    slots, _ = _tables()
-    slots.metadata.create_all(connection)
-
-
-@cache
-def _limits_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "adaptive_limits",
-        sa.MetaData(),
-        sa.Column("bucket", sa.Text, primary_key=True),
-        sa.Column("slots", sa.Double, nullable=False),
-        sa.Column("lowered_at", sa.Double, nullable=False),
-    )
-
-
-def create_adaptive_limits_table(connection: Connection) -> None:
-    _limits_table().metadata.create_all(connection)
-
-
 def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
     """Renew all leases of a process in one transaction; a bucket that it no longer mentions is given back."""
     with database.write() as connection:
@@ -311,7 +262,7 @@ def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
 
 def _adapt_limits(connection: Connection, slots: Mapping[str, SlotRequest], now: float) -> dict[str, SlotRequest]:
     """The requests with the limits that hold now."""
-    table, adapted = _limits_table(), dict(slots)
+    table, adapted = get_table("adaptive_limits"), dict(slots)
     buckets = [bucket for bucket, wish in slots.items() if wish.load is not None]
     if not buckets:
         return adapted
@@ -329,7 +280,7 @@ def _adapt_limits(connection: Connection, slots: Mapping[str, SlotRequest], now:
 
 
 def _renew_slots(connection: Connection, request: LeaseRequest, now: float) -> dict[str, SlotGrant]:
-    table, _ = _tables()
+    table = get_table("slot_leases")
     rows = connection.execute(table.select().where(table.c.bucket.in_(request.slots))).mappings().all()
     leases: dict[str, list[SlotLease]] = {}
     for row in rows:
@@ -349,7 +300,7 @@ def _renew_slots(connection: Connection, request: LeaseRequest, now: float) -> d
 
 
 def _renew_starts(connection: Connection, request: LeaseRequest, now: float) -> dict[str, StartGrant]:
-    _, table = _tables()
+    table = get_table("start_leases")
     if not request.starts:
         return {}
     rows = connection.execute(table.select().where(table.c.bucket.in_(request.starts))).mappings().all()
@@ -367,23 +318,12 @@ def _renew_starts(connection: Connection, request: LeaseRequest, now: float) -> 
 
 def release_leases(database: StoreDatabase, owner: str, used_starts: Mapping[str, int]) -> None:
     """The process ends, with all its calls: give back its slots, and what it has not used of its starts."""
-    slots, _ = _tables()
+    slots = get_table("slot_leases")
     with database.write() as connection:
         now = _lock_leases(connection)
         connection.execute(slots.delete().where(slots.c.owner == owner))
         requests = {bucket: StartRequest(limit=0, used=used) for bucket, used in used_starts.items()}
         _renew_starts(connection, LeaseRequest(owner=owner, seconds=0.0, starts=requests), now)
-
-
-def list_slot_leases(database: StoreDatabase) -> dict[str, Sequence[SlotLease]]:
-    """The leases of all processes by bucket."""
-    table, _ = _tables()
-    leases: dict[str, list[SlotLease]] = {}
-    with database.read() as connection:
-        for row in connection.execute(table.select().order_by(table.c.owner)).mappings():
-            values = dict(row)
-            leases.setdefault(values.pop("bucket"), []).append(SlotLease(**values))
-    return dict(leases)
 
 
 def _lock_leases(connection: Connection) -> float:

@@ -404,13 +404,6 @@ _REGISTER_HOLDER = (
 )
 
 
-def create_lock_holders_table(connection: Connection) -> None:
-    connection.exec_driver_sql(
-        "CREATE TABLE lock_holders "
-        "(name TEXT PRIMARY KEY, owner TEXT NOT NULL, registered_at DOUBLE PRECISION NOT NULL)"
-    )
-
-
 def delete_lock_holders(connection: Connection, before: float) -> None:
     """Delete the old ones of streams that are deleted."""
     import sqlalchemy as sa

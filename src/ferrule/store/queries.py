@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import APPROVAL_REQUIRED, StoreError
-from ferrule.store.approvals import OPEN_STATES, approvals_table
-from ferrule.store.database import IS_FAILURE, JSON_COLUMNS, StoreDatabase, calls_table
+from ferrule.store.approvals import OPEN_STATES
+from ferrule.store.database import JSON_COLUMNS, StoreDatabase
 from ferrule.store.encoding import decode_json_column
 from ferrule.store.record import (
     Status,
@@ -20,6 +20,7 @@ from ferrule.store.record import (
     percent,
 )
 from ferrule.store.redaction import escape_text, unescape_text
+from ferrule.store.tables import IS_FAILURE, get_table
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Dialect, Row, Select
@@ -66,7 +67,7 @@ class CallFilter:
 
 
 def select_newest_first(conditions: CallFilter, dialect: Dialect) -> Select[Any]:
-    calls = calls_table().c
+    calls = get_table("tool_calls").c
     query = _select_calls().where(*build_clauses(conditions, dialect))
     return query.order_by(calls.started_at.desc(), calls.record_id.desc())
 
@@ -83,7 +84,7 @@ def find_records(
 
 def find_record(database: StoreDatabase, record_id: str) -> ToolCallRecord | None:
     with database.read() as connection:
-        query = _select_calls().where(calls_table().c.record_id == escape_text(record_id))
+        query = _select_calls().where(get_table("tool_calls").c.record_id == escape_text(record_id))
         return next(iter(_read_records(connection, query)), None)
 
 
@@ -94,7 +95,7 @@ def _read_records(connection: Connection, query: Select[Any]) -> list[ToolCallRe
     records = [_row_to_record(row) for row in connection.execute(query)]
     asking = [record for record in records if record.error_type == APPROVAL_REQUIRED]
     if asking:
-        approvals = approvals_table().c
+        approvals = get_table("approvals").c
         is_expired = approvals.state.in_(OPEN_STATES) & (approvals.expires_at <= time.time())
         state = sa.case((is_expired, "expired"), else_=approvals.state)
         ids = {str(record.metadata.get("approval_id")) for record in asking}
@@ -110,7 +111,7 @@ def _read_records(connection: Connection, query: Select[Any]) -> list[ToolCallRe
 def summarize_conversation(database: StoreDatabase, conversation_id: str) -> ToolCallSummary:
     import sqlalchemy as sa
 
-    calls = calls_table().c
+    calls = get_table("tool_calls").c
     succeeded = sa.func.sum(sa.case((calls.status == "success", 1), else_=0))
     query = (
         sa.select(calls.tool_name, sa.func.count(), succeeded)
@@ -135,7 +136,7 @@ def summarize_conversation(database: StoreDatabase, conversation_id: str) -> Too
 def _select_calls() -> Select[Any]:
     import sqlalchemy as sa
 
-    columns = [c for c in calls_table().columns if c.name != "owner"]
+    columns = [c for c in get_table("tool_calls").columns if c.name != "owner"]
     # JSON is read as text, so that numbers come back with exactly the digits they had.
     return sa.select(*(sa.cast(c, sa.Text).label(c.name) if c.name in JSON_COLUMNS else c for c in columns))
 
@@ -143,7 +144,7 @@ def _select_calls() -> Select[Any]:
 def build_clauses(conditions: CallFilter, dialect: Dialect) -> list[ColumnElement[bool]]:
     import sqlalchemy as sa
 
-    calls = calls_table().c
+    calls = get_table("tool_calls").c
     names = [name for name in BEST_INDEX_FIRST if getattr(conditions, name) is not None]
     clauses = [calls[name] == escape_text(getattr(conditions, name)) for name in names[:1]]
     # `coalesce` keeps the database from the other indexes: else it might scan all failed calls of all tools.
@@ -179,22 +180,22 @@ def _contains_clause(column: ColumnElement[Any], text: str, dialect: Dialect) ->
 def rule_column() -> ColumnElement[str]:
     import sqlalchemy as sa
 
-    return sa.literal_column(f"({calls_table().name}.metadata->>'rule')", sa.Text)
+    return sa.literal_column("(tool_calls.metadata->>'rule')", sa.Text)
 
 
 def tenant_clause(tenant: str) -> ColumnElement[bool]:
-    column = calls_table().c.tenant
+    column = get_table("tool_calls").c.tenant
     return column == escape_text(tenant) if tenant else column.is_(None)
 
 
 def principals_clause(labels: Collection[str]) -> ColumnElement[bool]:
-    return calls_table().c.principal.in_(list(map(escape_text, labels)))
+    return get_table("tool_calls").c.principal.in_(list(map(escape_text, labels)))
 
 
 def _ended_clause(*, success: bool, by_index: bool) -> ColumnElement[bool]:
     import sqlalchemy as sa
 
-    status: ColumnElement[Any] = calls_table().c.status
+    status: ColumnElement[Any] = get_table("tool_calls").c.status
     if not by_index:
         status = sa.func.coalesce(status, "")
     elif not success:
@@ -205,7 +206,7 @@ def _ended_clause(*, success: bool, by_index: bool) -> ColumnElement[bool]:
 def _older_than_clause(connection: Connection, after: ToolCallRecord | str) -> ColumnElement[bool]:
     import sqlalchemy as sa
 
-    calls = calls_table().c
+    calls = get_table("tool_calls").c
     if isinstance(after, ToolCallRecord):
         last = after.started_at, escape_text(after.record_id)
     else:

@@ -16,11 +16,12 @@ from ferrule.errors import LockHeld, SetupError
 from ferrule.store.approvals import delete_approvals
 from ferrule.store.artifacts import ArtifactStore
 from ferrule.store.client_requests import delete_requests
-from ferrule.store.database import StoreDatabase, calls_table
+from ferrule.store.database import StoreDatabase
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.locks import StoreLocks, delete_lock_holders
 from ferrule.store.redaction import unescape_text
 from ferrule.store.spending import delete_spending
+from ferrule.store.tables import get_table
 from ferrule.store.tokens import delete_ended_tokens
 from ferrule.store.tool_vectors import delete_vectors
 
@@ -121,7 +122,7 @@ class OldDataDeletion:
         """Keep the newest calls, so many of them."""
         import sqlalchemy as sa
 
-        started_at = calls_table().c.started_at
+        started_at = get_table("tool_calls").c.started_at
         with self._database.read() as connection:
             oldest = connection.scalar(sa.select(started_at).order_by(started_at.desc()).offset(number - 1).limit(1))
         if oldest is None:
@@ -187,7 +188,7 @@ def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:
 def _old_calls_clause(before: float) -> ColumnElement[bool]:
     import sqlalchemy as sa
 
-    calls = calls_table().c
+    calls = get_table("tool_calls").c
     run_is_deleted = sa.text("NOT EXISTS (SELECT 1 FROM entries WHERE stream = 'run:' || tool_calls.conversation_id)")
     return sa.and_(calls.started_at < before, run_is_deleted)
 
@@ -196,7 +197,7 @@ def _delete_calls(transaction: Transaction, condition: ColumnElement[bool]) -> t
     """Delete ended calls; returns how many, and the artifacts they referred to."""
     import sqlalchemy as sa
 
-    calls = calls_table()
+    calls = get_table("tool_calls")
     old = (calls.c.status != "running") & condition
     batch = sa.select(calls.c.record_id).where(old).order_by(calls.c.started_at).limit(BATCH_ROWS)
     delete = sa.delete(calls).where(calls.c.record_id.in_(batch)).returning(calls.c.artifact_id)
@@ -214,7 +215,7 @@ def _find_unused(connection: Connection, artifacts: set[str]) -> list[str]:
     """Those artifacts that no record refers to."""
     import sqlalchemy as sa
 
-    column = calls_table().c.artifact_id
+    column = get_table("tool_calls").c.artifact_id
     return [
         artifact_id
         for artifact_id in sorted(artifacts)

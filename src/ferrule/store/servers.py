@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
 from typing import TYPE_CHECKING
 
+from ferrule.store.tables import get_table
+
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from ferrule.store.database import StoreDatabase
 
@@ -32,38 +33,9 @@ class ServerAddress:
     """What a server must know to let this one make calls for it: whoever reads the store may."""
 
 
-@cache
-def servers_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "servers",
-        sa.MetaData(),
-        sa.Column("server_id", sa.Text, primary_key=True),
-        sa.Column("url", sa.Text, nullable=False),
-        sa.Column("machine", sa.Text, nullable=False),
-        sa.Column("expires_at", sa.Double, nullable=False),
-        sa.Column("socket", sa.Text, nullable=False, server_default=""),
-        sa.Column("secret", sa.Text, nullable=False, server_default=""),
-    )
-
-
-def create_servers_table(connection: Connection) -> None:
-    servers_table().metadata.create_all(connection)
-
-
-def add_sockets_to_servers(connection: Connection) -> None:
-    import sqlalchemy as sa
-
-    columns = {column["name"] for column in sa.inspect(connection).get_columns("servers")}
-    for name in ("socket", "secret"):
-        if name not in columns:
-            connection.exec_driver_sql(f"ALTER TABLE servers ADD COLUMN {name} TEXT NOT NULL DEFAULT ''")
-
-
 def renew_server(database: StoreDatabase, address: ServerAddress, seconds: float) -> None:
     """Register a server for some seconds, and forget those that are dead."""
-    table = servers_table()
+    table = get_table("servers")
     with database.write() as connection:
         now = read_database_clock(connection)
         values = {**asdict(address), "expires_at": now + seconds}
@@ -74,23 +46,19 @@ def renew_server(database: StoreDatabase, address: ServerAddress, seconds: float
 
 
 def remove_server(database: StoreDatabase, server_id: str) -> None:
-    table = servers_table()
+    table = get_table("servers")
     with database.write() as connection:
         connection.execute(table.delete().where(table.c.server_id == server_id))
 
 
 def list_servers(database: StoreDatabase) -> dict[str, ServerAddress]:
     """The servers that live, by their ids."""
-    table = servers_table()
+    table = get_table("servers")
     with database.read() as connection:
         rows = connection.execute(table.select().where(table.c.expires_at > read_database_clock(connection))).all()
     names = [each.name for each in fields(ServerAddress)]
     addresses = [ServerAddress(**{name: getattr(row, name) for name in names}) for row in rows]
     return {address.server_id: address for address in addresses}
-
-
-def create_mcp_owners_table(connection: Connection) -> None:
-    connection.exec_driver_sql("CREATE TABLE mcp_owners (name TEXT PRIMARY KEY, server_id TEXT NOT NULL)")
 
 
 def claim_mcp_server(
@@ -116,13 +84,6 @@ def claim_mcp_server(
 
 
 # Tools that a server cannot reach
-
-
-def create_circuits_table(connection: Connection) -> None:
-    connection.exec_driver_sql(
-        "CREATE TABLE open_circuits (source TEXT NOT NULL, tool_id TEXT NOT NULL, opened_at DOUBLE PRECISION NOT NULL, "
-        "PRIMARY KEY (source, tool_id))"
-    )
 
 
 def store_open_circuit(database: StoreDatabase, source: str, tool_id: str) -> None:

@@ -11,14 +11,13 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from ferrule.store.approvals import BINDING_COLUMNS, approvals_table
 from ferrule.store.redaction import escape_text, unescape_text
+from ferrule.store.tables import BINDING_COLUMNS, get_table
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from ferrule.store.database import StoreDatabase
 
@@ -98,26 +97,6 @@ class CostSummary:
         return {**asdict(self), "cost": self.cost}
 
 
-@cache
-def spending_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "budget_spending",
-        sa.MetaData(),
-        sa.Column("budget", sa.Text, primary_key=True),
-        sa.Column("scope", sa.Text, primary_key=True),
-        sa.Column("period", sa.Text, primary_key=True),
-        sa.Column("spent", sa.Double, nullable=False),
-        sa.Column("extension", sa.Double, nullable=False, server_default="0"),
-        sa.Column("changed_at", sa.Double, nullable=False),
-    )
-
-
-def create_spending_table(connection: Connection) -> None:
-    spending_table().metadata.create_all(connection)
-
-
 class _DoesNotFit(Exception):
     """Ends the transaction in which an earlier budget has paid already."""
 
@@ -157,7 +136,7 @@ def spend(
 
 def correct_spending(database: StoreDatabase, charges: Sequence[Charge], difference: float) -> None:
     """Add what something cost beyond what was taken for it, or give back the rest."""
-    table = spending_table()
+    table = get_table("budget_spending")
     with database.write() as connection:
         for charge in sorted(charges, key=lambda each: (each.budget, each.scope)):
             values = {"spent": table.c.spent + difference, "changed_at": time.time()}
@@ -168,7 +147,7 @@ def extend_budget(
     database: StoreDatabase, approval_id: str, binding: Mapping[str, str], charge: Charge, amount: float
 ) -> bool:
     """Use an approval to extend a budget, both or neither; False if it was used before or is for something else."""
-    approvals, table, now = approvals_table(), spending_table(), time.time()
+    approvals, table, now = get_table("approvals"), get_table("budget_spending"), time.time()
     conditions = [approvals.c[name] == binding[name] for name in BINDING_COLUMNS]
     conditions += [approvals.c.state == "approved", approvals.c.approval_id == approval_id]
     used = {"state": "used", "used_by": f"budget:{charge.budget}"[:200], "used_at": now}
@@ -184,7 +163,7 @@ def extend_budget(
 
 def list_spending(database: StoreDatabase) -> list[BudgetState]:
     """What was spent of all budgets, the latest first."""
-    table = spending_table()
+    table = get_table("budget_spending")
     with database.read() as connection:
         rows = connection.execute(table.select().order_by(table.c.changed_at.desc())).all()
     return [
@@ -202,7 +181,7 @@ def list_spending(database: StoreDatabase) -> list[BudgetState]:
 
 def delete_spending(connection: Connection, before: float) -> None:
     """Delete what was spent in periods that have ended long ago."""
-    table = spending_table()
+    table = get_table("budget_spending")
     connection.execute(table.delete().where(table.c.changed_at < before, table.c.period != ""))
 
 
@@ -211,7 +190,7 @@ def _key_of(charge: Charge) -> dict[str, str]:
 
 
 def _is_row_of(charge: Charge) -> list[Any]:
-    return [spending_table().c[name] == value for name, value in _key_of(charge).items()]
+    return [get_table("budget_spending").c[name] == value for name, value in _key_of(charge).items()]
 
 
 # Costs by tool, model, run, conversation, principal, tenant or day

@@ -18,10 +18,11 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.errors import REJECTED
-from ferrule.store.database import IS_UNSUCCESSFUL, StoreDatabase, calls_table
+from ferrule.store.database import StoreDatabase
 from ferrule.store.queries import CallFilter, build_clauses, principals_clause, rule_column, tenant_clause
 from ferrule.store.record import CallInterval, CallStatistics, ToolStatistics, percent
 from ferrule.store.redaction import escape_text, unescape_text
+from ferrule.store.tables import IS_UNSUCCESSFUL, get_table
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -110,7 +111,7 @@ def _tool_statistics(counts: _ToolCounts, times: Percentiles, last_error: str | 
 def _statistics_conditions(
     since: datetime | None, tool_name: str | None, tenant: str | None, principals: Collection[str] | None
 ) -> list[ColumnElement[bool]]:
-    calls = calls_table().c
+    calls = get_table("tool_calls").c
     conditions: list[ColumnElement[bool]] = []
     if since is not None:
         conditions.append(calls.started_at >= since.timestamp())
@@ -126,7 +127,7 @@ def _statistics_conditions(
 def _count_some_calls(connection: Connection, conditions: list[ColumnElement[bool]]) -> list[_ToolCounts]:
     import sqlalchemy as sa
 
-    calls = calls_table().c
+    calls = get_table("tool_calls").c
 
     def number(name: str, *status: str) -> ColumnElement[int]:
         return sa.func.sum(sa.case((calls.status.in_(status), 1), else_=0)).label(name)
@@ -155,7 +156,7 @@ def _find_percentiles_by_sorting(
 ) -> dict[str, Percentiles]:
     import sqlalchemy as sa
 
-    calls = calls_table().c
+    calls = get_table("tool_calls").c
     conditions = [*conditions, calls.execution_time > 0]
     by_time = sa.func.row_number().over(partition_by=calls.tool_name, order_by=calls.execution_time).label("rank")
     ranked = sa.select(calls.tool_name, calls.execution_time, by_time).where(*conditions).subquery()
@@ -186,7 +187,7 @@ def _interpolate(ranked: dict[int, float], n: int, fraction: float) -> float | N
 def _find_last_errors(connection: Connection, conditions: list[ColumnElement[bool]]) -> dict[str, str | None]:
     import sqlalchemy as sa
 
-    table = calls_table()
+    table = get_table("tool_calls")
     calls = table.c
     last = (
         sa.select(calls.tool_name, sa.func.max(calls.started_at).label("at"))
@@ -209,11 +210,10 @@ def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[st
     """The counts of each tool, and when it last failed."""
     import sqlalchemy as sa
 
-    table = calls_table().name
     counts: dict[str, _ToolCounts] = {}
     failed_at: dict[str, float] = {}
     # First, so that a call that ends meanwhile is counted once.
-    others = f"SELECT tool_name, status, COUNT(*), MAX(started_at) FROM {table} WHERE {IS_UNSUCCESSFUL}"
+    others = f"SELECT tool_name, status, COUNT(*), MAX(started_at) FROM tool_calls WHERE {IS_UNSUCCESSFUL}"
     for tool_name, status, number, last in connection.execute(sa.text(f"{others} GROUP BY tool_name, status")):
         each = counts.setdefault(tool_name, _ToolCounts(tool_name=tool_name))
         if status in ("failed", "interrupted"):
@@ -225,7 +225,7 @@ def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[st
         if status == "failed":
             failed_at[tool_name] = last
     seconds: dict[str, float] = {}
-    totals = f"SELECT tool_name, COUNT(*), SUM(execution_time) FROM {table} GROUP BY tool_name ORDER BY tool_name"
+    totals = "SELECT tool_name, COUNT(*), SUM(execution_time) FROM tool_calls GROUP BY tool_name ORDER BY tool_name"
     for tool_name, number, sum_of_times in connection.execute(sa.text(totals)):
         each = counts.setdefault(tool_name, _ToolCounts(tool_name=tool_name))
         each.successful = max(0, number - each.failed - each.cancelled - each.running)
@@ -233,7 +233,7 @@ def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[st
     for tool_name, last, untimed in _query_each_tool(
         connection,
         [
-            (name, f"(SELECT MAX(started_at) FROM {table} WHERE {{tool}}), {_count_untimed(table)}", "")
+            (name, f"(SELECT MAX(started_at) FROM tool_calls WHERE {{tool}}), {_count_untimed()}", "")
             for name in seconds
         ],
     ):
@@ -243,9 +243,9 @@ def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[st
     return [counts[name] for name in seconds], failed_at
 
 
-def _count_untimed(table: str) -> str:
+def _count_untimed() -> str:
     """In two ranges of the index: `OR` would read all of it."""
-    no_time, zero = (f"(SELECT COUNT(*) FROM {table} WHERE {{tool}} AND {condition})" for condition in _UNTIMED)
+    no_time, zero = (f"(SELECT COUNT(*) FROM tool_calls WHERE {{tool}} AND {condition})" for condition in _UNTIMED)
     return f"{no_time} + {zero}"
 
 
@@ -253,7 +253,6 @@ _UNTIMED = ("execution_time IS NULL", "execution_time <= 0")
 
 
 def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCounts]) -> dict[str, Percentiles]:
-    table = calls_table().name
     queries, fractions = [], []
     for each in counts:
         for fraction in PERCENTILES if each.timed > 0 else ():
@@ -262,7 +261,7 @@ def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCou
             order, skipped = ("", floor(position)) if fraction <= 0.5 else ("DESC", each.timed - 1 - ceil(position))
             limit = ceil(position) - floor(position) + 1
             times = (
-                f"SELECT execution_time FROM {table} WHERE {{tool}} AND execution_time > 0 "
+                f"SELECT execution_time FROM tool_calls WHERE {{tool}} AND execution_time > 0 "
                 f"ORDER BY execution_time {order} LIMIT {limit} OFFSET {skipped}"
             )
             queries.append((each.tool_name, "MIN(execution_time), MAX(execution_time)", f"FROM ({times}) AS times"))
@@ -275,7 +274,7 @@ def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCou
 
 def _read_errors(connection: Connection, failed_at: dict[str, float]) -> dict[str, str | None]:
     """The errors of the calls of these tools at these times."""
-    call = f"FROM {calls_table().name} WHERE {{tool}} AND started_at = {{value}} AND status = 'failed'"
+    call = "FROM tool_calls WHERE {tool} AND started_at = {value} AND status = 'failed'"
     queries = [(name, "MAX(error)", call, at) for name, at in failed_at.items()]
     return {name: error and unescape_text(error) for name, error in _query_each_tool(connection, queries)}
 
@@ -303,7 +302,7 @@ def count_calls_by_rule(
     """How many calls each rule of a policy has decided about, and when the last was made."""
     import sqlalchemy as sa
 
-    calls, rule = calls_table().c, rule_column()
+    calls, rule = get_table("tool_calls").c, rule_column()
     query = sa.select(rule, sa.func.count(), sa.func.max(calls.started_at)).where(rule.is_not(None)).group_by(rule)
     query = query.where(calls.started_at >= since.timestamp())
     if tenant is not None:
@@ -320,7 +319,7 @@ def find_oldest_call(database: StoreDatabase) -> float | None:
     import sqlalchemy as sa
 
     with database.read() as connection:
-        oldest: float | None = connection.scalar(sa.select(sa.func.min(calls_table().c.started_at)))
+        oldest: float | None = connection.scalar(sa.select(sa.func.min(get_table("tool_calls").c.started_at)))
         return oldest
 
 
@@ -330,7 +329,7 @@ def collect_series(
     """Counts and times of the calls in equal parts of a time; a percentile is one of the measured times."""
     import sqlalchemy as sa
 
-    calls, width = calls_table().c, max(1e-3, (end - start).total_seconds() / parts)
+    calls, width = get_table("tool_calls").c, max(1e-3, (end - start).total_seconds() / parts)
     conditions = replace(conditions, since=start, until=end)
     with database.read() as connection:
         position = (calls.started_at - start.timestamp()) / width

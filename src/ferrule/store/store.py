@@ -30,7 +30,7 @@ from ferrule.store.credentials import Credentials
 from ferrule.store.database import CallStart, StoreDatabase
 from ferrule.store.encoding import encode_call_end, encode_call_start, encode_entry
 from ferrule.store.entry_streams import delete_entries, find_entries, find_streams
-from ferrule.store.journal import FileJournal, Journal, MemoryJournal
+from ferrule.store.journal import FileJournal, Journal, MemoryJournal, check_formats
 from ferrule.store.location import parse_location
 from ferrule.store.locks import CHECK_INTERVAL, StoreLocks
 from ferrule.store.queries import (
@@ -123,7 +123,8 @@ class ToolKnowledgeStore:
         self._closed = False
         if self._defer_import:
             return
-        if self.location.kind != "memory":  # which is opened by the first query
+        if self.location.journal is not None:  # a database in memory is opened by the first query
+            check_formats(self.location.journal)
             self._database.open()
         self._writer.start()
 

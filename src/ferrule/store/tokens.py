@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ferrule.store.tables import get_table
+
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from ferrule.store.database import StoreDatabase
 
@@ -15,31 +16,9 @@ EXTERNAL_PREFIX = "oauth-"
 """Of the ids of tokens that an identity provider has issued."""
 
 
-@cache
-def tokens_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "tokens",
-        sa.MetaData(),
-        sa.Column("token_id", sa.Text, primary_key=True),
-        sa.Column("hash", sa.Text, nullable=False, unique=True),
-        sa.Column("parent_id", sa.Text),
-        sa.Column("name", sa.Text, nullable=False),
-        sa.Column("grants", sa.Text, nullable=False),
-        sa.Column("created_at", sa.Double, nullable=False),
-        sa.Column("expires_at", sa.Double),
-        sa.Column("revoked_at", sa.Double),
-    )
-
-
-def create_tokens_table(connection: Connection) -> None:
-    tokens_table().metadata.create_all(connection)
-
-
 def insert_token(database: StoreDatabase, values: Mapping[str, Any]) -> bool:
     """Insert a token; False when a valid token has the same name."""
-    table = tokens_table()
+    table = get_table("tokens")
     same_name = table.c.name == values["name"]
     is_valid = table.c.revoked_at.is_(None) & table.c.parent_id.is_(None)
     with database.write() as connection:
@@ -56,7 +35,7 @@ def find_token(database: StoreDatabase, token_hash: str, now: float) -> dict[str
     """
     import sqlalchemy as sa
 
-    table, parent = tokens_table(), tokens_table().alias("parent")
+    table, parent = get_table("tokens"), get_table("tokens").alias("parent")
     query = sa.select(table).outerjoin(parent, table.c.parent_id == parent.c.token_id).where(table.c.hash == token_hash)
     for each in (table.c, parent.c):
         query = query.where(each.revoked_at.is_(None), sa.or_(each.expires_at.is_(None), each.expires_at > now))
@@ -69,7 +48,7 @@ def find_token(database: StoreDatabase, token_hash: str, now: float) -> dict[str
 
 def list_tokens(database: StoreDatabase, *, with_external_sessions: bool = False) -> list[dict[str, Any]]:
     """All tokens, the newest first; without the sessions, except on request those of an identity provider's users."""
-    table = tokens_table()
+    table = get_table("tokens")
     parent = table.c.parent_id
     is_listed = parent.is_(None) | parent.startswith(EXTERNAL_PREFIX) if with_external_sessions else parent.is_(None)
     query = table.select().where(is_listed).order_by(table.c.created_at.desc())
@@ -78,14 +57,14 @@ def list_tokens(database: StoreDatabase, *, with_external_sessions: bool = False
 
 
 def has_token(database: StoreDatabase) -> bool:
-    query = tokens_table().select().where(tokens_table().c.parent_id.is_(None)).limit(1)
+    query = get_table("tokens").select().where(get_table("tokens").c.parent_id.is_(None)).limit(1)
     with database.read() as connection:
         return connection.execute(query).first() is not None
 
 
 def revoke_token(database: StoreDatabase, name_or_id: str, now: float) -> int:
     """Revoke the valid token with this name or id; returns how many there were."""
-    table = tokens_table()
+    table = get_table("tokens")
     is_named = (table.c.name == name_or_id) & table.c.parent_id.is_(None)
     query = table.update().where(is_named | (table.c.token_id == name_or_id), table.c.revoked_at.is_(None))
     with database.write() as connection:
@@ -99,7 +78,7 @@ def delete_ended_tokens(connection: Connection, before: float) -> int:
     """
     import sqlalchemy as sa
 
-    table = tokens_table()
+    table = get_table("tokens")
     newest = sa.select(sa.func.max(table.c.created_at)).where(table.c.parent_id.is_(None)).scalar_subquery()
     is_ended = (table.c.revoked_at < before) | (table.c.expires_at < before)
     is_older = table.c.parent_id.is_not(None) | (table.c.created_at < newest)

@@ -8,35 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ferrule.store.tables import get_table
+
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from ferrule.store.database import StoreDatabase
 
 _DIGESTS_PER_QUERY = 500
 _SECONDS_BETWEEN_MARKS = 24 * 3600
 """How exactly is recorded when a vector was last used."""
-
-
-@cache
-def tool_vectors_table() -> Table:
-    import sqlalchemy as sa
-
-    return sa.Table(
-        "tool_vectors",
-        sa.MetaData(),
-        sa.Column("encoder", sa.Text, primary_key=True),
-        sa.Column("digest", sa.Text, primary_key=True),
-        sa.Column("vector", sa.LargeBinary, nullable=False),
-        sa.Column("used_at", sa.Double, nullable=False, index=True),
-    )
-
-
-def create_tool_vectors_table(connection: Connection) -> None:
-    tool_vectors_table().metadata.create_all(connection)
 
 
 class ToolVectors:
@@ -56,7 +39,7 @@ class ToolVectors:
 
 
 def _find_vectors(database: StoreDatabase, encoder: str, digests: list[str]) -> dict[str, bytes]:
-    table = tool_vectors_table()
+    table = get_table("tool_vectors")
     limit = time.time() - _SECONDS_BETWEEN_MARKS
     vectors: dict[str, bytes] = {}
     for start in range(0, len(digests), _DIGESTS_PER_QUERY):
@@ -71,28 +54,22 @@ def _find_vectors(database: StoreDatabase, encoder: str, digests: list[str]) -> 
 
 
 def _insert_vectors(database: StoreDatabase, encoder: str, vectors: dict[str, bytes]) -> None:
+    import sqlalchemy as sa
+
     now = time.time()
     # In one order, so that two processes that insert the same rows do not wait for each other.
     rows = [
         {"encoder": encoder, "digest": digest, "vector": vectors[digest], "used_at": now} for digest in sorted(vectors)
     ]
+    statement = (
+        "INSERT INTO tool_vectors (encoder, digest, vector, used_at) VALUES (:encoder, :digest, :vector, :used_at) "
+        "ON CONFLICT (encoder, digest) DO UPDATE SET vector = excluded.vector, used_at = excluded.used_at"
+    )
     with database.write() as connection:
-        insert = _insert_for(connection)(tool_vectors_table())
-        changes = {"vector": insert.excluded.vector, "used_at": insert.excluded.used_at}
-        connection.execute(insert.on_conflict_do_update(index_elements=["encoder", "digest"], set_=changes), rows)
-
-
-def _insert_for(connection: Connection) -> Any:
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        return postgresql.insert
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert
+        connection.execute(sa.text(statement), rows)
 
 
 def delete_vectors(connection: Connection, before: float) -> int:
     """Delete the vectors that were last used before a time; returns how many."""
-    table = tool_vectors_table()
+    table = get_table("tool_vectors")
     return connection.execute(table.delete().where(table.c.used_at < before)).rowcount

@@ -140,8 +140,8 @@ def test_a_million_digits_are_refused_with_an_alternative():
         calculate("10**1000000")
 
 
-@pytest.mark.parametrize("expression", ["1" + "%" * 990, "(" * 20 + "1" + "%" * 20 + ")" * 20])
-def test_percents_of_percents_count_as_nesting(expression):
+@pytest.mark.parametrize("expression", ["1" + "%" * 990, "(" * 33 + "1" + ")" * 33])
+def test_brackets_and_percents_of_percents_are_limited_in_depth(expression):
     with pytest.raises(Retry, match="nested more than 32 levels deep"):
         calculate(expression)
     assert calculate("1" + "%" * 31) == 1e-62
@@ -175,19 +175,19 @@ def test_whole_numbers_keep_all_their_digits_on_the_way_to_the_caller():
         ("sqr(4)", "Did you mean 'sqrt'"),
         ("sqrt", "is a function"),
         ("foo + 1", "'foo' is not known.*Functions: abs"),
-        ("sqrt(1, 2)", "takes 1 argument"),
-        ("sum()", "takes at least 1 argument"),
-        ("log(1, 2, 3)", "takes 1 to 2 argument"),
+        ("sqrt(1, 2)", "sqrt does not take 2 argument"),
+        ("sum()", "sum does not take 0 argument"),
+        ("log(1, 2, 3)", "log does not take 3 argument"),
         ("1,234", "Write 1234 or 1_234"),
-        ("2(3+4)", r"operator is missing before '\('"),
+        ("2(3+4)", "instead of 2\\(3\\+4\\)"),
         ("15% of 80", "words are not understood"),
-        ("2π", "operator is missing before 'pi'"),
+        ("2π", "an operator"),
         ("10%-3", r"two ways.*mod\(10, -5\)"),
-        ("1 +", "number is missing: the expression ends"),
-        ("(1 + 2", r"'\)' is missing: the expression ends"),
+        ("1 +", "a number .* is missing"),
+        ("(1 + 2", "a bracket is missing"),
         ("1 < 2 < 3", "only two values"),
         ("(1 < 2) + 1", "is missing"),
-        ("1)", "no meaning there"),
+        ("1)", "one too many"),
         ("2²", "'²' is not allowed"),
         ("\x1f", "is not allowed"),
     ],
@@ -211,6 +211,7 @@ def test_a_mistake_is_explained(expression, message):
         "1 if 1 else 2",
         "f'{1}'",
         "sum(*[1])",
+        "sum(1, **2)",
         "round(1, ndigits=2)",
         "print(1)",
         "1; 2",

@@ -2,8 +2,8 @@
 
 An expression is Python's arithmetic, with `^` as a second way to write a power, `x` for times, `%` after a number as
 percent, `!` as factorial, and the full-width and typographic signs people paste (`（１２＋３）×４÷５`). It may end with
-units: `10 miles to km`. It is checked token by token, translated to
-Python and parsed by `ast`; the tree is evaluated here. Nothing a caller writes is ever run as code.
+units: `10 miles to km`. Its signs are translated to Python's, `ast` parses it, and the tree is evaluated here. Nothing
+that a caller writes is ever run as code.
 
 Whole numbers and decimals are exact, and so is everything computed from them by + - * / // % and whole powers: 0.1 +
 0.2 is 0.3. Irrational roots, logarithms, trigonometry, fractional powers and powers of decimals with too many digits
@@ -19,9 +19,8 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ferrule.core.call import Invocation
 from ferrule.core.names import did_you_mean
@@ -48,24 +47,23 @@ class CalculatorExecutor:
 
 def calculate(expression: str) -> int | float | bool:
     """The value of an expression, exact where possible; `Retry` explains what is wrong with it."""
-    conversion = _match_conversion(expression)
-    if conversion is not None:
-        return _convert(conversion)
-    return as_json_number(_evaluate(expression))
+    conversion = _CONVERSION.fullmatch(expression) if len(expression) <= MAX_LENGTH else None
+    return _to_json_number(_evaluate(expression) if conversion is None else _convert(conversion))
 
 
-def _evaluate(expression: str) -> Value:
-    text, numbers = _translate_to_python(expression)
+def can_calculate(text: str) -> bool:
+    """Whether `calculate` can read the text; it may still fail, for instance with a division by zero."""
     try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError):  # _translate_to_python should have refused it
-        raise Retry("the expression cannot be read. Write something like 2 * (3 + 4).") from None
-    evaluation = _ExpressionEvaluator(numbers)
-    if isinstance(tree, ast.Compare):
-        return _COMPARISON_FUNCTIONS[type(tree.ops[0])](
-            evaluation.value(tree.left), evaluation.value(tree.comparators[0])
-        )
-    return evaluation.value(tree)
+        calculate(text)
+    except _Unreadable:
+        return False
+    except Retry:
+        return True
+    return True
+
+
+class _Unreadable(Retry):
+    """The text is no expression."""
 
 
 _CONVERSION = lazy_pattern(
@@ -76,66 +74,36 @@ _CONVERSION = lazy_pattern(
 """`10 miles to km`, `5 feet 10 inches to cm`."""
 
 
-def _match_conversion(text: str) -> re.Match[str] | None:
-    return _CONVERSION.fullmatch(text) if len(text) <= MAX_LENGTH else None
-
-
-def _convert(conversion: re.Match[str]) -> int | float:
+def _convert(conversion: re.Match[str]) -> Value:
     value, unit, to_unit = Fraction(_evaluate(conversion["value"])), conversion["unit"], conversion["to"]
     try:
         if conversion["more"]:
             value += convert_units(Fraction(conversion["more"]), conversion["small_unit"], unit)
-        return as_json_number(_normalize_number(convert_units(value, unit, to_unit)))
+        return _normalize_number(convert_units(value, unit, to_unit))
     except ValueError as error:
-        raise Retry(f"{unit} cannot be converted to {to_unit}: {error}.") from None
-
-
-def can_calculate(text: str) -> bool:
-    """Whether `calculate` can read the text; it may still fail, for instance with a division by zero."""
-    conversion = _match_conversion(text)
-    try:
-        _translate_to_python(text if conversion is None else conversion["value"])
-        if conversion is not None:
-            convert_units(Fraction(0), conversion["unit"], conversion["to"])
-    except (Retry, ValueError):
-        return False
-    return True
+        raise _Unreadable(f"{unit} cannot be converted to {to_unit}: {error}.") from None
 
 
 # From text to Python
 
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    """`number`, `name`, `end`, `percent` (a `%` after a number), or the sign itself."""
-    text: str
-    start: int
-
-
-_FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
-_TYPOGRAPHIC = str.maketrans(
+_SIGNS: Final = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)} | str.maketrans(  # full-width forms
     {"×": "*", "⋅": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "≤": "<=", "≥": ">=", "≠": "!="}
+    | {"\u3000": " ", "、": ",", "π": " pi ", "【": "[", "】": "]"}
 )
-_SIGN_REPLACEMENTS = (
-    _FULL_WIDTH | _TYPOGRAPHIC | {0x3000: " ", ord("、"): ",", ord("π"): " pi ", ord("【"): "[", ord("】"): "]"}
-)
-
 _TIMES = lazy_pattern(r"(?<=[\d)%!])(?<!\b0)\s*[xX]\s*(?=[\d.(])|(?<=[\d)%!]) [xX] (?=[A-Za-z])")
 """`3 x 4`, but not the hexadecimal `0x4`."""
 _TOKEN = lazy_pattern(
     r"""\s*(?:
         (?P<number>0[xX][0-9a-fA-F]+ | 0[oO][0-7]+ | 0[bB][01]+ | (?:\d[\d_]*\.?\d* | \.\d+)(?:[eE][+-]?\d+)?)
       | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
-      | (?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%^()\[\],<>!])
-      | (?P<end>\Z)
+      | (?P<unclear>%(?=\s*[-+]))
+      | (?P<percent>%(?=\s*(?:\Z|[])*/%^,!<>=])))
+      | (?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%()\[\],<>])
+      | (?P<power>\^) | (?P<factorial>!)
+      | (?P<other>\S)
     )""",
     re.VERBOSE | re.ASCII,
 )
-_COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
-_POWERS = frozenset({"**", "^"})
-_OPERATORS = frozenset({"+", "-", "*", "/", "//", "%"})
-_AFTER_PERCENT = _COMPARISONS | _POWERS | {"end", ")", "]", ",", "*", "/", "//", "%", "!"}
 
 
 def _translate_to_python(expression: str) -> tuple[str, list[Value]]:
@@ -144,55 +112,36 @@ def _translate_to_python(expression: str) -> tuple[str, list[Value]]:
     and `x!` is `x .factorial`.
     """
     if len(expression) > MAX_LENGTH:
-        raise Retry(
+        raise _Unreadable(
             f"the expression has {len(expression):,} characters, at most {MAX_LENGTH:,} are allowed. "
             "Split it into several calls."
         )
-    tokens = _mark_percent(_tokenize(_TIMES.sub("*", expression.translate(_SIGN_REPLACEMENTS))))
-    _SyntaxChecker(tokens).run()
     numbers: list[Value] = []
     words: list[str] = []
-    for token in tokens[:-1]:
-        if token.kind == "number":
+    for match in _TOKEN.finditer(_TIMES.sub("*", expression.translate(_SIGNS))):
+        kind = match.lastgroup or ""
+        text = match[kind]
+        if kind == "number":
             words.append(str(len(numbers)))
-            numbers.append(_parse_number(token.text))
-        elif token.kind == "name":
-            words.append(f"{token.text}_")
-        else:
-            words.append({"percent": ".percent", "!": ".factorial", "^": "**"}.get(token.kind, token.text))
-    return " ".join(words), numbers
-
-
-def _tokenize(text: str) -> list[_Token]:
-    tokens: list[_Token] = []
-    start = 0
-    while not tokens or tokens[-1].kind != "end":
-        match = _TOKEN.match(text, start)
-        if match is None:
-            character = text[start:].lstrip(" \t\n\r\f\v")[0]  # what \s means in ASCII
-            raise Retry(
-                f"{character!r} is not allowed in an expression. It is made of numbers, + - * / // % ** ( ), "
+            numbers.append(_parse_number(text))
+        elif kind == "unclear":
+            raise _Unreadable(
+                "'%' before a sign can be read in two ways. Write (10%)-5 for percent, "
+                "or mod(10, -5) for the remainder."
+            )
+        elif kind == "other":
+            raise _Unreadable(
+                f"{text!r} is not allowed in an expression. It is made of numbers, + - * / // % ** ( ), "
                 "comparisons and functions such as sqrt(2)."
             )
-        kind = match.lastgroup or "end"
-        word = match.group(kind)
-        tokens.append(_Token(word if kind == "sign" else kind, word, match.start(kind)))
-        start = match.end()
-    return tokens
-
-
-def _mark_percent(tokens: list[_Token]) -> list[_Token]:
-    """Tell `15%` from `15 % 4` by what follows."""
-    marked = []
-    for token, following in zip(tokens, [*tokens[1:], tokens[-1]], strict=True):
-        if token.kind == "%" and following.kind in ("+", "-"):
-            raise Retry(
-                f"'%{following.kind}' can be read in two ways. Write (10%){following.kind}5 for percent, "
-                f"or mod(10, {following.kind}5) for the remainder."
-            )
-        is_percent = token.kind == "%" and following.kind in _AFTER_PERCENT
-        marked.append(_Token("percent", "%", token.start) if is_percent else token)
-    return marked
+        else:
+            python = {"name": f"{text}_", "percent": ".percent", "factorial": ".factorial", "power": "**"}
+            words.append(python.get(kind, text))
+        if words.count("(") - words.count(")") > MAX_DEPTH:
+            raise _Unreadable(_TOO_DEEP)
+    if not words:
+        raise _Unreadable("the expression is empty. Write something like 2 * (3 + 4).")
+    return " ".join(words), numbers
 
 
 def _parse_number(text: str) -> int | Fraction:
@@ -202,147 +151,77 @@ def _parse_number(text: str) -> int | Fraction:
     mantissa, _, exponent = digits.lower().partition("e")
     # 1e999999 must be refused before its digits are computed.
     if exponent and len(mantissa) + abs(int(exponent)) > MAX_DIGITS:
-        raise Retry(f"{text} has more than {MAX_DIGITS:,} digits, which is more than the calculator computes.")
+        raise _Unreadable(f"{text} has more than {MAX_DIGITS:,} digits, which is more than the calculator computes.")
     value = Fraction(digits)
     return value.numerator if value.denominator == 1 else value
 
 
-class _SyntaxChecker:
-    """Refuses an invalid expression, with the position of the first mistake; Python's messages do not know our signs.
-
-    In every place either an operand or an operator is expected; open brackets are on a stack. Lists are allowed only
-    as the single argument of a function: `sum([1, 2])`.
-    """
-
-    def __init__(self, tokens: list[_Token]) -> None:
-        self._tokens = tokens
-        self._open: list[str] = []
-        """`(`, `f(` for the arguments of a function, or `[`."""
-        self._nesting = [1]
-        """Per open bracket: one, and one for each sign and power that the next operand is nested in."""
-        self._is_compared = False
-
-    def run(self) -> None:
-        if self._tokens[0].kind == "end":
-            raise Retry("the expression is empty. Write something like 2 * (3 + 4).")
-        expects_operand, percents = True, 0
-        before = _Token("", "", 0)
-        for token in self._tokens:
-            percents = percents + 1 if token.kind in ("percent", "!") else 0
-            expects_operand = (
-                self._take_operand(token, before) if expects_operand else self._take_operator(token, before)
-            )
-            if sum(self._nesting) + percents > MAX_DEPTH:
-                raise Retry(f"the expression is nested more than {MAX_DEPTH} levels deep. Split it into several calls.")
-            before = token
-
-    def _take_operand(self, token: _Token, before: _Token) -> bool:
-        """Take a token where a number is expected; returns whether one is still expected afterwards."""
-        is_first_argument = before.kind == "(" and self._open[-1:] == ["f("]
-        if token.kind in ("number", "name"):
-            return False
-        if token.kind in ("+", "-"):
-            self._nesting[-1] += 1
-        elif token.kind == "(" or (token.kind == "[" and is_first_argument):
-            self._enter_bracket(token.kind)
-        elif token.kind == ")" and is_first_argument:
-            self._leave_bracket()
-            return False
-        else:
-            self._refuse(token, "a number")
-        return True
-
-    def _take_operator(self, token: _Token, before: _Token) -> bool:
-        """Take a token after an operand; returns whether an operand is expected next."""
-        if before.kind == "]" and token.kind != ")":
-            self._refuse(token, "')'")
-        if token.kind == "(" and before.kind == "name":
-            self._enter_bracket("f(")
-        elif token.kind in _POWERS:
-            self._nesting[-1] += 1
-        elif token.kind in _OPERATORS or (token.kind == "," and self._open[-1:] in (["f("], ["["])):
-            self._nesting[-1] = 1
-        elif token.kind in _COMPARISONS and not self._open and not self._is_compared:
-            self._is_compared, self._nesting[-1] = True, 1
-        elif token.kind in ("percent", "!") or (token.kind == "end" and not self._open):
-            return False
-        elif token.kind == (self._closing_bracket() if self._open else None):
-            self._leave_bracket()
-            return False
-        else:
-            self._refuse_operator(token)
-        return True
-
-    def _enter_bracket(self, bracket: str) -> None:
-        self._open.append(bracket)
-        self._nesting.append(1)
-
-    def _leave_bracket(self) -> None:
-        self._open.pop()
-        self._nesting.pop()
-
-    def _closing_bracket(self) -> str:
-        return "]" if self._open[-1] == "[" else ")"
-
-    def _refuse_operator(self, token: _Token) -> NoReturn:
-        if token.kind in ("number", "name", "("):
-            raise Retry(
-                f"at character {token.start + 1} an operator is missing before {token.text!r}. "
-                "Write 2*(3+4) instead of 2(3+4); words are not understood."
-            )
-        if self._open:
-            self._refuse(token, repr(self._closing_bracket()))
-        if token.kind == ",":
-            raise Retry("a comma only separates the arguments of a function. Write 1234 or 1_234 instead of 1,234.")
-        if token.kind in _COMPARISONS:
-            raise Retry("only two values can be compared in one expression, such as 1/3 < 0.34.")
-        raise Retry(f"at character {token.start + 1} there is {token.text!r}, which has no meaning there.")
-
-    def _refuse(self, token: _Token, missing: str) -> NoReturn:
-        actual = "the expression ends" if token.kind == "end" else f"there is {token.text!r}"
-        raise Retry(f"at character {token.start + 1} {missing} is missing: {actual} instead.")
-
-
 # Evaluation
 
+_TOO_DEEP: Final = f"the expression is nested more than {MAX_DEPTH} levels deep. Split it into several calls."
+_ADVICE: Final = (
+    "the expression cannot be read: an operator, a number or a bracket is missing, or there is one too many. Write "
+    "2*(3+4) instead of 2(3+4); words are not understood."
+)
 
-class _ExpressionEvaluator:
-    """Computes the value of a parsed expression. `MAX_DEPTH` limits its nesting, except for sums and products."""
 
-    def __init__(self, numbers: list[Value]) -> None:
-        self._numbers = numbers
+def _evaluate(expression: str) -> Value:
+    text, numbers = _translate_to_python(expression)
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise _Unreadable(_ADVICE) from None
+    except (RecursionError, MemoryError):
+        raise _Unreadable(_TOO_DEEP) from None
+    match tree:
+        case ast.Compare(left=left, ops=[sign], comparators=[right]):
+            return _COMPARISONS[type(sign)](_value(left, numbers), _value(right, numbers))
+        case ast.Compare():
+            raise _Unreadable("only two values can be compared in one expression, such as 1/3 < 0.34.")
+        case ast.Tuple():
+            raise _Unreadable(
+                "a comma only separates the arguments of a function. Write 1234 or 1_234 instead of 1,234."
+            )
+    return _value(tree, numbers)
 
-    def value(self, node: ast.expr) -> Value:
-        match node:
-            case ast.Constant(value=int(index)):
-                return self._numbers[index]
-            case ast.Name(id=name):
-                return _look_up_constant(name[:-1])
-            case ast.UnaryOp(op=op, operand=operand):
-                return -self.value(operand) if isinstance(op, ast.USub) else self.value(operand)
-            case ast.Attribute(value=operand, attr="factorial"):
-                return compute_or_retry("!", _factorial, self.value(operand))
-            case ast.Attribute(value=operand):
-                return compute_or_retry("%", divide, self.value(operand), 100)
-            case ast.BinOp(left=base, op=ast.Pow(), right=exponent):
-                return compute_or_retry("the power", power, self.value(base), self.value(exponent))
-            case ast.BinOp():
-                return self._evaluate_chain(node)
-            case ast.Call(func=ast.Name(id=name), args=[ast.List(elts=arguments)] | arguments):
-                return _call_function(name[:-1], [self.value(argument) for argument in arguments])
-        raise Retry("the expression cannot be read. Write something like 2 * (3 + 4).")
 
-    def _evaluate_chain(self, node: ast.expr) -> Value:
-        """`1 + 2 + 3 + …` is a tree as deep as it is long: a loop instead of recursion."""
-        steps: list[tuple[ast.operator, ast.expr]] = []
-        while isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Pow):
-            steps.append((node.op, node.right))
-            node = node.left
-        total = self.value(node)
-        for op, operand in reversed(steps):
-            sign, function = _ARITHMETIC_FUNCTIONS[type(op)]
-            total = compute_or_retry(repr(sign), function, total, self.value(operand))
-        return total
+def _value(node: ast.expr, numbers: list[Value], depth: int = 0) -> Value:
+    """The value of a part of the expression. Sums and products may be long, everything else is limited in depth."""
+    if depth >= MAX_DEPTH:
+        raise _Unreadable(_TOO_DEEP)
+
+    def value(inner: ast.expr) -> Value:
+        return _value(inner, numbers, depth + 1)
+
+    match node:
+        case ast.Constant(value=int(index)):
+            return numbers[index]
+        case ast.Name(id=name):
+            return _look_up_constant(name[:-1])
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -value(operand)
+        case ast.UnaryOp(operand=operand):
+            return value(operand)
+        case ast.Attribute(value=operand, attr="factorial"):
+            return _compute("!", _factorial, value(operand))
+        case ast.Attribute(value=operand):
+            return _compute("%", _divide, value(operand), 100)
+        case ast.BinOp(left=base, op=ast.Pow(), right=exponent):
+            return _compute("the power", _power, value(base), value(exponent))
+        case ast.BinOp():
+            # `1 + 2 + 3 + …` is a tree as deep as it is long: a loop instead of recursion.
+            steps: list[tuple[ast.operator, ast.expr]] = []
+            while isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Pow):
+                steps.append((node.op, node.right))
+                node = node.left
+            total = value(node)
+            for op, operand in reversed(steps):
+                sign, function = _OPERATORS[type(op)]
+                total = _compute(sign, function, total, value(operand))
+            return total
+        case ast.Call(func=ast.Name(id=name), args=[ast.List(elts=arguments)] | arguments, keywords=[]):
+            return _call_function(name[:-1], [value(argument) for argument in arguments])
+    raise _Unreadable(_ADVICE)
 
 
 def _look_up_constant(name: str) -> float:
@@ -354,28 +233,20 @@ def _look_up_constant(name: str) -> float:
 
 
 def _call_function(name: str, arguments: list[Value]) -> Value:
-    function = FUNCTIONS.get(name)
-    if function is None:
+    if name not in FUNCTIONS:
         raise Retry(f"there is no function {name!r}.{did_you_mean(name, FUNCTIONS)} {_AVAILABLE_NAMES}")
-    count, low, high = len(arguments), function.min_arguments, function.max_arguments
-    if count < low or (high is not None and count > high):
-        needed = f"at least {low}" if high is None else f"{low}" if high == low else f"{low} to {high}"
-        raise Retry(f"{name} takes {needed} argument(s), not {count}. Thousands are written 1234, not 1,234.")
-    return compute_or_retry(name, function.compute, *arguments)
+    try:
+        return _compute(name, FUNCTIONS[name], *arguments)
+    except TypeError:
+        raise Retry(
+            f"{name} does not take {len(arguments)} argument(s). Thousands are written 1234, not 1,234."
+        ) from None
 
 
 # Arithmetic
 
 
-@dataclass(frozen=True, slots=True)
-class _MathFunction:
-    compute: Callable[..., Value]
-    min_arguments: int = 1
-    max_arguments: int | None = 1
-    """None: any number."""
-
-
-def compute_or_retry(what: str, function: Callable[..., Any], *operands: Value) -> Value:
+def _compute(what: str, function: Callable[..., Any], *operands: Value) -> Value:
     """The result of an operation, or a `Retry` that says why there is none."""
     try:
         return _normalize_number(function(*operands))
@@ -388,11 +259,11 @@ def compute_or_retry(what: str, function: Callable[..., Any], *operands: Value) 
         raise Retry(f"{what} is not defined for {values}.") from None
 
 
-def divide(a: Value, b: Value) -> Value:
+def _divide(a: Value, b: Value) -> Value:
     return a / b if isinstance(a, float) or isinstance(b, float) else Fraction(a) / b
 
 
-def power(base: Value, exponent: Value) -> Value:
+def _power(base: Value, exponent: Value) -> Value:
     if isinstance(base, float) or not isinstance(exponent, int):
         # A negative base gives a complex number, which the calculator does not support.
         result: Any = float(base) ** float(exponent)
@@ -419,7 +290,7 @@ def _approximate_power(base: Fraction, exponent: int) -> float:
     return result
 
 
-def as_json_number(value: Value) -> int | float:
+def _to_json_number(value: Value) -> int | float:
     """The value as JSON has it: whole numbers with all digits, others as the nearest floating point number."""
     if not isinstance(value, Fraction):
         return value
@@ -465,15 +336,11 @@ def _require_whole(value: Value) -> int:
     return int(value)
 
 
-def _sum(*values: Value) -> Value:
-    total: Value = 0
-    for value in values:
+def _sum(first: Value, *others: Value) -> Value:
+    total = first
+    for value in others:
         total = _normalize_number(total + value)
     return total
-
-
-def _mean(*values: Value) -> Value:
-    return divide(_sum(*values), len(values))
 
 
 def _round(value: Value, digits: Value = 0) -> Value:
@@ -524,28 +391,23 @@ def _log2_perm(n: int, k: int) -> float:
     return k * math.log2(n)
 
 
-def _gcd(*values: Value) -> int:
-    return math.gcd(*map(_require_whole, values))
-
-
-def _lcm(*values: Value) -> int:
+def _lcm(first: Value, *others: Value) -> int:
     multiple = 1
-    for value in values:
+    for value in (first, *others):
         multiple = math.lcm(multiple, _require_whole(value))
         _refuse_too_many_bits(multiple.bit_length())
     return multiple
 
 
-_ARITHMETIC_FUNCTIONS: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Value]]] = {
-    ast.Add: ("+", operator.add),
-    ast.Sub: ("-", operator.sub),
-    ast.Mult: ("*", operator.mul),
-    ast.Div: ("/", divide),
-    ast.FloorDiv: ("//", operator.floordiv),
-    ast.Mod: ("%", operator.mod),
+_OPERATORS: Final[dict[type[ast.operator], tuple[str, Callable[[Any, Any], Value]]]] = {
+    ast.Add: ("'+'", operator.add),
+    ast.Sub: ("'-'", operator.sub),
+    ast.Mult: ("'*'", operator.mul),
+    ast.Div: ("'/'", _divide),
+    ast.FloorDiv: ("'//'", operator.floordiv),
+    ast.Mod: ("'%'", operator.mod),
 }
-
-_COMPARISON_FUNCTIONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+_COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -553,46 +415,30 @@ _COMPARISON_FUNCTIONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-
-CONSTANTS: dict[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
-
-FUNCTIONS: dict[str, _MathFunction] = {
-    "abs": _MathFunction(abs),
-    "acos": _MathFunction(math.acos),
-    "asin": _MathFunction(math.asin),
-    "atan": _MathFunction(math.atan),
-    "atan2": _MathFunction(math.atan2, 2, 2),
-    "ceil": _MathFunction(math.ceil),
-    "comb": _MathFunction(_comb, 2, 2),
-    "cos": _MathFunction(math.cos),
-    "cosh": _MathFunction(math.cosh),
-    "degrees": _MathFunction(math.degrees),
-    "exp": _MathFunction(math.exp),
-    "factorial": _MathFunction(_factorial),
-    "floor": _MathFunction(math.floor),
-    "gcd": _MathFunction(_gcd, 1, None),
-    "hypot": _MathFunction(math.hypot, 1, None),
-    "lcm": _MathFunction(_lcm, 1, None),
-    "ln": _MathFunction(math.log),
-    "log": _MathFunction(math.log, 1, 2),
-    "log10": _MathFunction(math.log10),
-    "log2": _MathFunction(math.log2),
-    "max": _MathFunction(lambda *values: max(values), 1, None),
-    "mean": _MathFunction(_mean, 1, None),
-    "min": _MathFunction(lambda *values: min(values), 1, None),
-    "mod": _MathFunction(operator.mod, 2, 2),
-    "perm": _MathFunction(_perm, 2, 2),
-    "pow": _MathFunction(power, 2, 2),
-    "radians": _MathFunction(math.radians),
-    "round": _MathFunction(_round, 1, 2),
-    "sin": _MathFunction(math.sin),
-    "sinh": _MathFunction(math.sinh),
-    "sqrt": _MathFunction(_sqrt),
-    "sum": _MathFunction(_sum, 1, None),
-    "tan": _MathFunction(math.tan),
-    "tanh": _MathFunction(math.tanh),
-    "trunc": _MathFunction(math.trunc),
+CONSTANTS: Final = {"pi": math.pi, "e": math.e, "tau": math.tau}
+FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
+    "abs": abs,
+    **{name: getattr(math, name) for name in ("acos", "asin", "atan", "atan2", "ceil")},
+    "comb": _comb,
+    **{name: getattr(math, name) for name in ("cos", "cosh", "degrees", "exp")},
+    "factorial": _factorial,
+    "floor": math.floor,
+    "gcd": lambda first, *others: math.gcd(*map(_require_whole, (first, *others))),
+    "hypot": lambda first, *others: math.hypot(first, *others),
+    "lcm": _lcm,
+    "ln": lambda value: math.log(value),
+    **{name: getattr(math, name) for name in ("log", "log10", "log2")},
+    "max": lambda first, *others: max((first, *others)),
+    "mean": lambda first, *others: _divide(_sum(first, *others), 1 + len(others)),
+    "min": lambda first, *others: min((first, *others)),
+    "mod": operator.mod,
+    "perm": _perm,
+    "pow": _power,
+    "radians": math.radians,
+    "round": _round,
+    **{name: getattr(math, name) for name in ("sin", "sinh")},
+    "sqrt": _sqrt,
+    "sum": _sum,
+    **{name: getattr(math, name) for name in ("tan", "tanh", "trunc")},
 }
-
-
-_AVAILABLE_NAMES = f"Constants: {', '.join(CONSTANTS)}. Functions: {', '.join(FUNCTIONS)}."
+_AVAILABLE_NAMES: Final = f"Constants: {', '.join(CONSTANTS)}. Functions: {', '.join(FUNCTIONS)}."
