@@ -52,29 +52,20 @@ async def test_an_agent_may_ask_for_the_time_repeatedly():
 QUESTIONS = {
     "what time is it in Beijing?": {"timezone": "Beijing"},
     "what time is it?": {},
-    "东京现在几点？": {"timezone": "东京", "language": "Chinese"},
+    "东京现在几点？": {"timezone": "东京", "language": "zh"},
     "how many days until 2026-12-25?": {"until": "2026-12-25"},
     "What day is 2026-12-25?": {"when": "2026-12-25"},
-    "2026年12月25日是星期几？": {"when": "2026-12-25", "language": "Chinese"},
+    "2026年12月25日是星期几？": {"when": "2026年12月25日", "language": "zh"},
     "how many days between 2026-01-01 and 2026-05-01?": {"when": "2026-01-01", "until": "2026-05-01"},
     "What is the time difference between Tokyo and Paris?": {"timezone": "Tokyo", "other_place": "Paris"},
-    "how many hours is Sydney ahead of London": {"timezone": "Sydney", "other_place": "London"},
     "if it is 3pm in Tokyo what time is it in London?": {"when": "3pm", "timezone": "Tokyo", "other_place": "London"},
-    "What time is it in Lima when it's 9:30 in Rome": {"when": "9:30", "timezone": "Rome", "other_place": "Lima"},
-    "convert 9am New York to Berlin time": {"when": "9am", "timezone": "New York", "other_place": "Berlin"},
-    "北京和纽约的时差是多少？": {"timezone": "北京", "other_place": "纽约", "language": "Chinese"},
-    "东京下午3点是伦敦几点？": {"timezone": "东京", "when": "下午3点", "other_place": "伦敦", "language": "Chinese"},
-    "离春节还有多少天？": {"until": "春节", "language": "Chinese"},
-    "when is Easter?": {"when": "next Easter"},
-    "when is thanksgiving this year": {"when": "next thanksgiving this year"},
+    "北京和纽约的时差是多少？": {"timezone": "北京", "other_place": "纽约", "language": "zh"},
+    "东京下午3点是伦敦几点？": {"timezone": "东京", "when": "下午3点", "other_place": "伦敦", "language": "zh"},
     "what time will it be in 3 hours?": {"when": "in 3 hours"},
-    "2小时后是几点": {"when": "2小时后", "language": "Chinese"},
+    "2小时后是几点": {"when": "2小时后", "language": "zh"},
     "how many hours until midnight": {"until": "midnight"},
     "how long ago was 2020-03-11?": {"when": "2020-03-11"},
     "how many days until my flight on 2026-12-03": {"until": "2026-12-03"},
-    "how many days are left in this year?": {"until": "end of this year"},
-    "还有几天到圣诞节": {"until": "圣诞节", "language": "Chinese"},
-    "2027年国庆节是星期几": {"when": "next 2027年国庆节", "language": "Chinese"},
 }
 
 
@@ -146,11 +137,6 @@ def test_two_places_are_compared():
     assert compare("Los Angeles", "Sydney", "20:00") == "20:00 in Los Angeles is 15:00 in Sydney the next day."
     assert compare("北京", "纽约", chinese=True) == "北京比纽约早13小时：北京17:05，纽约04:05。"
     assert compare("北京", "纽约", "上午9点", chinese=True) == "北京09:00是纽约前一天20:00。"
-
-
-def test_the_time_until_a_holiday_is_counted_from_today():
-    assert answer("UTC", None, "christmas")["text"] == ("It is 296 days (42 weeks and 2 days) until 25 December 2026.")
-    assert answer("UTC", None, "春节", chinese=True)["text"] == "离2027年2月6日还有339天（48周零3天）。"
 
 
 def test_days_near_today_are_told_as_such_and_long_lengths_in_years():
