@@ -42,6 +42,7 @@ _MIN_STEM_LENGTH = 5
 """Letters that two words with one meaning have in common at their beginning."""
 _MIN_CONFIDENCE_TO_ASK = 0.7
 """From here on the missing arguments of a tool are asked for."""
+_ASKS_FOR_NUMBER = lazy_pattern(r"%|\b(?:how (?:much|many)|what|which|is)\b|多少|几|哪", re.IGNORECASE)
 _LEFT_OVER = lazy_pattern(r"[\d()]|[-+*/^×÷=<>√]\s*\d")
 MAX_STEP_LENGTH = 1_000
 """Characters outside quotes: a longer text is not a request whose words can be compared."""
@@ -103,7 +104,7 @@ def find_possible_tool(tools: OfferedTools, text: str) -> OfferedTool | None:
     """The tool with which a language model could answer a text that is not understood here."""
     if len(text) > MAX_STEP_LENGTH:
         return None
-    if tools.calculators and len(find_numbers(text)) > 1:
+    if tools.calculators and len(find_numbers(text)) > 1 and _ASKS_FOR_NUMBER.search(text):
         return tools.calculators[0]
     best = next(iter(_rank_tools(tools, text)), None)
     return best.tool if best is not None and best.confidence >= _MIN_POSSIBLE_CONFIDENCE else None
