@@ -56,8 +56,8 @@ def shop(tmp_path: Path) -> Path:
 def test_questions_are_answered_without_any_key(tmp_path: Path):
     done = ferrule("ask", "what is 15% of 80?", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "15% of 80 is 12.\n", "· calculator 15% * 80\n")
-    continued = ferrule("ask", "-q", "--continue", "and of 300?", cwd=tmp_path)
-    assert (continued.stdout, continued.stderr) == ("15% of 300 is 45.\n", "")
+    continued = ferrule("ask", "-q", "--continue", "what did I ask?", cwd=tmp_path)
+    assert (continued.stdout, continued.stderr) == ("Your last question was: what is 15% of 80?\n", "")
     negative = ferrule("ask", "-q", "-5 + 12", cwd=tmp_path)
     assert (negative.returncode, negative.stdout) == (0, "-5 + 12 = 7\n")
     piped = ferrule("ask", "-", "--json", cwd=tmp_path, stdin="what is 2 + 2?\n")

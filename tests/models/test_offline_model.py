@@ -19,7 +19,7 @@ Answers = Callable[[ToolCall], str]
 
 async def converse(question: str, answers: Answers, *, tools=TOOLS, before: list[Message] | None = None, **more):
     """Run a question to its end as an agent would; the calls that were made, and the last reply."""
-    model = OfflineModel(clock=lambda: NOW)
+    model = OfflineModel()
     messages = [*(before or []), user_message(question)]
     all_calls: list[ToolCall] = []
     for _ in range(6):
@@ -38,7 +38,7 @@ async def converse(question: str, answers: Answers, *, tools=TOOLS, before: list
 
 async def say(question: str, tools: Any = TOOLS, **more: Any) -> ModelReply:
     request = ModelRequest(messages=[user_message(question)], tools=tools, **more)
-    return await OfflineModel(clock=lambda: NOW).generate(request)
+    return await OfflineModel().generate(request)
 
 
 # What tools have answered
@@ -49,17 +49,16 @@ async def say(question: str, tools: Any = TOOLS, **more: Any) -> ModelReply:
     [
         ("What is 2 + 3?", '{"result": 5, "expression": "2 + 3"}', "2 + 3 = 5"),
         ("What is 15% of 80?", "12", "15% of 80 is 12."),
-        ("Is 3/7 bigger than 0.4?", "true", "Yes, 3/7 is greater than 0.4."),
         ("10 miles to km", "16.09344", "10 miles is about 16.0934 km."),
         ("80的15%是多少", "12", "80的15%是 12。"),
-        ("What is $5 plus $3?", "8", "$5 plus $3 is $8."),
-        ("$12.50 x 8", "100", "$12.50 x 8 = $100"),
-        ("what is a 15% tip on $80", "12.0", "A 15% tip on $80 is $12."),
-        ("10 dollars divided by 4", "2.5", "$10 divided by 4 is $2.50."),
-        ("$20 / $5", "4", "$20 / $5 = 4"),
-        ("what percent of $80 is $20", "25", "$20 is 25% of $80."),
-        ("¥120 打八折", "96", "¥120打8折是 ¥96。"),
-        ("原价299元打七折是多少钱", "209.3", "299元打7折是 209.30元。"),
+        ("What is $5 plus $3?", "8", "5 plus 3 is 8."),
+        ("$12.50 x 8", "100", "12.50 x 8 = 100"),
+        ("what is a 15% tip on $80", "12.0", "A 15% tip on 80 is 12."),
+        ("10 dollars divided by 4", "2.5", "10 divided by 4 is 2.5."),
+        ("$20 / $5", "4", "20 / 5 = 4"),
+        ("what percent of $80 is $20", "25", "20 is 25% of 80."),
+        ("¥120 打八折", "96", "120打八折是 96。"),
+        ("299元打七折是多少", "209.3", "299打七折是 209.3。"),
     ],
 )
 async def test_a_number_is_told_in_the_words_of_the_question(question, result, answer):
@@ -128,7 +127,7 @@ async def test_results_are_in_the_order_of_the_question():
         ('"quoted"', "quoted"),
         ('{"items": [{"id": 1, "name": "x"}]}', "- id 1, name x"),
         ('{"result": 21.5}', "The result is 21.5."),
-        ("true", "Yes."),
+        ("true", "yes"),
         ("plain words", "plain words"),
     ],
 )
@@ -157,10 +156,10 @@ async def test_a_later_step_gets_the_result_before_it(question, second):
 
 
 async def test_a_text_is_passed_to_the_next_tool_unchanged():
-    answers = {"read_file": 'He said "stop", then left; 3 times.', "translate": "Er sagte …"}
-    calls, text = await converse("Read the file a.txt and then translate it to German", lambda call: answers[call.name])
-    assert calls[1] == ("translate", {"text": 'He said "stop", then left; 3 times.', "target_language": "de"})
-    assert text.endswith("Er sagte …")
+    answers = {"read_file": 'He said "stop", then left; 3 times.', "count_words": "7"}
+    calls, text = await converse("Read the file a.txt and then count the words of it", lambda call: answers[call.name])
+    assert calls[1] == ("count_words", {"text": 'He said "stop", then left; 3 times.'})
+    assert text.endswith("7.")
 
 
 async def test_a_step_that_needs_a_failed_result_is_skipped():
@@ -180,27 +179,6 @@ async def test_a_failure_is_reported_and_the_call_is_not_repeated():
     assert text == "That did not work: no such city"
 
 
-async def test_a_failure_with_a_suggestion_is_corrected_once():
-    def answer(call: ToolCall) -> str:
-        good = call.arguments["path"] == "notes.txt"
-        return "milk, eggs" if good else "Error: there is no file 'nots.txt'. Did you mean 'notes.txt'?"
-
-    calls, text = await converse("Read the file nots.txt", answer)
-    assert calls == [("read_file", {"path": "nots.txt"}), ("read_file", {"path": "notes.txt"})]
-    assert text == "milk, eggs"
-
-
-async def test_a_corrected_call_that_fails_too_is_reported():
-    calls, text = await converse("Read the file nots.txt", lambda call: "Error: did you mean 'notes.txt'?")
-    assert [arguments["path"] for _, arguments in calls] == ["nots.txt", "notes.txt"]
-    assert text.startswith("That did not work:")
-
-
-async def test_a_failure_with_two_suggestions_is_not_corrected():
-    calls, _ = await converse("Read the file nots.txt", lambda call: "Error: did you mean 'notes.txt' or 'nuts.txt'?")
-    assert len(calls) == 1
-
-
 # What it cannot do
 
 
@@ -209,6 +187,19 @@ async def test_without_a_fitting_tool_it_refuses_in_one_line():
     assert (reply.tool_calls, reply.finish_reason) == ((), "refused")
     assert reply.text.startswith("I can't answer “Tell me a joke about weather” without a language model")
     assert "\n" not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("question", "tool"),
+    [
+        ("4 tickets at 17.50 each, how much is that?", "calculator"),
+        ("translate good night into German", "translate"),
+        ("三个人平分120元，每人多少", "calculator"),
+    ],
+)
+async def test_a_refusal_names_the_tool_that_a_language_model_could_use(question, tool):
+    reply = await say(question)
+    assert not reply.tool_calls and tool in reply.text and "\n" not in reply.text
 
 
 async def test_it_says_so_in_chinese_too():
@@ -231,13 +222,6 @@ async def test_missing_arguments_are_asked_for():
     reply = await say("Send an email to bob@example.com")
     assert reply.text == "To use send_email I still need: subject; body."
     assert (await say("What's the weather?")).text == "To use get_weather I still need: city (The name of the city)."
-
-
-async def test_the_answer_with_a_missing_argument_completes_the_call():
-    question = "What's the weather in fahrenheit?"
-    before = [user_message(question), assistant_message((await say(question)).text)]
-    calls, _ = await converse("San Francisco", lambda call: "18", before=before)
-    assert calls == [("get_weather", {"city": "San Francisco", "unit": "fahrenheit"})]
 
 
 async def test_a_step_without_a_tool_is_named():
@@ -360,9 +344,9 @@ PLAN = {"type": "object", "properties": {"steps": {"type": "array", "items": STE
 async def test_a_plan_has_a_step_for_each_request():
     reply = await say("What is 3 + 4 and then double it. Tell me a joke.", answer_schema=PLAN)
     assert [tuple(step.values()) for step in json.loads(reply.text)["steps"]] == [
-        (1, "What is 3 + 4", "calculator", []),
-        (2, "double it.", "calculator", [1]),
-        (3, "Tell me a joke.", "none", []),
+        (1, "What is 3 + 4", "calculator", {"expression": "3 + 4"}, []),
+        (2, "double it.", "calculator", {}, [1]),
+        (3, "Tell me a joke.", "none", {}, []),
     ]
 
 
@@ -380,23 +364,3 @@ async def test_an_answer_it_would_have_to_invent_is_refused():
     schema = {"type": "object", "properties": {"quality": {"type": "integer"}}, "required": ["quality"]}
     with pytest.raises(ModelRefused, match="offline model cannot give an answer of this form"):
         await say("Was that a good answer?", answer_schema=schema)
-
-
-@pytest.mark.parametrize(
-    ("question", "answer", "follow_up", "tool", "argument"),
-    [
-        ("what is 2**10?", "2**10 = 1024", "multiply it by 3", "calculator", "1024 * 3"),
-        ("what is 15% of 80?", "15% of 80 is 12.", "plus 6?", "calculator", "12 + 6"),
-        ("15% of 80", "15% of 80 is 12.", "and of 200?", "calculator", "15% * 200"),
-        ("convert 10 miles to km", "10 miles is about 16.0934 km.", "and 20?", "calculator", "20 miles to km"),
-        ("80的15%是多少", "80的15%是 12。", "再加3", "calculator", "12 + 3"),
-        ("what time is it in London?", "It is 10:00.", "and in Paris?", "get_time", "Europe/Paris"),
-        ("东京现在几点？", "现在是10:00。", "巴黎呢？", "get_time", "Europe/Paris"),
-        ("Read the file a.txt", "milk", "what about b.txt?", "read_file", "b.txt"),
-        ("What's the weather in Paris?", "mild", "and in Lyon?", "get_weather", "Lyon"),
-    ],
-)
-async def test_a_follow_up_continues_the_previous_question(question, answer, follow_up, tool, argument):
-    before = [user_message(question), assistant_message(answer)]
-    calls, _ = await converse(follow_up, lambda call: "1", before=before)
-    assert [(name, argument in arguments.values()) for name, arguments in calls] == [(tool, True)]

@@ -1,7 +1,6 @@
 """Real tools by the thousand: nothing breaks, and every call follows its schema."""
 
 import json
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from ferrule.models.offline.tools import OfferedTools, OfferedToolsCache
 from tests.models.offline_tools import TOOLS
 from tests.support.shared_data import shared_data
 
-NOW = datetime(2026, 3, 4, 10, 0)
 WORDS = [
     *("weather in", "Paris", "and", "3 + 4", "tomorrow at 9am", "https://a.example/x", "bob@example.com"),
     *(
@@ -70,7 +68,7 @@ def test_every_real_tool_can_be_asked_for_and_is_called_by_its_schema(step):
     for tool in real_tools()[::step]:
         function = tool["function"]
         question = f"{function['description'][:200]} with 3 and 'x' for Paris tomorrow, 5 times"
-        choice = choose_tool(OfferedTools([tool]), question, NOW)
+        choice = choose_tool(OfferedTools([tool]), question)
         if choice is not None and choice.is_ready:
             calls += len(choice.filled.calls)
             validator = jsonschema_rs.validator_for(function["parameters"])
@@ -81,7 +79,7 @@ def test_every_real_tool_can_be_asked_for_and_is_called_by_its_schema(step):
 @needs_data
 async def test_among_thousands_of_tools_the_right_one_is_called():
     tools = [*real_tools(), *TOOLS]
-    model = OfflineModel(clock=lambda: NOW)
+    model = OfflineModel()
     request = ModelRequest(messages=[user_message("Read the contents of the text file notes.txt")], tools=tools)
     [call] = (await model.generate(request)).tool_calls
     assert "notes.txt" in call.arguments.values()
@@ -98,13 +96,13 @@ def test_a_list_of_tools_is_read_once():
 
 @given(question=st.text(max_size=60))
 def test_any_text_makes_valid_calls_or_none(question):
-    choice = choose_tool(_OFFERED, question, NOW)
+    choice = choose_tool(_OFFERED, question)
     assert choice is None or not choice.is_ready or all(map(choice.tool.accepts, choice.filled.calls))
 
 
 @given(words=st.lists(st.sampled_from(WORDS), max_size=14))
 def test_no_mixture_of_words_makes_a_call_that_breaks_its_schema(words):
-    choice = choose_tool(_OFFERED, " ".join(words), NOW)
+    choice = choose_tool(_OFFERED, " ".join(words))
     if choice is not None and choice.is_ready:
         assert all(jsonschema_rs.is_valid(choice.tool.schema, arguments) for arguments in choice.filled.calls)
 
@@ -124,7 +122,7 @@ def test_no_mixture_of_words_makes_a_call_that_breaks_its_schema(words):
 )
 async def test_invalid_schemas_do_not_break_it(schema):
     tools = [schema, schema, *TOOLS[:1]]
-    model = OfflineModel(clock=lambda: NOW)
+    model = OfflineModel()
     reply = await model.generate(ModelRequest(messages=[user_message("weather in Paris and 1 + 1")], tools=tools))
     assert reply.text or reply.tool_calls
 

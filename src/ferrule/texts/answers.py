@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from ferrule.core.patterns import lazy_pattern
-from ferrule.texts.amounts import CURRENCIES, CURRENCY_SIGNS
 from ferrule.texts.language import contains_chinese
 
 _ANSWERS: Final[dict[str, tuple[str, str]]] = {
@@ -20,16 +19,9 @@ _ANSWERS: Final[dict[str, tuple[str, str]]] = {
     "file_processor__move": ("Moved {path} to {to}.", "已把 {path} 移动到 {to}。"),
     "file_processor__delete": ("Deleted {path}.", "已删除 {path}。"),
     "lines": ("{path} has {lines:line}.", "{path} 有 {lines} 行。"),
-    "words": ("{path} has {words:word}.", "{path} 有 {words} 个词。"),
     "size": ("{path} has {size:bytes}.", "{path} 有 {size:bytes}。"),
-    "modified": ("{path} was last changed on {modified:date}.", "{path} 最后修改于 {modified:date}。"),
-    "file_processor__info": ("{path} has {size:bytes}.", "{path} 有 {size:bytes}。"),
-    "year": ("It is {time:year}.", "今年是{time:year}年。"),
-    "week": ("It is week {time:week} of {time:year}.", "现在是{time:year}年第{time:week}周。"),
-    "month": ("It is {time:month}.", "现在是{time:month}。"),
     "date": ("Today is {weekday}, {time:day}.", "今天是{time:day}，{weekday}。"),
     "clock": ("It is {time:clock}.", "现在是 {time:clock}。"),
-    "then": ("That is {time:clock} on {weekday}, {time:day}.", "那是{time:day}{weekday}{time:clock}。"),
     "web_scraper": ("{text}", "{text}"),
     "summarize": ("{summary}", "{summary}"),
 }
@@ -54,12 +46,6 @@ _LISTS: Final[dict[str, tuple[str, str, tuple[str, str], tuple[str, str]]]] = {
         ("Nothing was found.", "没有找到。"),
     ),
 }
-_LISTS["data_analyzer__describe"] = (
-    "columns",
-    "{name}, such as {examples}",
-    ("{path} has {rows:row} and {count:column}:", "{path} 有 {rows} 行 {count} 列："),
-    ("{path} has no columns.", "{path} 没有列。"),
-)
 _LISTS["matches"] = _LISTS["search_files"]
 """Results that are lists: the field, the form of an item, the heading, and the answer for an empty list."""
 _PLURALS: Final = {"entry": "entries", "bytes": "bytes"}
@@ -103,9 +89,8 @@ def answer_sentence(
         if sentence:
             return sentence.strip()
     main = _main_value(value if value is not None else result.strip())
-    if isinstance(main, bool | int | float):
-        expression = str(arguments.get("expression") or "")
-        return number_sentence(subject or expression, main, chinese=chinese, is_money=expression.endswith(", 2)"))
+    if isinstance(main, int | float) and not isinstance(main, bool):
+        return _number_sentence(subject or str(arguments.get("expression") or ""), main, chinese=chinese)
     return value_as_text(main)
 
 
@@ -124,30 +109,18 @@ def error_text(result: str) -> str:
     return value_as_text(message if message else result)
 
 
-def number_sentence(subject: str, value: float | bool, *, chinese: bool, is_money: bool = False) -> str:
-    """`15% of 80 is 12.`; the subject of a comparison contains `{not}`. Money has two decimals or none."""
+def _number_sentence(subject: str, value: float, *, chinese: bool) -> str:
+    """`15% of 80 is 12.`; what is after `|` in the subject follows the number."""
     subject, _, unit = subject.partition("|")
-    if isinstance(value, bool):
-        negation = "" if value else "不" if chinese else "not "
-        answer = ("是的" if value else "不是") if chinese else "Yes" if value else "No"
-        if "{not}" not in subject:
-            return f"{answer}。" if chinese else f"{answer}."
-        statement = subject.replace("{not}", negation)
-        return f"{answer}，{statement}。" if chinese else f"{answer}, {statement}."
-    if "‖" in subject:
-        statement = subject.split("‖")[0 if value > 0 else 1 if value == 0 else 2]
-        return statement + ("。" if chinese else ".")
-    is_prefix = unit in CURRENCY_SIGNS
-    text = f"{value:.2f}" if (is_money or unit in CURRENCIES) and value % 1 else number_as_text(value)
+    text = number_as_text(value)
     is_rounded = isinstance(value, float) and float(text) != value
-    text = f"{'-' if value < 0 else ''}{unit}{text.lstrip('-')}" if is_prefix else f"{text}{unit}"
     if not subject:
         return f"结果是 {text}。" if chinese else f"The result is {text}."
     if contains_chinese(subject):
-        return f"{subject}{'约' if is_rounded else ''}是 {text}。"
-    if (is_prefix or not unit) and not re.search(r"[A-Za-z]{2}", _FUNCTION.sub("", subject)):
+        return f"{subject}{'约' if is_rounded else ''}是 {text}{unit}。"
+    if not unit and not re.search(r"[A-Za-z]{2}", _FUNCTION.sub("", subject)):
         return f"{subject} {'≈' if is_rounded else '='} {text}"
-    return f"{subject[0].upper()}{subject[1:]} is {'about ' if is_rounded else ''}{text}."
+    return f"{subject[0].upper()}{subject[1:]} is {'about ' if is_rounded else ''}{text}{unit}."
 
 
 def number_as_text(value: float) -> str:
@@ -234,18 +207,12 @@ def _format_field(value: Any, style: str | None, chinese: bool) -> str:
         return "is" if value == 1 else "are"
     if style == "bytes" and chinese:
         return f"{value} 字节"
-    if style in ("bytes", "line", "word", "file", "entry", "row", "column"):
+    if style in ("bytes", "line", "file", "entry"):
         return f"{value} {style.removesuffix('s') if value == 1 else _PLURALS.get(style, style + 's')}"
     at = datetime.fromisoformat(str(value))
-    patterns = {
-        "year": "%Y",
-        "clock": "%H:%M",
-        "week": str(at.isocalendar().week),
-        "month": f"{at.year}年{at.month}月" if chinese else "%B %Y",
-        "day": f"{at.year}年{at.month}月{at.day}日" if chinese else f"{at.day} %B %Y",
-        "date": f"{at.year}年{at.month}月{at.day}日 %H:%M" if chinese else f"{at.day} %B %Y at %H:%M",
-    }
-    return at.strftime(patterns[style])
+    if style == "clock":
+        return f"{at:%H:%M}"
+    return f"{at.year}年{at.month}月{at.day}日" if chinese else f"{at.day} {at:%B %Y}"
 
 
 def parse_json(text: str) -> Any:

@@ -117,6 +117,7 @@ OFFLINE_MODEL: Final = {
         "no_result": "I did not do “{step}”: the step before it gave no result.",
         "skipped": "I did nothing about “{step}”: no tool fits it.",
         "no_tool": "I can't answer “{step}” without a language model: no tool that is set up here fits it.",
+        "possible_tool": "I can't answer “{step}” without a language model, which could use {tool} for it.",
         "no_question": "I can't tell what to do: there is no question.",
     },
     "zh": {
@@ -126,6 +127,7 @@ OFFLINE_MODEL: Final = {
         "no_result": "没有执行“{step}”：上一步没有给出可用的结果。",
         "skipped": "没有处理“{step}”：没有合适的工具。",
         "no_tool": "没有语言模型，我无法回答“{step}”：这里没有合适的工具可以调用。",
+        "possible_tool": "没有语言模型，我无法回答“{step}”；语言模型可以用 {tool} 来回答。",
         "no_question": "不知道该做什么：没有问题。",
     },
 }

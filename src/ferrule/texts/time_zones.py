@@ -23,23 +23,6 @@ from ferrule.errors import ExecutionFailed, Retry
 from ferrule.texts.numbers import ValueSpan
 
 _NAMES_FILE: Final = Path(__file__).with_suffix(".txt")
-_AMBIGUOUS_NAMES: Final = """
-usa, us, united states, united states of america, america, 美国, 美國: New York, Chicago, Denver or Los Angeles
-canada, 加拿大: Toronto, Winnipeg, Edmonton or Vancouver
-brazil, brasil, 巴西: Sao Paulo, Manaus or Recife
-mexico, 墨西哥: Mexico City, Monterrey or Tijuana
-russia, 俄罗斯, 俄國: Moscow, Yekaterinburg, Novosibirsk or Vladivostok
-australia, 澳大利亚, 澳洲: Sydney, Brisbane, Adelaide or Perth
-indonesia, 印度尼西亚, 印尼: Jakarta, Makassar or Jayapura
-mongolia, 蒙古: Ulaanbaatar or Hovd
-spain, 西班牙: Madrid or Las Palmas (Atlantic/Canary)
-portugal, 葡萄牙: Lisbon or the Azores (Atlantic/Azores)
-congo, 刚果: Kinshasa or Lubumbashi
-georgia: Tbilisi or Atlanta
-europe, 欧洲: London, Berlin or Athens
-cst: Chicago (Central Standard Time) or Shanghai (China Standard Time)
-mst: Denver (with summer time) or Phoenix (without)
-"""
 _LOCAL_NAMES: Final = frozenset({"", "local", "here", "local time", "本地", "本地时间", "这里", "当地"})
 _OFFSET: Final = lazy_pattern(r"(?:utc|gmt)?\s*([+-])\s*(\d{1,2})(?::?(\d{2}))?")
 _CONTINENTS: Final = (
@@ -130,11 +113,9 @@ def format_offset(at: datetime) -> str:
 
 def _zone_by_name(key: str) -> TimeZone | None:
     for name in dict.fromkeys((key, _SUFFIX.sub("", key), key.removeprefix("the "))):
-        if name in _cities_by_multi_zone_country():
-            raise Retry(
-                f"{name!r} has more than one time zone: name a city, such as {_cities_by_multi_zone_country()[name]}."
-            )
         zone = place_names().get(name) or _iana_names().get(name)
+        if zone is not None and not _is_zone(zone):
+            raise Retry(f"{name!r} has more than one time zone: name a city, such as {zone}.")
         if zone is not None:
             return _load_zone(zone)
     return None
@@ -144,7 +125,7 @@ def _zone_by_city_and_country(key: str) -> TimeZone | None:
     """`paris, france`; but not `paris, texas`, which is another Paris than the one in the table."""
     city, comma, country = (part.strip() for part in key.replace("，", ",").partition(","))
     zone = _zone_by_name(city) if comma else None
-    if zone is None or country in _cities_by_multi_zone_country():
+    if zone is None or not _is_zone(place_names().get(country, zone.name)):
         return zone
     other = _zone_by_name(country)
     if other is not None and other.name != zone.name:
@@ -174,6 +155,10 @@ def _load_zone(name: str) -> TimeZone:
         raise ExecutionFailed(
             f"This machine has no time zone data for {name!r}. Install it with: pip install tzdata"
         ) from error
+
+
+def _is_zone(name: str) -> bool:
+    return "/" in name.partition(" ")[0] or name == "UTC"
 
 
 def _find_local_zone() -> TimeZone:
@@ -209,22 +194,12 @@ def _is_written_as_name(word: str) -> bool:
 
 @cache
 def place_names() -> dict[str, str]:
-    """Names of places, and the zone of each."""
+    """Names of places, and the zone of each; if it has several, cities to name instead."""
     names: dict[str, str] = {}
     for line in _NAMES_FILE.read_text(encoding="utf-8").splitlines():
         zone, _, places = line.partition(": ")
         if not zone.startswith("#"):
             names.update(dict.fromkeys(places.split(", "), zone))
-    return names
-
-
-@cache
-def _cities_by_multi_zone_country() -> dict[str, str]:
-    """Names that stand for several zones, and cities to name instead."""
-    names: dict[str, str] = {}
-    for line in _AMBIGUOUS_NAMES.strip().splitlines():
-        places, _, cities = line.rpartition(": ")
-        names.update(dict.fromkeys(places.split(", "), cities))
     return names
 
 
@@ -242,7 +217,8 @@ def _iana_names() -> dict[str, str]:
 def _zone_names() -> dict[str, str]:
     """Names to look for in sentences: places, and the cities in the names of zones."""
     zones = [name for name in sorted(available_timezones()) if name.startswith(_CONTINENTS) and name.count("/") == 1]
-    return {normalize_name(name.rpartition("/")[2]): name for name in zones} | place_names()
+    places = {place: zone for place, zone in place_names().items() if _is_zone(zone)}
+    return {normalize_name(name.rpartition("/")[2]): name for name in zones} | places
 
 
 @cache

@@ -24,10 +24,6 @@ area: 2589988.110336 square_mile 平方英里
 speed: 1 m/s | 5/18 km/h kmh kph 公里每小时 | 0.44704 mph miles_per_hour | 463/900 knot
 data: 1 byte | 0.125 bit | 1000 kb kilobyte | 1000000 mb megabyte | 1000000000 gb gigabyte | 1000000000000 tb terabyte
 data: 1024 kib | 1048576 mib | 1073741824 gib | 1099511627776 tib
-pressure: 1 pa pascal | 1000 kpa | 100000 bar | 6894.757293168 psi | 101325 atm
-energy: 1 j joule 焦耳 | 1000 kj kilojoule 千焦 | 4.184 cal | 4184 kcal calorie 千卡 大卡
-energy: 3600000 kwh kilowatt_hour 千瓦时
-power: 1 w watt 瓦 | 1000 kw kilowatt 千瓦 | 745.69987158227022 hp horsepower 马力
 temperature: 1 c celsius °c degrees_celsius degree_celsius 摄氏度 摄氏 ℃
 temperature: 1 f fahrenheit °f degrees_fahrenheit 华氏度 华氏 ℉
 temperature: 1 k kelvin 开尔文

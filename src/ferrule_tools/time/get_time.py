@@ -1,6 +1,6 @@
 """`get_time`: what time it is anywhere, which day a date is, and how far two dates are apart.
 
-It runs `get_time.yaml`. Dates and zones are read by `ferrule.texts.dates` and `ferrule.texts.time_zones`.
+It runs `get_time.yaml`. Dates and zones are read by `ferrule_tools.time.dates` and `ferrule.texts.time_zones`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
-from ferrule.texts.dates import ParsedDate, parse_date
-from ferrule.texts.durations import Duration
 from ferrule.texts.language import contains_chinese
 from ferrule.texts.time_zones import TimeZone, find_time_zone, format_offset
+from ferrule_tools.time.dates import ParsedDate, parse_date
+from ferrule_tools.time.durations import Duration
 
 _CHINESE_LANGUAGES: Final = ("zh", "chinese", "mandarin", "中", "汉", "漢", "普通话")
 # No widths: %1000000000d would be that long.

@@ -54,23 +54,31 @@ _WORDS: Final = """
 诉讼 lawsuit|犯罪 crime|处罚 penalty|历史 history|总统 president|首相 prime minister|国王 king monarch
 国家 country|首都 capital|城市 city|人口 population|宗教 religion|艺术 art|雕塑 sculpture|建筑 building
 房子 house property|房价 property price|植物 plant|动物 animal|细胞 cell|基因 gene|碳 carbon|排放 emission
-蓝牙 bluetooth|相机 camera|镜头 camera view|旋律 melody|和弦 chord|吉他 guitar
+蓝牙 bluetooth|相机 camera|镜头 camera view|旋律 melody|和弦 chord|吉他 guitar|灯 lamp|阅读 read|播放 play|预定 book
+订购 order|购买 buy|取消 cancel|兑换 convert|计数 count|拆分 split|加密 encrypt|摘要 summary|解释 explain
+定义 definition|重启 restart|安装 install|推荐 recommend|检查 check|测试 test|连接 connect|数字 number|单词 word
+语言 language|笔记 note|备忘 note|地址 address
 """
 _CHINESE = lazy_pattern(f"[{HAN}]+")
 
 
 @cache
-def _table() -> tuple[dict[str, list[str]], int]:
+def read_translations() -> dict[str, list[str]]:
+    """Chinese words, and the English terms for each."""
     pairs = (entry.partition(" ") for line in _WORDS.split("\n") for entry in line.split("|") if entry)
-    table = {chinese: extract_terms(english) for chinese, _, english in pairs}
-    return table, max(map(len, table))
+    return {chinese: extract_terms(english) for chinese, _, english in pairs}
+
+
+@cache
+def _max_length() -> int:
+    return max(map(len, read_translations()))
 
 
 def translate_terms(text: str) -> list[str]:
     """English terms for the Chinese words in a text; of two words that overlap, the longer one counts."""
     if text.isascii():
         return []
-    table, longest = _table()
+    table, longest = read_translations(), _max_length()
     terms: dict[str, None] = {}
     for run in _CHINESE.findall(text):
         at = 0

@@ -1,9 +1,9 @@
 """Fills the parameters of a tool from the words of a question.
 
-Values that are recognized by their form come first (an address, a date, a member of an enum), then numbers and lists,
-then text; what was used is masked. Of two values of one kind each parameter gets the one next to its name, or after its
-preposition (`from`, `to`); the others are assigned in order. Optional parameters are filled only if the question
-mentions them. Nothing is invented: a value that is not in the question is missing.
+Values that are recognized by their form come first (an address, a member of an enum), then numbers, then text; what was
+used is masked. Of two values of one kind each parameter gets the one next to its name, or after its preposition
+(`from`, `to`); the others are assigned in order. Optional parameters are filled only if the question mentions them.
+Nothing is invented: a value that is not in the question is missing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from ferrule.catalog.search.terms import extract_terms
@@ -21,6 +20,8 @@ from ferrule.models.offline.tools import BODY_WORDS, QUERY_WORDS, TITLE_WORDS, O
 from ferrule.models.offline.values import (
     MASK,
     Sentence,
+    find_codes,
+    find_dates,
     find_emails,
     find_enum_members,
     find_matching_words,
@@ -31,11 +32,8 @@ from ferrule.models.offline.vocabulary import (
     CHINESE_GENERIC,
     CHINESE_LEADING,
     CHINESE_TRAILING,
-    find_currencies,
-    find_languages,
     is_generic,
 )
-from ferrule.texts.dates import find_dates_in_text
 from ferrule.texts.language import contains_chinese, detect_language
 from ferrule.texts.numbers import ValueSpan, find_numbers
 from ferrule.texts.time_zones import find_time_zones_in_text
@@ -156,20 +154,13 @@ def _names_tool(term: str, tool: OfferedTool) -> bool:
 _PREPOSITION = lazy_pattern(
     r"(?:\b(?:in|at|on|for|to|from|into|by|of|as|with|until|and)|[从到在给于])\s*\Z", re.IGNORECASE
 )
-_NEGATION = lazy_pattern(
-    r"(?:\b(?:not|no|without|don'?t|never|disabled?)\b[\w\s]{0,12}|不要?|别|无需)\s*\Z", re.IGNORECASE
-)
-_SWITCH_WORDS = frozenset({"includ", "enabl", "use", "is", "should", "allow", "flag"})
-"""Words of a boolean's name that do not say what it switches."""
-_DATE_KINDS = ("datetime", "date", "time")
-_POSITIONAL_KINDS = ("text", "place", "id", "object", "array")
-"""Kinds whose values are recognized only by their position in the sentence."""
-_TELLING_KINDS = ("expression", "zone", "currency", "language")
+_POSITIONAL_KINDS = ("text", "place", "id", "object", "array", "boolean")
+"""Kinds whose values are recognized only by their position in the sentence, or by their name."""
+_TELLING_KINDS = ("expression", "zone")
 """Kinds whose values show by themselves what a question is about."""
 _ANSWER_LANGUAGE = lazy_pattern(r"\blanguage of the (?:answer|reply|output)\b|(?:回答|答复|输出)的?语言", re.IGNORECASE)
 _ROLE_PREPOSITIONS = {"from": r"(?:\bfrom|\bof|从|由)\s*\Z", "to": r"(?:\bto|\binto|\bin|\btowards|到|成|为|给)\s*\Z"}
 _UNIT = lazy_pattern(r"\s*-?([A-Za-z]+|[\u4e00-\u9fff]{1,2})")
-_BETWEEN_ITEMS = lazy_pattern(r"\s*(?:,|，|、|;|；)?\s*(?:and|or|和|与|或)?\s*")
 _ITEM_SEPARATOR = lazy_pattern(r"\s*(?:,\s*and\b|,|，|、|\band\b|和|与)\s*")
 _PLACE_PREPOSITION = lazy_pattern(r"\b(?:in|at|for|near|around)\s+\Z", re.IGNORECASE)
 _MAX_NAME_WORDS = 4
@@ -195,20 +186,18 @@ class FilledTool:
     telling_values: int
     """How many values show by themselves what the question is about."""
     has_recognized_value: bool
-    """Whether a required value, or a date, was recognized by its form and not only by its position."""
+    """Whether a required value was recognized by its form and not only by its position."""
     expression: ExpressionSpan | None = None
     """The arithmetic among the values."""
 
 
-def fill_parameters(tool: OfferedTool, text: str, now: datetime) -> FilledTool:
+def fill_parameters(tool: OfferedTool, text: str) -> FilledTool:
     """The arguments for a tool that a text gives."""
-    filler = _ArgumentFiller(tool, Sentence(text), now)
+    filler = _ArgumentFiller(tool, Sentence(text))
     filler.fill()
     arguments = filler.arguments
     missing = [p for p in tool.parameters if p.is_required and p.name not in arguments and "default" not in p.schema]
-    recognizable = [
-        p for p in tool.parameters if (p.is_required and p.kind not in _POSITIONAL_KINDS) or p.kind in _DATE_KINDS
-    ]
+    recognizable = [p for p in tool.parameters if p.is_required and p.kind not in _POSITIONAL_KINDS]
     return FilledTool(
         calls=[{**arguments, **extra} for extra in filler.alternatives] or [arguments],
         missing=missing,
@@ -219,9 +208,9 @@ def fill_parameters(tool: OfferedTool, text: str, now: datetime) -> FilledTool:
     )
 
 
-def fill_from_phrase(tool: OfferedTool, text: str, arguments: dict[str, Any], now: datetime) -> FilledTool:
+def fill_from_phrase(tool: OfferedTool, text: str, arguments: dict[str, Any]) -> FilledTool:
     """The arguments that a phrase gives, and the language of the answer if the tool has a parameter for it."""
-    filler = _ArgumentFiller(tool, Sentence(text), now)
+    filler = _ArgumentFiller(tool, Sentence(text))
     filler.arguments = arguments
     filler.fill_answer_language()
     return FilledTool(calls=[arguments], missing=[], rest="", telling_values=0, has_recognized_value=True)
@@ -230,10 +219,9 @@ def fill_from_phrase(tool: OfferedTool, text: str, arguments: dict[str, Any], no
 class _ArgumentFiller:
     """One method for each kind of value, in the order in which they are looked for."""
 
-    def __init__(self, tool: OfferedTool, sentence: Sentence, now: datetime) -> None:
+    def __init__(self, tool: OfferedTool, sentence: Sentence) -> None:
         self._tool = tool
         self.sentence = sentence
-        self._now = now
         self.arguments: dict[str, Any] = {}
         self.alternatives: list[dict[str, Any]] = []
         """If the question names several places or zones: the arguments in which the calls differ."""
@@ -243,10 +231,7 @@ class _ArgumentFiller:
     def fill(self) -> None:
         self._fill_by_name()
         self._fill_by_form()
-        self._fill_dates()
         self._fill_enums()
-        self._fill_booleans()
-        self._fill_lists()
         self._fill_numbers()
         self._fill_texts()
         self.fill_answer_language()
@@ -270,14 +255,6 @@ class _ArgumentFiller:
                 count = self._assign_values(parameters, find(self.sentence, parameters[0]))
                 self.telling_values += count if kind in _TELLING_KINDS else 0
 
-    def _fill_dates(self) -> None:
-        """A day and a time of day may be two parameters, or one."""
-        if not self._open_parameters(*_DATE_KINDS):
-            return
-        dates = find_dates_in_text(self.sentence.unquoted, self._now.replace(tzinfo=UTC))
-        for kind in _DATE_KINDS:
-            self._assign_values(self._open_parameters(kind), dates)
-
     def _fill_enums(self) -> None:
         for parameter in self._open_parameters("enum"):
             members = find_enum_members(self.sentence.rest, parameter.schema["enum"])
@@ -287,41 +264,6 @@ class _ArgumentFiller:
                 own = [member for member in own if self._assignment_strength(member, parameter)] or own
             if own:
                 self._set_argument(parameter, self._extend_over_name(own[0], parameter))
-
-    def _fill_booleans(self) -> None:
-        for parameter in self._open_parameters("boolean"):
-            words = parameter.significant_words - _SWITCH_WORDS
-            text = self.sentence.unquoted
-            matches = [match for match in re.finditer(r"[^\W_]+", text) if _matching_words(match.group(), words)]
-            mentioned = {word for match in matches for word in _matching_words(match.group(), words)}
-            if words and mentioned >= words and not words <= self._tool.name_terms:
-                self.arguments[parameter.name] = _NEGATION.search(text[: matches[0].start()]) is None
-                for match in matches:
-                    self.sentence.mask(*match.span())
-
-    def _fill_lists(self) -> None:
-        for parameter in self._open_parameters("array"):
-            items = self._find_items(parameter)
-            if items is not None and parameter.convert(items) is not None:
-                self.arguments[parameter.name] = items
-
-    def _find_items(self, parameter: OfferedParameter) -> list[Any] | None:
-        """Items that are recognized by their form: `3, 5 and 7`, `"a", "b"`, several addresses."""
-        item, text = parameter.item, self.sentence.rest
-        if item.kind == "number":
-            values = _longest_list(find_numbers(self.sentence.unquoted), text)
-        elif item.kind == "enum":
-            values = find_enum_members(text, item.schema["enum"])
-        elif item.kind == "text":
-            values = self.sentence.quotes
-        else:
-            values = _FINDERS[item.kind](self.sentence, item) if item.kind in ("url", "email", "path") else []
-        values = [value for value in values if item.convert(value.value) is not None]
-        if not values or not (parameter.is_required or self._assignment_strength(values[0], parameter)):
-            return None
-        for value in values:
-            self.sentence.mask(value.start, value.end)
-        return [item.convert(value.value) for value in values]
 
     def _fill_numbers(self) -> None:
         """Optional parameters only get numbers beside their name or unit; required ones also take them in order."""
@@ -338,15 +280,13 @@ class _ArgumentFiller:
             value = find_place_by_role(self.sentence, parameter)
             if value is not None:
                 self._set_argument(parameter, value)
-        required = [
-            p for p in self._open_parameters("text", "path", "id", "place", "language", "pattern") if p.is_required
-        ]
+        required = [p for p in self._open_parameters("text", "path", "id", "place", "pattern", "code") if p.is_required]
         self._assign_values(required or self._open_parameters("text")[:1], self.sentence.quotes)
         self._fill_remaining_text()
 
     def _fill_remaining_text(self) -> None:
         """The one open text parameter gets the rest of the sentence, if that can be its value."""
-        parameters = [p for p in self._open_parameters("text", "place", "language") if p.is_required]
+        parameters = [p for p in self._open_parameters("text", "place") if p.is_required]
         if not parameters and not any(p.is_required for p in self._tool.parameters):
             parameters = [p for p in self._open_parameters("text") if QUERY_WORDS.intersection(p.words)][:1]
         value = find_remaining_text(self.sentence, self._tool) if len(parameters) == 1 else None
@@ -374,9 +314,9 @@ class _ArgumentFiller:
 
     def fill_answer_language(self) -> None:
         """A question in Chinese is answered in Chinese, if the tool has a parameter for that."""
-        for parameter in self._open_parameters("language"):
+        for parameter in self._open_parameters("code"):
             if _ANSWER_LANGUAGE.search(parameter.description) and detect_language(self.sentence.text) == "zh":
-                self.arguments[parameter.name] = parameter.convert("Chinese zh")
+                self.arguments[parameter.name] = "zh"
 
     def _assign_values(
         self, parameters: list[OfferedParameter], values: list[ValueSpan], *, in_order: bool = True
@@ -464,25 +404,8 @@ def _parse_value(parameter: OfferedParameter, text: str) -> Any:
     return parameter.convert(text)
 
 
-def _matching_words(text: str, words: set[str]) -> set[str]:
-    """Those of the words that a text stands for: `recursively` for `recursive`."""
-    terms = extract_terms(text)
-    return {word for word in words if word in terms or (len(word) >= 5 and any(t.startswith(word) for t in terms))}
-
-
 def _may_be_name(text: str) -> bool:
     return len(text.split()) <= _MAX_NAME_WORDS and not _NOT_A_NAME.search(text)
-
-
-def _longest_list(values: list[ValueSpan], text: str) -> list[ValueSpan]:
-    """Values with nothing between them but commas and `and`."""
-    rows: list[list[ValueSpan]] = []
-    for value in values:
-        if rows and _BETWEEN_ITEMS.fullmatch(text[rows[-1][-1].end : value.start]):
-            rows[-1].append(value)
-        else:
-            rows.append([value])
-    return max(rows, key=len, default=[])
 
 
 def _find_expressions(sentence: Sentence, parameter: OfferedParameter) -> list[ValueSpan]:
@@ -503,8 +426,8 @@ _FINDERS: dict[str, Callable[[Sentence, OfferedParameter], list[ValueSpan]]] = {
     "email": lambda sentence, parameter: find_emails(sentence.rest),
     "pattern": lambda sentence, parameter: find_matching_words(parameter.schema.get("pattern"), sentence.rest),
     "zone": _find_zones,
-    "language": lambda sentence, parameter: find_languages(sentence.unquoted),
-    "currency": lambda sentence, parameter: find_currencies(sentence.unquoted),
+    "code": lambda sentence, parameter: find_codes(sentence.unquoted),
+    "date": lambda sentence, parameter: find_dates(sentence.unquoted),
     "expression": _find_expressions,
     "path": lambda sentence, parameter: find_paths(sentence.rest),
 }

@@ -1,4 +1,4 @@
-"""Arithmetic in a sentence: `2**10 + 3`, 15% of 80, a 15% tip on 64, twelve times five, 三加五, the square root of 16.
+"""Arithmetic in a sentence: `2**10 + 3`, 15% of 80, twelve times five, 三加五, the square root of 16.
 
 It is written with the operators that every calculator knows.
 """
@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.kinds.builtin.calculator import can_calculate
-from ferrule.texts.amounts import Amount, find_amounts
 from ferrule.texts.language import SPACE_BESIDE_CHINESE
-from ferrule.texts.numbers import CHINESE_ARTICLE, CHINESE_INTEGER, DIGITS, NUMBER, ValueSpan, parse_number
-from ferrule.texts.phrases import ARITHMETIC_PHRASES, NO_WORD_PROBLEM, WORD_PROBLEMS, is_chinese_phrase
+from ferrule.texts.numbers import CHINESE_INTEGER, NUMBER, ValueSpan, parse_number
+from ferrule.texts.phrases import ARITHMETIC_PHRASES
 from ferrule.texts.unit_conversion import UNIT
 
 _FUNCTIONS = "sqrt|abs|round|floor|ceil|log10|log2|log|ln|exp|sin|cos|tan|factorial|gcd|lcm|max|min|mean|sum|pow|hypot"
@@ -21,17 +20,8 @@ _SYMBOLS = str.maketrans(
     {"×": "*", "÷": "/", "−": "-", "–": "-", "（": "(", "）": ")", "＋": "+", "－": "-", "＊": "*"}
 )
 
-_PHRASES = [
-    (lazy_pattern(pattern, re.IGNORECASE), is_chinese_phrase(pattern), template, subject)
-    for pattern, template, subject in ARITHMETIC_PHRASES
-]
-_WORD_PROBLEMS = [(lazy_pattern(words, re.IGNORECASE), template, subject) for words, template, subject in WORD_PROBLEMS]
-_QUANTITY = lazy_pattern(
-    rf"打?(?P<discount>[1-9]\.?\d?|[一二三四五六七八九]{{1,2}})折|百分之(?P<chinese>{NUMBER})"
-    rf"|(?P<percent>{DIGITS}) ?(?:[%％]|per ?cent\b)|(?P<number>{NUMBER})(?: ?pounds?\b)?",
-    re.IGNORECASE,
-)
-_MAX_PROBLEM_LENGTH = 120
+_PHRASES = [(lazy_pattern(words, re.IGNORECASE), template, subject) for words, template, subject in ARITHMETIC_PHRASES]
+_CURRENCY = lazy_pattern(r"[$€£¥](?=\d)|(?<=\d) ?(?:dollars|euros)\b|(?<=\d)[美欧]?元(?!\d)")
 _OPERATORS = {
     **dict.fromkeys(("of", "share", "times"), " * "),
     "half": "(1/2)",
@@ -66,12 +56,10 @@ _TOKEN = lazy_pattern(
 )
 _NOT_ARITHMETIC = lazy_pattern(r"(?<![\d-])\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)|(?<!\d)(?:\d{3}-)?\d{3}-\d{4}(?!\d)")
 """Dates and telephone numbers."""
-_OF_LISTS = ("{sum}", "{product}", "mean(", "max({0})", "min({0})")
-"""What other tools may do as well."""
 _MAX_TOKENS = 40
 _ATTACHED_BEFORE = lazy_pattern(r"[A-Za-z0-9_/.\\@#]")
 _ATTACHED_AFTER = lazy_pattern(r"[A-Za-z0-9_/\\@]|\.\w")
-_OPERATION = lazy_pattern(r"[-+*/^(!<>=]|%\s*\S| to ")
+_OPERATION = lazy_pattern(r"[-+*/^(!]|%\s*\S| to ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,106 +68,38 @@ class ExpressionSpan(ValueSpan):
 
     subject: str = ""
     """What the answer is about, in the words of the question; after `|` what follows the number."""
-    is_phrase: bool = False
-    """Whether words of the text say what to compute, so that other words do not matter: `a 15% tip on 64`."""
-    is_word_problem: bool = False
-    """Whether these words are anywhere in the text: a tool that fits them better is preferred."""
 
 
 def find_expression(text: str) -> ExpressionSpan | None:
     """The longest arithmetic expression of a text."""
     text = _NOT_ARITHMETIC.sub(lambda match: "\0" * len(match.group()), text)
-    amounts = find_amounts(text)
-    if len({amount.currency for amount in amounts}) > 1:
+    currencies = list(_CURRENCY.finditer(text))
+    if len({match.group() for match in currencies}) > 1:
         return None  # it would take an exchange rate
-    spaces = {match.start() for match in SPACE_BESIDE_CHINESE.finditer(text)}  # many write `80 的 15%`
-    positions = [
-        at for at in range(len(text)) if at not in spaces and not any(at in amount.currency_span for amount in amounts)
-    ]
+    spaces = SPACE_BESIDE_CHINESE.finditer(text)  # many write `80 的 15%`
+    ignored = {at for match in (*currencies, *spaces) for at in range(*match.span())}
+    positions = [at for at in range(len(text)) if at not in ignored]
     plain = "".join(text[at] for at in positions)
-    candidates = [*_find_word_problems(plain), *_find_phrases(plain.rstrip(" ?？。.")), *_find_token_runs(plain)]
+    candidates = [*_find_phrases(plain.rstrip(" ?？。.")), *_find_token_runs(plain)]
     best = max(candidates, key=lambda expression: expression.end - expression.start, default=None)
-    if best is None:
-        return None
-    best = replace(best, start=positions[best.start], end=positions[best.end - 1] + 1)
-    return _with_currency(best, amounts) if amounts else best
-
-
-def _with_currency(expression: ExpressionSpan, amounts: list[Amount]) -> ExpressionSpan:
-    """The expression with its amounts as they were written, and with the unit of its result."""
-    subject, start, end = expression.subject, expression.start, expression.end
-    amounts = [amount for amount in amounts if amount.start < end and start < amount.end]
-    for amount in amounts:
-        names = "|".join(map(re.escape, (amount.number, str(parse_number(amount.number)))))
-        pattern = rf"(?<![\d.{amount.currency}])(?:{names})(?![\d.%])"
-        subject = re.sub(pattern, str(amount), subject, count=0 if "‖" in subject else 1)
-        start, end = min(start, amount.start), max(end, amount.end)
-    is_amount = "|" not in subject and (len(amounts) == 1 or not re.search("[*/]", expression.value))
-    subject += f"|{amounts[0].currency}" if subject and amounts and is_amount else ""
-    return replace(expression, subject=subject, start=start, end=end)
+    return replace(best, start=positions[best.start], end=positions[best.end - 1] + 1) if best is not None else None
 
 
 def _find_phrases(text: str) -> list[ExpressionSpan]:
     expressions = []
-    is_ascii = text.isascii()
-    for pattern, is_chinese, template, subject in _PHRASES:
-        if is_chinese and is_ascii:
-            continue
+    for pattern, template, subject in _PHRASES:
         for match in pattern.finditer(text):
             operands = [_write_operand(group) for group in match.groups()]
-            expression = template.format(*operands, **_compound_operands(match, operands))
+            lists = {"sum": _join_operands(match[1], " + "), "product": _join_operands(match[1], " * ")}
+            expression = template.format(*operands, **lists)
             if _is_arithmetic(expression) and not _ATTACHED_AFTER.match(text, match.end()):
                 words = match.group() if subject == "*" else subject.format(*map(str.strip, match.groups()))
-                words = re.sub(r"(?<= to )(1|one) decimals", r"\1 decimal", words.strip())
-                is_phrase = bool(subject) and not template.startswith(_OF_LISTS)
-                expressions.append(ExpressionSpan(expression, *match.span(), words, is_phrase))
+                expressions.append(ExpressionSpan(expression, *match.span(), words.strip()))
     return expressions
 
 
-def _find_word_problems(text: str) -> list[ExpressionSpan]:
-    """A question with two numbers, in any order, whose words say what to do with them."""
-    shares: list[str] = []
-    numbers: list[str] = []
-    words, at = "", 0
-    text = CHINESE_ARTICLE.sub("某", text) if len(text) <= _MAX_PROBLEM_LENGTH else ""
-    for match in _QUANTITY.finditer(text):
-        kind, value = match.lastgroup or "", str(match[match.lastgroup or 0])
-        number = parse_number(value)
-        if value.lower() == "one" or number is None:
-            continue
-        discount = number / 10 if kind == "discount" and number > 10 else number
-        (numbers if kind == "number" else shares).append(f"{discount:g}" if kind == "discount" else str(number))
-        words += text[at : match.start()] + {"number": "#", "discount": "&"}.get(kind, "%")
-        at = match.end()
-    words += text[at:]
-    if len(shares) + len(numbers) != 2 or not numbers or NO_WORD_PROBLEM.search(words):
-        return []
-    for pattern, template, subject in _WORD_PROBLEMS:
-        if bool(shares) == ("%" in template) and pattern.search(words):
-            operands = shares + numbers
-            subject = re.sub(r"\ba (?=(?:8|11|18)[\d.]*%)", "an ", subject.format(*operands))
-            return [ExpressionSpan(template.format(*operands), 0, len(text), subject, True, True)]
-    return []
-
-
-def _compound_operands(match: re.Match[str], operands: list[str]) -> dict[str, str]:
-    """The operands that a template names: all numbers of a list, amounts of money, numbers of decimals."""
-    places = operands[1] if len(operands) > 1 else "0"
-    return {
-        "sum": _join_operands(match[1], " + "),
-        "product": _join_operands(match[1], " * "),
-        "decimals": f"floor(({operands[0]}) * 10 ** {places} + 0.5) / 10 ** {places}",
-    }
-
-
 def _write_operand(text: str) -> str:
-    named = {"ten": "10", "hundred": "100", "thousand": "1000"}.get(text.lower())
-    if named or re.fullmatch(UNIT, text, re.IGNORECASE):
-        return named or text
-    if re.fullmatch(rf"(?:{NUMBER}|[\s,、]|and|和|与)+", text, re.IGNORECASE):
-        return _join_operands(text, ", ")
-    expression = find_expression(text)  # a side of a comparison
-    return expression.value if expression is not None and expression.end - expression.start == len(text) else ""
+    return text if re.fullmatch(UNIT, text, re.IGNORECASE) else _join_operands(text, ", ")
 
 
 def _join_operands(text: str, separator: str) -> str:

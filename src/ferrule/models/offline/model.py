@@ -6,21 +6,16 @@ were made since it was asked: so a conversation can continue in another process,
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
 from functools import cache, partial
 from typing import Any
 
 from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
-from ferrule.core.patterns import lazy_pattern
 from ferrule.models.offline.argument_filling import fill_parameters
 from ferrule.models.offline.conversation import CompletedCall, ParsedConversation, read_conversation
 from ferrule.models.offline.planning import answer_by_schema
 from ferrule.models.offline.steps import asks_for_nothing, insert_result, refers_to_result, split_steps
-from ferrule.models.offline.tool_choice import MIN_CONFIDENCE, ChosenTool, choose_tool
+from ferrule.models.offline.tool_choice import MIN_CONFIDENCE, ChosenTool, choose_tool, find_possible_tool
 from ferrule.models.offline.tools import OfferedTool, OfferedTools, OfferedToolsCache
 from ferrule.texts.answers import answer_sentence, error_text, main_text
 from ferrule.texts.error_messages import translate_error
@@ -30,29 +25,20 @@ from ferrule.texts.shorten import shorten, single_line
 
 _MIN_CONFIDENCE_IF_REQUIRED = 0.2
 _MAX_REPEATED_LENGTH = 80
-_SUGGESTION = lazy_pattern(
-    r"did you mean:?\s+(?P<value>['\"`‘“][^'\"`’”]+['\"`’”]|[\w./-]+)(?P<another>(?:,| or)\s*['\"`‘“])?", re.I
-)
-_MISSING_ARGUMENTS = (
-    lazy_pattern(r"To use (?P<tool>\S+) I still need: "),
-    lazy_pattern(r"要使用 (?P<tool>\S+)，还需要："),
-)
 
 
 class OfflineModel:
     """Answers with the tools of the request, and with nothing else; the same question gets the same calls.
 
-    It needs no key, no network and no weights. It knows nothing about the world beyond time zones, languages and
-    currencies, and nothing about any tool beyond what its schema says.
+    It needs no key, no network and no weights. It knows nothing about the world beyond time zones and units, and
+    nothing about any tool beyond what its schema says.
     """
 
     name = "offline"
     can_reason = False
     selects_tools = True
 
-    def __init__(self, *, clock: Callable[[], datetime] = datetime.now) -> None:
-        self._clock = clock
-        """What `tomorrow` is relative to."""
+    def __init__(self) -> None:
         self._tools = OfferedToolsCache()
 
     async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
@@ -60,10 +46,9 @@ class OfflineModel:
         request = ModelRequest.of(request)
         conversation = read_conversation(request)
         tools = self._tools.get(request.tools)
-        now = self._clock()
         if request.answer_schema is not None:
-            return _text_reply(answer_by_schema(request.answer_schema, conversation.question, tools, now), on_text)
-        turn = _OfflineTurn(tools, conversation, now, is_required=request.tool_choice == "required")
+            return _text_reply(answer_by_schema(request.answer_schema, conversation.question, tools), on_text)
+        turn = _OfflineTurn(tools, conversation, is_required=request.tool_choice == "required")
         if request.tool_choice != "none":
             turn.process_question()
         turn.report_remaining()
@@ -83,15 +68,12 @@ def _text_reply(text: str, on_text: TextSink | None, finish_reason: FinishReason
 class _OfflineTurn:
     """The calls to make now, and the text if there are none."""
 
-    def __init__(
-        self, tools: OfferedTools, conversation: ParsedConversation, now: datetime, *, is_required: bool
-    ) -> None:
+    def __init__(self, tools: OfferedTools, conversation: ParsedConversation, *, is_required: bool) -> None:
         self._tools = tools
         self._conversation = conversation
-        self._now = now
         self._required_tool = next(iter(tools.by_name.values())) if is_required and len(tools.by_name) == 1 else None
         min_confidence = _MIN_CONFIDENCE_IF_REQUIRED if is_required else MIN_CONFIDENCE
-        self._choose = cache(partial(choose_tool, tools, now=now, min_confidence=min_confidence))
+        self._choose = cache(partial(choose_tool, tools, min_confidence=min_confidence))
         self._unreported = list(conversation.calls)
         self._language = detect_language(conversation.question)
         self._messages = OFFLINE_MODEL[self._language]
@@ -102,10 +84,6 @@ class _OfflineTurn:
 
     def process_question(self) -> None:
         """Make the calls of the question, or report those that are completed, step by step."""
-        completion = self._complete_earlier_call()
-        if completion is not None:
-            self._call_or_report(completion)
-            return
         for index, step in enumerate(split_steps(self._conversation.question, self._is_request)):
             text = step
             if index and refers_to_result(step):
@@ -128,7 +106,7 @@ class _OfflineTurn:
         """The only tool there is, if it must be called and the text has its arguments, whatever its other words are."""
         if self._required_tool is None:
             return None
-        filled = fill_parameters(self._required_tool, text, self._now)
+        filled = fill_parameters(self._required_tool, text)
         choice = ChosenTool(tool=self._required_tool, filled=filled, confidence=0.0)
         return choice if choice.is_ready and any(choice.filled.calls) else None
 
@@ -145,8 +123,10 @@ class _OfflineTurn:
     @property
     def refusal(self) -> str:
         """What is said if there is nothing to call and nothing to report."""
-        question = shorten(single_line(self._conversation.original), _MAX_REPEATED_LENGTH)
-        return self._messages["no_tool" if question else "no_question"].format(step=question)
+        question = shorten(single_line(self._conversation.question), _MAX_REPEATED_LENGTH)
+        tool = find_possible_tool(self._tools, self._conversation.question)
+        key = "no_question" if not question else "possible_tool" if tool is not None else "no_tool"
+        return self._messages[key].format(step=question, tool=tool.display_name if tool is not None else "")
 
     def _is_request(self, text: str) -> bool:
         choice = self._choose(text)
@@ -160,9 +140,6 @@ class _OfflineTurn:
             return
         for arguments in choice.filled.calls:
             completed = self._take_completed(choice.tool, arguments)
-            corrected = _correct_arguments(completed, choice.tool) if completed and completed.is_failed else None
-            if corrected is not None:
-                arguments, completed = corrected, self._take_completed(choice.tool, corrected)
             if completed is None:
                 self.calls.append(ToolCall(name=choice.tool.name, arguments=arguments))
             else:
@@ -187,31 +164,3 @@ class _OfflineTurn:
         language = self._language
         sentence = answer_sentence(call.name, call.arguments, call.result, language=language, key=key, subject=subject)
         self.lines.append(sentence)
-
-    def _complete_earlier_call(self) -> ChosenTool | None:
-        """The call that lacked arguments in the previous answer, if the question consists of them."""
-        conversation = self._conversation
-        match = next((m for pattern in _MISSING_ARGUMENTS if (m := pattern.search(conversation.previous_answer))), None)
-        tool = next((t for t in self._tools.by_name.values() if match and t.display_name == match["tool"]), None)
-        if tool is None or self._choose(conversation.question) is not None:
-            return None
-        before = fill_parameters(tool, conversation.previous_question, self._now)
-        names = {parameter.name for parameter in before.missing}
-        answer = fill_parameters(tool.restricted_to(names), conversation.question, self._now)
-        if not names or len(answer.calls) != 1 or not answer.calls[0]:
-            return None
-        calls = [{**arguments, **answer.calls[0]} for arguments in before.calls]
-        return ChosenTool(tool=tool, filled=replace(answer, calls=calls), confidence=1.0)
-
-
-def _correct_arguments(failure: CompletedCall, tool: OfferedTool) -> dict[str, Any] | None:
-    """The arguments with the one value that the error suggests: `no file 'nots.txt'. Did you mean 'notes.txt'?`"""
-    suggestion = _SUGGESTION.search(failure.result)
-    texts = {name: value for name, value in failure.arguments.items() if isinstance(value, str)}
-    quoted = [n for n, v in texts.items() if re.search(rf"['\"`“‘]{re.escape(v)}['\"`”’]", failure.result)]
-    names = quoted or (list(texts) if len(failure.arguments) == 1 else [])
-    if suggestion is None or suggestion["another"] or len(names) != 1:
-        return None
-    value = suggestion["value"].strip("'\"`‘’“”?")
-    arguments = {**failure.arguments, names[0]: value}
-    return arguments if value != texts[names[0]] and tool.accepts(arguments) else None

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from itertools import islice
 
 from ferrule.core.patterns import lazy_pattern
-from ferrule.models.offline.expressions import find_expression
 from ferrule.models.offline.values import RESULT_END, RESULT_START, Sentence, find_paths
 from ferrule.texts.numbers import DIGITS, NUMBER
 from ferrule.texts.phrases import REWRITES, TEXT_TASK
@@ -56,8 +55,6 @@ _LACKS_OPERAND = lazy_pattern(
 )
 _SINGLE_NUMBER = lazy_pattern(rf"\s*[^\w\s-]?(-?{DIGITS})\s?\S{{0,4}}\s*")
 """Perhaps with a currency sign before it, or a unit after it."""
-_ENDS_WITH_QUESTION = lazy_pattern(r"[^?？;；\n]*[?？]\s*")
-"""`A shirt is $80 and 25% off. What do I pay?` is one step."""
 _MAX_CUTS = 8
 
 
@@ -67,8 +64,7 @@ def split_steps(question: str, is_request: Callable[[str], bool]) -> list[str]:
         match = re.fullmatch(pattern, question.strip(), re.IGNORECASE)
         if match is not None:
             return _split_at_separators(steps.format(**match.groupdict()))
-    expression = find_expression(question) if _ENDS_WITH_QUESTION.fullmatch(question) else None
-    if TEXT_TASK.match(question) or (expression is not None and expression.is_word_problem):
+    if TEXT_TASK.match(question):
         return [question.strip()]
     return [step for part in _split_at_separators(question) for step in _split_at_conjunctions(part, is_request)]
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
 
 from ferrule.catalog.tags import DEFAULT_TABLE
 from ferrule.core.patterns import lazy_pattern
 from ferrule.models.offline.argument_filling import FilledTool, fill_from_phrase, fill_parameters
-from ferrule.models.offline.expressions import ExpressionSpan, find_expression
+from ferrule.models.offline.expressions import find_expression
 from ferrule.models.offline.tools import OfferedTool, OfferedTools
 from ferrule.models.offline.values import MASK, Sentence
 from ferrule.models.offline.vocabulary import (
     find_chinese_runs,
-    find_currencies,
     remove_generic_chinese,
     replace_question_words,
     significant_terms,
@@ -29,8 +27,8 @@ from ferrule.texts.phrases import find_tool_phrases
 
 MIN_CONFIDENCE = 0.55
 """From here on a tool is called."""
-_MIN_CANDIDATE_CONFIDENCE = 0.3
-"""From here on a tool is a candidate for a model that chooses itself."""
+_MIN_POSSIBLE_CONFIDENCE = 0.3
+"""From here on a tool is named in a refusal."""
 _CERTAIN_CONFIDENCE = 0.95
 _NEARLY_EQUAL_SHARE = 0.75
 """A tool with less than this part of the best one's confidence is not preferred to it."""
@@ -44,9 +42,8 @@ _MIN_STEM_LENGTH = 5
 """Letters that two words with one meaning have in common at their beginning."""
 _MIN_CONFIDENCE_TO_ASK = 0.7
 """From here on the missing arguments of a tool are asked for."""
-_MAX_UNKNOWN_WORDS = 5
-"""Words beside spoken arithmetic: `if dinner was 86 euros, how much is a 12% tip`."""
-_OPERATOR = lazy_pattern(r"[-+*/^×÷=<>√]\s*\d|\d\s*[+*/^×÷=<>!]")
+_ASKS_FOR_NUMBER = lazy_pattern(r"%|\b(?:how (?:much|many)|what|which|is)\b|多少|几|哪", re.IGNORECASE)
+_LEFT_OVER = lazy_pattern(r"[\d()]|[-+*/^×÷=<>√]\s*\d")
 MAX_STEP_LENGTH = 1_000
 """Characters outside quotes: a longer text is not a request whose words can be compared."""
 _MAX_CANDIDATES = 8
@@ -69,24 +66,15 @@ class ChosenTool:
         return not self.filled.missing and all(map(self.tool.accepts, self.filled.calls))
 
 
-def choose_tool(
-    tools: OfferedTools, text: str, now: datetime, *, min_confidence: float = MIN_CONFIDENCE
-) -> ChosenTool | None:
+def choose_tool(tools: OfferedTools, text: str, *, min_confidence: float = MIN_CONFIDENCE) -> ChosenTool | None:
     """The tool that a text asks for; None if that is not certain enough. It may lack arguments."""
     if len(Sentence(text).unquoted.replace(MASK, "")) > MAX_STEP_LENGTH:
         return None
-    phrase = _match_phrase(tools, text, now)
+    phrase = _match_phrase(tools, text)
     if phrase is not None:
         return phrase
-    choices = [choice for choice in _rank_tools(tools, text, now) if choice.confidence >= min_confidence]
+    choices = [choice for choice in _rank_tools(tools, text) if choice.confidence >= min_confidence]
     choices = [c for c in choices if c.is_ready or (c.filled.missing and c.confidence >= _MIN_CONFIDENCE_TO_ASK)]
-    calculations = [
-        c
-        for c in choices
-        if c.is_ready and (e := c.filled.expression) is not None and e.is_phrase and not e.is_word_problem
-    ]
-    if calculations:
-        return calculations[0]  # `add up 1 to 10` is no call of a tool that adds two numbers
     # Of tools that fit about equally well, one that has all its arguments is preferred.
     ready = [c for c in choices if c.is_ready and c.confidence >= choices[0].confidence * _NEARLY_EQUAL_SHARE]
     if len(ready) > 1 and ready[0].confidence == ready[1].confidence < _CERTAIN_CONFIDENCE:
@@ -94,7 +82,7 @@ def choose_tool(
     return next(iter(ready or choices), None)
 
 
-def _match_phrase(tools: OfferedTools, text: str, now: datetime) -> ChosenTool | None:
+def _match_phrase(tools: OfferedTools, text: str) -> ChosenTool | None:
     """The bundled tool that a text asks for in words that are known."""
     for name, key, arguments in find_tool_phrases(text):
         tool = tools.by_name.get(name)
@@ -105,27 +93,31 @@ def _match_phrase(tools: OfferedTools, text: str, now: datetime) -> ChosenTool |
             quotes = Sentence(whole).quotes
             is_quoted = len(quotes) == 1 and quotes[0].end - quotes[0].start == len(whole)
             arguments["text"] = quotes[0].value if is_quoted else whole
-        filled = fill_from_phrase(tool, text, arguments, now)
+        filled = fill_from_phrase(tool, text, arguments)
         choice = ChosenTool(tool=tool, filled=filled, confidence=1.0, answer_key=key)
         if choice.is_ready and arguments.keys() <= {parameter.name for parameter in tool.parameters}:
             return choice
     return None
 
 
-def candidate_tools(tools: OfferedTools, text: str, now: datetime) -> list[OfferedTool]:
-    """The tools that a text may ask for, the most likely first, for a model that chooses among them."""
-    return [choice.tool for choice in _rank_tools(tools, text, now) if choice.confidence >= _MIN_CANDIDATE_CONFIDENCE]
+def find_possible_tool(tools: OfferedTools, text: str) -> OfferedTool | None:
+    """The tool with which a language model could answer a text that is not understood here."""
+    if len(text) > MAX_STEP_LENGTH:
+        return None
+    if tools.calculators and len(find_numbers(text)) > 1 and _ASKS_FOR_NUMBER.search(text):
+        return tools.calculators[0]
+    best = next(iter(_rank_tools(tools, text)), None)
+    return best.tool if best is not None and best.confidence >= _MIN_POSSIBLE_CONFIDENCE else None
 
 
-def _rank_tools(tools: OfferedTools, text: str, now: datetime) -> list[ChosenTool]:
+def _rank_tools(tools: OfferedTools, text: str) -> list[ChosenTool]:
     text = replace_question_words(text)
     candidates = tools.search(text, _MAX_CANDIDATES)
     by_kind = tools.calculators if find_expression(text) is not None else []
-    by_kind = by_kind or (tools.currency_converters if len(find_currencies(text)) > 1 else [])
     candidates += [tool for tool in by_kind[:_MAX_CANDIDATES] if tool not in candidates]
     choices = []
     for tool in candidates:
-        filled = fill_parameters(tool, text, now)
+        filled = fill_parameters(tool, text)
         choices.append(ChosenTool(tool=tool, filled=filled, confidence=_compute_confidence(tool, filled)))
     return sorted(choices, key=lambda choice: (-choice.confidence, bool(choice.filled.missing)))
 
@@ -137,7 +129,9 @@ def _compute_confidence(tool: OfferedTool, filled: FilledTool) -> float:
     matched = english.terms | chinese.terms
     is_calculation = filled.telling_values > 0 and tool.takes("expression")
     if is_calculation and filled.expression is not None:
-        return _calculation_confidence(filled.expression, rest, count - matching)
+        # Zero where words, numbers or operators are left over: the result would be that of another calculation.
+        is_complete = count <= matching and not find_numbers(rest) and not _LEFT_OVER.search(rest)
+        return _ONLY_VALUES_CONFIDENCE if is_complete else 0.0
     if not count:
         only_values = filled.telling_values and not filled.missing
         return _ONLY_VALUES_CONFIDENCE if only_values and (filled.telling_values > 1 or is_calculation) else 0.0
@@ -153,14 +147,6 @@ def _compute_confidence(tool: OfferedTool, filled: FilledTool) -> float:
     if name_share < 1.0 and not filled.has_recognized_value and not any(p.is_required for p in tool.parameters):
         name_share /= 2  # there is no other evidence for the tool
     return matching / count * (1 - _NAME_WEIGHT + _NAME_WEIGHT * name_share)
-
-
-def _calculation_confidence(expression: ExpressionSpan, rest: str, unknown_words: float) -> float:
-    """Zero where numbers or operators are left over: the result would be that of another calculation."""
-    if find_numbers(rest) or _OPERATOR.search(rest) or re.search(r"[\d()]", rest):
-        return 0.0
-    allowed = _MAX_UNKNOWN_WORDS if expression.is_phrase else 0
-    return _ONLY_VALUES_CONFIDENCE if unknown_words <= allowed else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The tools of a request, and the kinds of values that their parameters take.
 
-A kind (`date`, `path`, `place`, …) is derived from type, format, enum, name and description, so that it works for any
+A kind (`url`, `path`, `place`, …) is derived from type, format, enum, name and description, so that it works for any
 tool. The tools of a request are prepared once and cached: a turn costs the same with ten tools and with a thousand.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from ferrule.catalog.search import SearchIndex
 from ferrule.catalog.search.terms import extract_terms
+from ferrule.catalog.search.translation import read_translations
 from ferrule.catalog.tags import DEFAULT_TABLE, extract_tags
 from ferrule.core.json_schema import allowed_types, list_branches, properties_of, resolve_schema
 from ferrule.core.messages import Schema
@@ -24,8 +24,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.core.schema_limits import compile_schema, estimate_cost
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, ToolSpec
 from ferrule.errors import SpecError
-from ferrule.models.offline.vocabulary import GLOSSARY, significant_terms
-from ferrule.texts.dates import ParsedDate
+from ferrule.models.offline.vocabulary import significant_terms
 from ferrule.texts.language import begins_with_cjk
 
 _MAX_CACHED_LISTS = 4
@@ -36,8 +35,8 @@ CONTROL_TOOLS = frozenset({"finish_task", "ask_user", "search_tools", "call_tool
 
 _KIND_BY_FORMAT = {
     "date": "date",
-    "date-time": "datetime",
-    "time": "time",
+    "date-time": "date",
+    "time": "date",
     "uri": "url",
     "url": "url",
     "iri": "url",
@@ -52,11 +51,8 @@ _KIND_PATTERNS_OF_NAMES = [
     (r"\b(ur[li]|link|href|web ?(site|page)|endpoint)\b|网址|链接", "url"),
     (r"\be ?-?mails?\b|邮箱|邮件地址", "email"),
     (r"\b(file ?)?(path|name of file)\b|\bfile( ?name)?\b|\b(directory|dir|folder)\b|路径|文件名|目录|文件夹", "path"),
-    (r"\bdate ?time\b|\btimestamp\b", "datetime"),
-    (r"\bdate\b|\bday\b|日期", "date"),
-    (r"\btime\b|时间|时刻", "time"),
-    (r"\bcurrency\b|货币|币种", "currency"),
-    (r"\b(language|lang|locale)\b|语言|语种", "language"),
+    (r"\bdate\b|\bday\b|\btime\b|日期|时间", "date"),
+    (r"\b(currency|language|lang|locale)\b|货币|币种|语言|语种", "code"),
     (
         r"\b(city|location|place|town|country|region|area|destination|origin|airport)\b|城市|地点|地区|位置|国家|地名",
         "place",
@@ -72,13 +68,9 @@ _KIND_PATTERNS_OF_DESCRIPTIONS = [
     (r"\b(arithmetic|math\w*) expression\b|\bexpression to (be )?(eval|calc|comp)|表达式|算式", "expression"),
     (r"\be-?mail address|邮箱", "email"),
     (r"^\W*(the |a )?(full |complete )?url\b|网址", "url"),
-    (r"%Y.*%H|YYYY.*HH|date and time|date-time|日期时间", "datetime"),
     (r"%Y-|YYYY|\bdate\b|日期", "date"),
-    (r"\bHH:MM|%H:%M", "time"),
     (r"\b(file|folder|directory) ?path\b|\bpath (to|of)\b|^\W*the (new )?path\b|文件路径", "path"),
     (r"^\W*(the |a )?(name of (the |a )?)?(city|town|place|location|country)\b|城市", "place"),
-    (r"^\W*(the |a )?(target |source )?language\b|目标语言|源语言", "language"),
-    (r"\bcurrency code\b|货币代码", "currency"),
 ]
 _KIND_BY_NAME = [(lazy_pattern(pattern, re.IGNORECASE), kind) for pattern, kind in _KIND_PATTERNS_OF_NAMES]
 _KIND_BY_DESCRIPTION = [
@@ -91,7 +83,6 @@ _TO_WORDS = frozenset(
 TITLE_WORDS = frozenset("title name subject label heading caption headline topic".split())
 BODY_WORDS = frozenset("text message body content note comment description msg reminder task item prompt input".split())
 QUERY_WORDS = frozenset("query q keyword keywords search term terms question phrase topic".split())
-_LANGUAGE_CODE = lazy_pattern(r"\b(?:ISO|codes?)\b|代码|['\"‘“(](?:en|fr|de|es|zh|ja)['\"’”),]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,38 +107,11 @@ class OfferedParameter:
     def significant_words(self) -> set[str]:
         return set(significant_terms(" ".join(self.words)))
 
-    @property
-    def item(self) -> OfferedParameter:
-        """One item of a list, as a parameter."""
-        return _read_parameter(self.name, self.schema.get("items") or {}, self.root, self.is_required)
-
     def convert(self, value: Any) -> Any:
         """The value in the form that the schema asks for; None if it does not accept the value."""
-        value = self._format_value(value)
-        return value if value is not None and self._accepts(value) else None
-
-    def _format_value(self, value: Any) -> Any:
-        if isinstance(value, ParsedDate):
-            return self._format_date(value)
         if self.kind == "number" and self.schema.get("type") == "integer":
-            return int(value) if float(value).is_integer() else None
-        if self.kind == "language" and isinstance(value, str) and re.fullmatch(r"[A-Z][a-z]+ [a-z]{2}", value):
-            name, code = value.split()
-            hints = f"{self.description} {self.schema.get('examples', '')}"
-            return code if _LANGUAGE_CODE.search(hints) or "code" in self.words else name
-        return value
-
-    def _format_date(self, date: ParsedDate) -> str | None:
-        if (self.kind != "time" and not date.has_day) or (self.kind == "time" and not date.has_time):
-            return None
-        at = date.at.replace(microsecond=0, tzinfo=None)
-        if self.kind == "date":
-            return at.date().isoformat()
-        if self.kind == "time":
-            has_seconds = self.schema.get("format") == "time" or "HH:MM:SS" in self.description
-            return at.strftime("%H:%M:%S" if has_seconds else "%H:%M")
-        at = at if date.has_time else datetime.combine(at.date(), datetime.min.time())
-        return at.isoformat(" " if "YYYY-MM-DD HH" in self.description else "T")
+            value = int(value) if float(value).is_integer() else None
+        return value if value is not None and self._accepts(value) else None
 
     def _accepts(self, value: Any) -> bool:
         validator = self._validator
@@ -155,8 +119,7 @@ class OfferedParameter:
 
     @cached_property
     def _validator(self) -> Any:
-        # `format` is an annotation only, and dates in the requested notation need not follow it.
-        return _build_validator({key: value for key, value in self.schema.items() if key != "format"})
+        return _build_validator(self.schema)
 
 
 def _read_parameters(schema: JsonSchema) -> list[OfferedParameter]:
@@ -204,13 +167,9 @@ def _derive_kind(name: str, schema: Mapping[str, Any]) -> str:
 def _derive_text_kind(name: str, description: str, schema: Mapping[str, Any]) -> str:
     by_description = next((kind for pattern, kind in _KIND_BY_DESCRIPTION if pattern.search(description)), None)
     by_name = next((kind for pattern, kind in _KIND_BY_NAME if pattern.search(name)), None)
-    if by_name in ("date", "time") and by_description in ("date", "time", "datetime"):
-        return by_description
-    if by_name == "date" and re.search(r"\btime\b", name):
-        return "datetime"
     if by_name not in (None, "id"):
         return str(by_name)
-    if isinstance(schema.get("pattern"), str) and by_description in (None, "currency"):
+    if isinstance(schema.get("pattern"), str) and by_description is None:
         return "pattern"
     if {*name.split()} & QUERY_WORDS and by_description == "date":
         return "text"
@@ -245,12 +204,6 @@ class OfferedTool:
         validator = self._validator
         return validator is not None and validator.is_valid(arguments)
 
-    def restricted_to(self, names: Collection[str]) -> OfferedTool:
-        """The tool with some of its parameters only, all of them required."""
-        properties = {name: schema for name, schema in properties_of(self.schema).items() if name in names}
-        schema = {**self.schema, "properties": properties, "required": list(properties)}
-        return OfferedTool(name=self.name, description=self.description, schema=schema)
-
     @cached_property
     def _validator(self) -> Any:
         return _build_validator(self.schema)
@@ -263,9 +216,9 @@ class OfferedTool:
     def parameters(self) -> list[OfferedParameter]:
         return _read_parameters(self.schema)
 
-    def takes(self, kind: str, count: int = 1) -> bool:
-        """Whether it has at least `count` parameters of a kind."""
-        return sum(parameter.kind == kind for parameter in self.parameters) >= count
+    def takes(self, kind: str) -> bool:
+        """Whether it has a parameter of a kind."""
+        return any(parameter.kind == kind for parameter in self.parameters)
 
     @cached_property
     def name_terms(self) -> frozenset[str]:
@@ -295,7 +248,9 @@ class OfferedTool:
             ):  # a browser is on the web, but does not search
                 same = (term for term in self.name_terms if {*DEFAULT_TABLE.tags_in([term])}.intersection(tags))
                 words.setdefault(word, next(same, word))
-        words.update((word, term) for word, term in GLOSSARY.items() if term in self.terms)
+        for word, terms in read_translations().items():
+            if len(word) > 1 and (term := next((term for term in terms if term in self.terms), "")):
+                words[word] = term
         return dict(sorted(words.items(), key=lambda pair: -len(pair[0])))
 
 
@@ -315,15 +270,10 @@ class OfferedTools:
         """Tools that take an arithmetic expression: a question may consist of nothing else."""
         return [tool for tool in self.by_name.values() if tool.takes("expression")]
 
-    @cached_property
-    def currency_converters(self) -> list[OfferedTool]:
-        """Tools that take two currencies: `100 USD in EUR` has no other word either."""
-        return [tool for tool in self.by_name.values() if tool.takes("currency", 2)]
-
     def search(self, text: str, limit: int = 8) -> list[OfferedTool]:
-        """The tools that fit a text best. English words for its Chinese ones are searched for too."""
-        words = [*DEFAULT_TABLE.tags_in([text]), *(term for word, term in GLOSSARY.items() if word in text)]
-        return [self.by_name[hit.tool.id] for hit in self._index.search(f"{text} {' '.join(words)}", limit)]
+        """The tools that fit a text best. The tags of its words are searched for too."""
+        tags = " ".join(DEFAULT_TABLE.tags_in([text]))
+        return [self.by_name[hit.tool.id] for hit in self._index.search(f"{text} {tags}", limit)]
 
 
 class OfferedToolsCache:

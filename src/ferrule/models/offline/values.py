@@ -28,6 +28,8 @@ _URL = lazy_pattern(rf"\bhttps?://{_URL_CHAR}+|\bwww\.{_URL_CHAR}+", re.IGNORECA
 _HOST = lazy_pattern(
     r"(?<![@\w./-])(?:[a-z0-9-]+\.)+(?:com|org|net|io|dev|edu|gov|cn|de|uk|ai|app|info)\b(?:/[^\s\0]*)?", re.I
 )
+_DATE = lazy_pattern(r"(?<![\w-])(?:\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?|\d\d:\d\d(?::\d\d)?)(?![\w:-])")
+_CODE = lazy_pattern(r"(?<![A-Za-z])[A-Z]{3}(?![A-Za-z])")
 _EMAIL = lazy_pattern(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
 _PATH = lazy_pattern(
     r"(?<![\w:/@.])(?:~|\.{1,2})?/[\w.@%+~-]+(?:/[\w.@%+~ -]*[\w.@%+~-])*/?(?![\w])"
@@ -71,6 +73,16 @@ def find_urls(text: str) -> list[ValueSpan]:
         full = url if re.match(r"https?://", url, re.I) else f"https://{url}"
         urls.append(ValueSpan(full, match.start(), match.start() + len(url)))
     return urls
+
+
+def find_codes(text: str) -> list[ValueSpan]:
+    """Codes of currencies: `100 USD`. Names of currencies and languages are left to a language model."""
+    return [ValueSpan(match.group(), *match.span()) for match in _CODE.finditer(text)]
+
+
+def find_dates(text: str) -> list[ValueSpan]:
+    """Dates and times as 2026-12-25T14:30. Other notations are left to a language model."""
+    return [ValueSpan(match.group(), *match.span()) for match in _DATE.finditer(text)]
 
 
 def find_emails(text: str) -> list[ValueSpan]:

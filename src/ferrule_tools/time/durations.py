@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from calendar import monthrange
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, TypeVar
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.numbers import CHINESE_INTEGER, WORDS, parse_number
 
+_Day = TypeVar("_Day", bound=date)
 _MONTHS: Final = {"month": 1, "quarter": 3, "year": 12, "decade": 120, "century": 1_200}
 _DAYS: Final = {"day": 1, "week": 7, "fortnight": 14}
 _SECONDS: Final = {"hour": 3600, "minute": 60, "second": 1}
@@ -50,11 +51,11 @@ _PART: Final = lazy_pattern(
     rf"(?P<count>{_DIGITS}|{CHINESE_NUMERAL}|半|\b{_NUMBER_WORD}\b)\s*"
     rf"(?P<middle>(?:个半)?)(?P<unit>\b{_ENGLISH_UNIT}\b|(?<=\d){_ENGLISH_UNIT}\b|{_CHINESE_UNIT}|月)(?P<half>半?)"
 )
-DURATION: Final = lazy_pattern(
+_DURATION: Final = lazy_pattern(
     rf"(?P<sign>\b(?:in|plus|add|minus|subtract)\b|[+\-−])?\s*(?P<parts>{_ENGLISH}(?:\s*(?:,|and)?\s*{_ENGLISH})*)"
     r"\s*(?P<direction>(?:ago|earlier|before|prior to|from now|from today|from|later|after)\b)?"
 )
-CHINESE_DURATION: Final = lazy_pattern(
+_CHINESE_DURATION: Final = lazy_pattern(
     # Without a sign before it or a direction after it, 25日 is not a duration but part of a date.
     rf"(?P<sign>[+\-−加减再过])\s*(?P<parts>{_CHINESE_LIST})(?P<direction>(?:之|以)?[后後前])?"
     rf"|(?P<bare_parts>{_CHINESE_LIST})(?P<bare_direction>(?:之|以)?[后後前])"
@@ -80,7 +81,7 @@ class Duration:
     def after(self, start: datetime) -> datetime:
         """The time after this duration. Days and months keep the time of day; hours pass in real time."""
         try:
-            day = _add_months(start, self.months) + timedelta(days=self.days)
+            day = add_months(start, self.months) + timedelta(days=self.days)
             return (day.astimezone(UTC) + timedelta(seconds=self.seconds)).astimezone(start.tzinfo)
         except (OverflowError, ValueError):
             raise Retry(OUT_OF_RANGE) from None
@@ -90,7 +91,7 @@ def extract_durations(text: str) -> tuple[Duration | None, str]:
     """The sum of all durations in a text, and the text without them."""
     total: Duration | None = None
     for _ in range(_MAX_DURATIONS):
-        match = DURATION.search(text) or CHINESE_DURATION.search(text)
+        match = _DURATION.search(text) or _CHINESE_DURATION.search(text)
         if match is None:
             return total, text
         duration = _parse_duration(match)
@@ -132,9 +133,7 @@ def _parse_count(text: str) -> float:
     return float(parse_number(text.removeprefix("a ")) or 0)
 
 
-def _add_months(start: datetime, months: int) -> datetime:
+def add_months(start: _Day, months: int) -> _Day:
     """The same day of another month, or its last day if it is shorter."""
-    if not months:
-        return start
     years, month = divmod(start.year * 12 + start.month - 1 + months, 12)
     return start.replace(year=years, month=month + 1, day=min(start.day, monthrange(years, month + 1)[1]))

@@ -1,15 +1,13 @@
-"""Dates and times as people write them: 2026-12-25, next monday at 3pm, 三天后, 下周一下午三点, 15:00 in Tokyo.
+"""Dates and times as people write them: 2026-12-25, next monday at 3pm, 三天后, 下周一下午三点.
 
 `parse_date` reads a text that is a date, and takes it apart piece by piece: durations, days, times of day. If anything
 is left over it was not understood, and the caller gets an error: a guess would be a wrong date.
-`find_dates_in_text` finds the dates in a sentence.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from calendar import monthrange
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -17,11 +15,9 @@ from typing import Final
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
-from ferrule.texts.durations import CHINESE_DURATION, CHINESE_NUMERAL, DURATION, OUT_OF_RANGE, extract_durations
-from ferrule.texts.holidays import replace_holidays
 from ferrule.texts.language import SPACE_BESIDE_CHINESE, contains_chinese
-from ferrule.texts.numbers import ValueSpan, parse_number
-from ferrule.texts.time_zones import find_time_zone
+from ferrule.texts.numbers import parse_number
+from ferrule_tools.time.durations import CHINESE_NUMERAL, OUT_OF_RANGE, add_months, extract_durations
 
 _MAX_LENGTH: Final = 120
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -54,10 +50,6 @@ _MORNING: Final = ("上午", "早上", "早晨", "清晨", "凌晨", "早")
 _FILLER: Final = lazy_pattern(
     r"(?:\b(?:at|on|the|of|in|and|day|date|from|after|to|o'?clock)\b|[,，。.的点钟、是在\s])+"
 )
-_OTHER_ZONE: Final = (
-    lazy_pattern(r"(?P<rest>.+?)\s+(?:in|at)\s+(?P<place>[^\W\d][^\d]*)"),
-    lazy_pattern(r"(?P<place>[\u4e00-\u9fff]{2,8})(?:时间|時間)(?P<rest>.+)"),
-)
 _EXAMPLES: Final = "Write it like 2026-12-25, 2026-12-25 14:30, next monday, +3 days, 三天后 or 下周一."
 _HOUR_ERROR: Final = "is not a time of day: hours before am and pm go from 1 to 12."
 
@@ -81,8 +73,6 @@ class _DateParts:
     clock: time | None = None
     is_now: bool = False
     is_evening: bool = False
-    is_year: bool = False
-    """The day stands for its year, and not for its month."""
 
 
 def parse_date(text: str, now: datetime, *, prefers_future: bool = False) -> ParsedDate:
@@ -93,13 +83,9 @@ def parse_date(text: str, now: datetime, *, prefers_future: bool = False) -> Par
     if len(text) > _MAX_LENGTH:
         raise Retry(f"A date of {len(text)} characters cannot be read. {_EXAMPLES}")
     plain = SPACE_BESIDE_CHINESE.sub("", unicodedata.normalize("NFKC", text).strip().lower())
-    plain = replace_holidays(plain, now.date(), prefers_future=prefers_future)
     exact = _parse_iso_or_timestamp(plain, now)
     if exact is not None:
         return exact
-    elsewhere = _parse_in_other_zone(plain, now, prefers_future)
-    if elsewhere is not None:
-        return elsewhere
     duration, rest = extract_durations(plain)
     parts = _DateParts(now=now, prefers_future=prefers_future)
     start = _parse_iso_or_timestamp(rest.strip(" ,"), now)
@@ -133,21 +119,6 @@ def _parse_iso_or_timestamp(text: str, now: datetime) -> ParsedDate | None:
     return ParsedDate(at=_to_existing_time(at, now), has_time=has_time)
 
 
-def _parse_in_other_zone(plain: str, now: datetime, prefers_future: bool) -> ParsedDate | None:
-    """`15:00 in tokyo`: read in that zone, converted to the zone of `now`."""
-    for pattern in _OTHER_ZONE:
-        match = pattern.fullmatch(plain)
-        if match is None:
-            continue
-        try:
-            zone = find_time_zone(match["place"])
-        except Retry:
-            continue
-        parsed = parse_date(match["rest"], now.astimezone(zone.tz), prefers_future=prefers_future)
-        return ParsedDate(at=parsed.at.astimezone(now.tzinfo), has_time=True)
-    return None
-
-
 def _extract_parts(text: str, parts: _DateParts) -> str:
     """Read what the patterns match, and return the text without it."""
     for pattern, read in _PATTERNS:
@@ -175,58 +146,6 @@ def _to_existing_time(at: datetime, now: datetime) -> datetime:
         return at.astimezone(UTC).astimezone(now.tzinfo)
     except OverflowError:
         raise Retry(OUT_OF_RANGE) from None
-
-
-# Dates in a sentence
-
-_WEEKDAY_ABBREVIATION: Final = lazy_pattern(r"(?:mon|tue|wed|thu|fri|sat|sun)s?")
-_BETWEEN_PARTS: Final = lazy_pattern(r"[\s,的t]*(?:at|on)?\s*")
-_FROM_NOW: Final = ("ago", "earlier", "from now", "from today", "later")
-
-
-def find_dates_in_text(text: str, now: datetime) -> list[ValueSpan]:
-    """The dates of a sentence, in order, as `ParsedDate`; a day and a time of day that belong together are one."""
-    lowered = text.lower()
-    if len(lowered) != len(text):  # some capital letters have no single small one: the positions would be wrong
-        return []
-    dates: list[ValueSpan] = []
-    for start, end in _find_date_spans(lowered):
-        try:
-            parsed = parse_date(lowered[start:end], now)
-        except Retry:
-            continue
-        dates.append(ValueSpan(parsed, start, end))
-    return dates
-
-
-def _find_date_spans(text: str) -> list[tuple[int, int]]:
-    """Where dates are, neighbouring parts joined: `tomorrow` and `9am` in `tomorrow at 9am`."""
-    masked, spans = text, []
-    for pattern in (
-        DURATION,
-        CHINESE_DURATION,
-        *(pattern for pattern, read in _PATTERNS if read is not _read_end_of_period),
-    ):
-        for match in pattern.finditer(masked):
-            if _is_date_in_sentence(match):
-                spans.append((match.start(), match.start() + len(match.group().rstrip())))
-                masked = masked[: match.start()] + "\0" * len(match.group()) + masked[match.end() :]
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if joined and _BETWEEN_PARTS.fullmatch(text, joined[-1][1], start):
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((start, end))
-    return joined
-
-
-def _is_date_in_sentence(match: re.Match[str]) -> bool:
-    """In a sentence `now`, `sun` and `5 minutes` are usually no dates."""
-    text = match.group().strip()
-    if match.re.pattern in (DURATION.pattern, CHINESE_DURATION.pattern):
-        groups = match.groupdict()
-        return groups["sign"] == "in" or groups["direction"] in _FROM_NOW or bool(groups.get("bare_direction"))
-    return text not in _NOW and not _WEEKDAY_ABBREVIATION.fullmatch(text)
 
 
 # The patterns, and how the parts they match are read
@@ -293,35 +212,17 @@ def _read_chinese_weekday(match: re.Match[str], parts: _DateParts) -> None:
 def _read_period(match: re.Match[str], parts: _DateParts) -> None:
     """Next week, last month, 下个月: as far from today as the period is long."""
     count, unit = _relative_count(match["relative"]), match["unit"]
+    day = parts.day or parts.now.date()  # `5 March next year`
     if unit in ("week", "周", "星期", "礼拜"):
         parts.day = _add_days(parts.now.date(), 7 * count)
-        return
-    if unit == "year":
-        _set_year(parts, count)
+    elif unit == "year":
+        parts.day = add_months(day, 12 * (parts.now.year + count - day.year))
     else:
-        parts.day = _add_months(parts.now.date(), count)
-
-
-def _set_year(parts: _DateParts, count: int) -> None:
-    """`5 March next year`; without a day, the year itself."""
-    parts.is_year = parts.day is None
-    day = parts.day or parts.now.date()
-    parts.day = _add_months(day, 12 * (parts.now.year + count - day.year))
+        parts.day = add_months(parts.now.date(), count)
 
 
 def _relative_count(word: str) -> int:
     return _RELATIVE[word] if word in _RELATIVE else -len(word)  # 上 and 上上
-
-
-def _read_relative_year(match: re.Match[str], parts: _DateParts) -> None:
-    _set_year(parts, _RELATIVE_YEARS[match.group()])
-
-
-def _read_end_of_period(match: re.Match[str], parts: _DateParts) -> None:
-    today = parts.day or parts.now.date()
-    is_year = parts.is_year or match["unit"] in ("year", "年")
-    month = 12 if is_year else today.month
-    parts.day = date(today.year, month, monthrange(today.year, month)[1])
 
 
 def _add_days(day: date, days: int) -> date:
@@ -329,11 +230,6 @@ def _add_days(day: date, days: int) -> date:
         return day + timedelta(days=days)
     except OverflowError:
         raise Retry(OUT_OF_RANGE) from None
-
-
-def _add_months(day: date, months: int) -> date:
-    years, month = divmod(day.year * 12 + day.month - 1 + months, 12)
-    return date(years, month + 1, min(day.day, monthrange(years, month + 1)[1]))
 
 
 def _read_clock(match: re.Match[str], parts: _DateParts) -> None:
@@ -427,8 +323,5 @@ _PATTERNS: Final[list[tuple[re.Pattern[str], Callable[[re.Match[str], _DateParts
         ),
         (r"\b(?P<relative>next|this|last|previous)\s+(?P<unit>week|month|year)\b", _read_period),
         (r"(?P<relative>下下|上上|下|上|本|这)个?(?P<unit>周|星期|礼拜|月)", _read_period),
-        ("|".join(_RELATIVE_YEARS), _read_relative_year),
-        (r"\bend of\b(?: the| this)?(?: (?P<unit>month|year)\b)?", _read_end_of_period),
-        (r"(?P<unit>[月年])?[底末]", _read_end_of_period),
     )
 ]
