@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ferrule.core.schema_limits import (
     MAX_CHECKS_PER_VALUE,
+    BoundedValidator,
     PatternCost,
     SchemaCost,
     compile_schema,
@@ -210,3 +211,39 @@ def test_what_is_checked_once_more_at_each_level_is_too_costly_when_it_is_nested
 def test_counting_the_states_of_a_strange_pattern_ends():
     assert count_states("(?x)a#" + "{999999999}" * 50_000) >= 1
     assert count_states(r"a[ab]{ 800 }") == 801
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"enum": [n + 0.5 for n in range(3_000)]}, 0.5),
+        ({"enum": [10**30 + n for n in range(3_000)]}, 10**30),
+        ({"enum": list(range(40_000))}, 1),
+        ({"dependentRequired": {f"n{n}": ["a"] for n in range(16_000)}}, {"a": 1}),
+        ({"dependencies": {f"n{n}": ["a"] for n in range(16_000)}}, {"a": 1}),
+        ({"multipleOf": 1e-300}, 1e300),
+        ({"multipleOf": 0.01}, 1e300),
+        ({"minimum": 0}, 10**4000),
+        ({}, [[], []]),
+    ],
+)
+def test_many_values_that_take_long_to_compare_are_not_checked_at_once(schema: dict[str, Any], value: Any):
+    check = BoundedValidator({"items": schema})
+    assert check.is_valid([value]) and not check.permits([value] * 600_000)
+
+
+def test_patterns_that_take_long_to_compile_are_refused():
+    large = {f"n{n}": {"pattern": r"[\w\W]{500}" + str(n)} for n in range(2_000)}
+    with pytest.raises(SpecError, match="the patterns of the schema are too large"):
+        estimate_cost({"properties": large})
+
+
+def test_a_long_chain_of_references_is_refused():
+    chain = {f"a{n}": {"$ref": f"#/$defs/a{n + 1}"} for n in range(10_000)}
+    with pytest.raises(SpecError, match="too many others"):
+        estimate_cost({"$ref": "#/$defs/a0", "$defs": {**chain, "a10000": {}}})
+
+
+def test_errors_that_would_have_a_long_text_many_times_are_not_collected():
+    cost = estimate_cost({"required": [f"n{n}" for n in range(10_000)]})
+    assert cost.permits_explanation({"text": "x" * 100}) and not cost.permits_explanation({"text": "x" * 1_000_000})

@@ -1,16 +1,21 @@
 """Arguments that are too large are refused."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ferrule import ToolCapability, ToolEngineConfig, tool
+from ferrule import Principal, ToolCapability, ToolEngineConfig, ToolExecutionContext, tool
 from ferrule.catalog.validation import ToolParameterValidator
 from ferrule.core.content import is_larger_than
 from tests.support.engines import engine_with
+from tests.support.waiting import is_running, until, until_sync
 
 
 @tool
@@ -110,6 +115,102 @@ async def test_long_texts_are_checked_in_a_process_as_others_are(tmp_path):
     assert good.output == {"text": "a" * 2_000, "times": 2} and coerced.output["times"] == 3
     assert good.metadata["ignored_params"] == ["unknown"]
     assert bad.error_type == "validation_error" and "must match the pattern" in bad.text
+
+
+def find_check_processes() -> set[int]:
+    """The processes on this machine that check values, which is what their command lines say."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if b"ferrule.process.checks" in (process / "cmdline").read_bytes() and is_running(int(process.name)):
+                found.add(int(process.name))
+    return found
+
+
+def find_children(parent: int) -> set[int]:
+    children = set()
+    for pid in find_check_processes():
+        with suppress(OSError):
+            if int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1]) == parent:
+                children.add(pid)
+    return children
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes as Linux lists them")
+
+
+@needs_proc
+@pytest.mark.integration
+@pytest.mark.parametrize("stop", ["cancel", "close"])
+async def test_a_call_whose_arguments_are_being_checked_can_be_stopped(tmp_path, stop: str):
+    call_ids: list[str] = []
+    async with engine_with(config=config_with(SLOW_PATTERN, tmp_path)) as engine:
+        engine.subscribe(lambda event: call_ids.append(event.call_id))
+        slow = asyncio.create_task(engine.execute("match", {"text": "x" * 200_000}, timeout=600))
+        await until(lambda: find_children(os.getpid()))
+        if stop == "cancel":
+            assert engine.cancel(call_ids[0])
+        else:
+            await engine.aclose()
+        result = await slow
+        assert not find_children(os.getpid())
+        if stop == "cancel":
+            [record] = await engine.query_call_records()
+            assert record.error_type == "cancelled"
+    assert result.error_type == "cancelled"
+
+
+@needs_proc
+@pytest.mark.integration
+async def test_slow_checks_of_one_principal_do_not_keep_others_from_theirs(tmp_path):
+    slow_tools, fast_tools = tmp_path / "slow", tmp_path / "fast"
+    slow_tools.mkdir()
+    fast_tools.mkdir()
+    ada, bob = (ToolExecutionContext(principal=Principal(kind="token", name=name)) for name in ("ada", "bob"))
+    async with (
+        engine_with(config=config_with(SLOW_PATTERN, slow_tools)) as engine,
+        engine_with(config=config_with(LONG_PATTERN, fast_tools)) as other,
+    ):
+        calls = [engine.execute("match", {"text": "x" * 200_000}, ada, timeout=600) for _ in range(4)]
+        slow = [asyncio.create_task(call) for call in calls]
+        await until(lambda: find_children(os.getpid()))
+        result = await other.execute("match", {"text": "a" * 2_000}, bob)
+        assert result.is_success and len(find_children(os.getpid())) == 1
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+    assert not find_children(os.getpid())
+
+
+ENGINE_PROGRAM = """
+import asyncio, sys
+from ferrule import ToolEngine, ToolEngineConfig
+
+async def main():
+    config = ToolEngineConfig(builtin_tools=False, auto_reload=False, tools_directory=sys.argv[1])
+    async with ToolEngine(config) as engine:
+        await engine.execute("match", {"text": "x" * 200_000}, timeout=600)
+
+asyncio.run(main())
+"""
+
+
+@needs_proc
+@pytest.mark.integration
+def test_a_check_ends_with_a_process_that_is_killed(tmp_path):
+    config_with(SLOW_PATTERN, tmp_path)
+    program = subprocess.Popen([sys.executable, "-c", ENGINE_PROGRAM, str(tmp_path)], cwd=tmp_path)
+    try:
+        until_sync(lambda: find_children(program.pid))
+        [check] = find_children(program.pid)
+        # Until it has read its question it would end by itself: its work uses the processor for longer than loading.
+        until_sync(
+            lambda: sum(map(int, Path(f"/proc/{check}/stat").read_text().rpartition(")")[2].split()[11:13])) > 300
+        )
+    finally:
+        program.kill()
+        program.wait()
+    until_sync(lambda: not is_running(check))
 
 
 async def test_many_wrong_values_are_refused_without_a_list_of_their_errors():

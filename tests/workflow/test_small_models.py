@@ -109,6 +109,59 @@ async def test_a_call_that_may_be_repeated_is_a_change_too(steps: list[dict[str,
     assert deleted == [] and "which no tool confirms" in (done.results[-1].error or "")
 
 
+def text_of_request(model: ScriptedModel, number: int) -> str:
+    return "\n".join(str(message.get("content")) for message in model.requests[number].messages)
+
+
+async def test_the_arguments_of_a_change_are_not_taken_from_a_result_that_no_tool_confirms():
+    sent: list[str] = []
+
+    @tool
+    async def send(text: str) -> str:
+        """Send a message."""
+        sent.append(text)
+        return "sent"
+
+    thought = {"id": 2, "description": "Think", "tool_type": "none", "dependencies": [1]}
+    ask = {"id": 3, "description": "What shall I send?", "tool_type": "ask_user", "dependencies": [2]}
+    mail = {"id": 4, "description": "Send", "tool_type": "send", "dependencies": [3]}
+    model = ScriptedModel(
+        [plan(COUNT, thought, ask, mail), "It has 4711.", "So 4711, I think.", '{"text": "Hello"}', "Sent."]
+    )
+    async with UnifiedToolLibrary(policy=Policy(default="allow")) as library:
+        library.register(count_stars, send)
+        workflow = SimpleWorkflow(library, model)
+        waiting = await workflow.run(QUESTION)
+        done = await workflow.resume(waiting.run_id, "A greeting")
+    assert sent == ["Hello"] and done.state is AgentState.FINISHED
+    assert "4711" in text_of_request(model, 2) and "A greeting" in text_of_request(model, 3)
+    assert "4711" not in text_of_request(model, 3)
+    assert [result.is_confirmed for result in done.results] == [False, False, True, True]
+
+
+async def test_a_revised_plan_does_not_contain_what_no_tool_confirms():
+    @tool(read_only=True)
+    async def get_owner(stars: str) -> str:
+        """Get the owner."""
+        raise LookupError(f"nobody has {stars}")
+
+    @tool(read_only=True)
+    async def get_year(project: str) -> str:
+        """Get the year."""
+        return "since 1999"
+
+    owner = {"id": 2, "description": "Owner", "tool_type": "get_owner", "parameters": {"stars": "${1}"}}
+    year = {"id": 3, "description": "Year", "tool_type": "get_year", "parameters": {"project": "x"}}
+    # In place of the owner, the model first tries other arguments, and then knows nothing.
+    replies = ["4711 stars", '{"stars": "4711 stars"}', "UNKNOWN", NOTHING_ELSE, "Nobody knows."]
+    model = ScriptedModel([plan(COUNT, year, {**owner, "dependencies": [1, 3]}), *replies])
+    done = await run(model, count_stars, get_owner, get_year)
+    assert [result.success for result in done.results] == [True, True, False]
+    revision = text_of_request(model, 4)
+    assert "since 1999" in revision and "[2] Owner" in revision and "as ${1}" in revision
+    assert "4711" not in revision
+
+
 def test_a_second_attempt_that_fails_does_not_hide_where_the_first_result_is_from():
     failed = StepAttempt(level="name", tool="a", success=False)
     reasoned = StepAttempt(level="reasoning", tool="none", success=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ferrule.core.json_schema import allowed_types, properties_of, resolve_schema
 from ferrule.core.patterns import lazy_pattern
-from ferrule.core.schema_limits import PatternCost, compile_schema, estimate_cost
+from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import JsonSchema
 from ferrule.errors import SpecError
 
@@ -88,14 +88,10 @@ class _RootSchema:
 def generate_example(schema: JsonSchema) -> JsonSchema | None:
     """Arguments with the required parameters (or, if there are none, the first one); None if that is impossible."""
     try:
-        estimate_cost(schema)
-        matches, patterns = compile_schema(schema).is_valid, PatternCost(schema)
+        is_valid = BoundedValidator(schema).is_valid
         required = _generate_value(schema, _RootSchema(schema), "", 0)
     except (ValueError, SpecError, ArithmeticError, _NoExample):  # ValueError: not a valid schema
         return None
-
-    def is_valid(arguments: Any) -> bool:
-        return patterns.permits(arguments) and bool(matches(arguments))
 
     if required == {} and (first := _generate_first_parameter(schema)) and is_valid(first):
         return first
@@ -247,8 +243,8 @@ def _generate_string(schema: JsonSchema, name: str) -> str:
 
 def _guess_matching_text(pattern: str, typical: str) -> str:
     # Not with `re`: a pattern from outside can make it run for ever.
-    matches, cost = compile_schema({"pattern": pattern}).is_valid, PatternCost({"pattern": pattern})
+    matches = BoundedValidator({"pattern": pattern}).is_valid
     for guess in (typical, *_GUESSES, *_BY_FORMAT.values()):
-        if cost.permits(guess) and matches(guess):
+        if matches(guess):
             return guess
     raise _NoExample

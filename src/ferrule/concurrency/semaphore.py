@@ -47,6 +47,12 @@ class ThreadsafeSemaphore:
                     return
             self._acquired -= 1
 
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.release()
+
     @contextmanager
     def suspend(self) -> Iterator[None]:
         """Let others use the permit during the block.

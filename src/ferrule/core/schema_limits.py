@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
+from ferrule.core.content import is_nested_deeper
 from ferrule.core.json_schema import JsonSchema, follow_reference
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import SpecError
@@ -27,10 +28,14 @@ MAX_CHECKS: Final = 10_000_000
 """In one call: less than a second."""
 MAX_EXPLAINED_CHECKS: Final = 10_000
 """Explaining why arguments are invalid takes several hundred times as long as finding out that they are."""
+MAX_EXPLAINED_CHARACTERS: Final = 100_000_000
+"""Of all errors together."""
 MAX_BACKTRACKS: Final = 5_000
 """Steps a pattern may go back for one text; a text that needs more does not match."""
 MAX_PATTERN_SIZE: Final = 2 * 1024 * 1024
 """Bytes of a compiled pattern."""
+MAX_SCHEMA_STATES: Final = 50_000
+"""Of all patterns of one schema: compiling a state takes up to 40 µs."""
 MAX_PATTERN_STEPS: Final = 1_000_000
 """Characters of a value, each counted as often as the patterns for it have states. A step takes up to 0.15 µs."""
 MAX_ESTIMATE_STEPS: Final = 1_000_000
@@ -46,7 +51,11 @@ _ANY_ITEM: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "dependentSchemas", "dependencies"})
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 """For these, the subschemas that apply to the same value are checked once more, and so on in each of them."""
-_NEED_ESTIMATE: Final = _REFERENCES | _UNEVALUATED | {"pattern", "patternProperties", "enum"}
+_VALUE_CHECKS: Final = 5
+"""What it costs to read a value, as checks."""
+_NUMBER_LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const")
+_NEED_ESTIMATE: Final = _REFERENCES | _UNEVALUATED | {"pattern", "patternProperties", "enum", "dependentRequired"}
+_NEED_ESTIMATE |= {*_NUMBER_LIMITS}
 _FEW_ALTERNATIVES: Final = 1_000
 _BACKTRACKING_STATES: Final = 500
 _TEXT_COST: Final = 20
@@ -56,8 +65,11 @@ _PATTERN_PART: Final = lazy_pattern(
     r"|(?P<mark>[*+?|^$])|\\[pP]\{\w+\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.",
     re.DOTALL,
 )
-_OBJECT_OPTION_CHECKS: Final = 50
-"""What it costs to compare a value with an object or a list in `enum`; others are looked up."""
+_OPTION_CHECKS: Final = {dict: 50, list: 50, float: 25, int: 2}
+"""What it costs to compare a value with an option of `enum`, by its type; texts are looked up."""
+_LONG_FLOAT: Final = 2.0**64
+_LONG_NUMBER_CHECKS: Final = 5_000
+"""What it costs to compare with a number of very many digits, or to divide by a very small one."""
 
 _Place: TypeAlias = "tuple[str, str | int | None]"
 """A property by its name, an item by its index; None for all of them."""
@@ -71,23 +83,34 @@ class SchemaCost:
     """Subschemas that may be checked for one value; one with a pattern that may backtrack counts as many."""
     subschemas: int = 1
     """The same, where each counts as one."""
+    required: int = 0
+    """Names that may be missing."""
     max_depth: int | None = None
     """Levels of a value for which that holds; deeper values may cost more. None: any depth."""
 
     def permits(self, values: int) -> bool:
-        return self.checks * values <= MAX_CHECKS
+        return (_VALUE_CHECKS + self.checks) * values <= MAX_CHECKS
 
-    def permits_explanation(self, values: int) -> bool:
-        return self.subschemas * values <= MAX_EXPLAINED_CHECKS
+    def permits_explanation(self, value: Any) -> bool:
+        """Whether all errors of a value can be collected: each has a copy of the part of the value that it is about."""
+        checks = self.subschemas * count_values(value)
+        characters = (checks + self.required) * _count_characters(value)
+        return checks <= MAX_EXPLAINED_CHECKS and characters <= MAX_EXPLAINED_CHARACTERS
 
 
 def estimate_cost(schema: JsonSchema) -> SchemaCost:
     """The cost of a schema; SpecError says why it is too costly to be used."""
     structure = _analyze_structure(schema)
     if structure.needs_estimate or structure.alternatives > _FEW_ALTERNATIVES:
-        cost = _CostEstimate(schema, _own_cost).compute()
-        return replace(cost, subschemas=_CostEstimate(schema, lambda _: 1).compute().checks)
-    return SchemaCost(checks=1 + structure.alternatives, subschemas=1 + structure.alternatives)
+        try:
+            cost = _CostEstimate(schema, _own_cost).compute()
+            return replace(
+                cost, subschemas=_CostEstimate(schema, lambda _: 1).compute().checks, required=structure.required
+            )
+        except RecursionError:
+            raise SpecError("the schema is too costly to check: a reference leads to too many others") from None
+    subschemas = 1 + structure.alternatives
+    return SchemaCost(checks=subschemas, subschemas=subschemas, required=structure.required)
 
 
 def compile_schema(schema: Any) -> Any:
@@ -99,6 +122,22 @@ def compile_schema(schema: Any) -> Any:
 
     options = jsonschema_rs.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS, size_limit=MAX_PATTERN_SIZE)
     return jsonschema_rs.validator_for(schema, offline=True, pattern_options=options)
+
+
+class BoundedValidator:
+    """A compiled schema that accepts only values that can be checked at once. SpecError: no value can."""
+
+    def __init__(self, schema: JsonSchema) -> None:
+        self.cost, self._patterns, self.validator = estimate_cost(schema), PatternCost(schema), compile_schema(schema)
+
+    def permits(self, value: Any) -> bool:
+        """Whether the check of a value cannot take long."""
+        depth = self.cost.max_depth
+        is_deep = depth is not None and is_nested_deeper(value, depth)
+        return not is_deep and self.cost.permits(count_values(value)) and self._patterns.permits(value)
+
+    def is_valid(self, value: Any) -> bool:
+        return self.permits(value) and bool(self.validator.is_valid(value))
 
 
 class PatternCost:
@@ -186,15 +225,19 @@ def _count_characters(value: Any) -> int:
 
 
 def count_values(value: Any) -> int:
-    """How many values there are in a JSON value."""
+    """How many values there are in a JSON value. Very long numbers count as many."""
     count, pending = 0, [value]
-    while pending:
+    while pending and count <= MAX_CHECKS:  # more are too many for any schema; the value may contain itself
         part = pending.pop()
         count += 1
         if isinstance(part, dict):
             pending += part.values()
         elif isinstance(part, list):
             pending += part
+        elif isinstance(part, int):  # comparing one takes as long as the square of its digits
+            count += part.bit_length() ** 2 // 10_000
+        elif isinstance(part, float) and abs(part) > _LONG_FLOAT:
+            count += 400
     return count
 
 
@@ -204,6 +247,8 @@ class _SchemaStructure:
 
     alternatives: int = 0
     """Subschemas that apply to the same value as the schema they are in."""
+    required: int = 0
+    """Names that objects must have."""
     needs_estimate: bool = False
     """References may multiply its subschemas, or some of them are costly."""
 
@@ -212,6 +257,9 @@ class _SchemaStructure:
             options = part.get(keyword)
             self.alternatives += len(options) if isinstance(options, list) else 0
         self.alternatives += sum(keyword in part for keyword in _SAME_VALUE_SCHEMAS)
+        required, dependent = part.get("required"), part.get("dependentRequired")
+        lists = [required, *(dependent.values() if isinstance(dependent, dict) else ())]
+        self.required += sum(len(names) for names in lists if isinstance(names, list))
         self.needs_estimate = (
             self.needs_estimate
             or not _NEED_ESTIMATE.isdisjoint(part)
@@ -221,6 +269,10 @@ class _SchemaStructure:
 
 def _analyze_structure(schema: Any) -> _SchemaStructure:
     """SpecError for a schema that is too large or nested too deep."""
+    if _count_pattern_states(schema)[0] > MAX_SCHEMA_STATES:
+        raise SpecError(
+            f"the patterns of the schema are too large: together they have over {MAX_SCHEMA_STATES:,} states"
+        )
     result, count = _SchemaStructure(), 0
     level: list[Any] = [schema]
     for _ in range(2 * MAX_SCHEMA_DEPTH):  # between two subschemas there is often a list or a map of them
@@ -392,13 +444,22 @@ def _too_costly() -> SpecError:
 
 
 def _own_cost(schema: JsonSchema) -> int:
-    options = schema.get("enum")
-    objects = sum(isinstance(option, (dict, list)) for option in options) if isinstance(options, list) else 0
-    pattern = schema.get("pattern")
-    names = schema.get("patternProperties")
-    patterns = [pattern, *(names if isinstance(names, dict) else ())]
+    enum, dependent = schema.get("enum"), [schema.get("dependentRequired"), schema.get("dependencies")]
+    options = sum(map(_count_option_checks, enum)) if isinstance(enum, list) else 0
+    names = sum(len(each) for each in dependent if isinstance(each, dict))  # each is looked up in every value
+    by_name = schema.get("patternProperties")
+    patterns = [schema.get("pattern"), *(by_name if isinstance(by_name, dict) else ())]
     backtracking = sum(isinstance(text, str) and _needs_backtracking(text) for text in patterns)
-    return 1 + objects * _OBJECT_OPTION_CHECKS + backtracking * MAX_BACKTRACKS
+    numbers = sum(_is_long_number(schema.get(keyword)) for keyword in _NUMBER_LIMITS)
+    return 1 + options + names + backtracking * MAX_BACKTRACKS + numbers * _LONG_NUMBER_CHECKS
+
+
+def _count_option_checks(option: Any) -> int:
+    return _OPTION_CHECKS[float] if _is_long_number(option) else _OPTION_CHECKS.get(type(option), 0)
+
+
+def _is_long_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value != 0 and not 1e-18 < abs(value) < 2**64
 
 
 def _needs_backtracking(pattern: str) -> bool:

@@ -15,7 +15,14 @@ from typing import Any
 from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry, find_action
 from ferrule.catalog.validation import ParameterCheck, ToolParameterValidator
 from ferrule.concurrency import Slot, suspend_slots
-from ferrule.core.call import Invocation, Progress, ToolExecutionContext, ToolExecutionResult, ToolExecutor
+from ferrule.core.call import (
+    Invocation,
+    Progress,
+    ToolExecutionContext,
+    ToolExecutionResult,
+    ToolExecutor,
+    ValidationResult,
+)
 from ferrule.core.content import Content, Resource, Text, copy_json, is_larger_than, safe_str
 from ferrule.core.elicitation import Elicitation, OnElicit
 from ferrule.core.events import EventBus, ToolEngineEventType
@@ -24,7 +31,7 @@ from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.engine.config import OnStoreFailure, ToolEngineConfig
 from ferrule.engine.deadline import Deadline
 from ferrule.engine.resilience import CacheKey, CircuitBreaker
-from ferrule.errors import APPROVAL_REQUIRED, CANCELLED, VALIDATION_ERROR, Rejected, error_text
+from ferrule.errors import APPROVAL_REQUIRED, CANCELLED, VALIDATION_ERROR, InvalidArguments, Rejected, error_text
 from ferrule.kinds.executors import Executors
 from ferrule.policy.approvals import ApprovalRequest, CallBinding
 from ferrule.policy.budgets import CostControl, Payer, Payment
@@ -214,6 +221,19 @@ class RunningCall:
         if not self.context.leaves_validation_to_server or action.capability.changes:
             return False
         return action.tool.handler == "mcp" and type(self.params) is dict
+
+    def accept_params(self, action: PreparedAction, checked: ValidationResult) -> dict[str, Any]:
+        """The arguments that a check has accepted; InvalidArguments with what is wrong with the others."""
+        if not checked.is_valid:
+            problems = " ".join(str(error) for error in checked.errors)
+            has_actions = len(action.tool.spec.capabilities) > 1  # an error names the action, not its server
+            name = f"{action.tool.id}__{action.capability.name}" if has_actions else self.tool_name
+            raise InvalidArguments(
+                f"Invalid arguments for {name!r}: {problems}", [error.to_dict() for error in checked.errors]
+            )
+        if checked.ignored and not self.leaves_validation_to_server(action):
+            self.add_metadata(ignored_params=list(checked.ignored))
+        return checked.validated_params
 
     def disable_caching(self) -> None:
         """Do not cache the result, nor those of the calls that this one is nested in: they are made from its result."""

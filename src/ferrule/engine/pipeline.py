@@ -252,25 +252,15 @@ class CallPipeline:
         return self._actions.get(await self._discovery.check_against_pins(action.tool), action.capability.name)
 
     def _validate(self, call: RunningCall, action: PreparedAction) -> None:
-        if call.context.leaves_validation_to_server and call.leaves_validation_to_server(action):
-            return
-        call.params = self._read_params(call, action)
+        if not (call.context.leaves_validation_to_server and call.leaves_validation_to_server(action)):
+            call.params = self._read_params(call, action)
 
     async def _validate_elsewhere(self, call: RunningCall, action: PreparedAction) -> None:
-        """The same for arguments whose check may take longer than the call: in a process that ends with its timeout."""
+        """The same for arguments whose check may take longer than the call: in a process that ends with the call."""
         if not action.check.takes_long(call.params):
             self._validate(call, action)
         elif not call.leaves_validation_to_server(action):
-            try:
-                async with asyncio.timeout(self._timeout_of(call, action)):
-                    checked = await check_arguments(action.check, call.params)
-            except TimeoutError:
-                raise make_timeout_error(call.tool_name, self._timeout_of(call, action), is_abandoned=False) from None
-            except (RecursionError, ValueError):  # nested too deep, or not JSON
-                checked = action.check.check(call.params)
-            if self.is_closed and call.parent is None:
-                raise self._make_stop_error(call, action)
-            call.params = self._accept_params(call, action, checked)
+            call.params = call.accept_params(action, await self._check_elsewhere(call, action))
 
     def _read_params(self, call: RunningCall, action: PreparedAction) -> dict[str, Any]:
         """The arguments with the types and defaults of the action's schema; InvalidArguments if they do not fit."""
@@ -280,20 +270,27 @@ class CallPipeline:
             raise
         except BaseException:  # nested too deep, or a method of an argument raised: `check` below reports which
             params = None
-        return self._accept_params(call, action, action.check.check(call.params)) if params is None else params
+        return call.accept_params(action, action.check.check(call.params)) if params is None else params
 
-    def _accept_params(self, call: RunningCall, action: PreparedAction, checked: ValidationResult) -> dict[str, Any]:
-        if not checked.is_valid:
-            problems = " ".join(str(error) for error in checked.errors)
-            has_actions = len(action.tool.spec.capabilities) > 1  # an error names the action, not its server
-            name = f"{action.tool.id}__{action.capability.name}" if has_actions else call.tool_name
-            raise InvalidArguments(
-                f"Invalid arguments for {name!r}: {problems}",
-                [error.to_dict() for error in checked.errors],
-            )
-        if checked.ignored and not call.leaves_validation_to_server(action):
-            call.add_metadata(ignored_params=list(checked.ignored))
-        return checked.validated_params
+    async def _check_elsewhere(self, call: RunningCall, action: PreparedAction) -> ValidationResult:
+        deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
+        self.running[call.call_id] = call
+        try:
+            try:
+                result = await check_arguments(action.check, call.params, call.principal)
+            finally:
+                deadline.end()
+                del self.running[call.call_id]
+        except (RecursionError, ValueError):  # nested too deep, or not JSON
+            result = action.check.check(call.params)
+        except BaseException as error:
+            cause = self._explain_exception(call, action, deadline, error)
+            if cause is error:
+                raise
+            raise cause from error
+        if deadline.is_expired or (self.is_closed and call.parent is None):
+            raise self._make_stop_error(call, action)
+        return result
 
     def _check_known_failure(self, call: RunningCall, action: PreparedAction) -> Output | None:
         """The result that the run's memory has for this call, if any; KnownFailure for a call that is known to fail."""

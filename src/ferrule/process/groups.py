@@ -36,7 +36,7 @@ DRAIN_TIMEOUT = 0.2
 
 
 MARK_VARIABLE = "FERRULE_PROCESS"
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 async def end_process_group(leader: int, grace: float = GRACE_SECONDS) -> None:
@@ -81,10 +81,24 @@ async def end_process_tree(
 
 def become_subreaper() -> None:
     """Make this process the parent of all its descendants whose parents have ended, where the system allows it."""
+    _set_process_option(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, however that ends, where the system allows it.
+
+    For a process whose work does not notice that its pipes are closed.
+    """
+    _set_process_option(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before
+        os._exit(1)
+
+
+def _set_process_option(option: int, value: int) -> None:
     import ctypes
 
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 class WatchedProcess(asyncio.SubprocessProtocol):

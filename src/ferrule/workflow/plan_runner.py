@@ -231,22 +231,7 @@ class PlanRunner:
 
     def _may_build_on(self, result: StepResult, step: PlanStep) -> bool:
         """Whether a step may use a result. What the model only believes must not decide what is changed."""
-        return result.success and (
-            changes_nothing(step, self._library.engine.registry) or not self._rests_on_reasoning(result)
-        )
-
-    def _rests_on_reasoning(self, result: StepResult) -> bool:
-        """Whether a result, or one that it was made from, is what the model said in place of a tool that failed."""
-        ids, pending = {str(result.step_id)}, [result]
-        while pending:
-            current = pending.pop()
-            if current.is_reasoned_instead:
-                return True
-            step = self.plan[current.step_id]
-            needed = {str(each) for each in (*step.dependencies, *step.find_awaited_steps(self.plan.steps))} - ids
-            ids |= needed
-            pending += [self.context.results[each] for each in needed if each in self.context.results]
-        return False
+        return result.success and (result.is_confirmed or changes_nothing(step, self._library.engine.registry))
 
     async def _stop_at_time_limit(self) -> list[StepResult]:
         """Cancel the running steps. Those that may have had an effect get an unknown outcome."""
@@ -294,17 +279,20 @@ class PlanRunner:
     async def _run_step(self, step: PlanStep) -> StepResult:
         step_id = str(step.id)
         step, attempt = self._replacements.get(step_id, step), 1 + (step_id in self._replacements)
+        context = self.context.select_for(step)
         result = self._records.restore_result(step, attempt, self._library)
-        if result is not None:
-            return result
-        # A reply covers one call: for another tool or other arguments, the person is asked again.
-        reply = self._replies.pop(step_id, None)
-        with (
-            nullcontext()
-            if self._events is None
-            else self._events.emit_agent_start_and_end("execution", step.description)
-        ):
-            return await self._execution.execute_step(step, self.context, attempt=attempt, reply=reply)
+        if result is None:
+            # A reply covers one call: for another tool or other arguments, the person is asked again.
+            reply = self._replies.pop(step_id, None)
+            with (
+                nullcontext()
+                if self._events is None
+                else self._events.emit_agent_start_and_end("execution", step.description)
+            ):
+                result = await self._execution.execute_step(step, context, attempt=attempt, reply=reply)
+        if step.tool_type != ASK_USER:  # what a person answers is confirmed
+            result.rests_on_reasoning = any(r.success and not r.is_confirmed for r in context.results.values())
+        return result
 
     def _try_other_tool(self, step: PlanStep) -> bool:
         """Schedule the step again with another tool; False if no other tool fits."""

@@ -241,12 +241,18 @@ def _build_revision_prompt(
     numbers = [step.id for step in started if isinstance(step.id, int)]
     final = [f"[{r.step_id}]" for r in results.values() if r.failed_or_implausible and str(r.step_id) not in bad_ids]
     return REVISION[language].format(
-        done="\n".join(result.summary for result in results.values()),
+        done="\n".join(r.summary if r.is_confirmed else _hide_result(r) for r in results.values()),
         bad=", ".join(f"[{step_id}]" for step_id in bad),
         never=FINAL_STEPS[language].format(steps=", ".join(final)) if final else "",
         replaced=REPLACED_STEPS[language].format(steps=replaced) if replaced else "",
         number=1 + max(numbers, default=0),
     )
+
+
+def _hide_result(result: StepResult) -> str:
+    """What a plan may know about a result that is not confirmed: a step that changes something could contain it."""
+    use = f"steps that change nothing can use it as ${{{result.step_id}}}" if result.success else "the step failed"
+    return f"[{result.step_id}] {result.description}: not shown, because no tool confirms it; {use}"
 
 
 def _parse_plan_text(text: str, offer: ToolOffer) -> tuple[Plan | None, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ from ferrule.core.names import did_you_mean
 from ferrule.hub.synthesis import strategy_tag_of
 from ferrule.policy.approvals import Approval, ApprovalRequest, Question
 from ferrule.texts.shorten import shorten
-from ferrule.workflow.plan import NO_TOOL, Plan, StepId
+from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep, StepId
 
 AttemptLevel: TypeAlias = Literal["name", "capability", "reasoning"]
 """How a step was tried: with the tool it names, with any similar tool, or by the model's own reasoning."""
@@ -63,6 +63,8 @@ class StepResult:
     """The step was not tried, because a step it depends on failed or a limit was reached."""
     made_up_number: str = ""
     """A number it was calculated with that is neither in the question nor in a result."""
+    rests_on_reasoning: bool = False
+    """It was made with the result of a step that no tool confirms."""
     seconds: float = 0.0
     verification: Verification | None = None
 
@@ -94,6 +96,11 @@ class StepResult:
         """Whether the model answered by itself, because the tools that the step names failed."""
         levels = [attempt.level for attempt in self.attempts if attempt.success]
         return self.success and levels[-1:] == ["reasoning"] and len(levels) < len(self.attempts)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether tools or a person provided the result, and all it was made from: only then may it change anything."""
+        return not (self.rests_on_reasoning or self.is_reasoned_instead)
 
     @property
     def failed_or_implausible(self) -> bool:
@@ -157,6 +164,18 @@ class StepContext:
             results={str(step.step_id): step for step in steps},
             history=str(context.get("history") or ""),
         )
+
+    def select_for(self, step: PlanStep) -> StepContext:
+        """What a step may see: the results that it needs, and of the others those that are confirmed.
+
+        So its own result is confirmed if all results that it needs are, and a step that changes something, which never
+        needs others, cannot take an argument from any other.
+        """
+        if step.tool_type == NO_TOOL and step.waits_for_all:
+            return replace(self, results=dict(self.results))
+        needed = {str(step_id) for step_id in step.dependencies}
+        results = {key: r for key, r in self.results.items() if key in needed or r.is_confirmed or not r.success}
+        return replace(self, results=results)
 
     def outputs(self) -> dict[str, Any]:
         """The results that parameters may refer to."""

@@ -25,7 +25,7 @@ _LONG_TEXTS = "have texts that are too long to be matched with the patterns of t
 MAX_CHECKS = 20_000
 """Compiled checks in the cache. When it is full, most of them belong to actions that were replaced: it is cleared."""
 _FEW_CHECKS = 50
-"""Checks for one value that need no attention, however many values there are."""
+"""Checks for one value that need no attention where all values are scalars."""
 _ABOUT_OTHER_PARAMETERS = frozenset(
     [
         "additionalProperties",
@@ -84,7 +84,9 @@ class ParameterCheck:
         """
         if type(params) is not dict or (self._is_closed and not (params.keys() <= self._declared)):
             return None
-        if self._is_costly and self._find_size_error(params) is not None:
+        # Few scalars cost nothing; in lists and objects there may be millions of values.
+        has_many = self._is_costly or not all(type(value) in SCALAR_TYPES for value in params.values())
+        if has_many and self._find_size_error(params) is not None:
             return None
         filled = self._fill(params) if self._fill is not None else params.copy()
         if self._patterns is not None and not self._patterns.permits(filled):
@@ -122,7 +124,7 @@ class ParameterCheck:
     def _check(self, arguments: dict[str, Any]) -> ValidationResult:
         if (error := _find_non_finite(arguments)) is not None:
             return ValidationResult(is_valid=False, errors=[error])
-        if self._is_costly and (error := self._find_size_error(arguments)) is not None:
+        if (error := self._find_size_error(arguments)) is not None:
             return ValidationResult(is_valid=False, errors=[error])
         if self.takes_long(arguments):
             return ValidationResult(is_valid=False, errors=[_make_size_error(_LONG_TEXTS, "size")])
@@ -143,7 +145,7 @@ class ParameterCheck:
         if not self.strict:  # do not report what coercion can fix
             params = coerce(params, self._schema, self._schema)
         filled = self._fill(params) if self._fill is not None else params
-        if not self._cost.permits_explanation(count_values(filled)):
+        if not self._cost.permits_explanation(filled):
             return ValidationResult(is_valid=False, errors=errors or [_no_match_error()])
         if self.takes_long(filled):
             return ValidationResult(is_valid=False, errors=[*errors, _make_size_error(_LONG_TEXTS, "size")])

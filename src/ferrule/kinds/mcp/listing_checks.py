@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ferrule.core.json_schema import JsonSchema
-from ferrule.core.schema_limits import PatternCost, SchemaCost, compile_schema, count_values, estimate_cost
+from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import ToolCapability
 from ferrule.errors import ExecutionFailed, SpecError
 from ferrule.process.checks import is_valid_value
@@ -113,8 +113,7 @@ def _find_problem(schema: Any, key: str) -> str:
     if not isinstance(schema, dict):
         return f"its {key} is not an object"
     try:
-        estimate_cost(schema)
-        compile_schema(schema)
+        BoundedValidator(schema)
     except SpecError as error:
         return f"its {key} cannot be used: {error}"
     except ValueError as error:
@@ -126,7 +125,7 @@ class OutputChecks:
     """Checks the structured content of results against what the actions declare."""
 
     def __init__(self) -> None:
-        self._validators: dict[str, tuple[JsonSchema, SchemaCost, PatternCost, Any]] = {}
+        self._validators: dict[str, tuple[JsonSchema, BoundedValidator]] = {}
 
     async def check(self, capability: ToolCapability, result: CallToolResult) -> None:
         """ExecutionFailed for a result that is not what the action declares."""
@@ -138,17 +137,14 @@ class OutputChecks:
         entry = self._validators.get(capability.name)
         if entry is None or entry[0] is not schema:
             try:
-                entry = schema, estimate_cost(schema), PatternCost(schema), compile_schema(schema)
+                entry = schema, BoundedValidator(schema)
             except (SpecError, ValueError):  # declared in a program, or stored by an earlier version
                 return
             self._validators[capability.name] = entry
-        _, cost, patterns, validator = entry
-        count = count_values(content)
-        is_short = patterns.permits(content)
-        if not cost.permits(count):
+        checks = entry[1]
+        is_short = checks.permits(content)
+        if checks.is_valid(content) if is_short else await is_valid_value(schema, content):
             return
-        if validator.is_valid(content) if is_short else await is_valid_value(schema, content):
-            return
-        can_explain = is_short and cost.permits_explanation(count)
-        reason = next(validator.iter_errors(content)).message[:300] if can_explain else ""
+        can_explain = is_short and checks.cost.permits_explanation(content)
+        reason = next(checks.validator.iter_errors(content)).message[:300] if can_explain else ""
         raise ExecutionFailed(f"its structured content does not match its output schema: {reason}".rstrip(": "))

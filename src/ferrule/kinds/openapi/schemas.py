@@ -18,7 +18,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
 
-from ferrule.core.schema_limits import PatternCost, compile_schema, count_values, estimate_cost
+from ferrule.core.schema_limits import BoundedValidator, compile_schema
 from ferrule.core.spec import JsonSchema
 from ferrule.errors import SpecError
 from ferrule.kinds.openapi.document import OpenApiDocument, select_texts
@@ -147,8 +147,7 @@ def is_value_valid(value: Any, schema: JsonSchema) -> bool:
     if _find_references(schema):
         return False
     try:
-        is_cheap = estimate_cost(schema).permits(count_values(value)) and PatternCost(schema).permits(value)
-        return is_cheap and bool(compile_schema(schema).is_valid(value))
+        return BoundedValidator(schema).is_valid(value)
     except (ValueError, SpecError):
         return False
 

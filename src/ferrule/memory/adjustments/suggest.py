@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from ferrule.catalog.validation import ParameterCheck
-from ferrule.core.schema_limits import compile_schema
+from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import ToolCapability
 from ferrule.errors import SpecError
 from ferrule.memory.adjustments.arguments import (
@@ -59,7 +59,7 @@ class _ArgumentCheck:
 
     def __init__(self, capability: ToolCapability, failed: Mapping[str, Any]) -> None:
         self._lenient = ParameterCheck(capability)
-        self._is_valid = compile_schema(capability.schema).is_valid
+        self._is_valid = BoundedValidator(capability.schema).is_valid
         self._is_strict = self._passes_schema(dict(failed))
 
     def __call__(self, parameters: dict[str, Any]) -> bool:
@@ -69,7 +69,7 @@ class _ArgumentCheck:
 
     def _passes_schema(self, parameters: dict[str, Any]) -> bool:
         try:
-            return bool(self._is_valid(parameters))
+            return self._is_valid(parameters)
         except ValueError:  # a value that JSON cannot represent
             return False
 

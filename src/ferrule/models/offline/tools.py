@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from ferrule.core.json_schema import allowed_types, list_branches, properties_of
 from ferrule.core.messages import Schema
 from ferrule.core.names import decode_model_name
 from ferrule.core.patterns import lazy_pattern
-from ferrule.core.schema_limits import compile_schema, estimate_cost
+from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, ToolSpec
 from ferrule.errors import SpecError
 from ferrule.models.offline.vocabulary import significant_terms
@@ -114,8 +114,7 @@ class OfferedParameter:
         return value if value is not None and self._accepts(value) else None
 
     def _accepts(self, value: Any) -> bool:
-        validator = self._validator
-        return validator is None or validator.is_valid(value)
+        return self._validator is None or self._validator(value)
 
     @cached_property
     def _validator(self) -> Any:
@@ -176,11 +175,10 @@ def _derive_text_kind(name: str, description: str, schema: Mapping[str, Any]) ->
     return by_description or by_name or "text"
 
 
-def _build_validator(schema: JsonSchema) -> Any:
-    """A validator; None for a schema that is invalid, or that refers to other documents."""
+def _build_validator(schema: JsonSchema) -> Callable[[Any], bool] | None:
+    """The check of a value; None for a schema that is invalid, or that refers to other documents."""
     try:
-        estimate_cost(schema)
-        return compile_schema(schema)
+        return BoundedValidator(schema).is_valid
     except (ValueError, SpecError):
         return None
 
@@ -201,8 +199,7 @@ class OfferedTool:
 
     def accepts(self, arguments: Any) -> bool:
         """Whether arguments follow its schema; a tool whose schema is invalid accepts nothing."""
-        validator = self._validator
-        return validator is not None and validator.is_valid(arguments)
+        return self._validator is not None and self._validator(arguments)
 
     @cached_property
     def _validator(self) -> Any:
