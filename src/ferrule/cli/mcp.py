@@ -18,6 +18,7 @@ from ferrule.cli.options import AsJson
 from ferrule.cli.session import EXIT_USAGE, Session, fail, parse_pairs, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.names import did_you_mean
+from ferrule.core.secrets import Redaction
 from ferrule.core.spec import Tool
 from ferrule.errors import CallError, FerruleError, LoadError, SetupError
 from ferrule.folder_trust import accept_server
@@ -31,7 +32,6 @@ from ferrule.kinds.mcp.mcp_json import (
     write_server,
 )
 from ferrule.kinds.mcp.servers import McpFileSource
-from ferrule.store.redaction import Redaction
 
 mcp_app = typer.Typer(help="Use the tools of MCP servers.", no_args_is_help=True)
 

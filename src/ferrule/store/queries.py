@@ -13,13 +13,13 @@ from ferrule.errors import APPROVAL_REQUIRED, StoreError
 from ferrule.store.approvals import OPEN_STATES, approvals_table
 from ferrule.store.database import IS_FAILURE, JSON_COLUMNS, StoreDatabase, calls_table
 from ferrule.store.encoding import decode_json_column
+from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.record import (
     Status,
     ToolCallRecord,
     ToolCallSummary,
     percent,
 )
-from ferrule.store.redaction import escape_text, unescape_text
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Dialect, Row, Select

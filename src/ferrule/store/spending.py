@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from ferrule.store.approvals import BINDING_COLUMNS, approvals_table
-from ferrule.store.redaction import escape_text, unescape_text
+from ferrule.store.escapes import escape_text, unescape_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table

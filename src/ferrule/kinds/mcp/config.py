@@ -20,10 +20,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ferrule.core.content import encode_json
 from ferrule.core.patterns import lazy_pattern
+from ferrule.core.secret_patterns import SecretNames
+from ferrule.core.secrets import SECRET_NAMES, Secrets
 from ferrule.core.spec import MCPServerSpec
-from ferrule.core.variables import Secrets, expand_variables, find_variables
+from ferrule.core.variables import expand_variables, find_variables
 from ferrule.errors import SpecError
-from ferrule.store.secret_patterns import SECRET_NAMES, SecretNames
 
 TransportKind: TypeAlias = Literal["stdio", "http", "sse", "ws"]
 
@@ -293,7 +294,7 @@ def collect_secrets(
     if expanded.oauth is not None and expanded.oauth.client_secret:
         values.add(expanded.oauth.client_secret)
     variables = {f"SECRET_{number}": value for number, value in enumerate(sorted(values))}
-    return Secrets([f"${{{name}}}" for name in variables], variables)
+    return Secrets.from_template([f"${{{name}}}" for name in variables], variables)
 
 
 def find_literal_secrets(config: McpServerConfig) -> list[str]:

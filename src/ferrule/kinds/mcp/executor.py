@@ -12,8 +12,8 @@ from ferrule.core.aio import cancel_all, finish_despite_cancellation
 from ferrule.core.call import Invocation
 from ferrule.core.content import Output
 from ferrule.core.elicitation import OnElicit
+from ferrule.core.secrets import Secrets
 from ferrule.core.spec import MCPServerSpec, Tool
-from ferrule.core.variables import Secrets
 from ferrule.errors import ExecutionFailed, SpecError, TimedOut
 from ferrule.kinds.mcp.changes import ProtocolMode
 from ferrule.kinds.mcp.client import McpServerState, ServerClient
