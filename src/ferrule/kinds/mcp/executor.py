@@ -99,7 +99,8 @@ class McpExecutor:
         client = await self._client_of(tool, account)
         with client.secrets.hide_in_errors():
             answer = await _await_answer(client.request(operation), tool, timeout)
-        return client.secrets.hide(answer)
+        hidden: T = client.secrets.hide(answer)
+        return hidden
 
     async def set_log_level(self, level: str) -> None:
         """Which log messages are wanted from servers of the older protocol."""
