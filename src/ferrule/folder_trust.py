@@ -20,6 +20,7 @@ from typing import Any
 
 from ferrule.config import FILE_NAME, FerruleConfig
 from ferrule.core.content import encode_json
+from ferrule.core.secrets import Redaction
 from ferrule.engine.config import NO_FOLDER, ToolEngineConfig
 from ferrule.errors import SetupError
 from ferrule.kinds.loading import DirectorySource
@@ -28,7 +29,6 @@ from ferrule.kinds.mcp.servers import McpFileSource
 from ferrule.kinds.skill.directory import skill_files
 from ferrule.kinds.source import PYTHON_SUFFIXES, YAML_SUFFIXES, tool_files
 from ferrule.store.location import atomic_write, settings_directory
-from ferrule.store.redaction import Redaction
 
 MAX_SHOWN = 20
 """Files or commands of one kind in a question."""

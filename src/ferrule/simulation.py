@@ -33,7 +33,7 @@ from ferrule.errors import (
 )
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.database import StoreDatabase
-from ferrule.store.redaction import unescape_text
+from ferrule.store.escapes import unescape_text
 
 MAX_LISTED: Final = 20
 FETCH_SIZE: Final = 5_000

@@ -22,9 +22,9 @@ from ferrule import (
     tool,
 )
 from ferrule.core.content import copy_json, encode_json, plain_json
+from ferrule.core.secrets import Redaction
 from ferrule.errors import SetupError
 from ferrule.memory.run_memory import RunMemory
-from ferrule.store.redaction import Redaction
 from tests.support.engines import engine_with
 from tests.support.processes import ROOT, run_python
 from tests.support.waiting import until

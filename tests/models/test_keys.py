@@ -10,11 +10,11 @@ import pytest
 
 from ferrule import SetupError, choose_model
 from ferrule.core.messages import user_message
+from ferrule.core.secrets import Redaction
 from ferrule.errors import ModelError
 from ferrule.models import ModelRequest, OpenAIModel, RetryingModel, close_model
 from ferrule.models.choose import find_default
 from ferrule.models.keys import StoredKeys, model_environment
-from ferrule.store.redaction import Redaction
 from tests.models.model_server import openai_answers
 from tests.support.http_servers import json_answer, serve_http_in_thread
 

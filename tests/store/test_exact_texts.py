@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState
+from ferrule.core.secrets import Redaction
 from ferrule.store import ToolKnowledgeStore
-from ferrule.store.redaction import Redaction
 from ferrule.testing import ScriptedModel
 from ferrule.workflow import SimpleWorkflow
 from tests.store.records import finish_record

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.store.redaction import Redaction, to_storable_text
+from ferrule.core.secrets import Redaction
+from ferrule.store.escapes import to_storable_text
 
 redaction = Redaction()
 

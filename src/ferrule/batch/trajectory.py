@@ -20,7 +20,6 @@ from ferrule.agent import AgentAnswer
 from ferrule.batch.tasks import BatchTask
 from ferrule.batch.waiting_model import RequestTrace, TaskTrace
 from ferrule.catalog.registry import ToolRegistry
-from ferrule.core.content import encode_json
 from ferrule.core.messages import Message, Schema
 from ferrule.core.permission import Decision
 from ferrule.core.prices import ModelPrice
@@ -115,12 +114,6 @@ def build_failure(task: BatchTask, error: BaseException, *, model: str, started_
 def remove_secrets(trajectory: dict[str, Any], store: ToolKnowledgeStore) -> dict[str, Any]:
     """The trajectory without the secrets of its run and without what looks like a secret."""
     secrets = store.get_run_secrets(str(trajectory.get("run_id", "")))
-    try:
-        may_contain_secret = store.redaction.may_contain_secret(encode_json(trajectory).decode())
-    except (TypeError, ValueError):
-        may_contain_secret = True
-    if not len(secrets) and not may_contain_secret:
-        return trajectory
     # The task's id is what the batch continues by, and its own name for it.
     exempt = {
         "id",

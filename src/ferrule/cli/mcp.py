@@ -17,6 +17,7 @@ from ferrule.cli import printing
 from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, parse_pairs, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.names import did_you_mean
+from ferrule.core.secrets import Redaction
 from ferrule.core.spec import Tool
 from ferrule.errors import CallError, FerruleError, LoadError, SetupError
 from ferrule.folder_trust import accept_server
@@ -30,7 +31,6 @@ from ferrule.kinds.mcp.mcp_json import (
     write_server,
 )
 from ferrule.kinds.mcp.servers import McpFileSource
-from ferrule.store.redaction import Redaction
 
 mcp_app = typer.Typer(help="Use the tools of MCP servers.", no_args_is_help=True)
 

@@ -1,4 +1,4 @@
-"""Substitution of `${VAR}` and `{param}` in commands and endpoints, and hiding the substituted secrets.
+"""Substitution of `${VAR}` and `{param}` in commands and endpoints.
 
 Both stay unreplaced in a tool's spec, so that no secret gets into lists, records or fingerprints. They are replaced
 when a call is made, in one pass over the text: an argument that itself contains `${VAR}` or `{param}` is passed on
@@ -7,17 +7,13 @@ unchanged and cannot read the environment. `{{name}}` stands for the text `{name
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Final
-from urllib.parse import quote
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from ferrule.core.content import REDACTED, Resource, Text, as_text
+from ferrule.core.content import as_text
 from ferrule.core.patterns import lazy_pattern
-from ferrule.errors import CallError, ExecutionFailed, SetupError
+from ferrule.errors import SetupError
 
 _VARIABLE = r"\$\{(?P<variable>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}"
 _LITERAL = r"\{(?P<literal>\{[\w.-]+\})\}"
@@ -103,76 +99,3 @@ def find_strings(template: Any) -> Iterator[str]:
 def _argument_to_text(value: Any) -> str:
     """Text stays unchanged, lone surrogates included: the executor refuses what it cannot send."""
     return value if isinstance(value, str) else as_text(value)
-
-
-MIN_SECRET_LENGTH: Final = 8
-
-_PLAIN_ADDRESS = lazy_pattern(r"https?://[^\s@?#]*")
-
-
-class Secrets:
-    """Values of environment variables that must not appear in the results and errors of calls.
-
-    Programs and servers repeat their input, especially in error messages, so the values of `${VAR}` in a template are
-    replaced there. Not replaced are short values (they occur anywhere), those every program gets (`HOME`, `LANG`) and
-    plain addresses (a server's response is full of links to itself).
-    """
-
-    def __init__(self, template: Any = None, environ: Mapping[str, str] | None = None) -> None:
-        self._forms: list[str] = []
-        self.add(_find_secret_values(template, environ or {}))
-
-    def add(self, values: Iterable[str]) -> None:
-        """Hide more values."""
-        # Unchanged, in JSON, in the JSON of PHP, and in a URL. Longest first: a long value may contain a short one.
-        forms = {
-            form
-            for v in values
-            for form in (v, json.dumps(v)[1:-1], v.replace("/", "\\/"), quote(v, safe="", errors="replace"))
-        }
-        self._forms = sorted({*self._forms, *forms}, key=len, reverse=True)
-
-    def __bool__(self) -> bool:
-        return bool(self._forms)
-
-    def hide(self, value: Any) -> Any:
-        """The same value with the secrets in its texts replaced."""
-        try:
-            return self._replace(value) if self._forms else value
-        except RecursionError:
-            raise ExecutionFailed("The result is nested too deep to be searched for secrets.") from None
-
-    def hide_in_bytes(self, content: bytes) -> bytes:
-        for form in self._forms:
-            content = content.replace(form.encode("utf-8", "surrogateescape"), REDACTED.encode())
-        return content
-
-    @contextmanager
-    def hide_in_errors(self) -> Iterator[None]:
-        """Replace secrets in the messages of errors raised inside the block."""
-        try:
-            yield
-        except CallError as error:
-            error.args = self.hide(error.args)
-            raise
-
-    def _replace(self, value: Any) -> Any:
-        if isinstance(value, str):
-            for form in self._forms:
-                value = value.replace(form, REDACTED)
-            return value
-        if isinstance(value, dict):
-            return {self._replace(key): self._replace(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._replace(item) for item in value)
-        if isinstance(value, Resource) and value.data is not None:
-            return replace(value, text=self._replace(value.text), data=self.hide_in_bytes(value.data))
-        if isinstance(value, (Text, Resource)):
-            return replace(value, text=self._replace(value.text))
-        return value
-
-
-def _find_secret_values(template: Any, environ: Mapping[str, str]) -> set[str]:
-    names = {name for text in find_strings(template) for name in find_variables(text) if not is_common_variable(name)}
-    values = {environ.get(name, "") for name in names}
-    return {value for value in values if len(value) >= MIN_SECRET_LENGTH and not _PLAIN_ADDRESS.fullmatch(value)}

@@ -27,6 +27,7 @@ from ferrule.core.content import Content, Resource, Text, copy_json, is_larger_t
 from ferrule.core.elicitation import Elicitation, OnElicit
 from ferrule.core.events import EventBus, ToolEngineEventType
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
+from ferrule.core.secrets import merge_secrets
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.engine.config import OnStoreFailure, ToolEngineConfig
 from ferrule.engine.deadline import Deadline
@@ -36,7 +37,6 @@ from ferrule.kinds.executors import Executors
 from ferrule.policy.approvals import ApprovalRequest, CallBinding
 from ferrule.policy.budgets import CostControl, Payer, Payment
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
-from ferrule.store.redaction import merge_secrets
 
 logger = logging.getLogger("ferrule.engine")
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, cast
 
 from ferrule.core.aio import finish_despite_cancellation, wait_at_most
 from ferrule.core.call import Invocation, Progress
-from ferrule.core.variables import Secrets
+from ferrule.core.secrets import Secrets
 from ferrule.errors import CallError, ExecutionFailed, Retry, TransportFault
 from ferrule.kinds.command_line import CommandLine, build_command_line
 from ferrule.process.groups import (

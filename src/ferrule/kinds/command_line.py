@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from ferrule.core.content import encode_json
 from ferrule.core.patterns import lazy_pattern
+from ferrule.core.secrets import Secrets
 from ferrule.core.variables import (
-    Secrets,
     expand_variables,
     fill_if_complete,
     fill_template,
@@ -58,7 +58,7 @@ def build_command_line(config: Mapping[str, Any], params: Mapping[str, Any], env
         environment=_build_environment(config, values, environ),
         directory=expand_variables(config["cwd"], environ) if config.get("cwd") else None,
         stdin=_build_stdin(config, values, environ),
-        secrets=Secrets([config.get(key) for key in ("command", "env", "stdin")], environ),
+        secrets=Secrets.from_template([config.get(key) for key in ("command", "env", "stdin")], environ),
     )
     for text in (*filled.arguments, *filled.environment.values()):
         _refuse_unencodable_text(text)

@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote, urlencode
 
 from ferrule.core.call import Invocation
 from ferrule.core.content import Audio, Image, Output, Resource, as_text, describe_part, encode_json
+from ferrule.core.secrets import Secrets
 from ferrule.core.variables import (
-    Secrets,
     expand_variables,
     fill_if_complete,
     fill_template,
@@ -68,7 +68,7 @@ def fill_headers(
         for variable in variables:
             _check_secret_header(name, variable, url, allowed.get(variable, ()), environ)
     filled = {name: expand_variables(value, environ) if name in naming else value for name, value in headers.items()}
-    return filled, Secrets([headers[name] for name in naming], environ)
+    return filled, Secrets.from_template([headers[name] for name in naming], environ)
 
 
 METHOD_HEADERS: Final = frozenset({"x-http-method", "x-http-method-override", "x-method-override"})
@@ -283,7 +283,7 @@ def build_endpoint_request(
         else body.encode("utf-8", "replace")
         if isinstance(body, str)
         else encode_json(body),
-        secrets=Secrets(templates, environ),
+        secrets=Secrets.from_template(templates, environ),
         private_headers=frozenset(n for n, text in (config.get("headers") or {}).items() if _has_variable(text)),
         private_body=_has_variable(config.get("body")),
     )

@@ -241,8 +241,6 @@ _RULES: Final[tuple[FailureRule, ...]] = (
 
 
 MIN_VALUE_LENGTH: Final = 2
-MIN_SECRET_LENGTH: Final = 4
-"""Shorter secrets are not removed from messages: they are often ordinary words."""
 MIN_MENTION_LENGTH: Final = 3
 """A shorter text occurs in other texts by chance."""
 
@@ -304,14 +302,6 @@ class CallFailure:
         return any(
             m in other or (len(other) >= MIN_MENTION_LENGTH and other in m) for other in texts for m in self._texts
         )
-
-
-def remove_secrets(text: str, params: Mapping[str, Any], secret_names: Collection[str]) -> str:
-    """An error message without the values of secret parameters."""
-    for secret in find_texts([params[name] for name in secret_names if name in params]):
-        if len(secret) >= MIN_SECRET_LENGTH:
-            text = text.replace(secret, "[redacted]")
-    return text
 
 
 def find_host(params: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import Output, as_text
 from ferrule.core.patterns import lazy_pattern
+from ferrule.core.secrets import Secrets
 from ferrule.core.spec import Effects, Tool, ToolCapability
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, REJECTED, KnownFailure
 from ferrule.memory.call_identity import (
@@ -43,7 +44,6 @@ from ferrule.memory.failures import (
     find_host,
     find_missing_value,
     find_texts,
-    remove_secrets,
 )
 from ferrule.texts.shorten import end_sentence
 
@@ -191,7 +191,7 @@ class RunMemory:
             return
         identity, error = identify_call(tool, capability, params), result.error or result.error_type or "failed"
         if secret_names := capability.secret_names:
-            error = remove_secrets(error, params, secret_names)
+            error = Secrets.from_params(params, secret_names).hide(error)
         failure = self._failures.get(identity.key)
         if failure is None:
             failure = CallFailure(

@@ -23,7 +23,7 @@ from ferrule.models.network_model import (
     report_unreadable_reply,
     schema_instruction,
 )
-from ferrule.models.reply_checks import ApiKeyFilter, complete_usage, read_count, read_field, read_list, read_text
+from ferrule.models.reply_checks import complete_usage, hide_key, read_count, read_field, read_list, read_text
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -104,12 +104,15 @@ class OpenAIModel:
     async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
         request = ModelRequest.of(request)
         client = await self._client.get()
-        key = ApiKeyFilter(client.api_key, on_text)
-        reply = self._negotiation.send(
-            lambda reductions: self._build_parameters(request, reductions, stream=on_text is not None),
-            lambda parameters: self._send_request(client, parameters, key.on_text),
+        reply = await hide_key(
+            client.api_key,
+            on_text,
+            lambda sink: self._negotiation.send(
+                lambda reductions: self._build_parameters(request, reductions, stream=on_text is not None),
+                lambda parameters: self._send_request(client, parameters, sink),
+            ),
         )
-        return complete_usage(await key.redact(reply), request)
+        return complete_usage(reply, request)
 
     async def aclose(self) -> None:
         """Close the connections. The model can still be used; it opens new ones."""

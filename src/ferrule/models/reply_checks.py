@@ -6,13 +6,14 @@ on tokens and cost hold.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar, get_args
 
-from ferrule.core.content import MAX_DEPTH, REDACTED, encode_json, is_nested_deeper, replace_surrogates
+from ferrule.core.content import MAX_DEPTH, encode_json, is_nested_deeper, replace_surrogates
 from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import FinishReason, ModelReply, ModelRequest, TextSink
+from ferrule.core.secrets import Secrets, StreamFilter, select_likely
 from ferrule.errors import ModelError
 from ferrule.texts.shorten import estimate_tokens
 
@@ -21,8 +22,6 @@ MAX_TOKENS: Final = 10**12
 UNNAMED_CALL: Final = "unnamed"
 V = TypeVar("V", ModelReply, ToolCall)
 _FINISH_REASONS: Final = frozenset(get_args(FinishReason))
-_MIN_KEY_LENGTH: Final = 8
-"""A shorter key is a word like `none`, for servers that need no key."""
 
 
 # Fields of a server's reply: objects of an SDK that did not check them, or dictionaries
@@ -57,54 +56,17 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
 
 
-class ApiKeyFilter:
-    """Removes the API key from a reply: a server that repeats it must not get it into answers, entries and logs."""
-
-    def __init__(self, key: str | None, on_text: TextSink | None) -> None:
-        self._key = key if key is not None and len(key) >= _MIN_KEY_LENGTH else None
-        self._on_text, self._held_text = on_text, ""
-        self.on_text = on_text if on_text is None or self._key is None else self._send_redacted_text
-        """Receives the text of the reply and passes it on without the key."""
-
-    async def redact(self, reply: Awaitable[ModelReply]) -> ModelReply:
-        """The reply, or the model error that is raised instead, without the key."""
-        if self._key is None:
-            return await reply
-        try:
-            redacted = self._redact_reply(await reply)
-        except ModelError as error:
-            if self._key in f"{error} {error.__cause__}":
-                error.args = tuple(map(self._redact_text, map(str, error.args)))
-                error.__cause__ = error.__context__ = None
-            raise
-        if self._on_text is not None and self._held_text:
-            self._on_text(self._held_text)
-        return redacted
-
-    def _redact_reply(self, reply: ModelReply) -> ModelReply:
-        calls = tuple(ToolCall(**self._redact_value(asdict(call))) for call in reply.tool_calls)
-        text, reasoning = self._redact_text(reply.text), self._redact_text(reply.reasoning)
-        return replace(reply, text=text, reasoning=reasoning, tool_calls=calls)
-
-    def _redact_value(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._redact_text(value)
-        if isinstance(value, dict):
-            return {self._redact_value(name): self._redact_value(inner) for name, inner in value.items()}
-        return [self._redact_value(inner) for inner in value] if isinstance(value, list) else value
-
-    def _redact_text(self, text: str) -> str:
-        return text.replace(self._key or "", REDACTED)
-
-    def _send_redacted_text(self, text: str) -> None:
-        """Pass text on, except an end that may be the start of the key."""
-        assert self._key is not None and self._on_text is not None
-        text = self._redact_text(self._held_text + text)
-        lengths = range(min(len(text), len(self._key) - 1), 0, -1)
-        end = len(text) - next((length for length in lengths if self._key.startswith(text[-length:])), 0)
-        self._held_text = text[end:]
-        if end > 0:
-            self._on_text(text[:end])
+async def hide_key(
+    key: str | None, on_text: TextSink | None, generate: Callable[[TextSink | None], Awaitable[ModelReply]]
+) -> ModelReply:
+    """The reply, or the model error that is raised instead, without the API key, which a server may repeat."""
+    secrets = Secrets(select_likely([key or ""]))
+    stream = None if on_text is None else StreamFilter(secrets, on_text)
+    with secrets.hide_in_errors():
+        reply: ModelReply = secrets.hide(await generate(None if stream is None else stream.write))
+    if stream is not None:
+        stream.flush()
+    return reply
 
 
 # Whole replies

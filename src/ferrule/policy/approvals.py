@@ -23,7 +23,7 @@ from ferrule.errors import PermissionDenied, SetupError, StoreError
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 from ferrule.store import approvals as table
 from ferrule.store.encoding import parse_stored_json
-from ferrule.store.redaction import escape_text, unescape_text
+from ferrule.store.escapes import escape_text, unescape_text
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from ferrule.errors import BudgetSpent, Rejected, SetupError, StoreError, error_
 from ferrule.policy.approvals import Approval, ApprovalRequest, Approvals, CallBinding, digest_of_arguments
 from ferrule.policy.policy import matches_principal
 from ferrule.store import ToolKnowledgeStore
-from ferrule.store.redaction import escape_text
+from ferrule.store.escapes import escape_text
 from ferrule.store.spending import (
     BudgetState,
     Charge,

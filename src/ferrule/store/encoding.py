@@ -25,9 +25,10 @@ from typing import Any, Final, cast
 import orjson
 
 from ferrule.core.content import SCALAR_TYPES, check_depth, safe_str
+from ferrule.core.secrets import Redaction, merge_secrets
 from ferrule.errors import StoreError
+from ferrule.store.escapes import ESCAPE_MARK, escape_text, map_texts, unescape_text
 from ferrule.store.record import ToolCallRecord
-from ferrule.store.redaction import ESCAPE_MARK, Redaction, escape_text, map_texts, merge_secrets, unescape_text
 
 NOT_ENCODABLE = (TypeError, ValueError, RecursionError)
 MARK_IN_JSON = ESCAPE_MARK.encode()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.store.encoding import parse_stored_json
-from ferrule.store.redaction import ESCAPE_MARK, escape_text, map_texts, unescape_text
+from ferrule.store.escapes import ESCAPE_MARK, escape_text, map_texts, unescape_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Dialect

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import LockHeld, StoreError
+from ferrule.store.escapes import escape_text
 from ferrule.store.location import StoreLocation, make_directory
-from ferrule.store.redaction import escape_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -13,13 +13,13 @@ from ferrule.errors import APPROVAL_REQUIRED, StoreError
 from ferrule.store.approvals import OPEN_STATES
 from ferrule.store.database import JSON_COLUMNS, StoreDatabase
 from ferrule.store.encoding import decode_json_column
+from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.record import (
     Status,
     ToolCallRecord,
     ToolCallSummary,
     percent,
 )
-from ferrule.store.redaction import escape_text, unescape_text
 from ferrule.store.tables import IS_FAILURE, get_table
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from ferrule.store.artifacts import ArtifactStore
 from ferrule.store.client_requests import delete_requests
 from ferrule.store.database import StoreDatabase
 from ferrule.store.encoding import parse_stored_json
+from ferrule.store.escapes import unescape_text
 from ferrule.store.locks import StoreLocks, delete_lock_holders
-from ferrule.store.redaction import unescape_text
 from ferrule.store.spending import delete_spending
 from ferrule.store.tables import get_table
 from ferrule.store.tokens import delete_ended_tokens

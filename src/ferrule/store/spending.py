@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from ferrule.store.redaction import escape_text, unescape_text
+from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.tables import BINDING_COLUMNS, get_table
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.errors import REJECTED
 from ferrule.store.database import StoreDatabase
+from ferrule.store.escapes import escape_text, unescape_text
 from ferrule.store.queries import CallFilter, build_clauses, principals_clause, rule_column, tenant_clause
 from ferrule.store.record import CallInterval, CallStatistics, ToolStatistics, percent
-from ferrule.store.redaction import escape_text, unescape_text
 from ferrule.store.tables import IS_UNSUCCESSFUL, get_table
 
 if TYPE_CHECKING:

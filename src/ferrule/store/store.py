@@ -22,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
+from ferrule.core.secrets import Redaction, Secrets, merge_secrets
 from ferrule.errors import LockLost, StoreError, text_with_notes
 from ferrule.store.approvals import use_approval
 from ferrule.store.artifacts import ArtifactStore
@@ -40,7 +41,6 @@ from ferrule.store.queries import (
     summarize_conversation,
 )
 from ferrule.store.record import CallStatistics, Status, ToolCallRecord, ToolCallSummary
-from ferrule.store.redaction import Redaction, RunSecrets, merge_secrets
 from ferrule.store.retention import DeletionReport, OldDataDeletion, Retention
 from ferrule.store.statistics import collect_statistics
 from ferrule.store.tool_vectors import ToolVectors
@@ -83,7 +83,7 @@ class ToolKnowledgeStore:
         """
         self.location = parse_location(url, journal_directory)
         self.redaction = redaction or Redaction()
-        self._run_secrets: dict[str, RunSecrets] = {}
+        self._run_secrets: dict[str, Secrets] = {}
         self.artifacts = ArtifactStore(self.location.artifacts)
         self.vectors = ToolVectors(self.query)
         """The vectors by which tools are found."""
@@ -205,7 +205,7 @@ class ToolKnowledgeStore:
             self._replace_unencodable_values(record, error)
             line = encode_call_start(record, self.redaction, secret_names)
         if record.secrets and record.conversation_id is not None:
-            self.get_run_secrets(record.conversation_id).add(record.secrets)
+            self.get_run_secrets(record.conversation_id).add_spellings(record.secrets)
         return line
 
     def _add_secrets_of_run(self, record: ToolCallRecord, *values: Any) -> None:
@@ -226,11 +226,11 @@ class ToolKnowledgeStore:
             record.params = {"arguments": note}
         record.result, record.metadata = {"result": note} if record.result else {}, {}
 
-    def get_run_secrets(self, run_id: str) -> RunSecrets:
+    def get_run_secrets(self, run_id: str) -> Secrets:
         """The secrets that the calls of a run contained, in memory only."""
         secrets = self._run_secrets.get(run_id)
         if secrets is None:
-            secrets = self._run_secrets[run_id] = RunSecrets(self.redaction)
+            secrets = self._run_secrets[run_id] = Secrets(redaction=self.redaction)
             if len(self._run_secrets) > MAX_RUNS_WITH_SECRETS:
                 del self._run_secrets[next(iter(self._run_secrets))]
         return secrets

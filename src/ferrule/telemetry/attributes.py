@@ -10,7 +10,7 @@ from ferrule.core.content import encode_json, plain_json
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.core.messages import Usage, text_of_message
 from ferrule.core.model import ModelReply, ModelRequest
-from ferrule.store.redaction import Redaction
+from ferrule.core.secrets import Redaction
 from ferrule.texts.shorten import cut
 
 Attributes = dict[str, Any]

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.core.call import Invocation
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
+from ferrule.core.secrets import Redaction
 from ferrule.engine import ToolEngine
-from ferrule.store.redaction import Redaction
 
 LogFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from ferrule.core.content import as_text, encode_json
 from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
+from ferrule.core.secrets import Redaction
 from ferrule.errors import SetupError
-from ferrule.store.redaction import Redaction
 from ferrule.testing.scripted import stream_text
 
 _MAX_MESSAGE = 160

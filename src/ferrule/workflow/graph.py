@@ -21,7 +21,7 @@ from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.errors import MissingExtra
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.store.redaction import to_storable_text
+from ferrule.store.escapes import to_storable_text
 from ferrule.workflow.checkpoints import log_checkpointer_errors
 from ferrule.workflow.results import StepResult
 from ferrule.workflow.workflow import PlanWorkflow, WorkflowRun

@@ -40,7 +40,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Approval, ApprovalRequest, Approvals
 from ferrule.policy.budgets import CostControl, Payer, RunCosts, is_extension_request
 from ferrule.store import ToolCallRecord, ToolKnowledgeStore
-from ferrule.store.redaction import map_texts, to_storable_text
+from ferrule.store.escapes import map_texts, to_storable_text
 from ferrule.workflow.execution import UNKNOWN_OUTCOME, call_id_of, failure_result, success_result
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan, PlanStep
 from ferrule.workflow.references import find_referenced_steps, find_referenced_values

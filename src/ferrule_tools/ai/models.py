@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from ferrule.core.messages import Usage, system_message, user_message
 from ferrule.core.model import can_reason
-from ferrule.core.variables import Secrets
+from ferrule.core.secrets import Secrets
 from ferrule.errors import (
     CallError,
     ExecutionFailed,
@@ -56,7 +56,7 @@ class ModelCache:
     @property
     def secrets(self) -> Secrets:
         """The keys of the environment: servers repeat an unknown key in their error messages."""
-        return Secrets(_KEY_VARIABLES, self._environ)
+        return Secrets.from_template(_KEY_VARIABLES, self._environ)
 
     async def aclose(self) -> None:
         """Close all models. A model that is used again afterwards is created anew."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ferrule.core.patterns import lazy_pattern
-from ferrule.core.variables import Secrets, expand_variables, find_variables
+from ferrule.core.secrets import Secrets
+from ferrule.core.variables import expand_variables, find_variables
 from ferrule.errors import Refuse, SetupError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class DatabaseAddress:
         """What must not appear in any message."""
         url = self.url()
         options = [value for key, value in url.query.items() if "pass" in key.lower() and isinstance(value, str)]
-        secrets = Secrets(self.config.url, self.variables)
+        secrets = Secrets.from_template(self.config.url, self.variables)
         secrets.add(value for value in (url.password, *options) if value and len(value) >= _MIN_SECRET)
         return secrets
 

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ferrule.core.variables import Secrets, expand_variables
+from ferrule.core.secrets import Secrets
+from ferrule.core.variables import expand_variables
 from ferrule.errors import CallError, ExecutionFailed, MissingExtra, SetupError, TimedOut, Transient
 from ferrule.texts.shorten import cut
 from ferrule_tools.notify.config import ChannelConfig, parse_address
@@ -89,7 +90,7 @@ class EmailChannel:
             raise SetupError(f"ca_file {self._config.ca_file!r} cannot be used: {error}") from error
 
     def _secrets(self) -> Secrets:
-        secrets = Secrets([self._config.username, self._config.password], self._environ)
+        secrets = Secrets.from_template([self._config.username, self._config.password], self._environ)
         username, password = self._expand(self._config.username), self._expand(self._config.password)
         if password:
             # Servers repeat lines that they do not understand: these are what login lines contain.

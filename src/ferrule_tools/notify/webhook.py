@@ -15,7 +15,8 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from ferrule.core.content import encode_json
-from ferrule.core.variables import MIN_SECRET_LENGTH, Secrets, expand_variables
+from ferrule.core.secrets import MIN_SECRET_LENGTH, Secrets
+from ferrule.core.variables import expand_variables
 from ferrule.errors import CallError, ExecutionFailed, Retry, TimedOut, Transient, TransportFault
 from ferrule.http.bodies import body_excerpt
 from ferrule.http.client import GuardedClient, HttpResponse, format_url
@@ -85,7 +86,7 @@ class WebhookChannel:
         return SIGNERS[self._config.format](url, body, secret, time.time())
 
     def _secrets(self, url: str) -> Secrets:
-        secrets = Secrets([self._config.url, self._config.secret, self._config.headers], self._environ)
+        secrets = Secrets.from_template([self._config.url, self._config.secret, self._config.headers], self._environ)
         secrets.add(part for part in _secret_parts(url) if len(part) >= MIN_SECRET_LENGTH)
         return secrets
 

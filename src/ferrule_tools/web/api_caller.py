@@ -19,8 +19,9 @@ from ferrule.core.call import ToolExecutionContext
 from ferrule.core.content import Audio, Image, Output, Resource, as_text, copy_json, describe_part
 from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
+from ferrule.core.secrets import Secrets
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolCategory
-from ferrule.core.variables import Secrets, expand_variables, find_variables
+from ferrule.core.variables import expand_variables, find_variables
 from ferrule.errors import CallError, NeedsApproval, Refuse, Retry, SetupError, TransportFault
 from ferrule.http.bodies import encode_body, read_body
 from ferrule.http.client import GuardedClient, HttpResponse, describe_header_problem, format_url
@@ -210,7 +211,7 @@ class ApiCaller:
         """
         config = self._find_config(api)
         method = self._check_method(api, config, method, path, context)
-        secrets = Secrets([config.base_url, config.headers, config.query], self._environ)
+        secrets = Secrets.from_template([config.base_url, config.headers, config.query], self._environ)
         with secrets.hide_in_errors():
             response = await self._send(api, config, method, path, query or {}, body, context)
             if response.status_code >= 400:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from ferrule.core.content import encode_json
-from ferrule.core.variables import Secrets
+from ferrule.core.secrets import Secrets
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient, TransportFault
 from ferrule.http.bodies import body_excerpt
 from ferrule.http.client import GuardedClient, HttpResponse

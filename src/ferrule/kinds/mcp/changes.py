@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from ferrule.core.aio import cancel_all, wait_at_most
 from ferrule.core.elicitation import OnElicit
-from ferrule.core.variables import Secrets
+from ferrule.core.secrets import Secrets
 from ferrule.errors import ExecutionFailed
 from ferrule.kinds.mcp.config import McpServerConfig, TransportKind
 from ferrule.kinds.mcp.listing import ServerListing, list_actions

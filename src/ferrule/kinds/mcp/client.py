@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ferrule.core.call import Invocation
 from ferrule.core.elicitation import OnElicit
-from ferrule.core.variables import Secrets
+from ferrule.core.secrets import Secrets
 from ferrule.errors import CallError, ExecutionFailed, PermissionDenied, SetupError, StoreError, TransportFault
 from ferrule.kinds.mcp.changes import ConnectOptions, ProtocolMode
 from ferrule.kinds.mcp.config import CREDENTIAL, LoginHandler, McpServerConfig, TransportKind, collect_secrets

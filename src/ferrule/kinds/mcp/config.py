@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -20,10 +19,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ferrule.core.content import encode_json
 from ferrule.core.patterns import lazy_pattern
+from ferrule.core.secret_patterns import secret_names
+from ferrule.core.secrets import Secrets, select_likely
 from ferrule.core.spec import MCPServerSpec
-from ferrule.core.variables import Secrets, expand_variables, find_variables
+from ferrule.core.variables import expand_variables, find_variables
 from ferrule.errors import SpecError
-from ferrule.store.secret_patterns import SECRET_NAMES, SecretNames
 
 TransportKind: TypeAlias = Literal["stdio", "http", "sse", "ws"]
 
@@ -288,45 +288,34 @@ def collect_secrets(
     config: McpServerConfig, environ: Mapping[str, str], credentials: Mapping[str, str] = MappingProxyType({})
 ) -> Secrets:
     """What results and messages of a server must not show. Its variables are not filled in yet."""
-    expanded = config.expand(environ, credentials)
-    values = {*_find_secret_variables(config, environ), *_find_secret_values(expanded), *credentials.values()}
-    if expanded.oauth is not None and expanded.oauth.client_secret:
-        values.add(expanded.oauth.client_secret)
-    variables = {f"SECRET_{number}": value for number, value in enumerate(sorted(values))}
-    return Secrets([f"${{{name}}}" for name in variables], variables)
+    plain, expanded = config.with_plain_variables(), config.expand(environ, credentials)
+    texts = [plain.command or "", *plain.args, *plain.env.values(), plain.cwd or "", plain.url or ""]
+    variables = {name for text in texts for name in find_variables(text) if secret_names().is_secret(name)}
+    variables |= {name for text in plain.headers.values() for name in find_variables(text)}
+    values = [*credentials.values(), *(environ.get(name, "") for name in variables)]
+    values += [text for name, text in expanded.env.items() if secret_names().hides(name, text)]
+    for text in expanded.headers.values():
+        values += [text, *text.split()]  # of `Bearer abc`, `abc` alone is secret too
+    values += _find_secret_options(expanded.args)
+    values += _find_secrets_in_address(expanded.url or "")
+    if expanded.oauth is not None:
+        values.append(expanded.oauth.client_secret or "")
+    return Secrets(select_likely(values))
 
 
 def find_literal_secrets(config: McpServerConfig) -> list[str]:
     """The names of variables and headers whose secret is written out, without a `${VAR}`."""
     named_texts = (*config.env.items(), *config.headers.items())
-    return [name for name, text in named_texts if _secret_names().hides(name, text) and not find_variables(text)]
+    return [name for name, text in named_texts if secret_names().hides(name, text) and not find_variables(text)]
 
 
-def _find_secret_variables(config: McpServerConfig, environ: Mapping[str, str]) -> Iterator[str]:
-    """The values of variables that are secret by their own names, and of all those in headers."""
-    plain = config.with_plain_variables()
-    texts = [plain.command or "", *plain.args, *plain.env.values(), plain.cwd or "", plain.url or ""]
-    for name in {name for text in texts for name in find_variables(text)}:
-        if _secret_names().is_secret(name):
-            yield environ.get(name, "")
-    for name in {name for text in plain.headers.values() for name in find_variables(text)}:
-        yield environ.get(name, "")
-
-
-def _find_secret_values(config: McpServerConfig) -> Iterator[str]:
-    for name, text in config.env.items():
-        if _secret_names().hides(name, text):
-            yield text
-    for text in config.headers.values():
-        yield from (text, *text.split())  # of `Bearer abc`, `abc` alone is secret too
-    for argument, is_hidden in _secret_names().mark_secret_items(config.args):
+def _find_secret_options(arguments: Sequence[str]) -> Iterator[str]:
+    for argument, is_hidden in secret_names().mark_secret_items(arguments):
         option, _, value = argument.partition("=")
         if is_hidden:
             yield argument
-        elif option.startswith("-") and _secret_names().is_label(option.lstrip("-")):
+        elif option.startswith("-") and secret_names().is_label(option.lstrip("-")):
             yield value
-    if config.url is not None:
-        yield from _find_secrets_in_address(config.url)
 
 
 def _find_secrets_in_address(url: str) -> Iterator[str]:
@@ -336,8 +325,3 @@ def _find_secrets_in_address(url: str) -> Iterator[str]:
         yield from (user_info, unquote(password or user))
     for _, value in parse_qsl(urlsplit(url).query):
         yield value
-
-
-@cache
-def _secret_names() -> SecretNames:
-    return SecretNames(SECRET_NAMES)

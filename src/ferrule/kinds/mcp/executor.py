@@ -13,7 +13,6 @@ from ferrule.core.call import Invocation
 from ferrule.core.content import Output
 from ferrule.core.elicitation import OnElicit
 from ferrule.core.spec import MCPServerSpec, Tool
-from ferrule.core.variables import Secrets
 from ferrule.errors import ExecutionFailed, SpecError, TimedOut
 from ferrule.kinds.mcp.changes import ProtocolMode
 from ferrule.kinds.mcp.client import McpServerState, ServerClient
@@ -73,12 +72,12 @@ class McpExecutor:
                 output = convert_result(result)
         except ExecutionFailed as error:
             if result.is_error:
-                error.original = _hide_secrets(result, client.secrets)
+                error.original = client.secrets.hide(result)
             raise
         return Output(
             data=client.secrets.hide(output.data),
             parts=client.secrets.hide(output.parts),
-            original=_hide_secrets(result, client.secrets),
+            original=client.secrets.hide(result),
         )
 
     async def connect(self, tool: Tool) -> ServerListing:
@@ -100,7 +99,8 @@ class McpExecutor:
         client = await self._client_of(tool, account)
         with client.secrets.hide_in_errors():
             answer = await _await_answer(client.request(operation), tool, timeout)
-        return _hide_secrets(answer, client.secrets)
+        hidden: T = client.secrets.hide(answer)
+        return hidden
 
     async def set_log_level(self, level: str) -> None:
         """Which log messages are wanted from servers of the older protocol."""
@@ -251,16 +251,6 @@ def config_of_tool(tool: Tool) -> McpServerConfig:
     if isinstance(tool.spec, MCPServerSpec):
         return config_of_spec(tool.spec)
     raise SpecError(f"tool {tool.id!r} is not an MCP server: it needs an MCPServerSpec")
-
-
-def _hide_secrets(result: T, secrets: Secrets) -> T:
-    """A result of the protocol, or a list of such values, without secrets."""
-    if not secrets or result is None:
-        return result
-    if isinstance(result, list):
-        return [_hide_secrets(each, secrets) for each in result]  # type: ignore[return-value]
-    plain = result.model_dump(mode="json", by_alias=True, exclude_unset=True)  # type: ignore[attr-defined]
-    return type(result).model_validate(secrets.hide(plain))  # type: ignore[attr-defined, no-any-return]
 
 
 async def _await_answer(operation: Awaitable[T], tool: Tool, seconds: float) -> T:

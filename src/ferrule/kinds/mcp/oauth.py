@@ -33,7 +33,7 @@ from mcp.shared.auth import (
 from mcp.shared.auth import ProtectedResourceMetadata as ResourceMetadata
 from pydantic import ValidationError
 
-from ferrule.core.variables import Secrets
+from ferrule.core.secrets import Secrets
 from ferrule.errors import LockHeld, SetupError, StoreError
 from ferrule.kinds.mcp.config import LoginHandler, McpServerConfig, OAuthClientConfig
 from ferrule.store import ToolKnowledgeStore

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from ferrule.core.call import Invocation
 from ferrule.core.content import as_text, encode_json
-from ferrule.core.variables import MIN_SECRET_LENGTH, Secrets
+from ferrule.core.secrets import MIN_SECRET_LENGTH, Secrets
 from ferrule.errors import ExecutorNotFound, PermissionDenied, Retry
 from ferrule.http.bodies import read_body
 from ferrule.http.client import MAX_RESPONSE_BYTES, GuardedClient, format_url
@@ -107,7 +107,7 @@ def build_request(operation: Operation, params: Mapping[str, Any], environ: Mapp
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
     url = f"{operation.server}{path}" + (f"?{'&'.join(query)}" if query else "")
-    secrets = Secrets([f"${{{credential.variable}}}" for credential, _ in credentials], environ)
+    secrets = Secrets.from_template([f"${{{credential.variable}}}" for credential, _ in credentials], environ)
     for credential, _ in credentials:
         if credential.is_basic:
             secrets.add(_list_secret_forms_of_login(environ[credential.variable]))

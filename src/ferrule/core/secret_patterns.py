@@ -10,7 +10,7 @@ import re
 from base64 import b64decode
 from binascii import Error as BadBase64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from ferrule.core.patterns import lazy_pattern
@@ -124,6 +124,12 @@ class SecretNames:
             return False
         rest, count = _COUNT_NAME.subn("", "_".join(words))
         return not count or self._long.search(rest.replace("_", "")) is not None
+
+
+@cache
+def secret_names() -> SecretNames:
+    """The names that are secret unless a `Redaction` has others."""
+    return SecretNames(SECRET_NAMES)
 
 
 def _spelling_pattern(names: Iterable[str]) -> str:
