@@ -141,7 +141,8 @@ class OAuthSection(_Section):
         "ferrule:admin": "admin",
     }
     """The roles that scopes give."""
-    name_claim: str = "sub"
+    name_claim: str = "name"
+    """The claim by which a user is addressed; who a user is, `iss` and `sub` say."""
     tenant_claim: str | None = None
     """The claim that names the tenant of a user; none: all users belong to none."""
     tools: list[str] | None = None

@@ -3,6 +3,7 @@
 A project decides what is run and where data is sent: Python files, skills, the servers of `mcp.json`, the settings of
 `ferrule.toml`. So a folder is used only after the user has trusted it, once. In a trusted folder, entries of `mcp.json`
 that are new or changed are asked about again. There is one small file per folder in the user's configuration folder.
+Trust is for the folder and not for its path: one that another user has put there is asked about again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ferrule.kinds.skill.directory import skill_files
 from ferrule.kinds.source import PYTHON_SUFFIXES, YAML_SUFFIXES, tool_files
 from ferrule.store.location import atomic_write, settings_directory
 
+REPLACED = "You have trusted another folder at this path: another user has replaced it, or owns it now."
 MAX_SHOWN = 20
 """Files or commands of one kind in a question."""
 
@@ -43,6 +45,10 @@ class FolderTrust:
     """None when only some servers were accepted, as by `ferrule mcp add`."""
     servers: frozenset[str] = frozenset()
     """The digests of the entries of `mcp.json` that may be started."""
+    identity: str = ""
+    """Its owner and its number in the file system, which stay while its files are changed."""
+    was_replaced: bool = False
+    """Whether another folder was trusted at this path."""
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each server by name: the parts of the entry that was last accepted, as digests, to say what has changed."""
 
@@ -63,10 +69,33 @@ def trust_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_folder_trust(folder: Path) -> FolderTrust:
-    """The record of a folder; an empty one when there is none or it is damaged."""
+    """The record of a folder; an empty one when there is none, it is damaged, or it is about another folder."""
     folder = Path(os.path.realpath(folder))
-    record = _parse_trust(_trust_path(folder))
-    return record if record is not None and record.folder == folder else FolderTrust(folder=folder)
+    record, identity = _parse_trust(_trust_path(folder)), _identify(folder)
+    if record is None or record.folder != folder:
+        return FolderTrust(folder=folder, identity=identity)
+    if not _is_same_folder(record.identity, identity):
+        return FolderTrust(folder=folder, identity=identity, was_replaced=bool(record.identity))
+    return record
+
+
+def _identify(folder: Path) -> str:
+    """The device is not part of it: its number may change whenever file systems are mounted."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return ""
+    return f"{status.st_uid}:{status.st_ino}"
+
+
+def _is_same_folder(before: str, now: str) -> bool:
+    """Whether no other user has replaced a folder.
+
+    One of this user or of root, who could change its files as well, may be another: a new clone, or a copy of it
+    in the layers of a container image.
+    """
+    owner = now.partition(":")[0]
+    return before == now or (before.partition(":")[0] == owner and owner in ("0", str(getattr(os, "getuid", int)())))
 
 
 def list_trusted_folders() -> list[FolderTrust]:
@@ -112,6 +141,7 @@ def _parse_trust(path: Path) -> FolderTrust | None:
         folder=Path(folder),
         trusted_at=trusted_at,
         servers=frozenset(map(str, servers)),
+        identity=str(document.get("identity", "")),
         parts={n: p for n, p in parts.items() if isinstance(p, dict)} if isinstance(parts, dict) else {},
     )
 
@@ -125,7 +155,7 @@ def _with_servers(record: FolderTrust, servers: Mapping[str, McpServerConfig]) -
 
 
 def _write(record: FolderTrust) -> FolderTrust:
-    document = {**record.to_dict(), "parts": record.parts}
+    document = {**record.to_dict(), "identity": record.identity, "parts": record.parts}
     atomic_write(_trust_path(record.folder), json.dumps(document, indent=2).encode())
     return record
 
@@ -138,7 +168,8 @@ def untrusted_error(folder: Path) -> SetupError:
 
 def how_to_trust(folder: Path) -> str:
     """The end of a message about a folder that is not trusted."""
-    return f"Look at its files, then run: ferrule trust {shlex.quote(str(folder))}"
+    reason = f"{REPLACED} " if read_folder_trust(folder).was_replaced else ""
+    return f"{reason}Look at its files, then run: ferrule trust {shlex.quote(str(folder))}"
 
 
 def read_trusted_project(path: Path) -> FerruleConfig:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -109,6 +110,36 @@ def test_trust_is_by_real_path_and_recorded_for_the_owner_only(clone: Path):
     records = Path(os.environ["FERRULE_CONFIG_HOME"])
     assert [path for path in records.rglob("*") if path.stat().st_mode & 0o077] == []
     assert any(str(clone) in path.read_text() for path in records.rglob("*.json"))
+
+
+def put_copy(folder: Path, owner: int) -> None:
+    """Put a folder of a user in the place of another one, which stays, so that they have different numbers."""
+    copy = folder.with_name(f"copy-{owner}")
+    shutil.copytree(folder, copy)
+    os.chown(copy, owner, -1)
+    folder.rename(folder.with_name(f"before-{owner}"))
+    copy.rename(folder)
+
+
+def test_a_folder_that_its_user_makes_again_is_trusted(clone: Path):
+    assert ferrule("trust", cwd=clone).returncode == 0
+    put_copy(clone, os.getuid())
+    assert ferrule("call", "tools_release", cwd=clone).returncode == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder to another user")
+@pytest.mark.parametrize("first_owner", [0, 12345])
+def test_a_folder_that_another_user_put_in_the_place_of_a_trusted_one_is_not_trusted(clone: Path, first_owner: int):
+    os.chown(clone, first_owner, -1)
+    assert ferrule("trust", cwd=clone).returncode == 0
+    assert ferrule("call", "tools_release", cwd=clone).returncode == 0
+    put_copy(clone, 12345)
+    before = marks(clone)
+    refused = ferrule("call", "tools_release", cwd=clone)
+    assert refused.returncode == 2 and "You have trusted another folder at this path" in refused.stderr, refused
+    assert f"ferrule trust {clone}" in refused.stderr and marks(clone) == before
+    assert ferrule("trust", cwd=clone).returncode == 0
+    assert ferrule("call", "tools_release", cwd=clone).returncode == 0
 
 
 def test_a_damaged_record_is_no_trust(clone: Path):

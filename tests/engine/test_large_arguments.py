@@ -145,7 +145,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fi
 async def test_a_call_whose_arguments_are_being_checked_can_be_stopped(tmp_path, stop: str):
     call_ids: list[str] = []
     async with engine_with(config=config_with(SLOW_PATTERN, tmp_path)) as engine:
-        engine.subscribe(lambda event: call_ids.append(event.call_id))
+        engine.subscribe(lambda event: call_ids.append(event.call_id or ""))
         slow = asyncio.create_task(engine.execute("match", {"text": "x" * 200_000}, timeout=600))
         await until(lambda: find_children(os.getpid()))
         if stop == "cancel":

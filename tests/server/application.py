@@ -9,6 +9,7 @@ import httpx
 
 from ferrule import Orchestrator, Policy, ToolEngineConfig, UnifiedToolLibrary
 from ferrule.concurrency import ConcurrencyConfig
+from ferrule.config import OAuthSection
 from ferrule.core.prices import PriceList
 from ferrule.policy.budgets import Budget
 from ferrule.server.tokens import Tokens
@@ -48,10 +49,12 @@ class Site:
     @asynccontextmanager
     async def client(self, name: str, **grants: Any) -> AsyncIterator[httpx.AsyncClient]:
         _, text = await Tokens(self.library.engine.store).create(name, **grants)
-        transport = TaskTransport(app=self._app)
-        headers = {"Authorization": f"Bearer {text}"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
+        async with self.anonymous_client(Authorization=f"Bearer {text}") as http:
             yield http
+
+    def anonymous_client(self, **headers: str) -> httpx.AsyncClient:
+        transport = TaskTransport(app=self._app)
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
 
 
 @asynccontextmanager
@@ -66,6 +69,8 @@ async def serve(
     prices: PriceList | None = None,
     budgets: Sequence[Budget] = (),
     concurrency: ConcurrencyConfig | None = None,
+    oauth: OAuthSection | None = None,
+    is_open: bool = False,
     **options: Any,
 ) -> AsyncIterator[Site]:
     from ferrule.server.app import create_app
@@ -78,7 +83,8 @@ async def serve(
         return lambda principal: Orchestrator(library, model, principal=principal, **options)
 
     choices = {name: answer_with(each) for name, each in (models or {}).items()}
-    app = create_app(library, answer_with(model) if model is not None else None, models=choices, policy=server_policy)
+    make_orchestrator = answer_with(model) if model is not None else None
+    app = create_app(library, make_orchestrator, models=choices, policy=server_policy, oauth=oauth, is_open=is_open)
     async with library:
         library.register(*things)
         yield Site(library, app)

@@ -1,6 +1,7 @@
 """An authorization server on loopback, which signs tokens."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +20,24 @@ class Issuer:
 
     def __init__(self) -> None:
         self.url = ""
-        self.key_requests = 0
+        self.requests = self.key_requests = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self._keys = {"first": ec.generate_private_key(ec.SECP256R1())}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let its answers wait."""
+        self.may_answer.clear()
+        try:
+            yield
+        finally:
+            self.may_answer.set()
+
+    @property
+    def host(self) -> str:
+        """As in the names of its users."""
+        return self.url.partition("://")[2]
 
     def add_key(self, key_id: str) -> None:
         self._keys[key_id] = ec.generate_private_key(ec.SECP256R1())
@@ -44,6 +61,8 @@ class Issuer:
 @contextmanager
 def run_issuer() -> Iterator[Issuer]:
     def answer(request: Request) -> Answer:
+        issuer.requests += 1
+        issuer.may_answer.wait()
         if request.path == "/.well-known/oauth-authorization-server":
             return json_answer({"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"})
         return json_answer(issuer.describe_keys())

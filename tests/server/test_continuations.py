@@ -1,6 +1,7 @@
 """A run continues by itself when people have decided about what it waits for, whoever is there to watch."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("fastapi", reason="pip install 'ferrule[server]'")
 from ferrule import Agent, AgentState, Orchestrator, Policy, Rule, UnifiedToolLibrary, tool
 from ferrule.agent.run import Run
 from ferrule.policy.approvals import Approvals
+from ferrule.server import continuations
 from ferrule.server.tokens import AccessToken, Tokens
 from ferrule.testing import ScriptedModel
 from tests.server.application import serve
@@ -244,12 +246,125 @@ async def test_a_server_continues_no_run_of_a_program_with_other_rules(tmp_path:
     assert states == [AgentState.WAITING] * 2
 
 
+@pytest.fixture
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server look at once, and not first let the process of a decision continue the run."""
+    monkeypatch.setattr(continuations, "POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(continuations, "OTHERS_FIRST", 0.0)
+
+
+def wiping_model(count: int) -> ScriptedModel:
+    """Asks to wipe a file in each of some runs, and finishes each of them."""
+    calls: list[Any] = [[{"name": "wipe", "arguments": {"path": str(number)}}] for number in range(count)]
+    return ScriptedModel([*calls, *["Done."] * count])
+
+
+async def ask_for_runs(worker: httpx.AsyncClient, count: int) -> list[dict[str, Any]]:
+    return [(await worker.post("/v1/ask", json={"question": f"Wipe {number}"})).json() for number in range(count)]
+
+
+async def count_finished(http: httpx.AsyncClient, answers: list[dict[str, Any]]) -> int:
+    states = [(await http.get(f"/v1/runs/{answer['run_id']}")).json()["state"] for answer in answers]
+    return states.count("finished")
+
+
+@pytest.mark.parametrize("limit", ["server", "token"])
+async def test_runs_continue_within_the_limits_of_the_server_and_of_their_asker(
+    limit: str, no_delay: None, monkeypatch: pytest.MonkeyPatch
+):
+    running, most, may_end = 0, 0, asyncio.Event()
+
+    @tool(name="wipe", destructive=True)
+    async def wait_and_wipe(path: str) -> str:
+        """Wipe a file."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await may_end.wait()
+        running -= 1
+        return f"wiped {path}"
+
+    monkeypatch.setattr(continuations, "MAX_CONTINUED_RUNS", 2 if limit == "server" else 8)
+    async with (
+        serve(wait_and_wipe, model=wiping_model(4)) as site,
+        site.lifespan(),
+        site.client("boss", roles=["approver"]) as boss,
+        site.client("worker", max_concurrent=None if limit == "server" else 2) as worker,
+    ):
+        answers = await ask_for_runs(worker, 4)
+        approvals = Approvals(site.library.engine.store)  # as in another process
+        for answer in answers:
+            await approvals.record_decision(answer["approvals"][0]["approval_id"], True)
+        await until(lambda: running == 2)
+        if limit == "token":  # which the runs take from
+            refused = await worker.post("/v1/ask", json={"question": "Another"})
+            assert refused.status_code == 429, refused.text
+        await asyncio.sleep(0.1)  # a moment in which further runs would begin
+        assert most == 2
+        may_end.set()
+        while await count_finished(boss, answers) < 4:
+            await asyncio.sleep(0.01)  # looks again
+    assert most == 2
+
+
+async def test_runs_continue_after_a_decision_by_a_fast_clock(no_delay: None):
+    async with (
+        serve(wipe, model=wiping_model(2)) as site,
+        site.lifespan(),
+        site.client("boss", roles=["approver"]) as boss,
+        site.client("worker") as worker,
+    ):
+        answers, store = await ask_for_runs(worker, 2), site.library.engine.store
+        for number, clock in enumerate((lambda: time.time() + 2 * 86_400, time.time)):
+            approval_id = answers[number]["approvals"][0]["approval_id"]
+            await Approvals(store, clock=clock).record_decision(approval_id, True)
+            while await count_finished(boss, answers) <= number:
+                await asyncio.sleep(0.01)  # looks again
+
+
+async def test_a_run_belongs_to_the_tenant_of_its_asker_whatever_its_conversation_is_called(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    async with (
+        UnifiedToolLibrary(store=url) as library,
+        Orchestrator(library, ScriptedModel(["Mine."])) as orchestrator,
+    ):
+        own = await orchestrator.process_task("Whose is it?", conversation_id="acme/one")
+    async with (
+        serve(model=ScriptedModel(["Theirs."]), store=url) as site,
+        site.client("boss", roles=["admin"]) as boss,
+        site.client("theirs", roles=["admin"], tenant="acme") as theirs,
+    ):
+        asked = (await theirs.post("/v1/ask", json={"question": "And this?"})).json()
+        shown = {each["run_id"] for each in (await theirs.get("/v1/runs")).json()["runs"]}
+        assert shown == {asked["run_id"]}
+        assert (await theirs.get(f"/v1/runs/{own.run_id}")).status_code == 404
+        assert (await boss.get(f"/v1/runs/{own.run_id}")).status_code == 200
+
+
+async def test_a_run_belongs_to_the_token_that_started_it_whatever_the_clocks_say(no_delay: None):
+    async with (
+        serve(wipe, model=wiping_model(1)) as site,
+        site.lifespan(),
+        site.client("boss", roles=["approver"]) as boss,
+        site.anonymous_client() as worker,
+    ):
+        store = site.library.engine.store
+        _, text = await Tokens(store, clock=lambda: time.time() + 3_600).create("worker")  # by a server that is fast
+        worker.headers["Authorization"] = f"Bearer {text}"
+        answers = await ask_for_runs(worker, 1)
+        await Approvals(store).record_decision(answers[0]["approvals"][0]["approval_id"], True)
+        while not await count_finished(boss, answers):
+            await asyncio.sleep(0.01)  # looks again
+
+
 def test_a_token_with_the_name_of_a_revoked_one_does_not_take_over_its_runs(project: Project):
     admin, stolen = project.create_token("root", "--role", "admin"), project.create_token("ci")
     with project.serve() as server, server.client(admin) as http, server.client(stolen) as thief:
         answer = ask(thief, "wipe path=/old")
         assert http.delete("/v1/tokens/ci").status_code == 200
-        http.post("/v1/tokens", json={"name": "ci"}).raise_for_status()
+        successor = http.post("/v1/tokens", json={"name": "ci"}).raise_for_status().json()["token"]
+        with server.client(successor) as other:
+            assert other.post(f"/v1/runs/{answer['run_id']}/resume", json={}).status_code == 409
         decide(http, answer)
         until_sync(lambda: "whose token is not valid now" in server.log)
         assert http.get(f"/v1/runs/{answer['run_id']}").json()["state"] == "waiting"

@@ -283,11 +283,13 @@ def test_a_server_whose_tokens_have_ended_is_not_open(tmp_path: Path):
 
 
 async def test_a_second_request_for_a_run_in_progress_does_not_hide_the_first():
+    from ferrule.server.call_limits import CallLimits
     from ferrule.server.services import Services
     from ferrule.server.tokens import Tokens
 
     async with UnifiedToolLibrary(ToolEngineConfig(builtin_tools=False, tools_directory="none")) as library:
-        services = Services(library, Tokens(library.engine.store))
+        store = library.engine.store
+        services = Services(library, Tokens(store), CallLimits(store, library.engine.concurrency.config))
         first = asyncio.ensure_future(asyncio.Event().wait())
         services.track_run("run", first)
         second = asyncio.ensure_future(asyncio.sleep(0))

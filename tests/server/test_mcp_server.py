@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
-from mcp.types import ElicitResult, ListRootsResult
+from mcp.types import ElicitResult, Implementation, ListRootsResult
 
 from ferrule import ToolEngine, ToolEngineConfig, UnifiedToolLibrary, tool
 from ferrule.agent.control_tools import conversation_tools
@@ -337,11 +337,13 @@ async def test_an_approval_is_for_the_same_call_also_after_the_client_has_starte
         '    """Wipe a file."""\n    return "wiped " + path\n'
     )
 
-    async def call(path: str) -> str:
-        async with Client(server(python, tmp_path), mode=mode) as client:
+    async def call(path: str, name: str = "editor", folder: Path = tmp_path) -> str:
+        process = server(python, tmp_path).model_copy(update={"cwd": str(folder)})
+        async with Client(process, mode=mode, client_info=Implementation(name=name, version="1")) as client:
             result: Any = await client.call_tool("wipe", {"path": path})
             return str(result.content[0].text)
 
+    (tmp_path / "other").mkdir()
     asked = await call("a")
     assert "Then make the same call again." in asked, asked
     [approval_id] = re.findall(r"approvals approve (\w+)", asked)
@@ -353,6 +355,8 @@ async def test_an_approval_is_for_the_same_call_also_after_the_client_has_starte
     assert "when client:mcp makes the same call again" in decided.stdout, decided
     assert "runs resume" not in decided.stdout and "in the run" not in decided.stdout
     assert "approve it first" in await call("b")  # other arguments
+    assert "approve it first" in await call("a", name="chat")  # another client
+    assert "approve it first" in await call("a", folder=tmp_path / "other")  # in another project
     assert await call("a") == "wiped a"
     assert "approve it first" in await call("a")  # it is used
 

@@ -63,7 +63,7 @@ def test_scopes_give_roles_and_records_name_who_called_and_the_rule(server: Runn
     assert call(server, token, "note").status_code in (403, 404)
     with server.client(token) as http:
         record = http.get(f"/v1/calls/{result['call_id']}").json()
-        assert record["principal"] == "token:ada@oauth" and record["tenant"] == "acme"
+        assert record["principal"] == f"token:ada@{issuer.host}" and record["tenant"] == "acme"
         assert "add" in record["metadata"]["rule"]
         assert http.get("/v1/tokens").status_code == 403
     reader = call(server, issuer.sign(scope="ferrule:read"))
@@ -117,12 +117,29 @@ def test_a_subject_that_could_imitate_another_name_is_named_by_its_digest(server
     token = issuer.sign(scope="ferrule:call", org="acme", sub="ada smith")
     with server.client(token) as http:
         record = http.get(f"/v1/calls/{call(server, token).json()['call_id']}").json()
-    assert record["principal"].startswith("token:oauth-") and record["principal"].endswith("@oauth")
+    assert record["principal"].startswith("token:oauth-") and record["principal"].endswith(f"@{issuer.host}")
+
+
+def test_a_user_is_known_by_the_issuer_and_the_subject_and_not_by_a_name_of_choice(
+    server: RunningServer, issuer: Issuer
+):
+    ada, eve = (
+        issuer.sign(scope="ferrule:call", sub=sub, name="Ada", email="ada@example.com", preferred_username="ada")
+        for sub in ("ada", "eve")
+    )
+    call_id = call(server, ada).json()["call_id"]
+    with server.client(ada) as own, server.client(eve) as other:
+        users = [http.get("/v1/me").json() for http in (own, other)]
+        assert [each["token"]["display_name"] for each in users] == ["Ada", "Ada"]
+        assert [each["name"] for each in users] == [f"token:{sub}@{issuer.host}" for sub in ("ada", "eve")]
+        assert users[0]["token"]["token_id"] != users[1]["token"]["token_id"]
+        assert own.get(f"/v1/calls/{call_id}").status_code == 200
+        assert other.get(f"/v1/calls/{call_id}").status_code == 404
 
 
 async def test_no_token_has_the_name_of_a_user_of_the_issuer():
     with pytest.raises(SetupError, match="letters"):
-        await Tokens(ToolKnowledgeStore(None)).create("ada@oauth")
+        await Tokens(ToolKnowledgeStore(None)).create("ada@login.example.com")
 
 
 def test_a_page_opens_a_session_with_such_a_token(server: RunningServer, issuer: Issuer):

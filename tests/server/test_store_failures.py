@@ -129,7 +129,7 @@ async def test_a_token_is_accepted_without_the_store_for_a_limited_time_and_neve
         """Add two numbers."""
         return a + b
 
-    monkeypatch.setattr("ferrule.server.access.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("ferrule.server.authentication.CHECK_INTERVAL", 0.0)
     async with serve(add, store=postgres.url) as site, site.client("kept") as kept, site.client("gone") as gone:
 
         async def statuses() -> list[int]:
@@ -142,7 +142,7 @@ async def test_a_token_is_accepted_without_the_store_for_a_limited_time_and_neve
         with stopped(postgres):
             assert await statuses() == [200, 503]
             with monkeypatch.context() as patch:
-                patch.setattr("ferrule.server.access.MAX_ANSWER_AGE", 0.0)
+                patch.setattr("ferrule.server.authentication.MAX_ANSWER_AGE", 0.0)
                 assert await statuses() == [503, 503]
             assert await statuses() == [200, 503]
         assert await statuses() == [200, 401]
@@ -177,7 +177,7 @@ async def test_calls_do_not_wait_for_a_database_that_hangs(postgres: PostgresSer
         """Add two numbers."""
         return a + b
 
-    monkeypatch.setattr("ferrule.server.access.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("ferrule.server.authentication.CHECK_INTERVAL", 0.0)
     async with serve(add, store=postgres.url) as site, site.client("c") as http:
 
         async def get_status() -> int:
@@ -186,7 +186,7 @@ async def test_calls_do_not_wait_for_a_database_that_hangs(postgres: PostgresSer
 
         assert await get_status() == 200
         with monkeypatch.context() as patch, hanging(postgres):
-            patch.setattr("ferrule.server.access.LOOKUP_TIMEOUT", 0.01)
+            patch.setattr("ferrule.server.authentication.LOOKUP_TIMEOUT", 0.01)
             assert [await get_status() for _ in range(20)] == [200] * 20
         await Tokens(site.library.engine.store).revoke("c")
         while await get_status() != 401:  # when the look-up that hung has been answered

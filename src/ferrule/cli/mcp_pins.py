@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ferrule.cli import printing
+from ferrule.cli.confirmation import confirm
 from ferrule.cli.mcp import File, choose_file, find_server, mcp_app, require_accepted
 from ferrule.cli.session import AsJson, Session, fail, run
 from ferrule.cli.terminal import echo, print_error
+from ferrule.core.content import encode_json
 from ferrule.core.names import did_you_mean
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.errors import LoadError
 from ferrule.kinds.mcp.executor import McpExecutor
-from ferrule.kinds.mcp.listing import listed_instructions
+from ferrule.kinds.mcp.listing import listed_instructions, pinned_parts
 from ferrule.kinds.mcp.pins import (
     INSTRUCTIONS,
     ServerPins,
@@ -49,9 +52,16 @@ class _Comparison:
     def removed(self) -> list[str]:
         return sorted(self.pins.actions.keys() - {capability.name for capability in self.capabilities})
 
+    @property
+    def digest(self) -> str:
+        """Of everything that the server offers: `accept` compares it with what was shown."""
+        parts = {each.name: pinned_parts(each.listed or each) for each in self.capabilities}
+        return sha256(encode_json([self.server, self.instructions, parts])).hexdigest()[:16]
+
     def to_dict(self) -> dict[str, Any]:
         changes = [{"action": action, "diff": diff} for action, diff in self.changes.items()]
-        return {"server": self.server, "known": self.pins.is_known, "changes": changes, "removed": self.removed}
+        described = {"server": self.server, "known": self.pins.is_known, "changes": changes, "removed": self.removed}
+        return {**described, "digest": self.digest}
 
 
 @mcp_app.command("diff")
@@ -74,8 +84,23 @@ def show_changes(
 def pin_servers(
     context: typer.Context, server: Server = None, timeout: Timeout = 60, file: File = None, as_json: AsJson = False
 ) -> None:
-    """Accept the instructions and actions of a server, or of all servers, as they are now."""
-    _accept(context, server, None, timeout, file, as_json)
+    """Accept the instructions and actions of servers that were never used. For changes see: ferrule mcp accept"""
+    comparisons, errors = _compare(context, server, timeout, file)
+    for each in comparisons:
+        if not each.pins.is_known:
+            _write(context, each, None)
+    if as_json:
+        servers = [{**each.to_dict(), "pinned": not each.pins.is_known} for each in comparisons]
+        printing.print_json({"servers": servers, "errors": list(map(str, errors))})
+    else:
+        for each in comparisons:
+            if each.pins.is_known:
+                _print_changes(each)
+            else:
+                echo(f"{each.server}: pinned {printing.format_count(len(each.capabilities), 'action')}")
+        _print_errors(errors)
+    if errors or any(each.changes for each in comparisons):
+        raise typer.Exit(1)
 
 
 @mcp_app.command("accept")
@@ -84,47 +109,54 @@ def accept_changes(
     server: Annotated[str, typer.Argument(help="The server.")],
     action: Annotated[str | None, typer.Argument(help="The action; everything if none is named.")] = None,
     instructions: Annotated[bool, typer.Option("--instructions", help="Only the instructions of the server.")] = False,
+    yes: Annotated[
+        str | None,
+        typer.Option("--yes", metavar="DIGEST", help="Do not ask: accept what was shown with this digest."),
+    ] = None,
     timeout: Timeout = 60,
     file: File = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accept what a server has changed, all of it or one part. See it first with: ferrule mcp diff"""
+    """Show what a server has changed, all of it or one part, and accept exactly that."""
     if instructions and action is not None:
         fail("Name an action, or accept the instructions of the server: not both in one command.", code=2)
-    _accept(context, server, INSTRUCTIONS if instructions else action or None, timeout, file, as_json)
-
-
-def _accept(
-    context: typer.Context, server: str | None, name: str | None, timeout: float, file: Path | None, as_json: bool
-) -> None:
-    """Accept what has this name, or everything."""
-    comparisons, errors = _compare(context, server, timeout, file, accepts=True, name=name)
-    if as_json:
-        servers = [{"server": each.server, "accepted": list(each.changes), "known": True} for each in comparisons]
-        printing.print_json({"servers": servers, "errors": list(map(str, errors))})
-    else:
-        for each in comparisons:
-            names = ", ".join(map(_format_name, each.changes))
-            count = printing.format_count(len(each.capabilities), "action")
-            if not each.pins.is_known:
-                echo(f"{each.server}: pinned {count}")
-            else:
-                echo(f"{each.server}: accepted {names}" if names else f"{each.server}: nothing to accept in {count}")
-        _print_errors(errors)
+    name = INSTRUCTIONS if instructions else action or None
+    comparisons, errors = _compare(context, server, timeout, file)
     if errors:
+        fail(f"not compared: {errors[0]}", code=1)
+    comparison = _select(comparisons[0], name)
+    is_accepted = bool(comparison.changes) and _is_accepted(comparison, yes, as_json)
+    if is_accepted:
+        _write(context, comparison, name)
+    if as_json:
+        accepted = list(comparison.changes) if is_accepted else []
+        printing.print_json({"servers": [{**comparison.to_dict(), "accepted": accepted}], "errors": []})
+    elif not comparison.changes:
+        echo(f"{server}: nothing to accept in {printing.format_count(len(comparison.capabilities), 'action')}")
+    elif is_accepted:
+        echo(f"{server}: accepted {', '.join(map(_format_name, comparison.changes))}")
+    if comparison.changes and not is_accepted:
         raise typer.Exit(1)
 
 
+def _is_accepted(comparison: _Comparison, yes: str | None, as_json: bool) -> bool:
+    """Whether the user accepts what is shown now, or has accepted it where it was shown."""
+    if yes is not None and yes != comparison.digest:
+        fail(
+            f"The server {comparison.server!r} now offers something else than what was shown as {yes!r}. "
+            f"Look at it again: ferrule mcp diff {comparison.server}",
+            code=1,
+        )
+    if yes is not None or as_json:
+        return yes is not None
+    _print_changes(comparison)
+    return confirm([], "Accept this?")
+
+
 def _compare(
-    context: typer.Context,
-    server: str | None,
-    timeout: float,
-    file: Path | None,
-    *,
-    accepts: bool = False,
-    name: str | None = None,
+    context: typer.Context, server: str | None, timeout: float, file: Path | None
 ) -> tuple[list[_Comparison], list[LoadError]]:
-    """Connect to servers and compare them; with `accepts`, accept what has this name, or everything."""
+    """Connect to servers and compare them."""
     path = choose_file(context, file)
     tools = [find_server(path, server)] if server is not None else list(McpFileSource(path).load().tools)
     for tool in tools if file is None else ():
@@ -137,11 +169,7 @@ def _compare(
             try:
                 report = await McpFileSource(path).discover(executor, tools, timeout)
                 listed = [tool for tool in report.tools if executor.is_connected(tool.id)]
-                comparisons = [await _compare_server(store, tool) for tool in listed]
-                if accepts:
-                    comparisons = [_accept_changes(store, each, name) for each in comparisons]
-                    await store.flush()
-                return comparisons, list(report.errors)
+                return [await _compare_server(store, tool) for tool in listed], list(report.errors)
             finally:
                 await executor.aclose()
 
@@ -169,19 +197,30 @@ async def _compare_server(store: ToolKnowledgeStore, tool: Tool) -> _Comparison:
     )
 
 
-def _accept_changes(store: ToolKnowledgeStore, comparison: _Comparison, name: str | None) -> _Comparison:
-    """Accept what has this name, or everything; returns the comparison with only that."""
+def _select(comparison: _Comparison, name: str | None) -> _Comparison:
+    """The comparison with the changes of what has this name, or with all."""
     names = [capability.name for capability in comparison.capabilities]
     if name and name not in names:
         hint = did_you_mean(name, names)
         fail(f"The server {comparison.server!r} lists no action {name!r}.{hint}", code=3)
-    if name is not None and not comparison.pins.is_known:
+    if not comparison.pins.is_known:
         fail(f"The server {comparison.server!r} is not pinned yet. Pin it: ferrule mcp pin {comparison.server}", code=1)
-    accepted = [capability for capability in comparison.capabilities if name in (None, capability.name)]
-    instructions = comparison.instructions if name in (None, INSTRUCTIONS) else None
-    write_pins(store, comparison.server, accepted, comparison.pins, instructions=instructions)
     changes = {part: diff for part, diff in comparison.changes.items() if name in (None, part)}
     return replace(comparison, changes=changes)
+
+
+def _write(context: typer.Context, comparison: _Comparison, name: str | None) -> None:
+    """Accept what has this name, or everything, as it was listed when it was compared."""
+    session: Session = context.obj
+    capabilities = [each for each in comparison.capabilities if name in (None, each.name)]
+    instructions = comparison.instructions if name in (None, INSTRUCTIONS) else None
+
+    async def command() -> None:
+        async with session.store() as store:
+            write_pins(store, comparison.server, capabilities, comparison.pins, instructions=instructions)
+            await store.flush()
+
+    run(command())
 
 
 def _print_changes(comparison: _Comparison) -> None:
@@ -194,7 +233,8 @@ def _print_changes(comparison: _Comparison) -> None:
     if comparison.removed:
         echo(f"{server}: not listed any more: {', '.join(comparison.removed)}")
     if comparison.changes:
-        echo(f"Accept what is right with: ferrule mcp accept {server} [ACTION | --instructions]")
+        command = f"ferrule mcp accept {server} [ACTION | --instructions] --yes {comparison.digest}"
+        echo(f"Accept what is right with: {command}")
     else:
         echo(f"{server}: no changes in {printing.format_count(len(comparison.capabilities), 'action')}")
 

@@ -17,6 +17,7 @@ from ferrule.core.content import as_text
 from ferrule.core.elicitation import Elicitation, OnElicit
 from ferrule.core.spec import JsonSchema, ToolCapability
 from ferrule.folder_trust import (
+    REPLACED,
     FolderTrust,
     describe_changes,
     describe_contents,
@@ -34,7 +35,8 @@ def decide_trust(config: FerruleConfig) -> FolderTrust:
         return record
     servers = read_servers(config)
     if not record.is_trusted:
-        question = [f"ferrule: {record.folder} is not trusted yet. Its files decide what is run:"]
+        reason = REPLACED if record.was_replaced else "It is not trusted yet."
+        question = [f"ferrule: {record.folder}: {reason} Its files decide what is run:"]
         if confirm([*question, *describe_contents(config)], "Do you trust the files of this folder?"):
             return trust_folder(config, servers)
         return record

@@ -44,6 +44,9 @@ class Principal:
     account: str = ""
     """Whose credentials are sent to servers elsewhere; a server sets it by the client's token. Empty: those of whoever
     runs this process."""
+    client_id: str = ""
+    """Tells clients of one name apart: the id of the token or of the user of an issuer, or what an MCP client on
+    standard input is known by. No other client ever has the same."""
     outer_tools: tuple[frozenset[str], ...] = ()
     """Further restrictions like `tools`, which all apply."""
     own_tools: frozenset[str] = frozenset()

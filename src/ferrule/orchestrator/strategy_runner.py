@@ -194,9 +194,10 @@ class StrategyRunner:
         facts = {
             "strategy": choice.strategy,
             "principal": self._principal.label,
+            "tenant": self._principal.tenant,
+            "client_id": self._principal.client_id,
             "model": self._model.name,
             "rules": self.rules_digest,
-            "started_at": time.time(),
         }
         self._memory.bind_run(run_id, request.snapshot, request.turn, **facts)
 

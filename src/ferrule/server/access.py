@@ -1,4 +1,4 @@
-"""Who makes a request, and whether the server answers it: hosts, origins, tokens, sessions, sizes and rates.
+"""Whether the server answers a request: hosts, origins, tokens, sizes; and what passes of headers.
 
 Every request passes `AccessControl` before any route sees it. Without a valid token only `PUBLIC_PATHS` and the web
 page are answered; a server that was started before any token existed listens on this machine alone, whose user may do
@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -22,15 +19,10 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ferrule.core.aio import retrieve_exception
-from ferrule.core.permission import LOCAL_USER, Principal
-from ferrule.errors import StoreError, text_with_notes
-from ferrule.server.call_limits import CallLimits, ClientCalls
+from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.endless_responses import is_endless
 from ferrule.server.mcp.calls import CLIENT_HEADERS
-from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem, problem_of_error
-from ferrule.server.tokens import TOKEN_PREFIX, AccessToken, Permission, Tokens, hash_token
 
 logger = logging.getLogger("ferrule.server")
 
@@ -39,15 +31,6 @@ PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})
 API_PREFIXES: Final = ("/v1/", "/mcp")
 """Never public, whatever routes the page has."""
 PUBLIC_PREFIXES: Final = ("/.well-known/",)
-CHECK_INTERVAL: Final = 2.0
-"""Seconds for which a token is valid without asking the store: a revoked one is refused everywhere within this time."""
-MAX_ANSWER_AGE: Final = 300.0
-"""Seconds for which a token is valid while the store does not answer."""
-LOOKUP_TIMEOUT: Final = 1.0
-"""Seconds that a request with a token that was valid before waits for the store."""
-MAX_LOOKUPS: Final = 4
-"""At the same time: a store that hangs must not take all threads, whatever tokens clients invent."""
-MAX_KNOWN_TOKENS: Final = 10_000
 MAX_KNOWN_ADDRESSES: Final = 100
 Headers: TypeAlias = Mapping[bytes, bytes]
 MAX_BODY_SIZE: Final = 16 * 1024 * 1024
@@ -76,8 +59,6 @@ _CUT_OFF: Final = Problem(
     "The server was stopped before it had answered this request, and has cancelled what it did for it. Look at the "
     "records of its calls before you repeat it.",
 )
-_NO_TOKEN: Final = ""
-"""In place of the hash of a token: whether requests need one."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SECURITY_HEADERS: Final = [
     (b"x-content-type-options", b"nosniff"),
@@ -86,177 +67,6 @@ _SECURITY_HEADERS: Final = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 ]
-
-
-@dataclass(eq=False, kw_only=True)
-class Client:
-    """Who makes requests: the holder of a token, or the user of this machine where there are no tokens."""
-
-    token: AccessToken | None
-    calls: ClientCalls
-
-    @property
-    def principal(self) -> Principal:
-        return LOCAL_USER if self.token is None else self.token.principal
-
-    @property
-    def agent_principal(self) -> Principal | None:
-        """Who makes the calls that a model chooses; None for the orchestrator's default."""
-        return None if self.token is None else self.token.agent_principal
-
-    @property
-    def name(self) -> str:
-        return self.principal.label
-
-    @property
-    def identity(self) -> str | None:
-        """Of its token or session; None for the user of this machine."""
-        return None if self.token is None else self.token.token_id
-
-    @property
-    def tenant(self) -> str:
-        return "" if self.token is None else self.token.tenant
-
-    def add_tenant(self, conversation_id: str) -> str:
-        """The conversation's id in the store, with the tenant in front, so that the ids of tenants never collide."""
-        return f"{self.tenant}/{conversation_id}" if self.tenant else conversation_id
-
-    @property
-    def sees_all_tenants(self) -> bool:
-        return self.token is None or self.token.sees_all_tenants
-
-    def may(self, permission: Permission) -> bool:
-        return self.token is None or self.token.may(permission)
-
-    def require(self, permission: Permission) -> None:
-        if not self.may(permission):
-            roles = ", ".join(sorted(self.token.roles)) if self.token is not None else ""
-            headers = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
-            raise Problem(403, f"The token {self.name!r} ({roles}) may not {permission}.", headers=headers)
-
-
-@dataclass(eq=False, slots=True)
-class _Answer:
-    """What the store has said about a token."""
-
-    client: Client | None
-    """None if the token is not valid."""
-    asked_at: float
-    due_at: float
-    """When the store is to be asked again."""
-
-
-class Authenticator:
-    """Finds the client of a request by its token or session."""
-
-    def __init__(
-        self, tokens: Tokens, limits: CallLimits, *, is_open: bool, verifier: TokenVerifier | None = None
-    ) -> None:
-        """`is_open`: requests need no token, until one is created. `verifier` accepts tokens of an issuer too."""
-        self._tokens, self._limits, self._is_open, self._verifier = tokens, limits, is_open, verifier
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
-        """By the hashes of tokens."""
-        self._lookups: dict[str, asyncio.Task[Client | None]] = {}
-        self._lookup_slots = {kind: asyncio.Semaphore(MAX_LOOKUPS) for kind in ("known", "own", "issuer")}
-        self._is_failing = False
-        self._local = Client(token=None, calls=ClientCalls())
-
-    async def find_client(self, text: str | None) -> Client | None:
-        """The client with this token; the local user where no tokens exist, whatever a client sends.
-
-        While the store does not answer, what it has said in the last `MAX_ANSWER_AGE` seconds counts. Raises StoreError
-        if it has said nothing.
-        """
-        if self._is_open:
-            local = await self._find(_NO_TOKEN, None)
-            if local is not None:
-                return local
-            self._is_open = False  # also when all tokens have expired
-        return None if text is None else await self._find(hash_token(text), text)
-
-    async def _find(self, key: str, text: str | None) -> Client | None:
-        now = time.monotonic()
-        answer = self._find_answer(key, now)
-        if answer is not None and now < answer.due_at:
-            return answer.client
-        lookup = self._lookups.get(key)
-        if lookup is None:
-            lookup = self._lookups[key] = asyncio.create_task(self._look_up(key, text))
-            lookup.add_done_callback(partial(self._end_lookup, key))
-        await asyncio.wait({lookup}, timeout=None if answer is None else LOOKUP_TIMEOUT)
-        if lookup.cancelled():  # the token was revoked meanwhile
-            return await self._find(key, text)
-        if answer is None or (lookup.done() and not isinstance(lookup.exception(), StoreError)):
-            return lookup.result()
-        if not lookup.done():
-            answer.due_at = float("inf")  # until the look-up has ended
-        return answer.client
-
-    def _find_answer(self, key: str, now: float) -> _Answer | None:
-        answer = self._answers.get(key)
-        if answer is None or now - answer.asked_at >= (CHECK_INTERVAL if answer.client is None else MAX_ANSWER_AGE):
-            return None
-        token = None if answer.client is None else answer.client.token
-        return answer if token is None or self._tokens.is_valid(token) else None
-
-    async def _look_up(self, key: str, text: str | None) -> Client | None:
-        # Neither invented tokens nor those of a slow issuer hold up the tokens that are known.
-        is_own = text is None or text.startswith(TOKEN_PREFIX)
-        async with self._lookup_slots["known" if key in self._answers else "own" if is_own else "issuer"]:
-            asked_at = time.monotonic()
-            try:
-                client = await self._ask_store(key, text)
-            except StoreError as error:
-                if key in self._answers:
-                    self._answers[key].due_at = time.monotonic() + CHECK_INTERVAL
-                if not self._is_failing:
-                    logger.warning("error=<%s> | tokens cannot be looked up", text_with_notes(error))
-                self._is_failing = True
-                raise
-        self._is_failing = False
-        self._answers[key] = _Answer(client, asked_at, asked_at + CHECK_INTERVAL)
-        self._answers.move_to_end(key, last=client is not None)  # texts that are no tokens must not replace tokens
-        if len(self._answers) > MAX_KNOWN_TOKENS:
-            self._answers.popitem(last=False)
-        return client
-
-    async def _ask_store(self, key: str, text: str | None) -> Client | None:
-        if text is None:
-            return None if await self._tokens.any_exist() else self._local
-        verifier = None if text.startswith(TOKEN_PREFIX) else self._verifier
-        token = await (self._tokens.find(text) if verifier is None else verifier.verify(text))
-        if token is None:
-            return None
-        earlier = self._answers.get(key)
-        if earlier is not None and earlier.client is not None and earlier.client.token == token:
-            return earlier.client
-        return Client(token=token, calls=self._limits.find(token))
-
-    def _end_lookup(self, key: str, lookup: asyncio.Task[Client | None]) -> None:
-        del self._lookups[key]
-        retrieve_exception(lookup)  # nobody may have waited for it
-        if (answer := self._answers.get(key)) is not None:
-            answer.due_at = min(answer.due_at, time.monotonic() + CHECK_INTERVAL)
-
-    def on_token_created(self) -> None:
-        """From now on requests need a token: ask the store at the next one."""
-        self._answers.pop(_NO_TOKEN, None)
-
-    def forget(self, token_id: str) -> None:
-        """Ask the store again about a token and its sessions, because it was just revoked here."""
-        for key, answer in list(self._answers.items()):
-            token = None if answer.client is None else answer.client.token
-            if token is not None and token_id in (token.token_id, token.parent_id):
-                del self._answers[key]
-                if (lookup := self._lookups.get(key)) is not None:
-                    lookup.cancel()  # what it finds may be from before
-
-    def challenge(self, text: str | None) -> str:
-        """The header `WWW-Authenticate` for a request without a valid token."""
-        challenge = "Bearer" if self._verifier is None else self._verifier.challenge
-        if text is None:
-            return challenge
-        return f'{challenge}{"," if self._verifier is not None else ""} error="invalid_token"'
 
 
 class AccessControl:

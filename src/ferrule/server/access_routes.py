@@ -24,7 +24,7 @@ from ferrule.policy.policy import (
     find_rules_without_tools,
     matches_principal,
 )
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import AdminClient, Services, ServicesOfApp
 from ferrule.server.tokens import LOCAL_AGENT, AccessToken, Role

@@ -34,8 +34,9 @@ from ferrule.server import (
     question_routes,
     tool_routes,
 )
-from ferrule.server.access import SESSION_COOKIE, AccessControl, Authenticator, Client
+from ferrule.server.access import SESSION_COOKIE, AccessControl
 from ferrule.server.api_document import complete_document
+from ferrule.server.authentication import Authenticator, Client
 from ferrule.server.call_limits import CallAllowance, CallLimits
 from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import describe_event
@@ -101,7 +102,7 @@ def create_app(
     verifier = None if oauth is None else TokenVerifier(oauth)
     limits = CallLimits(library.engine.store, library.engine.concurrency.config, tenant_limits)
     authenticator = Authenticator(tokens, limits, is_open=is_open and verifier is None, verifier=verifier)
-    services = Services(library, tokens, make_orchestrator, policy, models, internal_url, private_socket)
+    services = Services(library, tokens, limits, make_orchestrator, policy, models, internal_url, private_socket)
     fleet, connections = services.fleet, ServerConnections(services.fleet)
     selections: dict[str, VirtualServer | Collection[str]] = {"": VirtualServer(), **(virtual_servers or {})}
     mcp_apps = {

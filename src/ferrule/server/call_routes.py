@@ -30,7 +30,7 @@ from ferrule.errors import (
     VALIDATION_ERROR,
     FerruleError,
 )
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.mcp import execute_named, make_content_blocks
 from ferrule.server.messages import encode_answer, read_body, send_json
 from ferrule.server.problems import Problem, json_response, problem_of_error

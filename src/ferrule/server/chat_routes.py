@@ -18,7 +18,7 @@ from ferrule.core.messages import Message, text_of_message
 from ferrule.errors import FerruleError
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy_runner import StrategyChosen
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response, problem_of_error
 from ferrule.server.question_routes import MAX_QUESTION_LENGTH, describe_event
 from ferrule.server.services import (

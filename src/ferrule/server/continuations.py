@@ -17,7 +17,7 @@ from ferrule.agent.run import RUN_PREFIX, Run
 from ferrule.core.aio import cancel_all, wait_at_most
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
 from ferrule.engine import ToolEngine
-from ferrule.errors import FerruleError, RunInProgress, SetupError, StoreError
+from ferrule.errors import FerruleError, Rejected, RunInProgress, SetupError, StoreError
 from ferrule.memory.conversation import ConversationMemory
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.request_cache import EventListener, SharedRun
@@ -133,7 +133,7 @@ class Continuations:
         logger.info("run=<%s> | continued, because people have decided", run_id)
         try:
             await run.join()  # whoever else joins it and leaves: it goes on
-        except (RunInProgress, StoreError) as error:
+        except (Rejected, RunInProgress, StoreError) as error:
             logger.info("run=<%s>, error=<%s> | looked at again later", run_id, error)
             self._candidates[run_id] = time.monotonic() + OTHERS_FIRST
         except (FerruleError, Problem) as error:

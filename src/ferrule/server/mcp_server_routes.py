@@ -22,7 +22,7 @@ from ferrule.kinds.mcp.pins import (
     read_pins,
     write_pins,
 )
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import AdminClient, ReadingClient, Services, ServicesOfApp
 from ferrule.store import ToolKnowledgeStore

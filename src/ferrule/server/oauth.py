@@ -20,7 +20,7 @@ from ferrule.config import OAuthSection
 from ferrule.core.permission import EFFECT_TIERS
 from ferrule.errors import SetupError, StoreError
 from ferrule.server.problems import json_response
-from ferrule.server.tokens import ROLES, AccessToken, is_valid_name
+from ferrule.server.tokens import MAX_NAME_LENGTH, ROLES, AccessToken, is_valid_name
 from ferrule.store.tokens import EXTERNAL_PREFIX
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ferrule.server")
 
-NAME_SUFFIX: Final = "@oauth"
-"""Of the names of all users of the issuer; no token of this server has it."""
 METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """With a public key of the issuer; never one with a shared secret, and never `none`."""
@@ -80,18 +78,19 @@ class TokenVerifier:
     def _make_token(self, claims: dict[str, Any]) -> AccessToken | None:
         section, scopes = self.section, claims.get("scope", claims.get("scp", ""))
         names = scopes.split() if isinstance(scopes, str) else [str(each) for each in scopes]
-        subject = str(claims[section.name_claim]) if section.name_claim in claims else str(claims["sub"])
+        subject, issuer = str(claims["sub"]), section.issuer.partition("://")[2].rstrip("/")
         tenant = str(claims.get(section.tenant_claim, "")) if section.tenant_claim else ""
         if section.tenant_claim and not is_valid_name(tenant):
             logger.warning("tenant=<%s> | a token of the issuer was refused: its tenant cannot be used", tenant)
             return None
-        token_id = EXTERNAL_PREFIX + sha256(str(claims["sub"]).encode()).hexdigest()[:12]
+        token_id = EXTERNAL_PREFIX + sha256(f"{issuer}\n{subject}".encode()).hexdigest()[:32]
         # Names decide which rules apply, and whose calls and approvals a client has. Characters that no name may have
-        # could imitate another one, and without the suffix a user might choose the name of one of our own tokens.
-        name = (subject if is_valid_name(subject) else token_id) + NAME_SUFFIX
+        # could imitate another one, and with the issuer it is the name of no token of ours, nor of another issuer.
+        name = f"{subject if is_valid_name(subject) else token_id}@{issuer}"
         return AccessToken(
             token_id=token_id,
             name=name,
+            display_name=str(claims.get(section.name_claim, ""))[:MAX_NAME_LENGTH],
             roles=frozenset(section.roles[name] for name in names if name in section.roles),  # type: ignore[misc]
             tools=None if section.tools is None else frozenset(section.tools),
             max_effect=section.max_effect,

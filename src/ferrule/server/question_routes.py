@@ -24,7 +24,7 @@ from ferrule.memory.failure_history import FailureHistory
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.orchestrator.strategy_runner import StrategyChosen
 from ferrule.policy.approvals import Approval, ApprovalRequest, ApprovalState
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.call_routes import ConversationId
 from ferrule.server.problems import Problem, json_response, problem_of_error
 from ferrule.server.run_details import describe_whole_run

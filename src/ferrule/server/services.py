@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import scrypt, sha256
@@ -25,16 +24,17 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, Turn
 from ferrule.orchestrator import Orchestrator, OrchestratorResult
 from ferrule.policy.policy import Permissions
-from ferrule.server.access import Client
 from ferrule.server.audit import AuditLog
+from ferrule.server.authentication import Client
+from ferrule.server.call_limits import CallLimits
 from ferrule.server.continuations import Continuations
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.metrics import CallMetrics, LimitSamples
 from ferrule.server.problems import Problem, problem_of_error
 from ferrule.server.run_details import RunSummaries
 from ferrule.server.store_changes import StoreChanges
-from ferrule.server.tokens import LOCAL_AGENT, Permission, Tokens
-from ferrule.server.visibility import Visibility, tenant_of_run
+from ferrule.server.tokens import LOCAL_AGENT, AccessToken, Permission, Tokens
+from ferrule.server.visibility import Visibility
 from ferrule.store import client_requests
 from ferrule.store.database import StoreDatabase
 from ferrule.store.tokens import has_token
@@ -65,6 +65,7 @@ class Services:
         self,
         library: UnifiedToolLibrary,
         tokens: Tokens,
+        limits: CallLimits,
         make_orchestrator: MakeOrchestrator | None = None,
         policy: CallPolicy | None = None,
         models: Mapping[str, MakeOrchestrator] | None = None,
@@ -75,7 +76,7 @@ class Services:
         choose instead of the usual one, by name. At `internal_url` the other servers of the store reach this one, at
         `private_socket` those that share its port.
         """
-        self.library, self.tokens, self.policy = library, tokens, policy
+        self.library, self.tokens, self.policy, self._limits = library, tokens, policy, limits
         self.metrics = CallMetrics(library.engine)
         self.limit_samples = LimitSamples(library.engine, self.metrics)
         self.changes = StoreChanges(library.engine.store)
@@ -123,51 +124,51 @@ class Services:
             raise Problem(404, f"There is no conversation {conversation_id!r}.")
         return turns
 
-    async def orchestrator_of_run(self, run_id: str, client: Client | None = None) -> Orchestrator:
-        """Continues a run in the name of who started it: who resumes or approves it lends it no rights.
-
-        Without a client, the server itself continues it.
-        """
-        binding = await ConversationMemory(self.library.engine.store).get_run_binding(run_id) or {}
-        principal = await self._find_owner(run_id, binding, client)
-        candidates = [self._find_orchestrator(principal, model) for model in (None, *self.models)]
-        same_model = (each for each in candidates if each.model.name == binding.get("model"))
-        return next(same_model, candidates[0])
-
-    async def _find_owner(self, run_id: str, binding: Mapping[str, Any], client: Client | None) -> Principal | None:
-        """Who makes the calls of a run; None for the agent of who runs this server."""
-        label, tenant = binding.get("principal"), tenant_of_run(binding)
-        if client is not None:
-            own = client.agent_principal
-            if own is None or label is None or (own.label, own.tenant) == (label, tenant):
-                return own
-        tokens = [
-            each
-            for each in await self.tokens.list_tokens(with_external_sessions=True)
-            if (each.agent_principal.label, each.tenant) == (label, tenant)
-            # A token that has the name of one that was revoked does not take over its runs.
-            and (each.is_external or each.created_at <= binding.get("started_at", math.inf))
-        ]
-        is_local = not tokens and (label, tenant) == (LOCAL_AGENT.label, "")  # before the first one, or in a terminal
-        if is_local and (client is None or client.sees_all_tenants):
-            return None
-        token = next((each for each in tokens if self.tokens.is_valid(each) and each.may("call")), None)
-        if token is None:
-            raise Problem(409, f"The run {run_id!r} was started by {label!r}, whose token is not valid now.")
-        return token.agent_principal
+    async def orchestrator_of_run(self, run_id: str, client: Client) -> Orchestrator:
+        """Continues a run in the name of who started it: who resumes or approves it lends it no rights."""
+        binding = await self._read_binding(run_id)
+        own = client.agent_principal
+        if own is None or "principal" not in binding or own.client_id == binding.get("client_id"):
+            return self._orchestrator_of_binding(binding, own)
+        owner = await self._find_owner(run_id, binding)
+        if owner is None and not client.sees_all_tenants:
+            raise _ended_owner(run_id, binding)
+        return self._orchestrator_of_binding(binding, None if owner is None else owner.agent_principal)
 
     async def _continue_run(self, run_id: str, listener: Callable[[Any], None]) -> OrchestratorResult:
-        """Continue a run that nobody waits for."""
+        """Continue a run that nobody waits for, within the limits of who started it."""
         if (task := asyncio.current_task()) is not None:
             self.track_run(run_id, task)
-        orchestrator = await self.orchestrator_of_run(run_id)
-        binding = await ConversationMemory(self.library.engine.store).get_run_binding(run_id) or {}
-        is_local = binding.get("principal") == LOCAL_AGENT.label
-        if is_local and binding.get("rules") != orchestrator.rules_digest:
+        binding = await self._read_binding(run_id)
+        owner = await self._find_owner(run_id, binding)
+        if owner is not None:
+            async with self._limits.find(owner).slot():
+                orchestrator = self._orchestrator_of_binding(binding, owner.agent_principal)
+                return await orchestrator.resume(run_id, on_event=listener)
+        orchestrator = self._orchestrator_of_binding(binding, None)
+        if binding.get("rules") != orchestrator.rules_digest:
             raise Problem(
                 409, f"The run {run_id!r} was started with other rules, in a program or a terminal: continue it there."
             )
         return await orchestrator.resume(run_id, on_event=listener)
+
+    async def _read_binding(self, run_id: str) -> Mapping[str, Any]:
+        return await ConversationMemory(self.library.engine.store).get_run_binding(run_id) or {}
+
+    def _orchestrator_of_binding(self, binding: Mapping[str, Any], principal: Principal | None) -> Orchestrator:
+        """With the model that began the run, if it can still be chosen."""
+        candidates = [self._find_orchestrator(principal, model) for model in (None, *self.models)]
+        same_model = (each for each in candidates if each.model.name == binding.get("model"))
+        return next(same_model, candidates[0])
+
+    async def _find_owner(self, run_id: str, binding: Mapping[str, Any]) -> AccessToken | None:
+        """The token that a run was started with; None for the agent of who runs this server."""
+        if [binding.get(name) for name in ("principal", "tenant", "client_id")] == [LOCAL_AGENT.label, "", ""]:
+            return None
+        for token in await self.tokens.list_tokens(with_external_sessions=True):
+            if token.root_id == binding.get("client_id") and self.tokens.is_valid(token) and token.may("call"):
+                return token
+        raise _ended_owner(run_id, binding)
 
     def _find_orchestrator(self, principal: Principal | None, model: str | None) -> Orchestrator:
         if None not in self._makers:
@@ -296,6 +297,12 @@ class Services:
             if isinstance(members, dict) and isinstance(run_id := members.get("run_id"), str):
                 cleaned = store.get_run_secrets(run_id).redact(cleaned)
         return body if cleaned == content else json.dumps(cleaned)
+
+
+def _ended_owner(run_id: str, binding: Mapping[str, Any]) -> Problem:
+    return Problem(
+        409, f"The run {run_id!r} was started by {binding.get('principal')!r}, whose token is not valid now."
+    )
 
 
 async def _digest_request(content: Any, salt: str, *, is_slow: bool) -> str:

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -32,7 +32,7 @@ _PERMISSIONS: Final[dict[Role, frozenset[Permission]]] = {
     "admin": frozenset(get_args(Permission)),
 }
 ROLES: Final = tuple(_PERMISSIONS)
-_MAX_NAME_LENGTH: Final = 100
+MAX_NAME_LENGTH: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,8 @@ class AccessToken:
 
     token_id: str
     name: str
+    display_name: str = ""
+    """How to address a user of an issuer, who may have chosen it: nothing else is decided by it."""
     roles: frozenset[Role]
     tools: frozenset[str] | None = None
     """The only tools it may use: ids or patterns. None = all."""
@@ -64,8 +66,8 @@ class AccessToken:
 
     @property
     def account(self) -> str:
-        """Whose credentials its calls use; a token and a user of an issuer of the same name have their own."""
-        return f"{'oauth' if self.is_external else 'token'}:{self.tenant}/{self.name}"
+        """Whose credentials its calls use: those of its name, or of the user of an issuer."""
+        return f"oauth:{self.tenant}/{self.root_id}" if self.is_external else f"token:{self.tenant}/{self.name}"
 
     @cached_property
     def principal(self) -> Principal:
@@ -78,20 +80,13 @@ class AccessToken:
             max_effect=self.max_effect,
             tenant=self.tenant,
             account=self.account,
+            client_id=self.root_id,
         )
 
     @cached_property
     def agent_principal(self) -> Principal:
         """Who makes the calls that a model chooses for the client."""
-        return Principal(
-            kind="agent",
-            name=self.name,
-            roles=frozenset(self.roles),
-            tools=self.tools,
-            max_effect=self.max_effect,
-            tenant=self.tenant,
-            account=self.account,
-        )
+        return replace(self.principal, kind="agent")
 
     def may(self, permission: Permission) -> bool:
         return any(permission in _PERMISSIONS[role] for role in self.roles)
@@ -104,6 +99,7 @@ class AccessToken:
         return {
             "token_id": self.token_id,
             "name": self.name,
+            "display_name": self.display_name,
             "roles": sorted(self.roles),
             "tools": None if self.tools is None else sorted(self.tools),
             "max_effect": self.max_effect,
@@ -210,7 +206,7 @@ def hash_token(text: str) -> str:
 
 def is_valid_name(value: str) -> bool:
     """Whether a text can be the name or tenant of a token: records and streams are told apart by it."""
-    return 0 < len(value) <= _MAX_NAME_LENGTH and all(c.isalnum() or c in "-_." for c in value)
+    return 0 < len(value) <= MAX_NAME_LENGTH and all(c.isalnum() or c in "-_." for c in value)
 
 
 def _check_name(value: str, kind: str) -> None:
@@ -240,6 +236,7 @@ def _from_row(row: dict[str, Any]) -> AccessToken:
     return AccessToken(
         token_id=row["token_id"],
         name=row["name"],
+        display_name=grants.get("display_name", ""),
         roles=frozenset(grants["roles"]),
         tools=None if grants["tools"] is None else frozenset(grants["tools"]),
         max_effect=grants["max_effect"],

@@ -18,7 +18,7 @@ from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability, listing_order
 from ferrule.errors import (
     ToolNotFound,
 )
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import (
     AdminClient,

@@ -15,7 +15,7 @@ from ferrule.errors import ToolNotFound
 from ferrule.memory.conversation import Turn
 from ferrule.policy.approvals import ApprovalRequest
 from ferrule.policy.policy import Permissions
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.store.record import ToolCallRecord
 
 
@@ -73,7 +73,7 @@ class Visibility:
 
     def shows_run(self, binding: Mapping[str, Any]) -> bool:
         """Whether a run is shown, by what was stored when it began."""
-        return self._shows(binding.get("principal"), tenant_of_run(binding))
+        return self._shows(binding.get("principal"), binding.get("tenant"))
 
     def shows_conversation(self, turns: Sequence[Turn]) -> bool:
         """Whether a conversation of the tenant is shown and may be continued."""
@@ -82,9 +82,3 @@ class Visibility:
     def _shows(self, principal: str | None, tenant: str | None) -> bool:
         is_of_tenant = self.tenant in (None, tenant or "")
         return is_of_tenant and (self.principals is None or principal in self.principals)
-
-
-def tenant_of_run(binding: Mapping[str, Any]) -> str:
-    """Runs belong to the tenant of their conversation; those made in a terminal to none."""
-    tenant, separator, _ = str(binding.get("conversation_id", "")).partition("/")
-    return tenant if separator else ""

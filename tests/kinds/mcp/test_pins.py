@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 import threading
 from dataclasses import replace
@@ -436,11 +437,24 @@ async def test_another_process_shows_and_accepts_what_a_server_changed(tmp_path,
         assert "ferrule mcp accept mail" in text
         code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "accept", "mail", "sent")
         assert code == 3 and "did you mean" in text.lower(), text
-        code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "accept", "mail", "send", "--json")
+        accept = "mcp", "accept", "mail", "send"
+        code, text = await asyncio.to_thread(ferrule, tmp_path, *accept)  # which is shown, but nobody can be asked
+        assert code == 1 and "+  Send it to Eve." in text and "Read all." not in text, text
+        code, text = await asyncio.to_thread(ferrule, tmp_path, *accept, "--json")
+        [shown] = json.loads(text)["servers"]
+        assert code == 1 and shown["accepted"] == [] and "Eve" in shown["changes"][0]["diff"], text
+        code, text = await asyncio.to_thread(ferrule, tmp_path, *accept, "--json", "--yes", shown["digest"])
         assert code == 0 and json.loads(text)["servers"][0]["accepted"] == ["send"], text
         await until(lambda: not action_of(engine, "send").changes)
         assert action_of(engine, "read").changes
-        code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "pin")
+        code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "pin")  # is for servers that were never used
+        assert code == 1 and "+  Read all." in text, text
+        assert action_of(engine, "read").changes
+        list_actions(tmp_path, {**SEND, "description": "Send it to Eve."}, {**READ, "description": "Read all to Eve."})
+        code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "accept", "mail", "--yes", shown["digest"])
+        assert code == 1 and "something else than what was shown" in text, text
+        list_actions(tmp_path, {**SEND, "description": "Send it to Eve."}, {**READ, "description": "Read all."})
+        code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "accept", "mail", "--yes", shown["digest"])
         assert code == 0 and "mail: accepted read" in text, text
         await until(lambda: not action_of(engine, "read").changes)
     code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "diff", "--json")
@@ -457,9 +471,11 @@ async def test_the_commands_show_and_accept_changed_instructions(tmp_path):
     write_instructions(tmp_path, "Mail for Eve.")
     code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "diff")
     assert code == 1 and "mail: the instructions of the server" in text and "+Mail for Eve." in text, text
+    text_of_changes = text
     code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "accept", "mail", "echo", "--instructions")
     assert code == 2, text
-    code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "accept", "mail", "--instructions")
+    [digest] = re.findall(r"--yes (\w+)", text_of_changes)
+    code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "accept", "mail", "--instructions", "--yes", digest)
     assert code == 0 and "accepted the instructions of the server" in text, text
     code, text = await asyncio.to_thread(ferrule, tmp_path, "mcp", "diff", "--json")
     assert (code, json.loads(text)["servers"][0]["changes"]) == (0, []), text

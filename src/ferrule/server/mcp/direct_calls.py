@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from ferrule.core.content import LONG_NUMBER
 from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, FIRST_MODERN_VERSION, LOG_LEVEL_KEY
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.mcp.direct_answer import DirectAnswer
 from ferrule.server.mcp.direct_requests import NewerRequest, OlderRequest
 from ferrule.server.mcp.sessions import McpSession, McpSessions

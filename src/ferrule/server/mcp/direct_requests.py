@@ -11,7 +11,7 @@ from starlette.types import Scope
 from ferrule.core.call import Progress
 from ferrule.core.permission import Principal
 from ferrule.kinds.mcp.relay import CAPABILITIES_KEY, LOG_LEVEL_KEY, is_logged
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.mcp.calls import IncomingRequest, decode_headers
 from ferrule.server.mcp.direct_answer import DirectAnswer
 from ferrule.server.mcp.sessions import McpSession

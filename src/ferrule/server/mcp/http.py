@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from ferrule.core.permission import CallPolicy
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.server.access import Client
+from ferrule.server.authentication import Client
 from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.direct_calls import DirectCalls

@@ -31,7 +31,7 @@ from ferrule.server.mcp.names import ToolNames, fit_to_older_protocol
 from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, wait_for_servers
 from ferrule.server.mcp.server_requests import ServerRequests, unwrap_answer
 from ferrule.server.mcp.sessions import McpSessions
-from ferrule.server.mcp.stdio import MAX_MESSAGE_SIZE, serve_on_stdio
+from ferrule.server.mcp.stdio import MAX_MESSAGE_SIZE, identify_stdio_client, serve_on_stdio
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -205,7 +205,9 @@ class McpServer:
     def find_principal(self, context: Any) -> Principal:
         """Who makes a request: over HTTP the client that the server has authenticated, else the one on stdio."""
         if context.request is None:
-            return self._principal
+            params = context.session.client_params
+            client_id = identify_stdio_client("" if params is None else params.client_info.name)
+            return replace(self._principal, client_id=client_id)
         return self.restrict(context.request.scope["state"]["client"].principal)
 
     def restrict(self, principal: Principal) -> Principal:
@@ -353,7 +355,8 @@ class McpServer:
 @lru_cache(1_000)
 def _conversation_of(principal: Principal) -> str:
     """For all calls of a client, whichever server answers and whenever it connects: an approval is for one caller."""
-    return f"mcp-{sha256(f'{principal.tenant}/{principal.identity}'.encode()).hexdigest()[:16]}"
+    caller = f"{principal.tenant}/{principal.identity}/{principal.client_id}"
+    return f"mcp-{sha256(caller.encode()).hexdigest()[:16]}"
 
 
 async def execute_named(

@@ -12,7 +12,7 @@ from uuid import uuid4
 from ferrule.server.mcp.calls import LOG_LEVEL_STATE, client_reply_type
 
 if TYPE_CHECKING:
-    from ferrule.server.access import Client
+    from ferrule.server.authentication import Client
     from ferrule.server.mcp.direct_answer import DirectAnswer
 
 VERSIONS: Final = frozenset({"2025-06-18", "2025-11-25"})

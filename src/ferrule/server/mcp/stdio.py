@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
+import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any, BinaryIO, Final, cast
 
 logger = logging.getLogger("ferrule.server")
 
 MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
 SKIP_SIZE: Final = 1024 * 1024
+
+
+def _user() -> str:
+    try:
+        return str(os.getuid())
+    except AttributeError:  # Windows
+        return getpass.getuser()
+
+
+@lru_cache(100)
+def identify_stdio_client(name: str) -> str:
+    """What tells the client of this process from others, and stays when the client is started again.
+
+    That is who runs it on which machine, the name it gives itself, the folder, and how it starts this process.
+    """
+    parts = [platform.node(), _user(), name, os.getcwd(), *sys.argv[1:]]
+    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 async def serve_on_stdio(server: Any, max_message_size: int) -> None:
