@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.confirmation import confirm
 from ferrule.cli.mcp import File, choose_file, find_server, mcp_app, require_accepted
+from ferrule.cli.prompts import confirm
 from ferrule.cli.session import AsJson, Session, fail, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.core.content import encode_json
