@@ -14,6 +14,7 @@ from ferrule import Orchestrator, Policy, Rule, Secret, Tool, UnifiedToolLibrary
 from ferrule.core.content import encode_json
 from ferrule.errors import StoreError
 from ferrule.kinds.function.tools import tool_of
+from ferrule.models.offline import OfflineModel
 from ferrule.store import client_requests
 from ferrule.testing import ScriptedModel
 from tests.server.application import Site, serve
@@ -133,6 +134,18 @@ async def test_a_name_that_does_not_exist_is_answered_without_hidden_names():
         similar = await http.get("/v1/tools/pai")
     assert missing.status_code == similar.status_code == 404
     assert "Disk" not in missing.text and "'pay'" in similar.text
+
+
+async def test_a_tool_that_is_not_set_up_is_named_to_those_who_may_use_it_only():
+    question = {"question": "search the web for the history of Ferrara"}
+    async with (
+        serve(really_pay, model=OfflineModel()) as site,
+        site.client("payer", tools=["pay"]) as payer,
+        site.client("searcher", tools=["search_web", "advanced_web_search"]) as searcher,
+    ):
+        restricted, permitted = [await http.post("/v1/ask", json=question) for http in (payer, searcher)]
+    assert "search_web" in permitted.text or "advanced_web_search" in permitted.text
+    assert "web_search" not in restricted.text and "search_web" not in restricted.text
 
 
 @pytest.mark.parametrize("strategy", ["loop", "plan"])
