@@ -54,8 +54,8 @@ _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _VALUE_CHECKS: Final = 5
 """What it costs to read a value, as checks."""
 _NUMBER_LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const")
-_NEED_ESTIMATE: Final = frozenset(
-    {*_REFERENCES, *_UNEVALUATED, *_NUMBER_LIMITS, "pattern", "patternProperties", "enum", "dependentRequired"}
+_NEED_ESTIMATE: Final = (
+    _REFERENCES | _UNEVALUATED | {"pattern", "patternProperties", "enum", "dependentRequired", *_NUMBER_LIMITS}
 )
 _FEW_ALTERNATIVES: Final = 1_000
 _BACKTRACKING_STATES: Final = 500
