@@ -23,7 +23,11 @@ def test_other():
 """
 FILES = [path for path in sorted(TESTS.rglob("*.py")) if path.parent.name != "support" and path != Path(__file__)]
 SLEEP = re.compile(r"\bsleep\((?P<seconds>[\w.]*)")
-CLOCK = re.compile(r"\b(perf_counter|process_time|thread_time|monotonic)(_ns)?\(\)")
+CLOCK = re.compile(
+    r"\b(perf_counter|process_time|thread_time|monotonic)(_ns)?\(\)"  # clocks that only measure
+    r"|loop(\(\))?\.time\(\)|\.(time|now|utcnow)\([^)]*\) - [a-z_]"  # the loop's, and how long ago something was
+    r"|\b(duration|elapsed)\w*(\(\))? *[<>]"
+)
 ENDLESS = 30
 """A sleep of so many seconds stands for work that never ends by itself."""
 

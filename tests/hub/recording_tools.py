@@ -29,11 +29,11 @@ class CallRecorder:
         async def search(query: str = "") -> Any:
             """Look something up."""
             self.started.append(name)
-            self.began.append(asyncio.get_running_loop().time())
+            self.began.append(asyncio.get_running_loop().time())  # virtual, in nearly all tests
             self.at[name] = self.began[-1]
             self.max_concurrent = max(self.max_concurrent, len(self.started) - len(self.ended) - len(self.stopped))
             try:
-                await asyncio.sleep(seconds)  # virtual, in nearly all tests
+                await asyncio.sleep(seconds)  # virtual too
             except asyncio.CancelledError:
                 self.stopped.append(name)
                 raise
