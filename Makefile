@@ -38,7 +38,7 @@ web: $(if $(shell command -v npm),,setup) ## build the web page of the server (n
 	@scripts/web.sh
 
 quick: setup ## unit tests: no process, no network, no service (two minutes)
-	@$(PYTEST) -m unit
+	@$(PYTEST) --numprocesses auto -m unit
 
 test: services web ## unit and integration tests: every promise (6 minutes)
 	@$(TEST)

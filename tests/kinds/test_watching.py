@@ -12,6 +12,8 @@ from ferrule.kinds.loading import DirectorySource
 from ferrule.kinds.watching import FileWatcher
 from tests.support.waiting import until, until_sync
 
+pytestmark = pytest.mark.integration  # the system reports changes of files in real time
+
 NEVER = 3600.0
 """An interval that does not pass during a test: then only reports can have caused a look."""
 

@@ -19,6 +19,8 @@ from tests.server.application import serve
 from tests.server.serving import MCP_HEADERS, MCP_META
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.integration  # servers that share a store answer each other in real time
+
 SHARED = ConcurrencyConfig(shared=True, lease_seconds=600)
 
 
