@@ -302,7 +302,7 @@ def _read(entry: Mapping[str, Any], key: str, default: Any = None) -> Any:
     try:
         return read(value)
     except (TypeError, ValueError, SpecError):
-        # Numbers may be description; other values may hold a secret.
+        # Numbers may be shown; other values may hold a secret.
         description = repr(value) if read in (_read_milliseconds, _read_count) else f"a {type(value).__name__}"
         raise SpecError(f'"{key}" {expected}, not {description}') from None
 
