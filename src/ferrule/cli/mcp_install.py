@@ -1,4 +1,4 @@
-"""`ferrule mcp install`: writes Ferrule into the files in which MCP clients list their servers."""
+"""The files in which MCP clients list servers: `ferrule mcp import` reads them, `ferrule mcp install` writes them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,73 @@ from typing import Annotated, Any, Final
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.mcp import DEFAULT_FILE, File, Force
-from ferrule.cli.mcp_pins import mcp_app
+from ferrule.cli.mcp import DEFAULT_FILE, File, Force, choose_file, mcp_app, project_folder
 from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail
-from ferrule.cli.terminal import echo
+from ferrule.cli.terminal import echo, print_error
 from ferrule.core.names import did_you_mean
 from ferrule.errors import FerruleError, LoadError
-from ferrule.kinds.mcp.mcp_json import read_servers_file, settings_folder, write_server
+from ferrule.folder_trust import accept_server
+from ferrule.kinds.mcp.config import McpServerConfig
+from ferrule.kinds.mcp.mcp_json import (
+    ImportedServer,
+    find_client_files,
+    import_servers,
+    read_servers_file,
+    settings_folder,
+    write_server,
+)
+from ferrule.kinds.mcp.servers import McpFileSource
 from ferrule.store.location import atomic_write
 
 __all__ = ["mcp_app"]
 
 CODEX_KEY: Final = "mcp_servers"
+
+
+@mcp_app.command("import")
+def import_from_others(
+    context: typer.Context,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A file to take servers from; else those of Claude, Cursor, VS Code.")
+    ] = None,
+    file: File = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the servers of Claude Desktop, Claude Code, Cursor, VS Code and Windsurf."""
+    file = choose_file(context, file)
+    project = file.absolute().parent
+    sources = [source] if source is not None else [path for _, path in find_client_files(project)]
+    imported: list[ImportedServer] = []
+    problems: list[LoadError] = []
+    for path in sources:
+        if path.absolute() == file.absolute():
+            continue
+        try:
+            imported += import_servers(path, file, project=project, replace=force)
+        except LoadError as error:
+            problems.append(error)
+    _accept_imported(context, file, [each.name for each in imported if each.outcome in ("added", "replaced")])
+    if as_json:
+        servers = [{"name": i.name, "from": str(i.path), "outcome": i.outcome, "note": i.note} for i in imported]
+        printing.print_json({"servers": servers, "errors": [str(p) for p in problems]})
+    else:
+        for each in imported:
+            echo(f"{each.outcome:<8} {each.name} from {each.path}" + (f": {each.note}" if each.note else ""))
+        for problem in problems:
+            print_error(f"ferrule: not read: {problem}")
+        if not imported and not problems:
+            echo("No servers of other programs were found. Name a file with --from.")
+    if source is not None and problems:
+        raise typer.Exit(EXIT_USAGE)
+
+
+def _accept_imported(context: typer.Context, file: Path, names: list[str]) -> None:
+    """Servers that the user has just taken over need no further question."""
+    tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools} if names else {}
+    for name in names:
+        if isinstance(config := tools.get(name), McpServerConfig):
+            accept_server(project_folder(context, file), name, config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,11 +48,31 @@ def test_the_way_to_a_server_is_found_from_its_address(entry, kinds):
         ({"url": "example.com"}, "is not an address"),
         ({"url": "http://y", "timeout": "5s"}, "number of milliseconds"),
         ({"url": "http://y", "timeout": float("inf")}, "number of milliseconds"),
+        ({"url": "http://y", "oauth": {"clientId": 5}}, '"oauth" must have texts'),
+        ({"url": "http://y", "auth": {"grant": "client_credentials", "CLIENT_ID": "me"}}, "needs clientId"),
+        ({"url": "http://y", "oauth": {"grant": "password"}}, '"oauth" must have'),
+        ({"url": "http://y", "oauth": {"clientMetadataUrl": "http://me/id"}}, '"oauth" must have'),
+        ({"url": "http://y", "oauth": {"callbackPort": 70_000}}, '"oauth" must have'),
+        ({"url": "http://y", "passHeaders": ["Authorization"]}, "no server is passed this header"),
+        ({"url": "http://y", "tags": {"find": "search"}}, '"tags" must be a list of texts'),
     ],
 )
 def test_a_wrong_entry_says_what_is_wrong(entry, said):
     with pytest.raises(SpecError, match=said):
         read_server_config(entry)
+
+
+def test_a_login_is_read_as_claude_code_and_cursor_write_it():
+    texts = {"CLIENT_ID": "me", "CLIENT_SECRET": "s", "scopes": ["read", "write"]}
+    oauth = read_server_config({"url": "http://y", "auth": texts}).oauth
+    assert oauth is not None and (oauth.client_id, oauth.client_secret, oauth.scope) == ("me", "s", "read write")
+    oauth = read_server_config({"url": "http://y", "oauth": {"clientId": "me", "callbackPort": 8080}}).oauth
+    assert oauth is not None and (oauth.client_id, oauth.callback_port, oauth.grant) == (
+        "me",
+        8080,
+        "authorization_code",
+    )
+    assert read_server_config({"url": "http://y", "oauth": True}).oauth is None
 
 
 def test_variables_stay_as_written_until_the_server_is_started():

@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeGuard
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ferrule.core.content import encode_json
+from ferrule.core.content import as_text, encode_json
+from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.secret_patterns import secret_names
 from ferrule.core.secrets import Secrets, select_likely
@@ -227,34 +228,185 @@ def _find_credential_names(config: McpServerConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for text in texts for name in CREDENTIAL.findall(text)))
 
 
+# Entries of `mcp.json`, as Claude, Cursor, VS Code, Windsurf, Gemini, Cline and Roo Code write them. Keys that are not
+# known here are ignored: other programs have their own.
+
+_TRANSPORT_NAMES: Final[dict[str, TransportKind]] = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamablehttp": "http",
+    "sse": "sse",
+    "ws": "ws",
+    "wss": "ws",
+    "websocket": "ws",
+}
+
+
 def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerConfig:
     """An entry of `mcp.json`; SpecError says what is wrong with it."""
-    from ferrule.kinds.mcp.entry import validate_server_entry  # imports pydantic: only when an entry is read
-
-    parsed = validate_server_entry(entry)
+    if not isinstance(entry, Mapping):
+        example = '{"command": "uvx"}'
+        raise SpecError(f"a server must be described by an object such as {example}, not a {type(entry).__name__}")
+    timeout = _read(entry, "timeout")
+    tags = _read(entry, "tags", ())
+    command = _read(entry, "command")
     config = McpServerConfig(
-        command=parsed.command,
-        args=parsed.args,
-        env=parsed.env,
-        cwd=parsed.cwd,
-        url=parsed.address,
-        kind=parsed.transport_kind,
-        headers=parsed.headers,
-        timeout=None if parsed.timeout is None else parsed.timeout / 1000,
-        max_actions=parsed.max_actions,
-        max_message_size=parsed.max_message_size,
-        disabled=parsed.is_disabled,
-        trusted=parsed.trusted is True,
-        auto_approve=parsed.approved_actions,
-        tags=() if isinstance(parsed.tags, dict) else parsed.tags,
-        action_tags=parsed.tags if isinstance(parsed.tags, dict) else {},
-        oauth=parsed.oauth_client,
-        pass_headers=parsed.pass_headers,
-        is_stateful=parsed.stateful is True and parsed.command is not None,
+        command=command,
+        args=_read(entry, "args", ()),
+        env=_read(entry, "env", {}),
+        cwd=_read(entry, "cwd"),
+        url=_read(entry, "url") or _read(entry, "serverUrl") or _read(entry, "httpUrl"),
+        kind=_read_transport_kind(entry),
+        headers=_read(entry, "headers", {}),
+        timeout=None if timeout is None else timeout / 1000,
+        max_actions=_read(entry, "maxActions", MAX_ACTIONS),
+        max_message_size=_read(entry, "maxMessageSize", MAX_MESSAGE_SIZE),
+        disabled=entry.get("disabled") is True or entry.get("enabled") is False,
+        trusted=entry.get("trusted") is True,
+        auto_approve=_read_approved_actions(entry),
+        tags=() if isinstance(tags, dict) else tags,
+        action_tags=tags if isinstance(tags, dict) else {},
+        oauth=_read(entry, "oauth" if "oauth" in entry else "auth"),
+        pass_headers=_read(entry, "passHeaders", ()),
+        is_stateful=entry.get("stateful") is True and command is not None,
         folder=folder,
     )
+    _check(config)
     names = _find_credential_names(config)
     return replace(config, credential_names=names) if names else config
+
+
+def _check(config: McpServerConfig) -> None:
+    if bool(config.command) == bool(config.url):
+        raise SpecError('a server needs either "command" (a program to start) or "url" (an address to connect to)')
+    if config.url and config.kind == "stdio":
+        raise SpecError('"type": "stdio" is for servers with a "command", not for those with a "url"')
+    if config.command and config.kind not in (None, "stdio"):
+        raise SpecError(f'"type": {config.kind!r} is for servers with a "url", not for those with a "command"')
+    for name in config.pass_headers:
+        if NEVER_PASSED.match(name) or not re.fullmatch(r"[A-Za-z0-9-]+", name):
+            raise SpecError(f'"passHeaders" cannot have {name!r}: no server is passed this header of a client')
+    if config.url and "://" not in config.url and "${" not in config.url:
+        without_query = config.url.split("?")[0]
+        raise SpecError(f"the url {without_query!r} is not an address; write one such as https://example.com/mcp")
+
+
+def _read(entry: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """The value of a key, or `default` where it is missing, null or empty; SpecError when it has another type."""
+    read, expected = _READERS.get(key, (_read_text, "must be text"))
+    value = entry.get(key)
+    if value is None or value == "":
+        return default
+    try:
+        return read(value)
+    except (TypeError, ValueError, SpecError):
+        # Numbers may be shown; other values may hold a secret.
+        description = repr(value) if read in (_read_milliseconds, _read_count) else f"a {type(value).__name__}"
+        raise SpecError(f'"{key}" {expected}, not {description}') from None
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _read_scalar(value: Any) -> str:
+    """Numbers and booleans are accepted where text is expected, as other programs do."""
+    if isinstance(value, (dict, list)):
+        raise TypeError
+    return as_text(value)
+
+
+def _read_texts(value: Any) -> tuple[str, ...]:
+    if value and not isinstance(value, (list, tuple)):
+        raise TypeError
+    return tuple(map(_read_scalar, value or ()))
+
+
+def _read_named_texts(value: Any) -> dict[str, str]:
+    if value and not isinstance(value, Mapping):
+        raise TypeError
+    return {_read_text(name): _read_scalar(text) for name, text in (value or {}).items() if text is not None}
+
+
+def _read_tags(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
+    if isinstance(value, Mapping):
+        return {_read_text(name): _read_texts(tags) for name, tags in value.items()}
+    return _read_texts(value)
+
+
+def _read_milliseconds(value: Any) -> float:
+    if not _is_positive_number(value):
+        raise ValueError
+    return value
+
+
+def _read_count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError
+    return value
+
+
+def _read_oauth(value: Any) -> OAuthClientConfig | None:
+    """How to log in, as Claude Code (`oauth`) and Cursor (`auth`) write it."""
+    if not isinstance(value, Mapping):
+        return None
+    scopes, grant = value.get("scopes"), value.get("grant", "authorization_code")
+    oauth = OAuthClientConfig(
+        client_id=_read(value, "clientId") or _read(value, "CLIENT_ID") or _read(value, "client_id"),
+        client_secret=_read(value, "clientSecret") or _read(value, "CLIENT_SECRET") or _read(value, "client_secret"),
+        client_metadata_url=_read(value, "clientMetadataUrl"),
+        scope=" ".join(scopes) if isinstance(scopes, list) else _read(value, "scopes"),
+        issuer=_read(value, "issuer"),
+        grant=grant,
+        callback_port=_read(value, "callbackPort"),
+    )
+    if grant not in ("authorization_code", "client_credentials") or (oauth.callback_port or 0) > 65_535:
+        raise ValueError
+    if grant == "client_credentials" and not (oauth.client_id and oauth.client_secret and oauth.issuer):
+        raise ValueError
+    if (address := oauth.client_metadata_url) and not re.match(r"https://[^/]+/.+", address):
+        raise ValueError
+    return oauth
+
+
+_READERS: Final[dict[str, tuple[Callable[[Any], Any], str]]] = {
+    "args": (_read_texts, 'must be a list of texts such as ["-y", "some-server"]'),
+    "env": (_read_named_texts, 'must be an object of texts such as {"NAME": "value"}'),
+    "headers": (_read_named_texts, 'must be an object of texts such as {"NAME": "value"}'),
+    "timeout": (_read_milliseconds, "must be a number of milliseconds"),
+    "maxActions": (_read_count, "must be a whole number of actions"),
+    "maxMessageSize": (_read_count, "must be a whole number of bytes"),
+    "callbackPort": (_read_count, "must be a port"),
+    "oauth": (_read_oauth, "must have texts; the grant client_credentials needs clientId, clientSecret and issuer"),
+    "auth": (_read_oauth, "must have texts; the grant client_credentials needs clientId, clientSecret and issuer"),
+    "passHeaders": (_read_texts, 'must be a list of names such as ["X-Request-Id"]'),
+    "tags": (
+        _read_tags,
+        'must be a list of texts such as ["search"], or one for each action such as {"find": ["search"]}',
+    ),
+}
+"""How a value is read, and what it must be; other values are texts."""
+
+
+def _read_transport_kind(entry: Mapping[str, Any]) -> TransportKind | None:
+    name = _read(entry, "type") or _read(entry, "transport")
+    if name is None:
+        return "http" if entry.get("httpUrl") else None
+    kind = _TRANSPORT_NAMES.get(name.lower())
+    if kind is None:
+        hint = did_you_mean(name, _TRANSPORT_NAMES)
+        raise SpecError(f'"type" cannot be {name!r}; it is stdio, http, sse or ws{hint}')
+    return kind
+
+
+def _read_approved_actions(entry: Mapping[str, Any]) -> frozenset[str]:
+    """The actions that need no approval, as Cline (`autoApprove`) and Roo Code (`alwaysAllow`) write them."""
+    lists = [["*"] if names == "*" else names for names in (entry.get("autoApprove"), entry.get("alwaysAllow"))]
+    return frozenset(name for names in lists if isinstance(names, list) for name in names if isinstance(name, str))
 
 
 def config_of_spec(spec: MCPServerSpec) -> McpServerConfig:
