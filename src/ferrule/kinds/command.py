@@ -14,18 +14,18 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias, cast
+from typing import Any
 
-from ferrule.core.aio import finish_despite_cancellation, wait_at_most
+from ferrule.core.aio import finish_despite_cancellation
 from ferrule.core.call import Invocation, Progress
 from ferrule.core.secrets import Secrets
 from ferrule.errors import CallError, ExecutionFailed, Retry, TransportFault
 from ferrule.kinds.command_line import CommandLine, build_command_line
 from ferrule.process.groups import (
     GRACE_SECONDS,
-    KILL_TIMEOUT,
+    LineReader,
     WatchedProcess,
     end_process_group,
     end_process_tree,
@@ -38,12 +38,9 @@ MAX_OUTPUT = 5_000_000
 MAX_LOGGED_LINES = 1_000
 MAX_LOGGED_BYTES = 1_000_000
 """Of a program's standard error, for one call."""
-MAX_LINE = 65_536
 MAX_ERROR_TEXT = 2_000
 _STDERR_BYTES = 2 * MAX_ERROR_TEXT
 """More than messages show: a secret that is cut in half could not be recognized and hidden."""
-
-LineHandler: TypeAlias = Callable[[str], None]
 
 
 class CommandExecutor:
@@ -59,17 +56,16 @@ class CommandExecutor:
 
     async def run(self, line: CommandLine, invocation: Invocation, *, stream: bool = False) -> Any:
         """Run a program for a call, and return what it wrote. `stream` reports each line as progress."""
-        output = OutputCollector(
-            self._max_output,
-            on_stdout_line=_progress_reporter(invocation, line.secrets) if stream else None,
-            stderr_log=_StderrLog(invocation, line.secrets),
-        )
+        readers = {2: _make_stderr_log(invocation, line.secrets)}
+        if stream:
+            readers[1] = LineReader(lambda text: invocation.report(Progress(message=line.secrets.hide(text))))
+        output = OutputCollector(self._max_output, readers)
         with line.secrets.hide_in_errors():
             await self._run_to_end(line, output)
             return line.secrets.hide(self._convert_output(line.arguments[0], output, line.secrets))
 
     def _convert_output(self, program: str, output: OutputCollector, secrets: Secrets) -> Any:
-        if output.is_too_large:
+        if output.exceeded_descriptor is not None:
             raise ExecutionFailed(
                 f"{program!r} wrote more than {self._max_output:,} bytes and was ended. Ask for less."
             )
@@ -77,38 +73,21 @@ class CommandExecutor:
             text = output.error_text(secrets.hide)
             reason = f": {text}" if text else "."
             raise ExecutionFailed(f"{program!r} {_describe_exit(output.exit_code)}{reason}", exit_code=output.exit_code)
-        return _parse_stdout(output.stdout.decode("utf-8", "replace"))
+        return _parse_stdout(output.output[1].decode("utf-8", "replace"))
 
     async def _run_to_end(self, line: CommandLine, output: OutputCollector) -> None:
         """Run the program to its end, or until the call is cancelled."""
         environment, mark = mark_environment(line.environment)
         try:
-            await finish_despite_cancellation(_start_program(line, environment, output))
+            await finish_despite_cancellation(
+                output.start(*line.arguments, stdin=line.stdin, directory=line.directory, environment=environment)
+            )
             await output.finished.wait()
+        except OSError as error:
+            raise _make_start_error(line, error) from error
         finally:
             if output.transport is not None:
                 await finish_despite_cancellation(_end_program(output.transport, output, mark, self._grace))
-
-
-async def _start_program(line: CommandLine, environment: dict[str, str], output: OutputCollector) -> None:
-    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    try:
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            lambda: output,
-            *line.arguments,
-            stdin=nothing if line.stdin is None else pipe,
-            stdout=pipe,
-            stderr=pipe,
-            cwd=line.directory,
-            env=environment,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise _make_start_error(line, error) from error
-    if line.stdin is not None:
-        stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-        stdin.write(line.stdin)
-        stdin.close()  # when all is written
 
 
 async def _end_program(
@@ -119,7 +98,6 @@ async def _end_program(
         await end_process_group(transport.get_pid(), grace)
     else:
         await end_process_tree(transport.get_pid(), mark, grace)
-    await wait_at_most(output.exited, KILL_TIMEOUT)
     await output.close_pipes(transport)
 
 
@@ -148,104 +126,35 @@ def _parse_stdout(stdout: str) -> Any:
     return stdout.removesuffix("\n")
 
 
-def _progress_reporter(invocation: Invocation, secrets: Secrets) -> LineHandler:
-    return lambda text: invocation.report(Progress(message=secrets.hide(text)))
+def _make_stderr_log(invocation: Invocation, secrets: Secrets) -> LineReader:
+    def log(text: str) -> None:
+        logger.info("tool=<%s>, call=<%s> | stderr: %s", invocation.tool.id, invocation.call_id, secrets.hide(text))
 
-
-# The output of a running program is collected up to a limit and passed on line by line.
+    return LineReader(log, max_lines=MAX_LOGGED_LINES, max_bytes=MAX_LOGGED_BYTES)
 
 
 class OutputCollector(WatchedProcess):
-    """Collects all of stdout and the end of stderr of one program."""
+    """Collects all of stdout and the end of stderr of one program, and passes them on line by line."""
 
-    def __init__(self, limit: int, *, on_stdout_line: LineHandler | None, stderr_log: _StderrLog) -> None:
-        super().__init__()
-        self._limit = limit
-        self._lines: dict[int, _LineSplitter | _StderrLog] = {1: _LineSplitter(on_stdout_line), 2: stderr_log}
-        self.stdout = bytearray()
+    def __init__(self, max_stdout: int, readers: Mapping[int, LineReader]) -> None:
+        super().__init__({1: max_stdout})
+        self._readers = readers
         self._end_of_stderr = b""
-        self.is_too_large = False
 
     def error_text(self, hide: Callable[[str], str]) -> str:
         """The end of what the program wrote to stderr or, if that is empty, to stdout, for messages."""
-        content = self._end_of_stderr.strip() or bytes(self.stdout[-_STDERR_BYTES:]).strip()
+        content = self._end_of_stderr.strip() or bytes(self.output[1][-_STDERR_BYTES:]).strip()
         return hide(content.decode("utf-8", "replace"))[-MAX_ERROR_TEXT:]
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
             self._end_of_stderr = (self._end_of_stderr + data)[-_STDERR_BYTES:]
-        elif len(self.stdout) + len(data) > self._limit:
-            self.is_too_large = True
-            self.finished.set()
-            return
         else:
-            self.stdout += data
-        self._lines[fd].feed(data)
+            super().pipe_data_received(fd, data)
+        if fd in self._readers and self.exceeded_descriptor != fd:
+            self._readers[fd].feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         super().pipe_connection_lost(fd, exc)
-        if fd != 0:
-            self._lines[fd].end()
-
-
-class _LineSplitter:
-    """Cuts a stream of bytes into lines of text."""
-
-    def __init__(self, handle: LineHandler | None) -> None:
-        self._handle = handle
-        self._partial = b""
-
-    def feed(self, data: bytes) -> None:
-        if self._handle is None:
-            return
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            self._handle(line.decode("utf-8", "replace").rstrip("\r"))
-        if len(self._partial) > MAX_LINE:
-            self.end()
-
-    def discard(self) -> int:
-        """Forget the beginning of a line; how many bytes it had."""
-        length, self._partial = len(self._partial), b""
-        return length
-
-    def end(self) -> None:
-        if self._handle is not None and self._partial:
-            self._handle(self._partial.decode("utf-8", "replace"))
-            self._partial = b""
-
-
-class _StderrLog:
-    """Logs what a program writes to standard error, up to a limit, and how much more it wrote."""
-
-    def __init__(self, invocation: Invocation, secrets: Secrets) -> None:
-        self._invocation, self._secrets = invocation, secrets
-        self._lines = _LineSplitter(self._log_line)
-        self._bytes_allowed, self._lines_allowed = MAX_LOGGED_BYTES, MAX_LOGGED_LINES
-        self._dropped = 0
-
-    def feed(self, data: bytes) -> None:
-        if self._lines_allowed and len(data) <= self._bytes_allowed:
-            self._bytes_allowed -= len(data)
-            self._lines.feed(data)
-        else:  # also of its first line: half of a secret could not be recognized
-            self._bytes_allowed = 0
-            self._dropped += len(data) + self._lines.discard()
-
-    def end(self) -> None:
-        self._lines.end()
-        if self._dropped:
-            self._log(f"[{self._dropped:,} more bytes, which are not logged]")
-
-    def _log_line(self, text: str) -> None:
-        if self._lines_allowed:
-            self._lines_allowed -= 1
-            self._log(text)
-        else:
-            self._dropped += len(text) + 1
-
-    def _log(self, text: str) -> None:
-        invocation = self._invocation
-        logger.info(
-            "tool=<%s>, call=<%s> | stderr: %s", invocation.tool.id, invocation.call_id, self._secrets.hide(text)
-        )
+        if fd in self._readers:
+            self._readers[fd].end()

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, cast
 
@@ -33,7 +34,8 @@ KILL_TIMEOUT = 5.0
 """Seconds a killed process may take to disappear: the kernel may have to finish a write to a disk first."""
 DRAIN_TIMEOUT = 0.2
 """Seconds to go on reading when all processes have ended: what they wrote is in the pipes already."""
-
+MAX_LINE = 65_536
+"""Bytes of a line; a longer one is cut into several."""
 
 MARK_VARIABLE = "FERRULE_PROCESS"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -102,9 +104,9 @@ def _set_process_option(option: int, value: int) -> None:
 
 
 class WatchedProcess(asyncio.SubprocessProtocol):
-    """The state of one process; a subclass says what becomes of its output (`pipe_data_received`)."""
+    """The state of one process in a session of its own, and what it has written to each descriptor, up to a limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_output: Mapping[int, int]) -> None:
         self.transport: asyncio.SubprocessTransport | None = None
         """Set when the process has started."""
         self.exit_code = -signal.SIGKILL
@@ -115,9 +117,40 @@ class WatchedProcess(asyncio.SubprocessProtocol):
         self.exited = asyncio.Event()
         self.closed = asyncio.Event()
         """It has ended, and all its pipes are closed."""
+        self._max_output = max_output
+        self.output = {descriptor: bytearray() for descriptor in max_output}
+        self.exceeded_descriptor: int | None = None
+        """Where it wrote more than the limit, if that is why it must be ended."""
+
+    async def start(
+        self, *arguments: str, stdin: bytes | None, directory: str | None, environment: Mapping[str, str]
+    ) -> None:
+        """Start a program in a session of its own. Raises OSError if that fails."""
+        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: self,
+            *arguments,
+            stdin=nothing if stdin is None else pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+        )
+        if stdin is not None:
+            writer = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+            writer.write(stdin)
+            writer.close()  # when all is written
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no instance of it
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        room = self._max_output[fd] - len(self.output[fd])
+        self.output[fd] += data[:room]
+        if len(data) > room and not self.finished.is_set():
+            self.exceeded_descriptor = fd
+            self.finished.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 0:
@@ -133,7 +166,8 @@ class WatchedProcess(asyncio.SubprocessProtocol):
         self.closed.set()
 
     async def close_pipes(self, transport: asyncio.SubprocessTransport) -> None:
-        """Read the rest of what the ended process wrote, and close its pipes."""
+        """Wait for the process, which was ended; read the rest of what it wrote, and close its pipes."""
+        await wait_at_most(self.exited, KILL_TIMEOUT)
         await wait_at_most(self.closed, DRAIN_TIMEOUT)
         stdin = cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0))
         if stdin is not None and self.reads_stdin:
@@ -142,17 +176,64 @@ class WatchedProcess(asyncio.SubprocessProtocol):
         await wait_at_most(self.closed, KILL_TIMEOUT)
 
 
+class LineReader:
+    """Cuts what a process writes into lines of text, up to a limit, and says how many more bytes there were."""
+
+    def __init__(
+        self, handle: Callable[[str], None], *, max_lines: float = math.inf, max_bytes: float = math.inf
+    ) -> None:
+        self._handle = handle
+        self._lines_allowed, self._bytes_allowed = max_lines, max_bytes
+        self._partial = b""
+        self._dropped = 0
+
+    def feed(self, data: bytes) -> None:
+        if not self._lines_allowed or len(data) > self._bytes_allowed:
+            # Also the first part of its first line: half of a secret could not be recognized.
+            self._bytes_allowed = 0
+            self._dropped += len(data) + len(self._partial)
+            self._partial = b""
+            return
+        self._bytes_allowed -= len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            self._handle_line(line)
+        if len(self._partial) > MAX_LINE:
+            self._handle_rest()
+
+    def end(self) -> None:
+        self._handle_rest()
+        if self._dropped:
+            self._handle(f"[{self._dropped:,} more bytes, which are not logged]")
+
+    def _handle_rest(self) -> None:
+        if self._partial:
+            self._handle_line(self._partial)
+            self._partial = b""
+
+    def _handle_line(self, line: bytes) -> None:
+        if self._lines_allowed:
+            self._lines_allowed -= 1
+            self._handle(line.decode("utf-8", "replace").rstrip("\r"))
+        else:
+            self._dropped += len(line) + 1
+
+
 def find_running_groups(leader: int) -> set[int]:
     """The groups of a session with running processes; on other systems than Linux only the first group."""
     if not os.path.isdir("/proc/self"):
         return {leader} if signal_group(leader, 0) else set()
     groups = set()
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError):  # it has just ended
-                if os.getsid(int(name)) == leader and not _is_zombie(name):
-                    groups.add(os.getpgid(int(name)))
+    for number in find_session_processes(leader):
+        with suppress(OSError):  # it has just ended
+            if not _is_zombie(number):
+                groups.add(os.getpgid(number))
     return {group for group in groups if signal_group(group, 0)}
+
+
+def find_session_processes(leader: int) -> set[int]:
+    """The processes of a session, those that have ended and were not waited for included; only on Linux."""
+    return {int(name) for name in os.listdir("/proc") if name.isdecimal() and _is_in_session(int(name), leader)}
 
 
 def signal_group(group: int, kind: int) -> bool:
@@ -182,9 +263,9 @@ async def _signal_until_ended(leader: int, kind: signal.Signals, *, within: floa
     return True
 
 
-def _is_zombie(name: str) -> bool:
+def _is_zombie(number: int) -> bool:
     # A zombie: it has ended, but its parent has not waited for it. In a container that may never happen.
-    with open(f"/proc/{name}/stat", "rb") as file:
+    with open(f"/proc/{number}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 

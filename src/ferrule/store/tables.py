@@ -6,7 +6,7 @@ SQLAlchemy takes longer to import than the rest of Ferrule together, so the tabl
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.errors import StoreError
 
@@ -20,6 +20,54 @@ BINDING_COLUMNS: Final = ("principal", "tenant", "run_id", "tool_id", "action", 
 IS_FAILURE: Final = "status NOT IN ('success', 'running')"
 IS_UNSUCCESSFUL: Final = "status <> 'success'"
 """Must be the same text in the index and in the queries that use it, or the database does not use the index."""
+_TABLES: Final = {
+    "ferrule_migrations": "number integer key, name text",
+    # One row per call. The columns have the order of a journal line (see `encoding.py`), except `owner` at the end.
+    "tool_calls": """
+        record_id text key, started_at number, tool_name text, action text?, caller_id text?, caller_type text?,
+        conversation_id text?, workflow_id text?, fingerprint text?, source text?, parent_id text?, params json?,
+        status text, execution_time number?, wait_time number?, attempts integer?, error_type text?, artifact_id text?,
+        error text?, result json?, metadata json?, principal text?, tenant text?, cost number?, owner text?
+    """,
+    "entries": "stream text key, key text key, written_at number, value json",
+    "approvals": f"""
+        approval_id text key, state text, created_at number, expires_at number,
+        {" text, ".join(BINDING_COLUMNS)} text,
+        call_id text, arguments text, reason text, decided_at number?, decided_by text =, decision_reason text =,
+        edited_arguments text?, used_at number?, used_by text =
+    """,
+    "tokens": """
+        token_id text key, hash text unique, parent_id text?, name text, grants text, created_at number,
+        expires_at number?, revoked_at number?
+    """,
+    "requests": """
+        principal text key, key text key, digest text, created_at number, status integer?, response text?,
+        claim_id text?
+    """,
+    "tool_vectors": "encoder text key, digest text key, vector bytes, used_at number index",
+    "slot_leases": """
+        bucket text key, owner text key, slots integer, waiting integer, waiting_since number?, slot_limit integer,
+        expires_at number
+    """,
+    "start_leases": "bucket text index, owner text, starts integer, counts_until number, is_open boolean",
+    "adaptive_limits": "bucket text key, slots number, lowered_at number",
+    "credentials": "account text key, name text key, ciphertext text, updated_at number",
+    "budget_spending": """
+        budget text key, scope text key, period text key, spent number, extension number =0, changed_at number
+    """,
+    "servers": "server_id text key, url text, machine text, expires_at number, socket text =, secret text =",
+    "mcp_owners": "name text key, server_id text",
+    "open_circuits": "source text key, tool_id text key, opened_at number",
+    "lock_holders": "name text key, owner text, registered_at number",
+}
+"""The columns of each table: a name and a type (with `?`: may be NULL), then `key` for a column of the primary key,
+`unique`, `index`, or `=` with a default."""
+_INDEXES: Final = {
+    "entries_by_time": ("entries", "written_at"),
+    "approvals_by_state": ("approvals", "state", "created_at"),
+    "approvals_by_run": ("approvals", "run_id", "created_at"),
+}
+"""The table and the columns of each index that those words do not describe."""
 _CALL_INDEXES: Final = {
     "time": ("started_at", ""),
     # The last two columns let statistics of some calls be computed from the index alone; the two after it are for those
@@ -73,177 +121,32 @@ def create_tables(connection: Connection) -> None:
 def _metadata() -> MetaData:
     import sqlalchemy as sa
 
-    json_text = sa.Text().with_variant(sa.JSON(), "postgresql")
+    types: dict[str, Any] = {
+        "text": sa.Text,
+        "json": sa.Text().with_variant(sa.JSON(), "postgresql"),
+        "number": sa.Double,
+        "integer": sa.Integer,
+        "boolean": sa.Boolean,
+        "bytes": sa.LargeBinary,
+    }
+
+    def make_column(description: str) -> sa.Column[Any]:
+        name, kind, *words = description.split()
+        default = next((word.removeprefix("=") for word in words if word.startswith("=")), None)
+        return sa.Column(
+            name,
+            types[kind.removesuffix("?")],
+            primary_key="key" in words,
+            nullable=kind.endswith("?"),
+            unique="unique" in words or None,
+            index="index" in words or None,
+            server_default=default,
+            autoincrement=False,
+        )
+
     metadata = sa.MetaData()
-    sa.Table(
-        "ferrule_migrations",
-        metadata,
-        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("name", sa.Text, nullable=False),
-    )
-    # One row per call. The columns have the order of a journal line (see `encoding.py`), except `owner` at the end.
-    sa.Table(
-        "tool_calls",
-        metadata,
-        sa.Column("record_id", sa.Text, primary_key=True),
-        sa.Column("started_at", sa.Double, nullable=False),
-        sa.Column("tool_name", sa.Text, nullable=False),
-        sa.Column("action", sa.Text),
-        sa.Column("caller_id", sa.Text),
-        sa.Column("caller_type", sa.Text),
-        sa.Column("conversation_id", sa.Text),
-        sa.Column("workflow_id", sa.Text),
-        sa.Column("fingerprint", sa.Text),
-        sa.Column("source", sa.Text),
-        sa.Column("parent_id", sa.Text),
-        sa.Column("params", json_text),
-        sa.Column("status", sa.Text, nullable=False),
-        sa.Column("execution_time", sa.Double),
-        sa.Column("wait_time", sa.Double),
-        sa.Column("attempts", sa.Integer),
-        sa.Column("error_type", sa.Text),
-        sa.Column("artifact_id", sa.Text),
-        sa.Column("error", sa.Text),
-        sa.Column("result", json_text),
-        sa.Column("metadata", json_text),
-        sa.Column("principal", sa.Text),
-        sa.Column("tenant", sa.Text),
-        sa.Column("cost", sa.Double),
-        sa.Column("owner", sa.Text),
-    )
-    sa.Table(
-        "entries",
-        metadata,
-        sa.Column("stream", sa.Text, primary_key=True),
-        sa.Column("key", sa.Text, primary_key=True),
-        sa.Column("written_at", sa.Double, nullable=False),
-        sa.Column("value", json_text, nullable=False),
-        sa.Index("entries_by_time", "written_at"),
-    )
-    sa.Table(
-        "approvals",
-        metadata,
-        sa.Column("approval_id", sa.Text, primary_key=True),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("created_at", sa.Double, nullable=False),
-        sa.Column("expires_at", sa.Double, nullable=False),
-        *(sa.Column(name, sa.Text, nullable=False) for name in BINDING_COLUMNS),
-        sa.Column("call_id", sa.Text, nullable=False),
-        sa.Column("arguments", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("decided_at", sa.Double),
-        sa.Column("decided_by", sa.Text, nullable=False, server_default=""),
-        sa.Column("decision_reason", sa.Text, nullable=False, server_default=""),
-        sa.Column("edited_arguments", sa.Text),
-        sa.Column("used_at", sa.Double),
-        sa.Column("used_by", sa.Text, nullable=False, server_default=""),
-        sa.Index("approvals_by_state", "state", "created_at"),
-        sa.Index("approvals_by_run", "run_id", "created_at"),
-    )
-    sa.Table(
-        "tokens",
-        metadata,
-        sa.Column("token_id", sa.Text, primary_key=True),
-        sa.Column("hash", sa.Text, nullable=False, unique=True),
-        sa.Column("parent_id", sa.Text),
-        sa.Column("name", sa.Text, nullable=False),
-        sa.Column("grants", sa.Text, nullable=False),
-        sa.Column("created_at", sa.Double, nullable=False),
-        sa.Column("expires_at", sa.Double),
-        sa.Column("revoked_at", sa.Double),
-    )
-    sa.Table(
-        "requests",
-        metadata,
-        sa.Column("principal", sa.Text, primary_key=True),
-        sa.Column("key", sa.Text, primary_key=True),
-        sa.Column("digest", sa.Text, nullable=False),
-        sa.Column("created_at", sa.Double, nullable=False),
-        sa.Column("status", sa.Integer),
-        sa.Column("response", sa.Text),
-        sa.Column("claim_id", sa.Text),
-    )
-    sa.Table(
-        "tool_vectors",
-        metadata,
-        sa.Column("encoder", sa.Text, primary_key=True),
-        sa.Column("digest", sa.Text, primary_key=True),
-        sa.Column("vector", sa.LargeBinary, nullable=False),
-        sa.Column("used_at", sa.Double, nullable=False, index=True),
-    )
-    sa.Table(
-        "slot_leases",
-        metadata,
-        sa.Column("bucket", sa.Text, primary_key=True),
-        sa.Column("owner", sa.Text, primary_key=True),
-        sa.Column("slots", sa.Integer, nullable=False),
-        sa.Column("waiting", sa.Integer, nullable=False),
-        sa.Column("waiting_since", sa.Double),
-        sa.Column("slot_limit", sa.Integer, nullable=False),
-        sa.Column("expires_at", sa.Double, nullable=False),
-    )
-    sa.Table(
-        "start_leases",
-        metadata,
-        sa.Column("bucket", sa.Text, nullable=False, index=True),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("starts", sa.Integer, nullable=False),
-        sa.Column("counts_until", sa.Double, nullable=False),
-        sa.Column("is_open", sa.Boolean, nullable=False),
-    )
-    sa.Table(
-        "adaptive_limits",
-        metadata,
-        sa.Column("bucket", sa.Text, primary_key=True),
-        sa.Column("slots", sa.Double, nullable=False),
-        sa.Column("lowered_at", sa.Double, nullable=False),
-    )
-    sa.Table(
-        "credentials",
-        metadata,
-        sa.Column("account", sa.Text, primary_key=True),
-        sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("ciphertext", sa.Text, nullable=False),
-        sa.Column("updated_at", sa.Double, nullable=False),
-    )
-    sa.Table(
-        "budget_spending",
-        metadata,
-        sa.Column("budget", sa.Text, primary_key=True),
-        sa.Column("scope", sa.Text, primary_key=True),
-        sa.Column("period", sa.Text, primary_key=True),
-        sa.Column("spent", sa.Double, nullable=False),
-        sa.Column("extension", sa.Double, nullable=False, server_default="0"),
-        sa.Column("changed_at", sa.Double, nullable=False),
-    )
-    sa.Table(
-        "servers",
-        metadata,
-        sa.Column("server_id", sa.Text, primary_key=True),
-        sa.Column("url", sa.Text, nullable=False),
-        sa.Column("machine", sa.Text, nullable=False),
-        sa.Column("expires_at", sa.Double, nullable=False),
-        sa.Column("socket", sa.Text, nullable=False, server_default=""),
-        sa.Column("secret", sa.Text, nullable=False, server_default=""),
-    )
-    sa.Table(
-        "mcp_owners",
-        metadata,
-        sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("server_id", sa.Text, nullable=False),
-    )
-    sa.Table(
-        "open_circuits",
-        metadata,
-        sa.Column("source", sa.Text, primary_key=True),
-        sa.Column("tool_id", sa.Text, primary_key=True),
-        sa.Column("opened_at", sa.Double, nullable=False),
-    )
-    sa.Table(
-        "lock_holders",
-        metadata,
-        sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("registered_at", sa.Double, nullable=False),
-    )
+    for name, columns in _TABLES.items():
+        sa.Table(name, metadata, *map(make_column, columns.split(",")))
+    for name, (table, *indexed) in _INDEXES.items():
+        sa.Index(name, *(metadata.tables[table].c[column] for column in indexed))
     return metadata

@@ -22,10 +22,8 @@ from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
 from ferrule_tools.files.path_rules import Parts
 from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path
-from ferrule_tools.notify.config import ChannelConfig, NotifyConfig
-from ferrule_tools.notify.email import EmailChannel
-from ferrule_tools.notify.message import Level, Notice
-from ferrule_tools.notify.webhook import WebhookChannel
+from ferrule_tools.notify.channels import EmailChannel, WebhookChannel
+from ferrule_tools.notify.config import ChannelConfig, Level, Notice, NotifyConfig
 
 logger = logging.getLogger("ferrule.notify")
 

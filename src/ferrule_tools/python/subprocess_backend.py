@@ -7,12 +7,12 @@ import json
 import os
 import signal
 from contextlib import suppress
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.core.aio import finish_despite_cancellation, wait_at_most
 from ferrule.core.content import is_nested_deeper, plain_json
 from ferrule.errors import ExecutionFailed
-from ferrule.process.groups import KILL_TIMEOUT, WatchedProcess, end_process_group
+from ferrule.process.groups import WatchedProcess, end_process_group, find_session_processes
 from ferrule_tools.python.bubblewrap import ENVIRONMENT, Bubblewrap
 from ferrule_tools.python.config import PythonExecutorConfig
 from ferrule_tools.python.script import (
@@ -59,14 +59,9 @@ async def run_in_full_python(script: Script, config: PythonExecutorConfig, bubbl
 
 
 class _ScriptProcess(WatchedProcess):
-    """The state of the process, and what it wrote, up to a limit."""
+    """The process: it writes what the script prints to descriptor 1, and the report of the runner to 2."""
 
-    def __init__(self, max_output: dict[int, int]) -> None:
-        super().__init__()
-        self._max_output = max_output
-        """Bytes by file descriptor: 1 is what the script prints, 2 is the runner's report."""
-        self.output = {1: bytearray(), 2: bytearray()}
-        self.stop_reason: StopReason | None = None
+    stop_reason: StopReason | None = None
 
     def stop(self, reason: StopReason) -> None:
         if not self.finished.is_set():
@@ -74,64 +69,41 @@ class _ScriptProcess(WatchedProcess):
             self.finished.set()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        room = self._max_output[fd] - len(self.output[fd])
-        self.output[fd] += data[:room]
-        if len(data) > room:
-            self.stop("printed" if fd == 1 else "result")
+        super().pipe_data_received(fd, data)
+        if self.exceeded_descriptor is not None:
+            self.stop_reason = "printed" if self.exceeded_descriptor == 1 else "result"
 
 
 async def _start_process(process: _ScriptProcess, arguments: list[str], job: bytes) -> None:
-    pipe = asyncio.subprocess.PIPE
     try:
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            lambda: process,
-            *arguments,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            cwd="/",
-            env=ENVIRONMENT,
-            start_new_session=True,
-        )
+        await process.start(*arguments, stdin=job, directory="/", environment=ENVIRONMENT)
     except OSError as error:
         raise ExecutionFailed(f"{arguments[0]!r} could not be started: {error}") from error
-    stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-    stdin.write(job)
-    stdin.close()  # after everything is written
 
 
 async def _kill_session(process: _ScriptProcess, transport: asyncio.SubprocessTransport) -> None:
     """Kill what remains of the session, read what was written, close the pipes."""
     bubblewrap = transport.get_pid()
     # Bubblewrap itself gets some time to end: it waits for its children, which would stay as zombies without it.
-    for other in _find_session_processes(bubblewrap) - {bubblewrap}:
+    for other in find_session_processes(bubblewrap) - {bubblewrap}:
         with suppress(OSError):
             os.kill(other, signal.SIGKILL)
     await wait_at_most(process.exited, _INIT_EXIT_TIMEOUT)
     await end_process_group(bubblewrap, grace=0.0)
-    await wait_at_most(process.exited, KILL_TIMEOUT)
     await process.close_pipes(transport)
 
 
 async def _watch_memory(process: _ScriptProcess, limit: int) -> None:
-    """The kernel limits each process by itself; this limits all of them together."""
+    """The kernel limits each process by itself; this limits all of them together.
+
+    A script cannot leave its session: the system call filter refuses `setsid`.
+    """
     assert process.transport is not None
     session = process.transport.get_pid()
     while not process.finished.is_set():
-        if sum(map(_read_process_memory, _find_session_processes(session))) > limit:
+        if sum(map(_read_process_memory, find_session_processes(session))) > limit:
             process.stop("memory")
         await asyncio.sleep(_MEMORY_CHECK_INTERVAL)
-
-
-def _find_session_processes(session: int) -> set[int]:
-    """The processes of a session, which a script cannot leave: the system call filter refuses `setsid`."""
-    processes = set()
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError):  # it has just ended
-                if os.getsid(int(name)) == session:
-                    processes.add(int(name))
-    return processes
 
 
 def _read_process_memory(process: int) -> int:
