@@ -231,3 +231,12 @@ def test_a_long_default_is_not_matched_with_a_pattern_here():
     capability = ToolCapability("match", "Match.", {"type": "object", "properties": {"text": text}})
     checked = ToolParameterValidator().validate(capability, {})
     assert not checked.is_valid and "too long to be matched" in str(checked.errors[0])
+
+
+def test_many_values_with_many_alternatives_are_not_read_in_another_way():
+    options = [{"type": "integer", "maximum": number} for number in range(500)]
+    schema = {"type": "object", "properties": {"numbers": {"type": "array", "items": {"anyOf": options}}}}
+    validator, capability = ToolParameterValidator(), ToolCapability("add", "", schema)
+    assert validator.validate(capability, {"numbers": ["1"] * 10}).validated_params == {"numbers": [1] * 10}
+    [error] = validator.validate(capability, {"numbers": ["1"] * 1_000}).errors
+    assert error.message == "the arguments match none of the allowed forms."

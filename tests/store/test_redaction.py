@@ -86,6 +86,7 @@ def test_a_secret_with_members_goes_as_a_whole():
 SECRETS_IN_TEXTS = [
     ("Authorization: Bearer abc.def-1\nHost: x", "Authorization: [redacted]\nHost: x"),
     ("send Bearer xyz along", "send Bearer [redacted] along"),
+    ("send Basic Bearer xyz along", "send Basic Bearer [redacted] along"),
     ("Basic dXNlcjpwYXNz", "Basic [redacted]"),
     ("Basic usage of Bearers", "Basic usage of Bearers"),
     ("postgresql://bob:p@ss@host/db", "postgresql://bob:[redacted]@host/db"),

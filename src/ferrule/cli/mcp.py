@@ -525,10 +525,10 @@ async def _compare_server(store: ToolKnowledgeStore, tool: Tool) -> _Comparison:
     changes = {
         capability.name: diff
         for capability in tool.spec.capabilities
-        if (diff := find_changes(store, tool.id, capability, pins))
+        if (diff := find_changes(tool.id, capability, pins))
     }
     instructions = listed_instructions(tool)
-    if diff := find_instructions_changes(store, tool.id, instructions, pins):
+    if diff := find_instructions_changes(tool.id, instructions, pins):
         changes = {INSTRUCTIONS: diff, **changes}
     return _Comparison(
         server=tool.id,

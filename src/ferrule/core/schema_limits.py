@@ -26,6 +26,8 @@ MAX_SCHEMA_DEPTH: Final = 60
 MAX_CHECKS_PER_VALUE: Final = 100_000
 MAX_CHECKS: Final = 10_000_000
 """In one call: less than a second."""
+MAX_COERCED_CHECKS: Final = 250_000
+"""Looking for another reading of a value takes up to 2 µs for each subschema."""
 MAX_EXPLAINED_CHECKS: Final = 10_000
 """Explaining why arguments are invalid takes several hundred times as long as finding out that they are."""
 MAX_EXPLAINED_CHARACTERS: Final = 100_000_000
@@ -91,6 +93,10 @@ class SchemaCost:
 
     def permits(self, values: int) -> bool:
         return (_VALUE_CHECKS + self.checks) * values <= MAX_CHECKS
+
+    def permits_coercion(self, value: Any) -> bool:
+        """Whether values can be looked at one by one for another reading."""
+        return self.subschemas * count_values(value) <= MAX_COERCED_CHECKS
 
     def permits_explanation(self, value: Any) -> bool:
         """Whether all errors of a value can be collected: each has a copy of the part of the value that it is about."""

@@ -177,7 +177,7 @@ _PLACEHOLDERS = frozenset(
 )
 """Values that are no secrets where they are not quoted: null, booleans and names of types."""
 
-_SCHEME = lazy_pattern(r"\b(bearer|basic)(\s{1,8})([^\s\"'<>,;]{1,8192})", re.IGNORECASE)
+_SCHEME = lazy_pattern(r"\b((?:basic\s{1,8})?bearer|basic)(\s{1,8})([^\s\"'<>,;]{1,8192})", re.IGNORECASE)
 _USER_INFO = lazy_pattern(r"://([^\s/?#\"'<>]{1,1024})@")
 _ISSUED_KEY = lazy_pattern(_ISSUED_KEY_PATTERN)
 _PRIVATE_KEY = lazy_pattern(

@@ -25,7 +25,6 @@ from ferrule.kinds.mcp.pins import (
 from ferrule.server.authentication import Client
 from ferrule.server.problems import Problem, json_response
 from ferrule.server.services import AdminClient, ReadingClient, Services, ServicesOfApp
-from ferrule.store import ToolKnowledgeStore
 
 router = APIRouter(prefix="/v1", tags=["tools"])
 
@@ -67,7 +66,7 @@ async def _describe_server(tool: Tool, services: Services, client: Client) -> di
     capabilities = [each for each in tool.spec.capabilities if is_shown(tool, each)]
     error = state.error or engine.explain_missing_listing(tool.id) or ""
     pins = await read_pins(engine.store, tool.id)  # the engine reads them when the server is first used
-    diffs = _find_diffs(engine.store, tool, _names_of_parts(tool, capabilities), pins)
+    diffs = _find_diffs(tool, _names_of_parts(tool, capabilities), pins)
     return {
         "tool_id": tool.id,
         "state": "disabled" if not tool.spec.enabled else "failed" if error else state.state,
@@ -90,13 +89,11 @@ def _names_of_parts(tool: Tool, capabilities: Sequence[ToolCapability]) -> list[
     return [INSTRUCTIONS, *(each.name for each in capabilities)] if tool.spec.metadata.get("listed") else []
 
 
-def _find_diffs(store: ToolKnowledgeStore, tool: Tool, names: Sequence[str], pins: ServerPins) -> dict[str, str]:
+def _find_diffs(tool: Tool, names: Sequence[str], pins: ServerPins) -> dict[str, str]:
     """How what has these names differs from what was accepted: actions, and the instructions under an empty name."""
-    diffs = {
-        each.name: find_changes(store, tool.id, each, pins) for each in tool.spec.capabilities if each.name in names
-    }
+    diffs = {each.name: find_changes(tool.id, each, pins) for each in tool.spec.capabilities if each.name in names}
     if INSTRUCTIONS in names:
-        diffs[INSTRUCTIONS] = find_instructions_changes(store, tool.id, listed_instructions(tool), pins)
+        diffs[INSTRUCTIONS] = find_instructions_changes(tool.id, listed_instructions(tool), pins)
     return diffs
 
 
@@ -122,7 +119,7 @@ async def accept_changes(name: str, body: Acceptance, services: ServicesOfApp, c
     pins = await read_pins(store, tool.id)
     if pins.problem:
         raise Problem(503, f"What was accepted of {name!r} cannot be read: {pins.problem}.")
-    diffs = _find_diffs(store, tool, names, pins)
+    diffs = _find_diffs(tool, names, pins)
     if body.diff is not None and list(diffs.values()) != [body.diff]:
         subject = f"The action {body.action!r} has" if body.action else "The instructions have"
         raise Problem(409, f"{subject} changed again meanwhile. Look once more.")

@@ -133,6 +133,8 @@ class ParameterCheck:
             return self._explain(arguments, unknown)
         declared = {k: v for k, v in arguments.items() if k not in unknown} if unknown else arguments
         accepted = self.fill_defaults_if_valid(declared)
+        if accepted is None and not self._cost.permits_coercion(declared):
+            return ValidationResult(is_valid=False, errors=[_no_match_error()])
         if accepted is None and not self.strict:
             accepted = self.fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
         if accepted is None:

@@ -134,7 +134,7 @@ def write_pins(
     return ServerPins(is_known=True, actions=actions, instructions=pinned_instructions, problem="")
 
 
-def find_changes(store: ToolKnowledgeStore, server: str, capability: ToolCapability, pins: ServerPins) -> str:
+def find_changes(server: str, capability: ToolCapability, pins: ServerPins) -> str:
     """How an action differs from what the user accepted, as a diff; empty where it does not."""
     if pins.problem:
         return _explain_unknown(server, f"the action {capability.name!r} has", pins.problem)
@@ -142,16 +142,17 @@ def find_changes(store: ToolKnowledgeStore, server: str, capability: ToolCapabil
         return ""
     parts, pin = pinned_parts(capability.listed or capability), pins.actions.get(capability.name)
     if pin is None:
-        current = store.redaction.redact_text(_cut_text(_format_parts(parts))).splitlines()
+        current = _cut_text(_format_parts(parts)).splitlines()
         return _cut_diff([f"new action {capability.name!r}", *(f"+{line}" for line in current)])
-    return _compare_texts(store, pin, _format_parts({**parts, "listing": {}} if pin.packed is None else parts))
+    before = pin.text if pin.parts is None else _format_parts(pin.parts)
+    return _compare_texts(pin, before, _format_parts({**parts, "listing": {}} if pin.packed is None else parts))
 
 
-def find_instructions_changes(store: ToolKnowledgeStore, server: str, instructions: str, pins: ServerPins) -> str:
+def find_instructions_changes(server: str, instructions: str, pins: ServerPins) -> str:
     """How the instructions of a server differ from those that the user accepted, as a diff; empty if they do not."""
     if pins.problem:
         return _explain_unknown(server, "the instructions have", pins.problem)
-    return "" if pins.instructions is None else _compare_texts(store, pins.instructions, instructions)
+    return "" if pins.instructions is None else _compare_texts(pins.instructions, pins.instructions.text, instructions)
 
 
 def choose_instructions(instructions: str, pins: ServerPins) -> str:
@@ -162,13 +163,14 @@ def choose_instructions(instructions: str, pins: ServerPins) -> str:
     return instructions if pin is None or pin.digest == _digest_of(instructions) else pin.text
 
 
-def _compare_texts(store: ToolKnowledgeStore, pin: PinnedText, text: str) -> str:
+def _compare_texts(pin: PinnedText, before: str, text: str) -> str:
+    """The difference as it is: what looks like a secret may be what the server wants nobody to read."""
     if pin.digest == _digest_of(text):
         return ""
-    clean = store.redaction.redact_text
-    before, current = clean(pin.text).splitlines(), clean(_cut_text(text)).splitlines()
-    lines = list(difflib.unified_diff(before, current, "accepted", "current", lineterm="", n=2))
-    return _cut_diff(lines) or "It has changed in a part that is not shown: a secret, or beyond the length shown."
+    lines = difflib.unified_diff(
+        _cut_text(before).splitlines(), _cut_text(text).splitlines(), "accepted", "current", lineterm="", n=2
+    )
+    return _cut_diff(list(lines)) or "It has changed beyond the length shown."
 
 
 def _explain_unknown(server: str, subject: str, problem: str) -> str:
@@ -178,10 +180,10 @@ def _explain_unknown(server: str, subject: str, problem: str) -> str:
     )
 
 
-def _serve_action(store: ToolKnowledgeStore, tool: Tool, action: ToolCapability, pins: ServerPins) -> ToolCapability:
+def _serve_action(tool: Tool, action: ToolCapability, pins: ServerPins) -> ToolCapability:
     """An action of a server as the user accepted it, or as it is if it is new, or marked as withheld."""
     listed = action.listed or replace(action, changes="")
-    changes = find_changes(store, tool.id, listed, pins)
+    changes = find_changes(tool.id, listed, pins)
     pin = pins.actions.get(action.name)
     parts = pin.parts if pin is not None else pinned_parts(listed)
     parts = parts if changes and not pins.problem else None
@@ -279,7 +281,7 @@ class PinTracker:
                 new = instructions if pins.instructions is None else None
                 pins = self._pins[tool.id] = write_pins(self._store, tool.id, unpinned, pins, instructions=new)
         tool = with_instructions(tool, choose_instructions(instructions, pins))
-        capabilities = [_serve_action(self._store, tool, action, pins) for action in tool.spec.capabilities]
+        capabilities = [_serve_action(tool, action, pins) for action in tool.spec.capabilities]
         if any(new is not old for new, old in zip(capabilities, tool.spec.capabilities, strict=True)):
             tool = replace(tool, spec=replace(tool.spec, capabilities=capabilities))
         if not pins.problem:
@@ -291,7 +293,7 @@ class PinTracker:
         if not pins.is_known:
             return True
         pin = pins.actions.get(action.name)
-        return pin is not None and pin.packed is None and not find_changes(self._store, tool.id, action, pins)
+        return pin is not None and pin.packed is None and not find_changes(tool.id, action, pins)
 
     def _log_changes(self, tool: Tool) -> None:
         """Warn of each change once."""
