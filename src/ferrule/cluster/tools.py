@@ -21,7 +21,7 @@ from ferrule.cluster.connection import connect
 from ferrule.cluster.group import WorkerGroup
 from ferrule.cluster.remote_worker import WorkerLost
 from ferrule.core.call import Invocation, Progress, ToolExecutionContext, ToolExecutionResult
-from ferrule.core.content import Output
+from ferrule.core.content import Output, unwrap_reported_result
 from ferrule.core.schema import read_function
 from ferrule.core.spec import Tool, ToolCapability, ToolSpec
 from ferrule.errors import ExecutionFailed, SetupError, TransportFault, error_text
@@ -72,6 +72,8 @@ class ClusterExecutor:
 
     Register it as the executor `cluster` of an engine: `engine.register_executor("cluster", ClusterExecutor())`.
     """
+
+    unwrap = staticmethod(unwrap_reported_result)
 
     def __init__(
         self,

@@ -57,8 +57,8 @@ class ToolExecutionContext:
     """Who makes the call, and the most that this caller may do; calls that tools make have the same principal."""
     tool_call_id: str | None = None
     """The model's own id for the call, recorded with it."""
-    leaves_validation_to_server: bool = False
-    """Whether arguments of an MCP server's action are passed on as they are: the server checks them, in its words."""
+    leaves_validation_to_tool: bool = False
+    """Whether arguments are passed on unchanged to a tool that checks them itself, such as an MCP server."""
     approval_id: str | None = None
     """The approval that allows this call, where it was answered `approval_required` before."""
     is_approved: bool = field(default=False, init=False)
@@ -166,7 +166,17 @@ class Invocation:
 
 
 class ToolExecutor(Protocol):
-    """How a kind of tool is run. What it returns is the tool's result; what it raises, the failure."""
+    """How a kind of tool is run. What `execute` returns is the tool's result; what it raises, the failure.
+
+    An executor may have four more methods, for what its kind of tool needs and others do not:
+
+    - `prepare(tool, capability)`: return an awaitable of the tool to call instead, or None to call this one at once.
+      Runs before the policy decides about the call.
+    - `validates_itself(capability)`: return whether the tool checks its arguments itself. A caller that leaves
+      validation to the tool then gets the tool's own words for what is wrong.
+    - `unwrap(output)`: return the result that an `Output` reports, or raise the failure that it reports.
+    - `ping(tool)`: return the seconds that the tool's server takes to answer.
+    """
 
     async def execute(self, invocation: Invocation, /) -> Any: ...
 

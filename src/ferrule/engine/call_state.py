@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ from ferrule.core.call import (
     ToolExecutor,
     ValidationResult,
 )
-from ferrule.core.content import Content, Resource, Text, copy_json, is_larger_than, safe_str
+from ferrule.core.content import Content, Output, Resource, Text, copy_json, is_larger_than, safe_str
 from ferrule.core.elicitation import Elicitation, OnElicit
 from ferrule.core.events import EventBus, ToolEngineEventType
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Decision, Principal
@@ -58,6 +58,10 @@ class PreparedAction:
     check: ParameterCheck
     executor: ToolExecutor | None
     """None when no executor is registered under the name that the tool gives."""
+    prepare: Callable[[Tool, ToolCapability], Awaitable[Tool] | None] | None
+    """See `ToolExecutor`, which also describes the next two."""
+    validates_itself: bool
+    unwrap: Callable[[Output], Output] | None
     breaker: CircuitBreaker
     effects: Effects
     is_repeatable: bool
@@ -117,12 +121,17 @@ class ActionTable:
 
     def _prepare_action(self, tool: Tool, capability: ToolCapability) -> PreparedAction:
         limits, effects = tool.spec.limits_of(capability), tool.spec.effects_of(capability)
+        executor = self._executors.choose(tool.handler, limits)
+        validates_itself = getattr(executor, "validates_itself", None)
         return PreparedAction(
             tool=tool,
             capability=capability,
             record_fields=(tool.spec.tool_id, capability.name, tool.spec.fingerprint, tool.source),
             check=self._validator.get_check(capability),
-            executor=self._executors.choose(tool.handler, limits),
+            executor=executor,
+            prepare=getattr(executor, "prepare", None),
+            validates_itself=validates_itself is not None and validates_itself(capability),
+            unwrap=getattr(executor, "unwrap", None),
             breaker=self.breaker(tool.source, tool.id),
             effects=effects,
             is_repeatable=effects.repeatable,
@@ -216,11 +225,8 @@ class RunningCall:
             self.add_metadata(cost=self.prepared.price)
         return self.metadata if self.metadata is not None else {}
 
-    def leaves_validation_to_server(self, action: PreparedAction) -> bool:
-        """Whether the arguments are those of a client, and the MCP server checks them by the schema that it gave."""
-        if not self.context.leaves_validation_to_server or action.capability.changes:
-            return False
-        return action.tool.handler == "mcp" and type(self.params) is dict
+    def leaves_validation_to_tool(self, action: PreparedAction) -> bool:
+        return self.context.leaves_validation_to_tool and action.validates_itself and type(self.params) is dict
 
     def accept_params(self, action: PreparedAction, checked: ValidationResult) -> dict[str, Any]:
         """The arguments that a check has accepted; InvalidArguments with what is wrong with the others."""
@@ -231,7 +237,7 @@ class RunningCall:
             raise InvalidArguments(
                 f"Invalid arguments for {name!r}: {problems}", [error.to_dict() for error in checked.errors]
             )
-        if checked.ignored and not self.leaves_validation_to_server(action):
+        if checked.ignored and not self.leaves_validation_to_tool(action):
             self.add_metadata(ignored_params=list(checked.ignored))
         return checked.validated_params
 

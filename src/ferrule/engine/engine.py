@@ -38,7 +38,7 @@ from ferrule.engine.authorization import Authorizer
 from ferrule.engine.call_state import ActionTable, RunningCall, pause_calls_while_asking
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.pipeline import CallPipeline
-from ferrule.engine.plugins import McpDiscovery, ToolPlugins
+from ferrule.engine.plugins import Discovery, ToolPlugins
 from ferrule.engine.resilience import ResultCache
 from ferrule.errors import FerruleError, LoadError, SetupError, ToolNotFound
 from ferrule.http.guard import AddressGuard
@@ -123,7 +123,7 @@ class ToolEngine:
             accepted=self.config.accepted_servers,
             tag_table=self._tag_table,
         )
-        self._discovery = McpDiscovery(self._servers)
+        self._discovery = Discovery(self._servers)
         self._loader = self._make_loader()
         self._pipeline = CallPipeline(
             self.config,
@@ -284,10 +284,10 @@ class ToolEngine:
         """
         await self.wait_for_discovery(name)
         tool, capability = self.registry.find(name)
-        if capability.changes and not self._discovery.is_checked_against_pins(tool):
-            tool = await self._discovery.check_against_pins(tool)
-            capability = find_action(tool, capability.name)
-        return tool, capability
+        prepare = self._actions.get(tool, capability.name).prepare
+        if prepare is not None and (prepared_tool := prepare(tool, capability)) is not None:
+            tool = await prepared_tool
+        return tool, find_action(tool, capability.name)
 
     @property
     def load_errors(self) -> Sequence[LoadError]:
@@ -296,8 +296,9 @@ class ToolEngine:
         return (*self._loader.errors, *(plugins.errors if plugins is not None else ()))
 
     async def ping(self, tool: Tool) -> float | None:
-        """Seconds that an MCP server takes to respond (it is started first if needed); None for other tools."""
-        return await self.mcp.ping(tool) if tool.handler == "mcp" else None
+        """Return the seconds that a tool's server takes to answer; None for a tool without a server."""
+        ping = getattr(self._executors.get(tool.handler), "ping", None)
+        return None if ping is None else await ping(tool)
 
     @property
     def abandoned_calls(self) -> list[str]:

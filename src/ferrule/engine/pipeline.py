@@ -30,7 +30,7 @@ from ferrule.core.call import (
     ToolExecutor,
     ValidationResult,
 )
-from ferrule.core.content import Output, copy_json, is_obviously_within_limit, needs_size_check, unwrap_reported_result
+from ferrule.core.content import Output, copy_json, is_obviously_within_limit, needs_size_check
 from ferrule.core.events import EventBus
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import Decision
@@ -40,7 +40,7 @@ from ferrule.engine.call_state import ActionTable, CallLog, PreparedAction, Runn
 from ferrule.engine.config import ToolEngineConfig
 from ferrule.engine.deadline import AbandonedTasks, Deadline, Deadlines, run_until_abandoned
 from ferrule.engine.output_limit import cut_error, cut_output
-from ferrule.engine.plugins import McpDiscovery
+from ferrule.engine.plugins import Discovery
 from ferrule.engine.resilience import ResultCache, is_overload, make_timeout_error, to_call_error
 from ferrule.errors import (
     CallCancelled,
@@ -64,8 +64,6 @@ logger = logging.getLogger("ferrule.engine")
 
 SHUTDOWN_TIMEOUT = 5.0
 """Seconds a cancelled tool has to end when the engine is closed."""
-_REPORTING_HANDLERS = frozenset({"function", "skill"})
-"""The kinds whose tools may report success or failure in their result; results of other systems stay unchanged."""
 
 
 class CallPipeline:
@@ -78,7 +76,7 @@ class CallPipeline:
         running: dict[str, RunningCall],
         actions: ActionTable,
         executors: Executors,
-        discovery: McpDiscovery,
+        discovery: Discovery,
         concurrency: ToolConcurrencyController,
         cache: ResultCache,
         store: ToolKnowledgeStore,
@@ -101,8 +99,8 @@ class CallPipeline:
         """All steps of one call, of `tool` or of the tool that it names."""
         try:
             action = call.prepared = self._find_action(call, tool) or await self._find_after_discovery(call, tool)
-            if action.capability.changes and not self._discovery.is_checked_against_pins(action.tool):
-                action = call.prepared = await self._find_after_pin_check(action)
+            if action.prepare is not None and (tool_to_call := action.prepare(action.tool, action.capability)):
+                action = call.prepared = self._actions.get(await tool_to_call, action.capability.name)
             # Before anything is said about the tool's parameters.
             decision = self._authorizer.check_policy(call, action)
             if action.check.takes_long(call.params):
@@ -247,19 +245,15 @@ class CallPipeline:
                 raise
             raise ToolNotFound(f"{call.tool_name!r} cannot be called: {reason}") from None
 
-    async def _find_after_pin_check(self, action: PreparedAction) -> PreparedAction:
-        """The action of an MCP server once it is known whether the user has accepted it as it is now."""
-        return self._actions.get(await self._discovery.check_against_pins(action.tool), action.capability.name)
-
     def _validate(self, call: RunningCall, action: PreparedAction) -> None:
-        if not (call.context.leaves_validation_to_server and call.leaves_validation_to_server(action)):
+        if not call.leaves_validation_to_tool(action):
             call.params = self._read_params(call, action)
 
     async def _validate_elsewhere(self, call: RunningCall, action: PreparedAction) -> None:
         """The same for arguments whose check may take longer than the call: in a process that ends with the call."""
         if not action.check.takes_long(call.params):
             self._validate(call, action)
-        elif not call.leaves_validation_to_server(action):
+        elif not call.leaves_validation_to_tool(action):
             call.params = call.accept_params(action, await self._check_elsewhere(call, action))
 
     def _read_params(self, call: RunningCall, action: PreparedAction) -> dict[str, Any]:
@@ -322,7 +316,7 @@ class CallPipeline:
 
     def _decide_with_arguments(self, call: RunningCall, action: PreparedAction) -> Decision:
         decision = self._authorizer.decide_with_arguments(call, action, call.params)
-        if call.leaves_validation_to_server(action):  # which converts: rules must not miss "true" or a default
+        if call.leaves_validation_to_tool(action):  # which converts: rules must not miss "true" or a default
             converted = self._authorizer.decide_with_arguments(call, action, self._read_params(call, action))
             decision = converted if decision.verdict == "allow" else decision
         return decision
@@ -443,7 +437,7 @@ class CallPipeline:
             raise self._make_stop_error(call, action)
         self._concurrency.report_load(call.slot, seconds=call.ended - call.started)
         output = Output.of(value)
-        return unwrap_reported_result(output) if action.tool.handler in _REPORTING_HANDLERS else output
+        return output if action.unwrap is None else action.unwrap(output)
 
     async def _run_with_approval(
         self, call: RunningCall, action: PreparedAction, executor: ToolExecutor, signal: NeedsApproval

@@ -121,7 +121,7 @@ class ToolPlugins:
             return []
 
 
-class McpDiscovery:
+class Discovery:
     """Tools that are not in the registry yet: of MCP servers that are being listed, and of plugins not yet loaded."""
 
     def __init__(self, servers: McpServers) -> None:
@@ -135,13 +135,6 @@ class McpDiscovery:
     def may_discover(self, tool_name: str) -> bool:
         """Whether waiting may bring the tool or its actions."""
         return self.is_pending or self._servers.find_unlisted(tool_name) is not None
-
-    def is_checked_against_pins(self, tool: Tool) -> bool:
-        """Whether it is known if the user has accepted the actions of a tool as they are now."""
-        return self._servers.is_checked_against_pins(tool)
-
-    async def check_against_pins(self, tool: Tool) -> Tool:
-        return await self._servers.check_against_pins(tool)
 
     def explain_failure(self, tool_name: str) -> str | None:
         """Why the MCP server that a name stands for has not listed its actions."""

@@ -76,6 +76,9 @@ class StatefulExecutor:
 
     def __init__(self, name: str, executor: ToolExecutor, owners: ProcessOwners, forwarder: CallForwarder) -> None:
         self._name, self._executor, self._owners, self._forwarder = name, executor, owners, forwarder
+        self.prepare = getattr(executor, "prepare", None)
+        self.validates_itself = getattr(executor, "validates_itself", None)
+        self.ping = getattr(executor, "ping", None)
 
     async def execute(self, invocation: Invocation, /) -> Output:
         if not is_stateful(invocation.tool):

@@ -217,7 +217,7 @@ async def test_rules_about_arguments_hold_for_edited_ones_that_the_server_conver
     async with engine_for(rough("--actions", tmp_path / "actions.json")) as engine:
 
         async def remove(force: Any, approval_id: str | None = None) -> ToolExecutionResult:
-            context = ToolExecutionContext(policy=policy, leaves_validation_to_server=True, approval_id=approval_id)
+            context = ToolExecutionContext(policy=policy, leaves_validation_to_tool=True, approval_id=approval_id)
             return await engine.execute("server", {"force": force}, context, action="remove")
 
         assert (await remove("true")).error_type == "permission_denied"

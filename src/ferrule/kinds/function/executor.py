@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ferrule.core.call import Invocation
+from ferrule.core.content import unwrap_reported_result
 from ferrule.core.schema import FunctionSignature, read_function
 from ferrule.core.schema.binding import Bind
 from ferrule.core.spec import Isolation, Limits, Tool
@@ -44,6 +45,8 @@ class _PreparedFunction:
 
 class FunctionExecutor:
     """Runs tools that are Python functions."""
+
+    unwrap = staticmethod(unwrap_reported_result)
 
     def __init__(self, pool: WorkerPool, threads: FunctionThreads | None = None) -> None:
         self._pool = pool

@@ -12,7 +12,7 @@ from ferrule.core.aio import cancel_all, finish_despite_cancellation
 from ferrule.core.call import Invocation
 from ferrule.core.content import Output
 from ferrule.core.elicitation import OnElicit
-from ferrule.core.spec import MCPServerSpec, Tool
+from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability
 from ferrule.errors import ExecutionFailed, SpecError, TimedOut
 from ferrule.kinds.mcp.changes import ProtocolMode
 from ferrule.kinds.mcp.client import McpServerState, ServerClient
@@ -53,6 +53,8 @@ class McpExecutor:
         self.on_elicit = on_elicit
         """Asks the user on behalf of a server; without it servers are told that users cannot be asked."""
         self.on_listing = on_listing
+        self.check_changed_tool: Callable[[Tool], Awaitable[Tool] | None] = lambda tool: None
+        """Compare a tool that has changed with what the user accepted; None if that was done."""
         self.change_listeners: list[OnChange] = []
         """Called when a server announces that it offers something else."""
         self.relays = False
@@ -63,6 +65,14 @@ class McpExecutor:
         own protocol, because what a server asks for during a call depends on it. One that gets credentials of callers
         has one for each account."""
         self._closing: dict[asyncio.Task[None], ServerClient] = {}
+
+    def prepare(self, tool: Tool, capability: ToolCapability) -> Awaitable[Tool] | None:
+        """Wait until it is known whether the user has accepted a changed action."""
+        return self.check_changed_tool(tool) if capability.changes else None
+
+    def validates_itself(self, capability: ToolCapability) -> bool:
+        """Return True for an action as the server lists it: a changed one is called by its accepted schema."""
+        return not capability.changes
 
     async def execute(self, invocation: Invocation, /) -> Output:
         client = await self._client_of(invocation.tool, invocation.context.principal.account)

@@ -7,7 +7,7 @@ background when the engine starts, because its actions cannot be called or descr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -146,6 +146,7 @@ class McpServers:
         """Why servers could not be listed the last time."""
         self._pins = PinTracker(store, self._recheck_pins)
         executor.on_listing = self._store_listing
+        executor.check_changed_tool = self._check_changed_tool
 
     def load(self) -> LoadReport:
         report = LoadReport() if self._path is None else self._file.load()
@@ -243,12 +244,10 @@ class McpServers:
         await cancel_all(tasks)
         await self._pins.aclose()
 
-    def is_checked_against_pins(self, tool: Tool) -> bool:
-        """Whether the actions of a tool have been compared with what the user accepted; True for other tools."""
-        return tool.id not in self._pins.unapplied_servers
+    def _check_changed_tool(self, tool: Tool) -> Awaitable[Tool] | None:
+        return self._compare_with_pins(tool) if tool.id in self._pins.unapplied_servers else None
 
-    async def check_against_pins(self, tool: Tool) -> Tool:
-        """The tool after its actions have been compared with what the user accepted."""
+    async def _compare_with_pins(self, tool: Tool) -> Tool:
         await self._pins.wait_until_applied(tool.id)
         await self._recheck_pins(tool.id)
         return self._find_server(tool.id) or tool

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ferrule.core.call import Invocation
-from ferrule.core.content import Audio, Image, Resource
+from ferrule.core.content import Audio, Image, Resource, unwrap_reported_result
 from ferrule.errors import ExecutorNotFound
 from ferrule.kinds.command import CommandExecutor
 from ferrule.kinds.command_line import literal_command
@@ -35,6 +35,8 @@ _IMAGE_TYPES = {
 
 class SkillExecutor:
     """Runs the actions of tools whose target is a `SkillFolder`."""
+
+    unwrap = staticmethod(unwrap_reported_result)
 
     def __init__(self, commands: CommandExecutor | None = None) -> None:
         self._commands = commands or CommandExecutor()

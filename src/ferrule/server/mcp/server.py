@@ -179,7 +179,7 @@ class McpServer:
             caller_type=CALLER_CONVERSATION_AGENT,
             conversation_id=_conversation_of(principal),
             principal=principal,
-            leaves_validation_to_server=True,
+            leaves_validation_to_tool=True,
             policy=self._policy,
             memory=self._memory,
         )
