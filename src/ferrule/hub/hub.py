@@ -25,7 +25,7 @@ from ferrule.hub.candidates import (
     select_permitted,
 )
 from ferrule.hub.race import ExtraCallBudget, LatencyTracker, gather_results, race_concurrently, race_staggered
-from ferrule.hub.results import CandidateCall, CandidateResult, HubRequest, RequestKey
+from ferrule.hub.results import CandidateCall, HubRequest, RequestKey
 from ferrule.hub.synthesis import (
     HubStrategy,
     Synthesizer,
@@ -324,7 +324,7 @@ class ToolHub:
 
     # Parts of the steps
 
-    async def _call_candidate(self, request: HubRequest, call: CandidateCall) -> CandidateResult:
+    async def _call_candidate(self, request: HubRequest, call: CandidateCall) -> CandidateCall:
         candidate, context = call.candidate, request.context
         if context is not None and context.approval_id is not None and len(request.candidate_tools) > 1:
             is_for_candidate = await self.engine.is_approval_of(context.approval_id, candidate.tool)
@@ -339,9 +339,9 @@ class ToolHub:
         )
         if result.is_success:
             self._latencies.add(candidate, result)
-        candidate_result = CandidateResult(candidate=candidate, result=result)
-        request.results.append(candidate_result)
-        return candidate_result
+        call.result = result
+        request.ended_calls.append(call)
+        return call
 
     def _map_arguments(self, candidate: ToolCandidate, params: Any) -> Any:
         validate = partial(self.engine.check, candidate.tool, action=candidate.capability.name)
@@ -355,11 +355,11 @@ class ToolHub:
             return None
         return model
 
-    def _finish_with_success(self, request: HubRequest, result: CandidateResult) -> ToolExecutionResult:
+    def _finish_with_success(self, request: HubRequest, result: CandidateCall) -> ToolExecutionResult:
         self._remember_success(request, result)
         return request.finish(result.result, result.candidate)
 
-    def _remember_success(self, request: HubRequest, result: CandidateResult) -> None:
+    def _remember_success(self, request: HubRequest, result: CandidateCall) -> None:
         self._last_success[request.key] = (result.candidate.source, result.candidate.name)
 
     def _current_index(self) -> CandidateIndex:
@@ -381,7 +381,7 @@ def _add_source_metadata(result: ToolExecutionResult, candidate: ToolCandidate) 
     return result
 
 
-def _find_reason_to_stop(result: CandidateResult) -> str | None:
+def _find_reason_to_stop(result: CandidateCall) -> str | None:
     """Why the next candidate must not be called after this failure; None when it may be called."""
     if result.may_have_taken_effect:
         return "failed, but may already have taken effect."

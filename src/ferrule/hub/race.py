@@ -14,10 +14,11 @@ from ferrule.core.call import ToolExecutionResult
 from ferrule.engine import ToolEngine
 from ferrule.errors import StoreError
 from ferrule.hub.candidates import CandidateKey, ToolCandidate
-from ferrule.hub.results import CandidateCall, CandidateResult
+from ferrule.hub.results import CandidateCall
 from ferrule.store import ToolCallRecord
 
-CallCandidate: TypeAlias = Callable[[CandidateCall], Coroutine[Any, Any, CandidateResult]]
+CallCandidate: TypeAlias = Callable[[CandidateCall], Coroutine[Any, Any, CandidateCall]]
+"""Makes a call, and returns it with its result."""
 
 logger = logging.getLogger("ferrule.hub")
 
@@ -111,7 +112,7 @@ class LatencyTracker:
 
 async def race_staggered(
     calls: Sequence[CandidateCall], call: CallCandidate, latencies: LatencyTracker, budget: ExtraCallBudget
-) -> CandidateResult | None:
+) -> CandidateCall | None:
     """The first result that ends the job; None when there is none. All other calls have ended by then.
 
     The next candidate starts when one has failed, or, as far as the budget goes, when the first takes longer than it
@@ -138,7 +139,7 @@ async def race_staggered(
     return None
 
 
-async def race_concurrently(calls: Sequence[CandidateCall], call: CallCandidate) -> CandidateResult | None:
+async def race_concurrently(calls: Sequence[CandidateCall], call: CallCandidate) -> CandidateCall | None:
     """Start all calls concurrently; the first result that ends the job, or None. All other calls have ended by then."""
     async with TaskScope() as tasks:
         racers = {tasks.start(call(each)) for each in calls}
@@ -152,7 +153,7 @@ async def race_concurrently(calls: Sequence[CandidateCall], call: CallCandidate)
 
 async def gather_results(
     calls: Sequence[CandidateCall], call: CallCandidate, timeout: float
-) -> tuple[list[CandidateResult], list[CandidateCall]]:
+) -> tuple[list[CandidateCall], list[CandidateCall]]:
     """The results of all calls that ended, in the order of the calls, and the calls that were stopped.
 
     After the first answer the others have `timeout` seconds, or twice as long as the first one took if that is more.

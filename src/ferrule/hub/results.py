@@ -15,24 +15,18 @@ from ferrule.hub.candidates import SkippedCandidate, ToolCandidate
 RequestKey: TypeAlias = tuple[str | None, str | None, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class CandidateCall:
-    """A candidate with the arguments under its own names."""
+    """The call of one candidate, with the arguments under the candidate's own names."""
 
     candidate: ToolCandidate
     params: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateResult:
-    """How the call of one candidate ended."""
-
-    candidate: ToolCandidate
-    result: ToolExecutionResult
+    result: ToolExecutionResult = field(init=False)
+    """Set when the call has ended."""
 
     @property
     def is_answer(self) -> bool:
-        """Whether it succeeded with a result that is not empty."""
+        """Return whether the call succeeded with a result that is not empty."""
         return self.result.is_success and not is_empty(self.result)
 
     @property
@@ -82,13 +76,13 @@ class HubRequest:
     tools_needing_approval: frozenset[Tool] = frozenset()
     """The tools for which a person must be asked first."""
     candidate_tools: frozenset[Tool] = frozenset()
-    results: list[CandidateResult] = field(default_factory=list)
+    ended_calls: list[CandidateCall] = field(default_factory=list)
     """In the order in which they ended; calls that were stopped are not among them."""
 
     @property
-    def first_success(self) -> CandidateResult | None:
+    def first_success(self) -> CandidateCall | None:
         """The first success: an empty one, since a success with a result ends the request."""
-        return next((each for each in self.results if each.result.is_success), None)
+        return next((each for each in self.ended_calls if each.result.is_success), None)
 
     @property
     def key(self) -> RequestKey:
@@ -100,10 +94,11 @@ class HubRequest:
         """Those that the candidate that is replaced requires."""
         return () if self.replacing is None else self.replacing.capability.schema_or_empty.get("required") or ()
 
-    def find_success_blocking(self, candidate: ToolCandidate) -> CandidateResult | None:
+    def find_success_blocking(self, candidate: ToolCandidate) -> CandidateCall | None:
         """The empty success after which this candidate must not be called."""
         return next(
-            (each for each in self.results if each.result.is_success and not each.may_be_followed_by(candidate)), None
+            (each for each in self.ended_calls if each.result.is_success and not each.may_be_followed_by(candidate)),
+            None,
         )
 
     def skip(self, candidate: ToolCandidate, reason: str) -> None:
@@ -118,7 +113,7 @@ class HubRequest:
         return result
 
     def combine_answers(
-        self, answers: Sequence[CandidateResult], output: dict[str, Any], synthesis: str
+        self, answers: Sequence[CandidateCall], output: dict[str, Any], synthesis: str
     ) -> ToolExecutionResult:
         """The result of several candidates."""
         results = [answer.result for answer in answers]
@@ -144,22 +139,22 @@ class HubRequest:
         """The result when every candidate failed, with all their errors. One that needs approval is returned alone,
         because a person can resolve it.
         """
-        pending = next((each for each in self.results if each.needs_approval), None)
+        pending = next((each for each in self.ended_calls if each.needs_approval), None)
         if pending is not None:
             return self.finish(pending.result, pending.candidate)
-        if len(self.results) == 1 and not self.skipped:
-            return self.finish(self.results[0].result, self.results[0].candidate)
-        lines = [f"{each.candidate.label}: {each.result.error}" for each in self.results]
+        if len(self.ended_calls) == 1 and not self.skipped:
+            return self.finish(self.ended_calls[0].result, self.ended_calls[0].candidate)
+        lines = [f"{each.candidate.label}: {each.result.error}" for each in self.ended_calls]
         lines += [f"{skipped.label} was skipped: {skipped.reason}" for skipped in self.skipped]
-        types = {each.result.error_type for each in self.results} or {VALIDATION_ERROR}
-        is_untrusted = any(each.result.metadata.get("untrusted") for each in self.results)
+        types = {each.result.error_type for each in self.ended_calls} or {VALIDATION_ERROR}
+        is_untrusted = any(each.result.metadata.get("untrusted") for each in self.ended_calls)
         return ToolExecutionResult(
             is_success=False,
             tool_name=self.name,
             error=f"No candidate for {self.name!r} could do it.\n" + "\n".join(lines),
             error_type=types.pop() if len(types) == 1 else EXECUTION_ERROR,
             metadata={
-                **source_metadata([each.candidate.source for each in self.results], synthesized=False),
+                **source_metadata([each.candidate.source for each in self.ended_calls], synthesized=False),
                 **self._candidate_metadata(),
                 **({"untrusted": True} if is_untrusted else {}),
             },
@@ -175,7 +170,7 @@ class HubRequest:
         )
 
     def _candidate_metadata(self) -> dict[str, Any]:
-        failed = [each for each in self.results if not each.result.is_success]
+        failed = [each for each in self.ended_calls if not each.result.is_success]
         metadata: dict[str, Any] = {}
         if self.skipped:
             metadata["skipped"] = [skipped.to_dict() for skipped in self.skipped]

@@ -18,7 +18,7 @@ from ferrule.core.messages import user_message
 from ferrule.core.model import Model, ModelRequest
 from ferrule.engine.output_limit import cut_text
 from ferrule.hub.candidates import ToolCandidate
-from ferrule.hub.results import CandidateResult, HubRequest
+from ferrule.hub.results import CandidateCall, HubRequest
 
 logger = logging.getLogger("ferrule.hub")
 
@@ -143,7 +143,7 @@ def _declared_strategy(candidates: Sequence[ToolCandidate]) -> HubStrategy | Non
 
 
 async def synthesize(
-    request: HubRequest, answers: Sequence[CandidateResult], model: Model | Synthesizer | None, timeout: float
+    request: HubRequest, answers: Sequence[CandidateCall], model: Model | Synthesizer | None, timeout: float
 ) -> tuple[str, Synthesis]:
     """The answers in one text, and how it was made."""
     texts = [answer.result.text for answer in answers]
@@ -171,7 +171,7 @@ async def _ask_model(model: Model | Synthesizer, prompt: str, timeout: float) ->
         return ""
 
 
-def _build_prompt(request: HubRequest, answers: Sequence[CandidateResult]) -> str:
+def _build_prompt(request: HubRequest, answers: Sequence[CandidateCall]) -> str:
     arguments = _shown_arguments(request, answers)
     lengths = [_max_answer_length(answer, len(answers)) for answer in answers]
     return SYNTHESIS_PROMPT.format(
@@ -180,7 +180,7 @@ def _build_prompt(request: HubRequest, answers: Sequence[CandidateResult]) -> st
     )
 
 
-def _shown_arguments(request: HubRequest, answers: Sequence[CandidateResult]) -> str:
+def _shown_arguments(request: HubRequest, answers: Sequence[CandidateCall]) -> str:
     """What was asked, without secrets; a text alone belongs to the only parameter of each tool."""
     secret = frozenset[str]().union(*(answer.candidate.capability.secret_names for answer in answers))
     if isinstance(request.params, str):
@@ -188,14 +188,14 @@ def _shown_arguments(request: HubRequest, answers: Sequence[CandidateResult]) ->
     return as_text({name: value for name, value in request.params.items() if name not in secret})
 
 
-def _max_answer_length(answer: CandidateResult, count: int) -> int:
+def _max_answer_length(answer: CandidateCall, count: int) -> int:
     kind = strategy_tag_of(answer.candidate.tags)
     if kind == "search":
         return 300 if count <= 2 else 200
     return {"calculate": 100, "extract": 300}.get(kind or "", DEFAULT_CHARACTERS)
 
 
-def _join_answers(answers: Sequence[CandidateResult], lengths: Sequence[int], line_prefix: str = "") -> str:
+def _join_answers(answers: Sequence[CandidateCall], lengths: Sequence[int], line_prefix: str = "") -> str:
     """Each answer below its candidate. With a prefix, no line of an answer can pass for a heading or for the end."""
     return "\n\n".join(
         f"[{answer.candidate.label}]\n{_prefix_lines(line_prefix, cut_characters(answer.result.text, limit))}"

@@ -1,15 +1,15 @@
-"""One agent's private handle on the engine: its own calls, their history and a summary of them."""
+"""One agent's private handle on the engine: its own calls, and a summary of them."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from ferrule.core.call import DEFAULT_TIMEOUT, Caller, CallMemory, Progress, ToolExecutionContext, ToolExecutionResult
+from ferrule.core.content import copy_json
 from ferrule.core.model import Model
 from ferrule.core.permission import LOCAL_USER, CallPolicy, Principal
 from ferrule.engine import ToolEngine
@@ -22,20 +22,8 @@ logger = logging.getLogger("ferrule.library")
 ResultCallback: TypeAlias = Callable[[ToolExecutionResult], Awaitable[None] | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubAgentCall:
-    """One call a sub-agent made."""
-
-    tool_name: str
-    params: Mapping[str, Any]
-    """As recorded: secrets are blanked."""
-    error: str | None
-    """As recorded, too."""
-    result: ToolExecutionResult
-
-
 class ToolSubAgent:
-    """Calls tools for one agent and keeps the history of its calls."""
+    """Calls tools for one agent and keeps the details of its calls."""
 
     def __init__(
         self,
@@ -62,7 +50,8 @@ class ToolSubAgent:
         self.parent_agent_id = parent_agent_id
         self.conversation_id = conversation_id or f"{agent_id}-{uuid4().hex[:12]}"
         self.principal = principal if tools is None else principal.restricted_to(tools)
-        self.history: list[SubAgentCall] = []
+        self.call_details: list[dict[str, Any]] = []
+        """The calls in their order, without results and secrets."""
         self._engine = tool_engine
         self._caller: Caller = caller or tool_engine
         self.memory, self._policy, self._model, self._priority = memory, policy, model, priority
@@ -83,17 +72,17 @@ class ToolSubAgent:
         context = self._make_context(timeout)
         context.tool_call_id, context.approval_id = tool_call_id, approval_id
         result = await self._caller.execute(tool_name, params, context, action=action, on_progress=on_progress)
-        await self._add_to_history(result.tool_name, action, {} if params is None else params, result)
+        await self._add_details(action, {} if params is None else params, result)
         return result
 
     async def execute_batch(
         self, calls: Iterable[tuple[str, Mapping[str, Any]]], timeout: float | None = None
     ) -> list[ToolExecutionResult]:
-        """Concurrent calls; results and history in the order of the calls."""
+        """Make concurrent calls; results and details come in the order of the calls."""
         batch, context = list(calls), self._make_context(timeout)
         results = await self._engine.execute_batch(batch, context)
         for (_, params), result in zip(batch, results, strict=True):
-            await self._add_to_history(result.tool_name, None, params, result)
+            await self._add_details(None, params, result)
         return results
 
     def redact_arguments(self, tool_name: str, params: Any, action: str | None = None) -> dict[str, Any]:
@@ -112,18 +101,7 @@ class ToolSubAgent:
             "failed_calls": summary.failed_calls,
             "success_rate": summary.success_rate,
             "tool_usage": summary.tool_usage,
-            "call_details": [
-                {
-                    "tool_name": call.tool_name,
-                    "params": dict(call.params),
-                    "is_success": call.result.is_success,
-                    "error": call.error,
-                    "error_type": call.result.error_type,
-                    "execution_time": call.result.execution_time,
-                    "executed_at": call.result.executed_at.isoformat(),
-                }
-                for call in self.history
-            ],
+            "call_details": copy_json(self.call_details),
         }
 
     def get_brief_summary(self) -> dict[str, Any]:
@@ -143,12 +121,19 @@ class ToolSubAgent:
             priority=self._priority,
         )
 
-    async def _add_to_history(
-        self, tool_name: str, action: str | None, params: Any, result: ToolExecutionResult
-    ) -> None:
-        redacted = self._engine.redact_arguments(tool_name, params, action)
-        error = None if result.error is None else self._engine.store.redaction.redact_text(result.error)
-        self.history.append(SubAgentCall(tool_name=tool_name, params=redacted, error=error, result=result))
+    async def _add_details(self, action: str | None, params: Any, result: ToolExecutionResult) -> None:
+        redact_text = self._engine.store.redaction.redact_text
+        self.call_details.append(
+            {
+                "tool_name": result.tool_name,
+                "params": self._engine.redact_arguments(result.tool_name, params, action),
+                "is_success": result.is_success,
+                "error": None if result.error is None else redact_text(result.error),
+                "error_type": result.error_type,
+                "execution_time": result.execution_time,
+                "executed_at": result.executed_at.isoformat(),
+            }
+        )
         if self._on_result is None:
             return
         try:
@@ -156,14 +141,14 @@ class ToolSubAgent:
             if inspect.isawaitable(awaitable):
                 await awaitable
         except Exception:
-            logger.exception("agent=<%s>, tool=<%s> | result callback failed", self.agent_id, tool_name)
+            logger.exception("agent=<%s>, tool=<%s> | result callback failed", self.agent_id, result.tool_name)
 
     def _summarize_calls(self) -> ToolCallSummary:
         usage: dict[str, int] = {}
-        calls = [call for call in self.history if call.result.error_type != APPROVAL_REQUIRED]
+        calls = [call for call in self.call_details if call["error_type"] != APPROVAL_REQUIRED]
         for call in calls:
-            usage[call.tool_name] = usage.get(call.tool_name, 0) + 1
-        good = sum(call.result.is_success for call in calls)
+            usage[call["tool_name"]] = usage.get(call["tool_name"], 0) + 1
+        good = sum(call["is_success"] for call in calls)
         return ToolCallSummary(
             conversation_id=self.conversation_id,
             total_calls=len(calls),
