@@ -221,28 +221,18 @@ def read_passage(text: io.TextIOWrapper, first_line: int, column: int, lines: in
     return TextPassage(
         text="".join(pieces),
         first_line=first_line,
-        last_line=_last_line_read(line, pieces),
+        last_line=line - 1 if pieces and pieces[-1].endswith("\n") else line,
         next_position=next_position,
     )
 
 
-def count_lines(text: io.TextIOWrapper) -> int:
-    """A last line without an end counts too."""
-    return count_lines_and_words(text)[0]
-
-
 def count_lines_and_words(text: io.TextIOWrapper) -> tuple[int, int]:
-    """A last line without an end counts too; words are what spaces and line ends separate."""
+    """Count lines, with a last one that has no end, and words, which spaces and line ends separate."""
     lines, words, last = 0, 0, "\n"
     while piece := text.read(_CHUNK):
         is_same_word = not last.isspace() and not piece[0].isspace()
         lines, words, last = lines + piece.count("\n"), words + len(piece.split()) - is_same_word, piece[-1]
     return lines + (last != "\n"), words
-
-
-def _last_line_read(line: int, pieces: list[str]) -> int:
-    """The last line read, when the next one to read is `line`."""
-    return line - 1 if pieces and pieces[-1].endswith("\n") else line
 
 
 def _skip_line(text: io.TextIOWrapper) -> bool:
