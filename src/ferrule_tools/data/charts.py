@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeAlias
 from ferrule.errors import MissingExtra, Retry
 from ferrule_tools.data.describe import is_date_type, is_number_type, query_columns, require_columns
 from ferrule_tools.data.files import quote_name
+from ferrule_tools.data.limits import Column
 from ferrule_tools.data.query import FileDatabase
-from ferrule_tools.data.rows import Column
 
 ChartKind: TypeAlias = Literal["bar", "line", "scatter", "histogram", "pie"]
 Aggregate: TypeAlias = Literal["sum", "avg", "min", "max", "median", "count"]

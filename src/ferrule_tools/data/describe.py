@@ -9,8 +9,8 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule_tools.data.files import quote_name
+from ferrule_tools.data.limits import Column, rows_output, to_json_cell
 from ferrule_tools.data.query import FileDatabase
-from ferrule_tools.data.rows import Column, rows_output, to_json_cell
 
 _NUMBER_TYPES: Final = lazy_pattern(r"U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|BIGNUM|DECIMAL\(\d+,\s*\d+\)")
 _DATE_TYPES: Final = lazy_pattern(r"DATE|TIME\b.*|TIMESTAMP.*")

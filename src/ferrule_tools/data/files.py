@@ -130,8 +130,7 @@ def open_table(workspace: Workspace, data_file: DataFile, scratch: Path, max_byt
     if data_file.sheet is not None and kind != "workbook":
         raise Retry(f"{display_path(parts)!r} has no sheets: leave out sheet={data_file.sheet!r}.")
     with (
-        workspace.open_file(parts) as descriptor,
-        open(descriptor, "rb", closefd=False) as file,
+        workspace.open_file(parts) as file,
         tempfile.TemporaryFile(dir=scratch) as copy,
     ):
         if kind == "parquet":
