@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 from ferrule.core.patterns import lazy_pattern
@@ -14,6 +13,7 @@ from ferrule.errors import Retry
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import make_tool_per_action
+from ferrule_tools._tool_setup import describe_missing_package
 from ferrule_tools.web.search_providers import Brave, DuckDuckGo, HttpProvider, SearxNG, Tavily
 from ferrule_tools.web.search_results import (
     SafeSearch,
@@ -165,8 +165,6 @@ def _parse_site(text: str) -> str:
 # Each provider is a candidate of the same tool, with the provider as its source: so each has its own circuit breaker
 # and records, and the hub lets the providers back each other up.
 
-NO_PACKAGE: Final = "the package ddgs: pip install 'ferrule[search]'"
-
 
 def search_tools(
     config: SearchConfig | None = None, *, guard: AddressGuard | None = None, environ: Mapping[str, str] = os.environ
@@ -181,7 +179,7 @@ def search_tools(
     strategy = {"strategy": "synthesize" if config.combine else "best"}
     tools = []
     for provider in providers:
-        needs = NO_PACKAGE if isinstance(provider, DuckDuckGo) and find_spec("ddgs") is None else ""
+        needs = describe_missing_package("ddgs", "search") if isinstance(provider, DuckDuckGo) else ""
         for built in make_tool_per_action(WebSearch(provider)):
             spec = replace(built.spec, metadata={**built.spec.metadata, **strategy})
             tools.append(replace(built, spec=spec, source=provider.name, needs=needs))
