@@ -65,14 +65,19 @@ def detect_content(sample: bytes, name: str, *, is_whole: bool) -> ContentKind:
     return ContentKind(encoding=encoding, mime_type=guessed or "text/plain")
 
 
+def encoding_of_mark(content: bytes) -> str | None:
+    """Return the encoding that a byte order mark states; None without a mark."""
+    return next((encoding for mark, encoding in _BYTE_ORDER_MARKS if content.startswith(mark)), None)
+
+
 def normalize_encoding(name: str) -> str:
-    """Python's name of an encoding; `Retry` if it is unknown or not for text."""
+    """Return Python's name of an encoding. Raises Retry if the encoding is unknown or not for text."""
     try:
         encoding = codecs.lookup(name).name
         "".encode(encoding)
     except (LookupError, ValueError):  # not known, or not for text
         encoding = "undefined"
-    if encoding in _UNUSABLE_ENCODINGS:
+    if encoding.replace("_", "-") in _UNUSABLE_ENCODINGS:
         raise Retry(
             f"The encoding {name[:40]!r} is not known. Write utf-8, gb18030, big5, shift_jis, cp1252 or another."
         )
@@ -80,8 +85,7 @@ def normalize_encoding(name: str) -> str:
 
 
 def _detect_encoding(sample: bytes, is_whole: bool) -> str | None:
-    mark_encoding = next((encoding for mark, encoding in _BYTE_ORDER_MARKS if sample.startswith(mark)), None)
-    if mark_encoding is not None:
+    if mark_encoding := encoding_of_mark(sample):
         return mark_encoding
     controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in sample[:65_536])
     if b"\0" in sample or controls > _MAX_CONTROL_SHARE * len(sample[:65_536]):

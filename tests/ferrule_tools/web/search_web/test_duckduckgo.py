@@ -9,8 +9,7 @@ import pytest
 from ferrule import ToolEngine
 from ferrule.errors import Retry
 from ferrule_tools.web.search_providers import duckduckgo_region, search_duckduckgo
-from ferrule_tools.web.search_results import SearchConfig, SearchQuery
-from ferrule_tools.web.search_web import search_tools
+from ferrule_tools.web.search_web import SearchConfig, SearchQuery, search_tools
 from tests.support.http_servers import serve_http
 from tests.support.waiting import until
 
