@@ -24,7 +24,7 @@ from ferrule_tools.database import DatabaseQueryConfig
 from ferrule_tools.notify import NotifyConfig
 from ferrule_tools.python import PythonExecutorConfig
 from ferrule_tools.web.api_caller import ApiCallerConfig
-from ferrule_tools.web.search_results import SearchConfig
+from ferrule_tools.web.search_web import SearchConfig
 from ferrule_tools.web.web_scraper import ScraperConfig
 
 INTRODUCTION = """\

@@ -42,8 +42,7 @@ def database_query(context: PluginContext) -> list[Tool]:
 
 def search_web(context: PluginContext) -> list[Tool]:
     """`search_web` and `advanced_web_search`."""
-    from ferrule_tools.web.search_results import SearchConfig
-    from ferrule_tools.web.search_web import search_tools
+    from ferrule_tools.web.search_web import SearchConfig, search_tools
 
     config = context.config("search_web", SearchConfig)
     return search_tools(config, guard=context.engine.address_guard, environ=context.environ)

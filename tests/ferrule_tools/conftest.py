@@ -17,7 +17,7 @@ PATIENT_TIMEOUTS = (
     "navigator.MAX_WAIT",
     "page.LOAD_TIMEOUT",
     "page.NEW_PAGE_TIMEOUT",
-    "proxy.CONNECT_TIMEOUT",
+    "chromium.CONNECT_TIMEOUT",
 )
 """What is there comes in the end, however busy the machine is; tests that wait for what never comes shorten them."""
 SECONDS = 120.0

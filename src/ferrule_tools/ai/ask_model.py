@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
+from ferrule.core.content import replace_surrogates
 from ferrule.core.names import did_you_mean
-from ferrule.core.spec import ToolCategory
+from ferrule.core.spec import Tool, ToolCategory
 from ferrule.errors import ExecutionFailed, ModelError, Retry, SetupError
+from ferrule.kinds.function.code_digest import digest_of_code
 from ferrule.kinds.function.decorator import tool
-from ferrule.models import Model, RetryingModel
-from ferrule_tools.ai.extractive_summary import replace_surrogates
+from ferrule.kinds.function.tools import tool_of
+from ferrule.models import Model, RetryingModel, choose_model
+from ferrule.models.keys import model_environment
+from ferrule_tools._tool_setup import configure_tool
 from ferrule_tools.ai.models import (
     ModelCache,
+    ModelFactory,
     check_model_spec,
     check_positive,
     convert_model_error,
+    describe_missing_setup,
     request_reply,
     usage_output,
 )
+from ferrule_tools.ai.summarize import SummarizeConfig, Summarizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +89,10 @@ class ModelAsker:
             )
         with self._models.secrets.hide_in_errors():
             chosen = self._choose_model(model)
+            # Without the model's own retries: the engine retries, within the timeout of the call.
+            plain = chosen.model if isinstance(chosen, RetryingModel) else chosen
             try:
-                reply = await request_reply(
-                    _disable_retries(chosen), prompt, system=system, max_tokens=self._config.max_tokens
-                )
+                reply = await request_reply(plain, prompt, system=system, max_tokens=self._config.max_tokens)
             except ModelError as error:
                 raise convert_model_error(error) from error
             except SetupError as error:  # its package or its weights are missing
@@ -103,6 +112,72 @@ class ModelAsker:
             raise ExecutionFailed(f"The model cannot be created: {error}") from error
 
 
-def _disable_retries(model: Model) -> Model:
-    """Turn off the model's own retries: the engine retries, within the timeout of the call."""
-    return model.model if isinstance(model, RetryingModel) else model
+# ---- setup
+
+_USAGE_SCHEMA: Final = {"type": "object", "description": "Requests and tokens that the model has cost."}
+_ANSWER_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "answer": {"type": "string"},
+        "model": {"type": "string"},
+        "usage": _USAGE_SCHEMA,
+        "cut": {"type": "boolean", "description": "The answer was longer than allowed."},
+    },
+}
+_SUMMARY_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "summary": {"type": "string"},
+        "made_by": {"enum": ["model", "extract"], "description": "extract: sentences of the text itself."},
+        "model": {"type": "string"},
+        "parts": {"type": "integer", "description": "In how many parts the text was read."},
+        "usage": _USAGE_SCHEMA,
+        "note": {"type": "string"},
+        "untrusted": {"type": "boolean"},
+    },
+}
+
+
+def ai_tools(
+    ask_model: AskModelConfig | None = None,
+    summarize: SummarizeConfig | None = None,
+    *,
+    choose: ModelFactory | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Tool]:
+    """Return `ask_model` and `summarize`. `choose` creates your own models from the specs of the configuration."""
+    environ = model_environment(environ)
+    ask_config, summarize_config = ask_model or AskModelConfig(), summarize or SummarizeConfig()
+    models = ModelCache(choose or choose_model, environ)
+    summarizer = Summarizer(summarize_config, summarize_config.model or ask_config.model, models)
+    specs = [] if choose is not None else [ask_config.model, *ask_config.models.values()]
+    missing = [describe_missing_setup(spec, environ) for spec in specs]
+    names = ", ".join(ask_config.models) or "there is only one"
+    return [
+        configure_tool(
+            _make_tool(ModelAsker(ask_config, models).ask_model, models),
+            output=_ANSWER_SCHEMA,
+            timeout=ask_config.timeout,
+            parameters={"model": {"description": f"which model to ask: {names}"}},
+            needs=missing[0] if missing and all(missing) else "",
+        ),
+        configure_tool(
+            _make_tool(summarizer.summarize, models), output=_SUMMARY_SCHEMA, timeout=summarize_config.timeout
+        ),
+    ]
+
+
+class _ModelTarget:
+    """The target of a function that asks models, which are closed with the tool."""
+
+    def __init__(self, function: Callable[..., Any], models: ModelCache) -> None:
+        self._function = function
+        self.code_digest = digest_of_code(function)
+        self.aclose = models.aclose
+
+    def function(self, action: str, /) -> Callable[..., Any]:
+        return self._function
+
+
+def _make_tool(function: Callable[..., Any], models: ModelCache) -> Tool:
+    return replace(tool_of(function), target=_ModelTarget(function, models))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
 from ferrule.core.messages import Usage, system_message, user_message
@@ -23,6 +22,7 @@ from ferrule.errors import (
 from ferrule.models import Model, ModelReply, ModelRequest, close_model
 from ferrule.models.choose import parse_model_spec
 from ferrule.models.servers import LOCAL_SERVERS
+from ferrule_tools._tool_setup import describe_missing_package
 
 NO_MODEL: Final = (
     "a model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or run `ferrule models key openai`; or OPENAI_BASE_URL and "
@@ -74,21 +74,16 @@ def describe_missing_setup(spec: str | None, environ: Mapping[str, str]) -> str:
     if provider == "offline":
         return NO_MODEL
     package = _PACKAGES.get(provider)  # None: the provider comes from an installed plugin
-    if package is not None and find_spec(package) is None:
-        return f"the package {package}: pip install 'ferrule[{package}]'"
-    return _describe_missing_openai_setup(name, environ) if provider == "openai" else ""
-
-
-def _describe_missing_openai_setup(name: str | None, environ: Mapping[str, str]) -> str:
+    if package is not None and (missing := describe_missing_package(package, package)):
+        return missing
+    if provider != "openai":
+        return ""
     if not (environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL")):
         return "the variable OPENAI_API_KEY, or OPENAI_BASE_URL for a server that needs no key"
     is_named = name or environ.get("FERRULE_MODEL") or environ.get("OPENAI_MODEL")
     if environ.get("OPENAI_BASE_URL") and not is_named:
         return "the name of a model at OPENAI_BASE_URL: set FERRULE_MODEL"
     return ""
-
-
-# Checks of the configuration
 
 
 def check_model_spec(spec: str | None) -> None:
@@ -100,9 +95,6 @@ def check_positive(**amounts: Any) -> None:
     for name, value in amounts.items():
         if not value > 0:
             raise SetupError(f"{name} must be more than 0, not {value!r}")
-
-
-# Requests
 
 
 async def request_reply(model: Model, prompt: str, *, system: str = "", max_tokens: int | None = None) -> ModelReply:

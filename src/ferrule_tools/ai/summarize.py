@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
+from ferrule.catalog.search.terms import extract_terms
 from ferrule.core.call import DefaultTimeout, ToolExecutionContext, report_progress
+from ferrule.core.content import replace_surrogates
 from ferrule.core.messages import Usage
 from ferrule.core.model import can_reason
+from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import ToolCategory
 from ferrule.errors import RequestTooLong, Retry, SetupError, error_text
 from ferrule.kinds.function.decorator import tool
 from ferrule.models import Model
+from ferrule.texts.language import begins_with_cjk
 from ferrule.texts.shorten import shorten, single_line
-from ferrule_tools.ai.extractive_summary import clean_text, extract_sentences, replace_surrogates, split_text
 from ferrule_tools.ai.models import ModelCache, check_model_spec, check_positive, request_reply, usage_output
 
 logger = logging.getLogger("ferrule_tools")
@@ -140,14 +146,14 @@ class Summarizer:
                     return await _extract_summary(text, options, "")
                 summary = await run.summarize(model, text)
         except Exception as error:  # a model may be any user's code, and there is a summary without it
-            reason = f"it took longer than {seconds:g} seconds." if limit.expired() else self._message(error)
+            reason = (
+                f"it took longer than {seconds:g} seconds." if limit.expired() else error_text(error) or repr(error)
+            )
+            reason = str(self._models.secrets.hide(reason))
             logger.warning("error=<%s> | the model could not summarize, sentences are picked", reason)
             return {**await _extract_summary(text, options, reason), **run.details()}
         output: dict[str, Any] = {"summary": summary, "made_by": "model", "model": model.name, **run.details()}
         return {**output, **({"cut": True} if run.is_cut else {}), "untrusted": True}
-
-    def _message(self, error: Exception) -> str:
-        return str(self._models.secrets.hide(error_text(error) or repr(error)))
 
     def _seconds(self, context: ToolExecutionContext | None) -> float:
         timeout = context.timeout if context is not None else self._config.timeout
@@ -223,3 +229,170 @@ async def _extract_summary(text: str, options: SummaryOptions, reason: str) -> d
         notes.append("The sentences are in the language of the text: another one needs a model.")
     output: dict[str, Any] = {"summary": summary, "made_by": "extract"}
     return {**output, **({"note": " ".join(notes)} if notes else {}), "untrusted": True}
+
+
+# ---- a summary without a model: the most important sentences of a text
+#
+# Frequent words show what a text is about, and a sentence scores by its words. Words of a sentence that was picked
+# count less for the next ones, so that the summary does not repeat itself. Sentences at the beginning score more. The
+# sentences are returned unchanged and in their original order.
+
+MAX_SENTENCE: Final = 400
+"""Characters; longer ones are split at a suitable place."""
+_SAMPLE_SIZE: Final = 20_000
+_MIN_LEGIBLE: Final = 0.85
+"""The share of printable characters that a text must have."""
+
+# Possessive quantifiers and lookbehinds: a run of stops is matched once, from its start. Matching from each of its
+# characters would take quadratic time.
+_SENTENCE_END: Final = lazy_pattern(
+    r"""(?<![。！？…；])[。！？…；]++[”’」』）]*+
+    | (?<![.!?])[.!?]++["')\]”’]*+(?=\s|\Z|[\u4e00-\u9fff])
+    | \n[^\S\n]*+\n\s*+
+    | \n(?=[^\S\n]*+(?:[-*•#>|]|\d{1,3}[.)]\s))""",
+    re.VERBOSE,
+)
+_ABBREVIATION: Final = lazy_pattern(
+    r"(?:\b(?:mr|mrs|ms|dr|prof|st|vs|etc|e\.g|i\.e|cf|fig|inc|ltd|co|jr|sr|approx|dept|vol|pp|jan|feb|mar|apr|jun|"
+    r"jul|aug|sept|sep|oct|nov|dec)|\b[A-Za-z](?:\.[A-Za-z])*)\Z",
+    re.IGNORECASE,
+)
+_SPLIT_CHARACTERS: Final = (("\n",), ("，", "、", "；", ", ", "; ", ": "), (" ",))
+"""Where a sentence that is too long is split, best first."""
+
+
+def clean_text(text: str, max_length: int) -> str:
+    """Prepare a text for a summary; raises Retry if it cannot be summarized."""
+    text = replace_surrogates(text).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").strip()
+    if not text:
+        raise Retry("The text is empty: give the text to summarize.")
+    if len(text) > max_length:
+        raise Retry(f"The text has {len(text):,} characters; the limit is {max_length:,}. Summarize it in parts.")
+    sample = text[:_SAMPLE_SIZE]
+    legible = sum(char.isprintable() or char.isspace() for char in sample) - sample.count("\ufffd")
+    if legible < _MIN_LEGIBLE * len(sample) or not any(char.isalnum() for char in text):
+        raise Retry("This is not readable text: it looks like binary data.")
+    return text
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text, in any language that ends them with a full stop; each on one line."""
+    pieces, start = [], 0
+    for end in _SENTENCE_END.finditer(text):
+        after = text[end.end() : end.end() + 2].lstrip(" ")[:1]
+        is_abbreviation = after.islower() or _ABBREVIATION.search(text, max(start, end.start() - 12), end.start())
+        if end[0] == "." and is_abbreviation:
+            continue
+        pieces += _split(text[start : end.end()], MAX_SENTENCE, _find_split_position)
+        start = end.end()
+    pieces += _split(text[start:], MAX_SENTENCE, _find_split_position)
+    return [sentence for piece in pieces if (sentence := single_line(piece))]
+
+
+def split_text(text: str, max_length: int) -> list[str]:
+    """Split a text into parts, each ending with a paragraph or a sentence where possible."""
+    return _split(text, max_length, _find_last_break)
+
+
+def _split(text: str, max_length: int, find_break: Callable[[str, int], int]) -> list[str]:
+    parts = []
+    while len(text) > max_length:
+        end = find_break(text, max_length)
+        parts.append(text[:end])
+        text = text[end:]
+    return [*parts, text]
+
+
+def _find_last_break(text: str, max_length: int) -> int:
+    paragraph = text.rfind("\n\n", max_length // 2, max_length)
+    if paragraph > 0:
+        return paragraph + 2
+    ends = [end.end() for end in _SENTENCE_END.finditer(text, max_length // 2, max_length)]
+    if ends:
+        return ends[-1]
+    space = text.rfind(" ", max_length // 2, max_length)
+    return space + 1 if space > 0 else max_length
+
+
+def _find_split_position(sentence: str, max_length: int) -> int:
+    for signs in _SPLIT_CHARACTERS:
+        positions = [sentence.rfind(sign, max_length // 3, max_length) + len(sign) for sign in signs]
+        if (last := max(positions)) > max_length // 3:
+            return last
+    return max_length
+
+
+# Picking sentences
+
+_FOCUS_WEIGHT: Final = 8.0
+"""Factor for words of the focus."""
+_FIRST_FACTOR: Final = 1.6
+_EARLY_FACTOR: Final = 1.2
+_EARLY_SHARE: Final = 0.1
+"""The share of a text that is its beginning."""
+_UNFINISHED_FACTOR: Final = 0.5
+"""Without a full stop it may be a caption or a menu."""
+_MIN_TERMS: Final = 4
+"""Added to the length of a sentence, so that very short ones score little."""
+_NON_PROSE_PREFIXES: Final = ("#", "|", "│", "┌", "└", "├", "---", "===")
+_LIST_MARKER: Final = lazy_pattern(r"\A(?:[-*•>]|\d{1,3}[.)])\s+")
+_CHINESE_STOPS: Final = tuple("。！？…；”’」』）")
+_SENTENCE_STOPS: Final = (*_CHINESE_STOPS, *".!?\"')")
+
+
+def extract_sentences(text: str, count: int, focus: str = "") -> str:
+    """The `count` most important sentences of a text, or fewer."""
+    sentences = split_sentences(_keep_prose(text)) or split_sentences(text)
+    chosen = range(len(sentences)) if len(sentences) <= count else _choose_sentences(sentences, count, focus)
+    return _join_sentences(
+        [_LIST_MARKER.sub("", sentences[index]) for index in sorted(chosen or range(min(count, len(sentences))))]
+    )
+
+
+def _keep_prose(text: str) -> str:
+    """The text without code, tables and headings."""
+    outside = "\n\n".join(text.split("```")[::2])
+    return "\n".join("" if line.lstrip().startswith(_NON_PROSE_PREFIXES) else line for line in outside.split("\n"))
+
+
+def _choose_sentences(sentences: Sequence[str], count: int, focus: str) -> list[int]:
+    terms = [frozenset(extract_terms(sentence)) for sentence in sentences]
+    weights = _weigh_terms(terms, focus)
+    candidates = [index for index, sentence in enumerate(terms) if sentence]
+    chosen: list[int] = []
+
+    def score(index: int) -> float:
+        weight = sum(weights[term] for term in terms[index]) / (len(terms[index]) + _MIN_TERMS)
+        is_early = index < _EARLY_SHARE * len(sentences)
+        position = _FIRST_FACTOR if index == 0 else _EARLY_FACTOR if is_early else 1.0
+        return weight * position * (1.0 if sentences[index].endswith(_SENTENCE_STOPS) else _UNFINISHED_FACTOR)
+
+    while candidates and len(chosen) < count:
+        best = max(candidates, key=score)
+        chosen.append(best)
+        candidates = [index for index in candidates if index != best and sentences[index] != sentences[best]]
+        for term in terms[best]:
+            weights[term] *= 0.2
+    return chosen
+
+
+def _weigh_terms(terms: Sequence[frozenset[str]], focus: str) -> dict[str, float]:
+    occurring = Counter(term for sentence in terms for term in sentence)
+    # A word in nearly every sentence does not distinguish any.
+    weights = {term: n * (1.0 - 0.5 * n / len(terms)) for term, n in occurring.items()}
+    focus_terms = set(extract_terms(focus))
+    focus_weight = _FOCUS_WEIGHT * max(weights.values(), default=1.0)
+    for term in weights:
+        # Chinese terms are pairs of characters; the focus may be a single one.
+        if term in focus_terms or (begins_with_cjk(term) and any(char in focus_terms for char in term)):
+            weights[term] = focus_weight
+    return weights
+
+
+def _join_sentences(sentences: Sequence[str]) -> str:
+    """Chinese is written without spaces between sentences."""
+    text = ""
+    for sentence in sentences:
+        space = "" if not text or (begins_with_cjk(sentence) and text.endswith(_CHINESE_STOPS)) else " "
+        text += space + sentence
+    return text

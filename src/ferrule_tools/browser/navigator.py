@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 from ferrule.core.aio import finish_despite_cancellation
@@ -24,11 +23,13 @@ from ferrule.http.client import format_url
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
+from ferrule_tools._tool_setup import describe_missing_package
 from ferrule_tools.browser.chromium import CHROMIUM_VARIABLE, VIEWPORT_SIZE, Chromium, find_chromium
-from ferrule_tools.browser.failures import browser_ended_error, convert_browser_error
 from ferrule_tools.browser.page import (
     NEW_PAGE_LINK,
     act_on_element,
+    browser_ended_error,
+    convert_browser_error,
     describe_location,
     find_element,
     find_elements,
@@ -64,10 +65,12 @@ class BrowserRuns:
             tabs = self._tabs.get(run_id)
             if tabs is None:
                 try:
-                    tabs = self._tabs[run_id] = await BrowserTabs.open(chromium, self._lost)
+                    tabs = self._tabs[run_id] = BrowserTabs(chromium, await chromium.new_context(), self._lost)
                 except Exception as error:
                     raise await browser_ended_error(chromium) or error from error
-                await self._close_oldest_run()
+                idle = [each for each, others in self._tabs.items() if not others.turn.locked()]
+                for oldest in idle[:-MAX_RUNS]:
+                    await self._tabs.pop(oldest).close()
             self._tabs.move_to_end(run_id)
             return tabs
 
@@ -101,11 +104,6 @@ class BrowserRuns:
             # In a separate task: a caller that is cancelled meanwhile must not leave a half-started browser behind.
             self._starting = asyncio.create_task(Chromium.start(find_chromium(self._path), self._guard))
         return await asyncio.shield(self._starting)
-
-    async def _close_oldest_run(self) -> None:
-        idle = [run_id for run_id, tabs in self._tabs.items() if not tabs.turn.locked()]
-        for run_id in idle[:-MAX_RUNS]:
-            await self._tabs.pop(run_id).close()
 
 
 def _started_chromium(starting: asyncio.Task[Chromium]) -> Chromium | None:
@@ -358,8 +356,8 @@ def browser_tools(
 
 
 def _describe_needs(program: str | None) -> str:
-    if find_spec("playwright") is None:
-        return "the package playwright: pip install 'ferrule[browser]'"
+    if missing := describe_missing_package("playwright", "browser"):
+        return missing
     try:
         find_chromium(program)
     except SetupError as error:

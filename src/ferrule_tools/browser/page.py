@@ -10,19 +10,73 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.core.patterns import lazy_pattern
-from ferrule.errors import CallError, ExecutionFailed, Retry
+from ferrule.errors import CallError, ExecutionFailed, PermissionDenied, Retry, Transient, TransportFault
 from ferrule.http.client import format_url
-from ferrule_tools.browser.failures import (
-    explain_unusable_element,
-    is_navigation_interrupted,
-    is_page_replaced,
-    is_selector_error,
-    navigation_error,
-)
+from ferrule_tools.browser.chromium import Chromium
 from ferrule_tools.browser.tabs import BrowserTab, BrowserTabs, PageScripts
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator
+
+_NET_ERROR = lazy_pattern(r"net::(ERR_[A-Z_]+)")
+_DOWNLOAD_MESSAGE = lazy_pattern(r"Download is starting")
+_ERRORS_BY_CODE: Final[dict[str, tuple[type[CallError], str]]] = {
+    "ERR_TOO_MANY_REDIRECTS": (ExecutionFailed, "it redirects without end. Use the address it should lead to"),
+    "ERR_ABORTED": (ExecutionFailed, "it leads to no page that can be shown"),
+    "ERR_INVALID_URL": (Retry, "it is not a valid URL"),
+    "ERR_UNSAFE_PORT": (ExecutionFailed, "browsers do not connect to this port"),
+    "ERR_INVALID_RESPONSE": (ExecutionFailed, "the server did not answer with valid HTTP"),
+}
+_CLOSED_MESSAGE = lazy_pattern(r"has been closed|connection closed|target crashed|page crashed|browser.*closed", re.I)
+_SELECTOR_ERROR = lazy_pattern(r"parsing (?:css |)selector|unexpected token|unknown engine|not a valid|malformed", re.I)
+_USABILITY_PROBLEMS: Final = (
+    (lazy_pattern(r"<[^>]{1,200}>[^\n]{0,80} intercepts pointer events"), "something lies over it: {found}"),
+    (lazy_pattern(r"element is not visible"), "it is not visible"),
+    (lazy_pattern(r"element is not enabled"), "it is disabled"),
+    (lazy_pattern(r"element is not editable|not an <input>|not editable"), "nothing can be typed into it"),
+    (lazy_pattern(r"did not find some options"), "it has no such option"),
+    (lazy_pattern(r"element is not stable"), "it keeps moving"),
+    (lazy_pattern(r"outside of the viewport"), "it lies outside of the page"),
+)
+
+
+async def convert_browser_error(error: Exception, tabs: BrowserTabs, url: str) -> CallError:
+    """Convert an error of Playwright. `url` is the current page, or the page that was being opened."""
+    text = str(error)
+    if (code := _NET_ERROR.search(text)) is not None:
+        return _unreachable_error(code[1], tabs, url)
+    if _DOWNLOAD_MESSAGE.search(text):
+        return ExecutionFailed(f"{format_url(url)} is a file to download, not a page.")
+    if _CLOSED_MESSAGE.search(text):
+        return await browser_ended_error(tabs.chromium) or ExecutionFailed(
+            f"The page {format_url(url)} was closed or has crashed. Navigate again."
+        )
+    first_line = text.strip().partition("\n")[0]
+    return ExecutionFailed(f"On {format_url(url)}: {first_line[:300]}")
+
+
+async def browser_ended_error(chromium: Chromium) -> CallError | None:
+    """The error to raise if the browser has ended; None if it is still running."""
+    await chromium.check()
+    if chromium.is_alive:
+        return None
+    return TransportFault("The browser has ended. The next call starts it again; navigate again.")
+
+
+def _unreachable_error(code: str, tabs: BrowserTabs, url: str) -> CallError:
+    where = format_url(url)
+    refusal = tabs.chromium.proxy.refusal(url)
+    if isinstance(refusal, PermissionDenied):
+        return PermissionDenied(f"{where} was not opened: {refusal}")
+    if refusal is not None:
+        # Not a TransportFault: the browser itself works, and other sites may be reachable.
+        kind: type[CallError] = Retry if refusal.details.get("unknown_host") else Transient
+        return kind(f"{where} was not opened: {refusal}")
+    if code.startswith(("ERR_CERT", "ERR_SSL")):
+        return ExecutionFailed(f"{where} was not opened: its certificate cannot be trusted ({code}).")
+    kind, words = _ERRORS_BY_CODE.get(code, (Transient, f"the connection failed ({code})"))
+    return kind(f"{where} was not opened: {words}.")
+
 
 # ---- outline: the usable elements of a page, and those most similar to a selector that matched nothing
 
@@ -66,13 +120,8 @@ def rank_similar_elements(elements: Sequence[dict[str, Any]], selector: str) -> 
     return ranked[:MAX_SUGGESTED]
 
 
-def describe_elements(elements: Sequence[dict[str, Any]], selector: str) -> str:
-    """`a#stars (link, '28.4k stars'); span#n (number, '3', class 'count')`; the class only if it is similar."""
-    prefixes = _word_prefixes(selector)
-    return "; ".join(_describe_element(element, prefixes) for element in elements)
-
-
 def _describe_element(element: dict[str, Any], prefixes: set[str]) -> str:
+    """Return `span#n (number, '3', class 'count')`; the class only if it is similar."""
     details = [str(element["role"])]
     if element["text"]:
         details.append(_quote(element["text"]))
@@ -104,9 +153,13 @@ async def find_elements(tab: BrowserTab, selector: str, seconds: float) -> Locat
         await elements.first.wait_for(state="attached", timeout=_to_milliseconds(seconds))
     except TimeoutError:
         if not await elements.count():  # on a slow page the element may exist although the wait timed out
-            raise await _not_found_error(tab, selector) from None
+            raise ExecutionFailed(
+                f"No element matches '{selector}' on {format_url(tab.page.url)}.{await _page_hint(tab, selector)}",
+                status=404,  # so that text of the page ("429 stars") is not taken for an HTTP status
+                untrusted=True,
+            ) from None
     except Error as error:
-        if not is_selector_error(error):
+        if not _SELECTOR_ERROR.search(str(error)):
             raise
         raise Retry(f"'{selector}' cannot be read as a selector: {str(error).splitlines()[0]}") from error
     return elements
@@ -148,7 +201,8 @@ async def act_on_element(tab: BrowserTab, selector: str, work: Awaitable[Any]) -
     try:
         await work
     except Error as error:
-        reason = explain_unusable_element(error)
+        matches = ((pattern.search(str(error)), words) for pattern, words in _USABILITY_PROBLEMS)
+        reason = next((words.format(found=match[0]) for match, words in matches if match), None)
         if reason is None:
             raise
         raise ExecutionFailed(
@@ -158,24 +212,14 @@ async def act_on_element(tab: BrowserTab, selector: str, work: Awaitable[Any]) -
         ) from error
 
 
-async def _not_found_error(tab: BrowserTab, selector: str) -> CallError:
-    return ExecutionFailed(
-        f"No element matches '{selector}' on {format_url(tab.page.url)}.{await _page_hint(tab, selector)}",
-        status=404,  # so that text of the page ("429 stars") is not taken for an HTTP status
-        untrusted=True,
-    )
-
-
 async def _page_hint(tab: BrowserTab, selector: str) -> str:
     try:
         similar = rank_similar_elements((await outline_page(tab.scripts))["elements"], selector)
     except Exception:  # the page cannot be read: the error is reported without a hint
         return ""
-    return (
-        f" On the page: {describe_elements(similar, selector)}."
-        if similar
-        else " There is nothing on the page that could be used."
-    )
+    if not similar:
+        return " There is nothing on the page that could be used."
+    return f" On the page: {'; '.join(_describe_element(each, _word_prefixes(selector)) for each in similar)}."
 
 
 def _to_milliseconds(seconds: float) -> float:
@@ -234,7 +278,7 @@ _ATTRIBUTE_NAMES_SCRIPT: Final = """(selector) => {
 
 async def read_page_text(scripts: PageScripts) -> dict[str, Any]:
     content = await scripts.run(_PAGE_TEXT_SCRIPT, MAX_TEXT_LENGTH)
-    return shorten_text(content["text"], content["length"])
+    return _shorten_text(content["text"], content["length"])
 
 
 async def read_elements(
@@ -253,13 +297,18 @@ async def read_elements(
             + (f", or one of its attributes: {names}." if names else ".")
         )
     if not many:
-        return shorten_text(values[0], content["lengths"][0])
+        return _shorten_text(values[0], content["lengths"][0])
     whole = len(values) == count and sum(content["lengths"]) <= MAX_TEXT_LENGTH
     return {"texts": values, **({} if whole else {"cut": f"{len(values)} of {count} elements, their texts cut"})}
 
 
 async def _read_one_by_one(scripts: PageScripts, elements: Locator, attribute: str, limit: int) -> dict[str, Any]:
-    await _check_page_size(scripts)
+    size = await scripts.run(_PAGE_SIZE_SCRIPT)
+    if size > MAX_PAGE_LENGTH:
+        raise ExecutionFailed(
+            f"The page has {size:,} characters of HTML, too many to look for single elements. "
+            "Call extract without a selector for the beginning of its text."
+        )
     values: list[str | None] = []
     lengths: list[int] = []
     for at in range(limit):
@@ -271,8 +320,7 @@ async def _read_one_by_one(scripts: PageScripts, elements: Locator, attribute: s
     return {"values": values, "lengths": lengths}
 
 
-def shorten_text(text: str, length: int | None = None) -> dict[str, Any]:
-    length = len(text) if length is None else length
+def _shorten_text(text: str, length: int) -> dict[str, Any]:
     if length <= MAX_TEXT_LENGTH:
         return {"text": text}
     return {
@@ -282,33 +330,20 @@ def shorten_text(text: str, length: int | None = None) -> dict[str, Any]:
 
 
 async def _read_value(element: Locator, attribute: str) -> str | None:
-    if attribute == "text":
-        return await _read_text(element)
+    from playwright.async_api import Error
+
     if attribute == "html":
         return await element.inner_html()
     if attribute == "value":
         return await element.input_value()
-    return await element.get_attribute(attribute)
-
-
-async def _read_text(element: Locator) -> str:
-    from playwright.async_api import Error
-
+    if attribute != "text":
+        return await element.get_attribute(attribute)
     try:
         return (await element.inner_text()).strip()
     except Error as error:
         if "not an HTMLElement" not in str(error):
             raise
         return (await element.text_content() or "").strip()  # an SVG element
-
-
-async def _check_page_size(scripts: PageScripts) -> None:
-    size = await scripts.run(_PAGE_SIZE_SCRIPT)
-    if size > MAX_PAGE_LENGTH:
-        raise ExecutionFailed(
-            f"The page has {size:,} characters of HTML, too many to look for single elements. "
-            "Call extract without a selector for the beginning of its text."
-        )
 
 
 # ---- moving between pages
@@ -333,7 +368,7 @@ async def open_url(tab: BrowserTab, url: str) -> int | None:
             answer = await tab.page.goto(url, wait_until="domcontentloaded", timeout=0)
             break
         except Error as error:
-            if not is_navigation_interrupted(error):
+            if not any(text in str(error) for text in ("interrupted by another navigation", "net::ERR_ABORTED")):
                 raise
             await _wait_for_load(tab)
             if is_last and tab.navigations == navigations:  # no other page was opened
@@ -366,7 +401,7 @@ async def finish_action(tabs: BrowserTabs, *, opens_page: bool = False) -> dict[
     tab = tabs.front
     await _wait_for_load(tab)
     if tab.page.url.startswith("chrome-error:"):
-        raise navigation_error(tabs, tab.failed_url or tab.page.url)
+        raise _unreachable_error("ERR_FAILED", tabs, tab.failed_url or tab.page.url)
     return await describe_location(tabs)
 
 
@@ -386,7 +421,7 @@ async def _read_title(tab: BrowserTab) -> str:
     try:
         return await tab.page.title()
     except Error as error:
-        if not is_page_replaced(error):
+        if "context was destroyed" not in str(error):
             raise
         await _wait_for_load(tab)
         return await tab.page.title()

@@ -35,10 +35,6 @@ class PageScripts:
     def __init__(self, page: Page, session: CDPSession) -> None:
         self._page, self._session = page, session
 
-    @classmethod
-    async def of(cls, context: BrowserContext, page: Page) -> PageScripts:
-        return cls(page, await context.new_cdp_session(page))
-
     async def run(self, function: str, *arguments: Any) -> Any:
         """Run a JavaScript function; returns its result as JSON."""
         from playwright.async_api import Error
@@ -91,6 +87,14 @@ class BrowserTab:
         self.navigations = 0
         """How often another document was loaded."""
 
+    def record_navigation(self, frame: Frame) -> None:
+        self.navigations += frame == self.page.main_frame
+
+    def record_failed_request(self, request: Request) -> None:
+        with suppress(Exception):  # the frame of the request may be gone
+            if request.is_navigation_request() and request.frame == self.page.main_frame:
+                self.failed_url = request.url
+
 
 class BrowserTabs:
     """The pages of one run."""
@@ -110,10 +114,6 @@ class BrowserTabs:
         """Why no page is open, for the message that says so."""
         self._tasks: set[asyncio.Task[None]] = set()
         context.on("page", self._on_page_opened)
-
-    @classmethod
-    async def open(cls, chromium: Chromium, lost: str) -> BrowserTabs:
-        return cls(chromium, await chromium.new_context(), lost)
 
     @property
     def front(self) -> BrowserTab:
@@ -173,10 +173,10 @@ class BrowserTabs:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _add_tab(self, page: Page) -> BrowserTab:
-        tab = BrowserTab(page, await PageScripts.of(self._context, page))
+        tab = BrowserTab(page, PageScripts(page, await self._context.new_cdp_session(page)))
         page.on("dialog", lambda dialog: self._run(self._dismiss_dialog(dialog)))
-        page.on("requestfailed", lambda request: _record_failed_request(tab, request))
-        page.on("framenavigated", lambda frame: _record_navigation(tab, frame))
+        page.on("requestfailed", tab.record_failed_request)
+        page.on("framenavigated", tab.record_navigation)
         self._tabs.append(tab)
         return tab
 
@@ -208,17 +208,6 @@ class BrowserTabs:
 async def _close_page(page: Page) -> None:
     with suppress(Exception):
         await page.close()
-
-
-def _record_navigation(tab: BrowserTab, frame: Frame) -> None:
-    if frame == tab.page.main_frame:
-        tab.navigations += 1
-
-
-def _record_failed_request(tab: BrowserTab, request: Request) -> None:
-    with suppress(Exception):  # the frame of the request may be gone
-        if request.is_navigation_request() and request.frame == tab.page.main_frame:
-            tab.failed_url = request.url
 
 
 async def check_url(url: str, guard: AddressGuard) -> str:

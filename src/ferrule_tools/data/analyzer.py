@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -14,15 +13,14 @@ from ferrule.core.spec import Tool, ToolCategory
 from ferrule.errors import Retry
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
-from ferrule_tools._worker_methods import WorkerMethods
+from ferrule_tools._tool_setup import WorkerMethods, describe_missing_package
 from ferrule_tools.data.charts import Aggregate, ChartKind, ChartPoints, draw_chart, load_points
 from ferrule_tools.data.describe import describe_table, summarize_columns, summarize_groups
 from ferrule_tools.data.files import DataFile, TypeDetection, quote_name
-from ferrule_tools.data.limits import DataAnalyzerConfig
+from ferrule_tools.data.limits import DataAnalyzerConfig, rows_output
 from ferrule_tools.data.query import FileDatabase, InconsistentFile, open_database
-from ferrule_tools.data.rows import rows_output
 from ferrule_tools.files.path_rules import PROTECTED, SECRET, Parts
-from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path, open_new_file
+from ferrule_tools.files.workspace import Workspace, display_path
 
 _FETCH_OTHERS: Final = "Use LIMIT and OFFSET for other rows, or WHERE and GROUP BY for fewer."
 _ALL_TEXT_NOTE: Final = "the lines differ in format, so all columns are text, and extra values of a line are dropped"
@@ -45,10 +43,9 @@ def data_analyzer_tools(
     """`data_analyzer` for the files of the workspace `root`; `protected` and `secret` as in `workspace_tools`."""
     config = config or DataAnalyzerConfig()
     analyzer = DataAnalyzer(root if isinstance(root, Workspace) else Workspace.at(root, protected, secret), config)
-    needs = "" if find_spec("duckdb") else "the package duckdb: pip install 'ferrule[data]'"
     # The tool stops the query itself, with advice, before the engine's timeout kills the process.
     built = tool_of(analyzer, timeout=config.timeout + 5.0)
-    return [replace(built, target=WorkerMethods(analyzer), needs=needs)]
+    return [replace(built, target=WorkerMethods(analyzer), needs=describe_missing_package("duckdb", "data"))]
 
 
 @tool(
@@ -202,7 +199,8 @@ class DataAnalyzer:
         pictures, notes = draw_chart(points, title, list(formats))
         output: dict[str, Any] = {"kind": kind, "points": len(points.x) - (kind == "histogram")}
         if target is not None:
-            self._write(target, pictures[_file_suffix(target)])
+            with self._workspace.create_file(target) as saved:
+                saved.write(pictures[_file_suffix(target)])
             output |= {"path": display_path(target), "size": len(pictures[_file_suffix(target)])}
         if notes:
             output["notes"] = notes
@@ -244,16 +242,6 @@ class DataAnalyzer:
             raise Retry(f"{display_path(parts)!r} must end in .png or .svg.")
         self._workspace.require_changeable(parts)
         return parts
-
-    def _write(self, parts: Parts, data: bytes) -> None:
-        with self._workspace.open_folder(parts[:-1], create=True) as folder:
-            try:
-                if self._workspace.exists(folder, parts):
-                    raise FileExistsError
-                with convert_file_errors(parts), open_new_file(folder, parts[-1]) as file:
-                    file.write(data)
-            except FileExistsError:
-                raise Retry(f"{display_path(parts)!r} exists already. Choose another name.") from None
 
 
 def _file_suffix(parts: Parts) -> str:

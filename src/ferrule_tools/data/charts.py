@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeAlias
 from ferrule.errors import MissingExtra, Retry
 from ferrule_tools.data.describe import is_date_type, is_number_type, query_columns, require_columns
 from ferrule_tools.data.files import quote_name
+from ferrule_tools.data.limits import Column
 from ferrule_tools.data.query import FileDatabase
-from ferrule_tools.data.rows import Column
 
 ChartKind: TypeAlias = Literal["bar", "line", "scatter", "histogram", "pie"]
 Aggregate: TypeAlias = Literal["sum", "avg", "min", "max", "median", "count"]
@@ -74,11 +74,13 @@ def _load_series(
 ) -> ChartPoints:
     max_points, notes = _MAX_POINTS[kind], []
     if aggregate is None:
-        values = [(column.name, f"CAST({quote_name(column.name)} AS DOUBLE)") for column in y_columns]
+        values = [(column.name, _number_sql(column)) for column in y_columns]
         grouping = ""
     else:
-        names = [column.name for column in y_columns] or ["*"]
-        values = [(_aggregate_name(aggregate, name), _aggregate_sql(aggregate, name)) for name in names]
+        values = [
+            (f"{aggregate} of {column.name}", f"CAST({aggregate}({quote_name(column.name)}) AS DOUBLE)")
+            for column in y_columns
+        ] or [("count", "CAST(count(*) AS DOUBLE)")]
         grouping = "GROUP BY 1"
     order = _order_by_sql(kind, x_column, aggregate)
     sample = ""
@@ -98,7 +100,7 @@ def _load_series(
     if not rows:
         raise Retry("there are no rows to draw.")
     series = [
-        ChartSeries(name=name, values=[_none_to_nan(row[index + 1]) for row in rows])
+        ChartSeries(name=name, values=[math.nan if row[index + 1] is None else row[index + 1] for row in rows])
         for index, (name, _) in enumerate(values)
     ]
     points = ChartPoints(kind=kind, x_name=x_column.name, x=[row[0] for row in rows], series=series, notes=notes)
@@ -134,16 +136,6 @@ def _require_numbers(columns: Sequence[Column], kind: str) -> None:
             raise Retry(f"{column.name!r} has no numbers but {column.type}: name another column, or CAST it in sql.")
 
 
-def _aggregate_sql(aggregate: Aggregate, name: str) -> str:
-    if aggregate == "count":
-        return "CAST(count(*) AS DOUBLE)" if name == "*" else f"CAST(count({quote_name(name)}) AS DOUBLE)"
-    return f"CAST({aggregate}({quote_name(name)}) AS DOUBLE)"
-
-
-def _aggregate_name(aggregate: Aggregate, name: str) -> str:
-    return "count" if name == "*" else f"{aggregate} of {name}"
-
-
 def _order_by_sql(kind: ChartKind, x_column: Column, aggregate: Aggregate | None) -> str:
     """Numbers and dates in their order; other values by size, largest first."""
     if kind == "line" or (aggregate is not None and (is_number_type(x_column.type) or is_date_type(x_column.type))):
@@ -153,10 +145,6 @@ def _order_by_sql(kind: ChartKind, x_column: Column, aggregate: Aggregate | None
 
 def _number_sql(column: Column) -> str:
     return f"CAST({quote_name(column.name)} AS DOUBLE)"
-
-
-def _none_to_nan(value: Any) -> float:
-    return float("nan") if value is None else float(value)
 
 
 def _merge_small_slices(points: ChartPoints) -> ChartPoints:
@@ -202,16 +190,8 @@ _EXCLUDED_FONTS: Final = ("lastresort", "emoji", "blank")
 _MAX_FONTS_OPENED: Final = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FontChoice:
-    names: list[str]
-    """Tried in this order for each character."""
-    missing: str
-    """Characters that none of these fonts has."""
-
-
-def choose_fonts(text: str) -> FontChoice:
-    """Choose the fonts in which a text can be drawn."""
+def choose_fonts(text: str) -> tuple[list[str], str]:
+    """Return fonts to try in this order for each character, and the characters that no font has."""
     from matplotlib.font_manager import findfont, fontManager
 
     names = [DEFAULT_FONT]
@@ -225,7 +205,7 @@ def choose_fonts(text: str) -> FontChoice:
             missing -= letters
         if not missing:
             break
-    return FontChoice(names=names, missing="".join(sorted(missing)))
+    return names, "".join(sorted(missing))
 
 
 def _rank_system_fonts() -> Iterator[str]:
@@ -283,11 +263,11 @@ def draw_chart(points: ChartPoints, title: str, formats: Sequence[str]) -> tuple
     labels = [_format_label(value, _MAX_LABEL) for value in points.x]
     names = [_format_label(each.name, _MAX_LABEL) for each in points.series]
     title, x_name = _format_label(title, _MAX_TITLE), _format_label(points.x_name, _MAX_TITLE)
-    families = choose_fonts("".join([title, x_name, *names, *labels]))
+    families, missing = choose_fonts("".join([title, x_name, *names, *labels]))
     notes = list(points.notes)
-    if families.missing:
-        notes.append(NO_FONT.format(missing=families.missing[:20]))
-    with _drawing_settings(families.names):
+    if missing:
+        notes.append(NO_FONT.format(missing=missing[:20]))
+    with _drawing_settings(families):
         figure = Figure(figsize=_FIGURE_SIZE, dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
@@ -337,20 +317,18 @@ def _draw_bars(axes: Any, points: ChartPoints, labels: list[str], names: list[st
     _label_series(axes, names)
 
 
-def _draw_lines(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
+def _draw_lines_or_dots(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
     places, is_named = _x_positions(points)
     marker = "o" if len(labels) <= _MAX_LABELS else ""
     for name, series in zip(names, points.series, strict=True):
-        axes.plot(places, series.values, label=name, marker=marker, markersize=4)
-    _format_x_axis(axes, labels, is_named)
-    _label_series(axes, names)
-
-
-def _draw_scatter(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
-    places, is_named = _x_positions(points)
-    for name, series in zip(names, points.series, strict=True):
-        axes.scatter(places, series.values, label=name, s=14, alpha=0.7)
-    _format_x_axis(axes, labels, is_named)
+        if points.kind == "line":
+            axes.plot(places, series.values, label=name, marker=marker, markersize=4)
+        else:
+            axes.scatter(places, series.values, label=name, s=14, alpha=0.7)
+    if is_named:
+        _label_x_axis(axes, labels)
+    else:
+        axes.tick_params(axis="x", labelrotation=30)
     _label_series(axes, names)
 
 
@@ -365,8 +343,8 @@ def _draw_pie(axes: Any, points: ChartPoints, labels: list[str], names: list[str
 
 _DRAWING_FUNCTIONS: Final[dict[str, Any]] = {
     "bar": _draw_bars,
-    "line": _draw_lines,
-    "scatter": _draw_scatter,
+    "line": _draw_lines_or_dots,
+    "scatter": _draw_lines_or_dots,
     "histogram": _draw_histogram,
     "pie": _draw_pie,
 }
@@ -380,13 +358,6 @@ def _x_positions(points: ChartPoints) -> tuple[list[Any], bool]:
             math.nan if value is None and isinstance(values[0], (int, float)) else value for value in points.x
         ], False
     return list(range(len(points.x))), True
-
-
-def _format_x_axis(axes: Any, labels: list[str], is_named: bool) -> None:
-    if is_named:
-        _label_x_axis(axes, labels)
-    else:
-        axes.tick_params(axis="x", labelrotation=30)
 
 
 def _label_x_axis(axes: Any, labels: list[str]) -> None:

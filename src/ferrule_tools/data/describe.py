@@ -9,8 +9,8 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule_tools.data.files import quote_name
+from ferrule_tools.data.limits import Column, rows_output, to_json_cell
 from ferrule_tools.data.query import FileDatabase
-from ferrule_tools.data.rows import Column, rows_output, to_json_cell
 
 _NUMBER_TYPES: Final = lazy_pattern(r"U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|BIGNUM|DECIMAL\(\d+,\s*\d+\)")
 _DATE_TYPES: Final = lazy_pattern(r"DATE|TIME\b.*|TIMESTAMP.*")
@@ -60,15 +60,20 @@ def describe_table(database: FileDatabase, name: str) -> dict[str, Any]:
     source = quote_name(name)
     columns = query_columns(database, source)
     described = columns[:MAX_COLUMNS]
-    rows, counts = _measure_columns(database, source, described)
+    rows, counts = _measure_columns(database, source, [_measures_sql(column) for column in described])
     examples = _find_examples(database, source, described)
     output: dict[str, Any] = {
         "path": database.tables[name].path,
         "table": name,
         "rows": rows,
         "columns": [
-            {"name": column.name, "type": column.type, **counts[index], "examples": examples[index]}
-            for index, column in enumerate(described)
+            {
+                "name": column.name,
+                "type": column.type,
+                **_statistics_output(count | {"nulls": rows - count["nulls"]}),
+                "examples": values,
+            }
+            for column, count, values in zip(described, counts, examples, strict=True)
         ],
         **database.tables[name].details,
     }
@@ -77,26 +82,20 @@ def describe_table(database: FileDatabase, name: str) -> dict[str, Any]:
     return output
 
 
-def _measure_columns(database: FileDatabase, source: str, columns: list[Column]) -> tuple[int, list[dict[str, Any]]]:
-    measures = [_measures_sql(column) for column in columns]
+def _measure_columns(
+    database: FileDatabase, source: str, measures: list[dict[str, str]]
+) -> tuple[int, list[dict[str, Any]]]:
+    """Return the number of rows, and the value of each measure of each column; `measures` has their SQL."""
     expressions = ", ".join(["count(*)", *(sql for each in measures for sql in each.values())])
     ((rows, *values),) = database.rows(f"SELECT {expressions} FROM {source}")
-    statistics, remaining = [], iter(values)
-    for each in measures:
-        values_by_name = {measure: to_json_cell(next(remaining)) for measure in each}
-        values_by_name["nulls"] = rows - values_by_name["nulls"]
-        statistics.append(values_by_name)
-    return rows, statistics
+    remaining = iter(values)
+    return rows, [{measure: next(remaining) for measure in each} for each in measures]
 
 
 def _measures_sql(column: Column) -> dict[str, str]:
-    name = quote_name(column.name)
-    measures = {"nulls": f"count({name})"}
-    if is_scalar_type(column.type):
-        measures["distinct_about"] = f"approx_count_distinct({name})"
-    if is_number_type(column.type) or is_date_type(column.type):
-        measures |= {"min": f"min({name})", "max": f"max({name})"}
-    return measures
+    measures = _summary_measures(column, is_exact=False)
+    counts = {"nulls": measures["count"]}
+    return counts | {name: measures[name] for name in ("distinct_about", "min", "max") if name in measures}
 
 
 def _find_examples(database: FileDatabase, source: str, columns: list[Column]) -> list[list[Any]]:
@@ -134,16 +133,18 @@ def summarize_columns(database: FileDatabase, name: str, column_names: list[str]
     summarized = columns[:_MAX_SUMMARY_COLUMNS]
     is_exact = table.size <= _MAX_EXACT_BYTES
     measures = [_summary_measures(column, is_exact) for column in summarized]
-    expressions = ", ".join(["count(*)", *(sql for each in measures for sql in each.values())])
-    ((rows, *values),) = database.rows(f"SELECT {expressions} FROM {source}")
-    remaining = iter(values)
-    statistics = [{measure: next(remaining) for measure in each} for each in measures]
+    rows, statistics = _measure_columns(database, source, measures)
     frequent = _frequent_values(database, source, summarized, statistics)
     output: dict[str, Any] = {
         "path": table.path,
         "rows": rows,
         "columns": [
-            {"name": column.name, "type": column.type, **_statistics_output(each, values)}
+            {
+                "name": column.name,
+                "type": column.type,
+                **_statistics_output(each),
+                **({"frequent": values} if values else {}),
+            }
             for column, each, values in zip(summarized, statistics, frequent, strict=True)
         ],
         **table.details,
@@ -167,7 +168,9 @@ def summarize_groups(
         :_MAX_SUMMARY_COLUMNS
     ]
     key_names = ", ".join(quote_name(key.name) for key in keys)
-    count_name = _unused_name("rows", columns)
+    count_name = "rows"
+    while count_name in {column.name.casefold() for column in columns}:
+        count_name += "_"
     statistics = "".join(
         f", {function}({quote_name(column.name)}) AS {quote_name(f'{function} of {column.name}')}"
         for column in numbers
@@ -227,13 +230,5 @@ def _frequent_values(
     return [sorted(each, key=lambda entry: -entry["count"]) for each in frequent]
 
 
-def _statistics_output(statistics: dict[str, Any], frequent: list[dict[str, Any]]) -> dict[str, Any]:
-    output = {measure: to_json_cell(value) for measure, value in statistics.items() if measure != "frequent"}
-    return {**output, "frequent": frequent} if frequent else output
-
-
-def _unused_name(name: str, columns: list[Column]) -> str:
-    existing = {column.name.casefold() for column in columns}
-    while name in existing:
-        name = f"{name}_"
-    return name
+def _statistics_output(statistics: dict[str, Any]) -> dict[str, Any]:
+    return {measure: to_json_cell(value) for measure, value in statistics.items() if measure != "frequent"}

@@ -17,6 +17,7 @@ from enum import IntEnum
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
+from ferrule.core.content import encode_json
 from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ExecutionFailed, MissingExtra, Refuse, Retry
@@ -130,15 +131,14 @@ def open_table(workspace: Workspace, data_file: DataFile, scratch: Path, max_byt
     if data_file.sheet is not None and kind != "workbook":
         raise Retry(f"{display_path(parts)!r} has no sheets: leave out sheet={data_file.sheet!r}.")
     with (
-        workspace.open_file(parts) as descriptor,
-        open(descriptor, "rb", closefd=False) as file,
+        workspace.open_file(parts) as file,
         tempfile.TemporaryFile(dir=scratch) as copy,
     ):
         if kind == "parquet":
             yield _build_table(display_path(parts), kind, file)
         elif kind == "workbook":
-            sheet = convert_sheet(file, copy, data_file.sheet, display_path(parts), header=data_file.header)
-            yield _build_table(display_path(parts), "csv", copy, sheet.options, sheet.details)
+            options, details = _convert_sheet(file, copy, data_file.sheet, display_path(parts), data_file.header)
+            yield _build_table(display_path(parts), "json", copy, options, details)
         else:
             encoding = _choose_encoding(file, parts, data_file)
             if kind == "csv":
@@ -205,7 +205,7 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-# Workbooks: a sheet becomes a CSV file with known column types. Workbooks are packed: a small file can hold more than
+# Workbooks: a sheet becomes a JSON file with known column types. Workbooks are packed: a small file can hold more than
 # fits into memory, and a cell in the last corner of a sheet makes the sheet huge. Both are checked before reading.
 
 _MAX_UNPACKED: Final = 300_000_000
@@ -230,15 +230,13 @@ _TYPES: Final[tuple[tuple[type, str], ...]] = (
 """The order matters: a bool is an int, and a datetime is a date."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertedSheet:
-    options: dict[str, str]
-    """For reading the CSV file."""
-    details: dict[str, Any]
+def _convert_sheet(
+    file: BinaryIO, copy: Any, name: str | None, path: str, header: bool | None
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Write the sheet of this name, or the first one, into `copy` as lines of JSON.
 
-
-def convert_sheet(file: BinaryIO, copy: Any, name: str | None, path: str, *, header: bool | None) -> ConvertedSheet:
-    """Write the sheet of this name, or the first one, into `copy` as CSV."""
+    Return the options to read them, and details for the tool's output.
+    """
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
@@ -254,27 +252,14 @@ def convert_sheet(file: BinaryIO, copy: Any, name: str | None, path: str, *, hea
     titles, rows = _split_header(rows, header)
     types = [_common_sql_type(row[index] for row in rows) for index in range(len(titles))]
     for row in rows:
-        line = ",".join(map(_csv_cell, row, types))
-        copy.write(f"{line}\n".encode("utf-8", "replace"))
+        cells = dict(zip(titles, map(_to_json_cell, row, types), strict=True))
+        copy.write(encode_json(cells) + b"\n")
     columns = ", ".join(f"{quote_text(title)}: {quote_text(kind)}" for title, kind in zip(titles, types, strict=True))
     details: dict[str, Any] = {"sheet": sheet}
     if len(workbook.sheet_names) > 1:
         details["sheets"] = workbook.sheet_names[:_MAX_NAMES]
-    return ConvertedSheet(options={**_CSV_OPTIONS, "columns": f"{{{columns}}}"}, details=details)
-
-
-_CSV_OPTIONS: Final = {
-    "auto_detect": "false",
-    "header": "false",
-    "delim": "','",
-    "quote": "'\"'",
-    "escape": "'\"'",
-    "nullstr": "''",
-    "allow_quoted_nulls": "false",
-    "dateformat": "'%Y-%m-%d'",
-    "timestampformat": "'%Y-%m-%dT%H:%M:%S.%f'",
-    "max_line_size": "50000000",
-}
+    options = {"format": "'newline_delimited'", "maximum_object_size": "50000000", "columns": f"{{{columns}}}"}
+    return options, details
 
 
 def _require_safe_workbook(file: BinaryIO, path: str) -> None:
@@ -385,23 +370,14 @@ def _sql_type_of(cell: Any) -> str:
     return next((name for kind, name in _TYPES if isinstance(cell, kind)), "VARCHAR")
 
 
-def _csv_cell(cell: Any, kind: str) -> str:
+def _to_json_cell(cell: Any, kind: str) -> Any:
     if cell == _EMPTY_CELL:
-        return ""
+        return None
     if kind == "BIGINT":
-        return str(int(cell))
-    if kind == "TIMESTAMP":
-        return _format_timestamp(cell)
-    text = _cell_text(cell) if kind == "VARCHAR" else str(cell)
-    return '"' + text.replace('"', '""') + '"'
+        return int(cell)
+    return _cell_text(cell) if kind in ("VARCHAR", "INTERVAL") else cell
 
 
 def _cell_text(cell: Any) -> str:
     """Whole numbers without decimals: a year is 2024, not 2024.0."""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
-
-
-def _format_timestamp(cell: datetime.date) -> str:
-    if not isinstance(cell, datetime.datetime):
-        cell = datetime.datetime.combine(cell, datetime.time())
-    return cell.strftime("%Y-%m-%dT%H:%M:%S.%f")

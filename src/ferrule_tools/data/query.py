@@ -15,8 +15,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, MissingExtra, Refuse, Retry, TimedOut, Transient
 from ferrule.texts.shorten import cut
 from ferrule_tools.data.files import KINDS, DataFile, OpenTable, TypeDetection, open_table, quote_name, quote_text
-from ferrule_tools.data.limits import DataAnalyzerConfig, limit_memory, scratch_folder
-from ferrule_tools.data.rows import Column
+from ferrule_tools.data.limits import Column, DataAnalyzerConfig, limit_memory, scratch_folder
 from ferrule_tools.files.workspace import Workspace
 
 _FETCH_ROWS: Final = 500

@@ -5,7 +5,6 @@ Read-only access is enforced for MySQL and MariaDB; the others can be used only 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,9 +12,16 @@ from typing import Any, Final
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
-from ferrule_tools.data.rows import Column
-from ferrule_tools.database.config import READ_ONLY_KINDS, DatabaseAddress
-from ferrule_tools.database.session import FETCH_ROWS, StatementResult, StatementTimer, escape_for_sqlalchemy
+from ferrule_tools.data.limits import Column
+from ferrule_tools.database.session import (
+    READ_ONLY_KINDS,
+    DatabaseAddress,
+    DatabaseSession,
+    StatementResult,
+    StatementTimer,
+    encode_parameters,
+    escape_for_sqlalchemy,
+)
 
 _FILE_GRANTS: Final = lazy_pattern(r"\bGRANT\b.*\b(ALL PRIVILEGES|FILE|SUPER)\b.*\bON \*\.\*", re.IGNORECASE)
 _TIMEOUT_ERRORS: Final = lazy_pattern(
@@ -24,67 +30,62 @@ _TIMEOUT_ERRORS: Final = lazy_pattern(
 _READ_ONLY_ERROR: Final = lazy_pattern(r"READ ONLY transaction", re.IGNORECASE)
 
 
-class GenericSession:
+class GenericSession(DatabaseSession):
     """One transaction."""
 
-    def __init__(self, connection: Any, timer: StatementTimer, *, writes: bool) -> None:
-        self._connection, self._timer, self._writes = connection, timer, writes
+    def __init__(self, connection: Any, timer: StatementTimer) -> None:
+        super().__init__(timer)
+        self._connection = connection
 
     def run_statement(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
         from sqlalchemy import text
 
-        with convert_errors(self._timer):
+        with self.convert_errors():
             if parameters:
-                result = self._connection.execute(text(escape_for_sqlalchemy(sql)), _encode_parameters(parameters))
+                result = self._connection.execute(text(escape_for_sqlalchemy(sql)), encode_parameters(parameters))
             else:
                 # Passed unchanged, so that a colon in the SQL does not become a parameter.
                 result = self._connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
         if not result.returns_rows:
             return StatementResult(columns=[], rows=iter(()), changed=result.rowcount if result.rowcount >= 0 else None)
         return StatementResult(
-            columns=[Column(name=str(name), type="") for name in list(result.keys())], rows=self._fetch_rows(result)
+            columns=[Column(name=str(name), type="") for name in list(result.keys())], rows=self.fetch_rows(result)
         )
 
     @contextmanager
     def inspect_connection(self) -> Iterator[Any]:
-        with convert_errors(self._timer):
+        with self.convert_errors():
             yield self._connection
 
-    def _fetch_rows(self, result: Any) -> Iterator[tuple[Any, ...]]:
-        while True:
-            if self._timer.has_expired():
-                raise self._timer.timeout_error()
-            with convert_errors(self._timer):
-                rows = result.fetchmany(FETCH_ROWS)
-            if not rows:
-                return
-            yield from (tuple(row) for row in rows)
+    @contextmanager
+    def convert_errors(self) -> Iterator[None]:
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-
-def _encode_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Encode lists and objects as JSON."""
-    return {
-        name: json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
-        for name, value in parameters.items()
-    }
+        try:
+            yield
+        except DBAPIError as error:
+            raise _convert_error(error, self.timer) from None
+        except SQLAlchemyError as error:
+            raise Retry(str(error).splitlines()[0][:500]) from None
 
 
 @contextmanager
 def open_generic(address: DatabaseAddress, timer: StatementTimer, *, writes: bool) -> Iterator[GenericSession]:
-    """A connection with one transaction, which is committed only if it writes and nothing failed."""
+    """Open a connection with one transaction, which is committed only if it writes and nothing failed."""
     if not writes and address.kind not in READ_ONLY_KINDS:
         raise Refuse(
             f"read-only access cannot be enforced for {address.kind}: use execute for the database {address.name!r}, "
             "which is for statements that may change something."
         )
     connection, engine = _open_connection(address)
+    session = GenericSession(connection, timer)
     try:
-        with convert_errors(timer):
+        with session.convert_errors():
             if address.kind in READ_ONLY_KINDS:
                 _prepare_connection(connection, address, timer, writes=writes)
-        yield GenericSession(connection, timer, writes=writes)
+        yield session
         if writes:
-            with convert_errors(timer):
+            with session.convert_errors():
                 connection.commit()
     finally:
         with suppress(Exception):  # the connection may be lost, which undoes the transaction too
@@ -129,19 +130,6 @@ def _prepare_connection(connection: Any, address: DatabaseAddress, timer: Statem
         connection.exec_driver_sql(f"SET SESSION sql_select_limit = {address.config.max_rows + 1}")
         connection.exec_driver_sql("SET SESSION TRANSACTION READ ONLY")
         connection.exec_driver_sql("START TRANSACTION READ ONLY")
-
-
-@contextmanager
-def convert_errors(timer: StatementTimer) -> Iterator[None]:
-    """Raise errors of the database as our errors."""
-    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-
-    try:
-        yield
-    except DBAPIError as error:
-        raise _convert_error(error, timer) from None
-    except SQLAlchemyError as error:
-        raise Retry(str(error).splitlines()[0][:500]) from None
 
 
 def _convert_error(error: Any, timer: StatementTimer) -> CallError:

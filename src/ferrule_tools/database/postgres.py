@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
-from ferrule_tools.data.rows import Column
-from ferrule_tools.database.config import DatabaseAddress
+from ferrule_tools.data.limits import Column
 from ferrule_tools.database.session import (
     FETCH_ROWS,
     TOO_LARGE,
+    DatabaseAddress,
+    DatabaseSession,
     StatementResult,
     StatementTimer,
     to_psycopg_placeholders,
@@ -55,78 +56,86 @@ _ADVICE: Final = (
 )
 
 
-class PostgresSession:
+class PostgresSession(DatabaseSession):
     """One transaction."""
 
     def __init__(self, connection: Any, raw: Any, timer: StatementTimer, *, writes: bool) -> None:
-        self._connection, self._raw, self._timer, self._writes = connection, raw, timer, writes
+        super().__init__(timer, writes=writes)
+        self._connection, self._raw = connection, raw
 
     def run_statement(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
         _require_safe_functions(sql)
-        return self._run_change(sql, parameters) if self._writes else self._run_query(sql, parameters)
-
-    @contextmanager
-    def inspect_connection(self) -> Iterator[Any]:
-        with convert_errors(self._timer):
-            yield self._connection
-
-    def _run_query(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
-        with convert_errors(self._timer):
-            # binary=True selects the extended protocol; the simple one would accept several statements.
-            text, values = _bind_parameters(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {sql}", parameters)
-            self._raw.execute(text, values, binary=True)
-        first = self._fetch(1)
-        return StatementResult(columns=_result_columns(first), rows=self._rows(first))
-
-    def _fetch(self, count: int) -> Any:
-        if self._timer.has_expired():
-            raise self._timer.timeout_error()
-        with convert_errors(self._timer):
-            return self._raw.execute(f"FETCH FORWARD {count} FROM {_CURSOR}")
-
-    def _rows(self, fetched: Any) -> Iterator[tuple[Any, ...]]:
-        while rows := self._fetch_all(fetched):
-            yield from rows
-            fetched = self._fetch(_next_fetch_size(rows))
-
-    def _fetch_all(self, fetched: Any) -> list[tuple[Any, ...]]:
-        with convert_errors(self._timer):
-            rows: list[tuple[Any, ...]] = fetched.fetchall()
-            return rows
-
-    def _run_change(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
-        with convert_errors(self._timer):
+        if not self.writes:
+            with self.convert_errors():
+                # binary=True selects the extended protocol; the simple one would accept several statements.
+                text, values = _bind_parameters(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {sql}", parameters)
+                self._raw.execute(text, values, binary=True)
+            columns, first = self._fetch(1)
+            return StatementResult(columns=columns, rows=self._continue(first))
+        with self.convert_errors():
             text, values = _bind_parameters(sql, parameters)
             cursor = self._raw.execute(text, values, prepare=True)
             rows = cursor.fetchall() if cursor.description else []
         changed = cursor.rowcount if cursor.rowcount >= 0 else None
         return StatementResult(columns=_result_columns(cursor), rows=iter(rows), changed=changed)
 
+    @contextmanager
+    def inspect_connection(self) -> Iterator[Any]:
+        with self.convert_errors():
+            yield self._connection
 
-def _next_fetch_size(rows: list[tuple[Any, ...]]) -> int:
-    """How many rows to fetch next, assuming that they are as long as the longest of these."""
-    longest = max(sum(len(value) for value in row if isinstance(value, (str, bytes))) for row in rows)
-    return max(1, min(FETCH_ROWS, _FETCH_BYTES // (longest + 1)))
+    @contextmanager
+    def convert_errors(self) -> Iterator[None]:
+        import psycopg
+        from sqlalchemy.exc import DBAPIError
+
+        try:
+            yield
+        except (psycopg.Error, UnicodeEncodeError) as error:
+            raise _convert_error(error, self.timer) from None
+        except DBAPIError as error:
+            raise _convert_error(error.orig, self.timer) from None
+
+    def _fetch(self, count: int) -> tuple[list[Column], list[tuple[Any, ...]]]:
+        if self.timer.has_expired():
+            raise self.timer.timeout_error()
+        with self.convert_errors():
+            cursor = self._raw.execute(f"FETCH FORWARD {count} FROM {_CURSOR}")
+            return _result_columns(cursor), cursor.fetchall()
+
+    def _continue(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield these rows and all that follow, assuming that the next ones are as long as the longest before."""
+        while rows:
+            yield from rows
+            longest = max(sum(len(value) for value in row if isinstance(value, (str, bytes))) for row in rows)
+            _, rows = self._fetch(max(1, min(FETCH_ROWS, _FETCH_BYTES // (longest + 1))))
 
 
 @contextmanager
 def open_postgres(address: DatabaseAddress, timer: StatementTimer, *, writes: bool) -> Iterator[PostgresSession]:
-    """A connection with one transaction, which is committed only if it writes and nothing failed."""
+    """Open a connection with one transaction, which is committed only if it writes and nothing failed."""
     from sqlalchemy import create_engine
+    from sqlalchemy.exc import DBAPIError
     from sqlalchemy.pool import NullPool
 
     timeout = int(max(1, min(_CONNECT_TIMEOUT, timer.seconds)))
     engine = create_engine(address.url(), poolclass=NullPool, connect_args={"connect_timeout": timeout})
-    with _convert_connection_errors(address):
-        connection = engine.connect().execution_options(postgresql_readonly=not writes)
-    raw: Any = connection.connection.driver_connection
     try:
-        with convert_errors(timer):
+        connection = engine.connect().execution_options(postgresql_readonly=not writes)
+    except DBAPIError as error:
+        reason = (str(error.orig).strip().splitlines() or ["no answer"])[0][:300]
+        # Not a TransportFault: its circuit breaker would block the other databases too.
+        kind = ExecutionFailed if _PERMANENT_ERRORS.search(reason) else Transient
+        raise kind(f"the database {address.name!r} cannot be reached: {reason}.") from None
+    raw: Any = connection.connection.driver_connection
+    session = PostgresSession(connection, raw, timer, writes=writes)
+    try:
+        with session.convert_errors():
             _prepare_connection(raw, timer)
             _require_no_file_access(raw, address)
-        yield PostgresSession(connection, raw, timer, writes=writes)
+        yield session
         if writes:
-            with convert_errors(timer):
+            with session.convert_errors():
                 raw.commit()
     finally:
         raw.close()  # the server rolls back what was not committed
@@ -226,36 +235,12 @@ def _result_columns(cursor: Any) -> list[Column]:
     return [Column(name=each.name, type=each.type_display) for each in cursor.description or ()]
 
 
-@contextmanager
-def _convert_connection_errors(address: DatabaseAddress) -> Iterator[None]:
-    from sqlalchemy.exc import DBAPIError
-
-    try:
-        yield
-    except DBAPIError as error:
-        reason = (str(error.orig).strip().splitlines() or ["no answer"])[0][:300]
-        # Not a TransportFault: its circuit breaker would block the other databases too.
-        kind = ExecutionFailed if _PERMANENT_ERRORS.search(reason) else Transient
-        raise kind(f"the database {address.name!r} cannot be reached: {reason}.") from None
-
-
-@contextmanager
-def convert_errors(timer: StatementTimer) -> Iterator[None]:
-    """Raise errors of Postgres as our errors."""
-    import psycopg
-    from sqlalchemy.exc import DBAPIError
-
-    try:
-        yield
-    except (psycopg.Error, UnicodeEncodeError) as error:
-        raise _convert_error(error, timer) from None
-    except DBAPIError as error:
-        raise _convert_error(error.orig, timer) from None
-
-
 def _convert_error(error: Any, timer: StatementTimer) -> CallError:
     state = getattr(error, "sqlstate", None) or ""
-    text = _error_message(error)
+    diagnostics = getattr(error, "diag", None)
+    message = getattr(diagnostics, "message_primary", None) or str(error).strip()
+    hint = getattr(diagnostics, "message_hint", None)
+    text = " ".join(f"{part.rstrip('.')}." for part in (message, hint) if part)[:500]
     if state == "57014":
         return timer.timeout_error()
     if state in ("25006", "42501", "0A000"):
@@ -272,10 +257,3 @@ def _convert_error(error: Any, timer: StatementTimer) -> CallError:
     if state in ("42P01", "42703"):
         return Retry(f"{text} Use schema to list the tables.")
     return Retry(text) if state[:2] in ("42", "22", "23", "21", "2B", "3F") else ExecutionFailed(text)
-
-
-def _error_message(error: Any) -> str:
-    diagnostics = getattr(error, "diag", None)
-    message = getattr(diagnostics, "message_primary", None) or str(error).strip()
-    hint = getattr(diagnostics, "message_hint", None)
-    return " ".join(f"{part.rstrip('.')}." for part in (message, hint) if part)[:500]

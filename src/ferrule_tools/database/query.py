@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +15,19 @@ from ferrule.core.spec import Tool, ToolCategory
 from ferrule.errors import Refuse, Retry
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
-from ferrule_tools._worker_methods import WorkerMethods
-from ferrule_tools.data.limits import limit_memory
-from ferrule_tools.data.rows import rows_output
-from ferrule_tools.database.config import DatabaseAddress, DatabaseQueryConfig
+from ferrule_tools._tool_setup import WorkerMethods
+from ferrule_tools.data.limits import limit_memory, rows_output
 from ferrule_tools.database.generic import open_generic
 from ferrule_tools.database.postgres import open_postgres
-from ferrule_tools.database.session import TOO_LARGE, DatabaseSession, StatementTimer, bind_values, is_query
+from ferrule_tools.database.session import (
+    TOO_LARGE,
+    DatabaseAddress,
+    DatabaseQueryConfig,
+    DatabaseSession,
+    StatementTimer,
+    bind_values,
+    is_query,
+)
 from ferrule_tools.database.sqlite import open_sqlite
 
 NO_DATABASE: Final = (
@@ -151,13 +157,16 @@ class DatabaseReader:
     def _open(
         self, address: DatabaseAddress, context: ToolExecutionContext | None, sql: str = "", *, writes: bool = False
     ) -> Iterator[DatabaseSession]:
-        """A session with limits on time and memory, whose errors show no secrets."""
+        """Open a session with limits on time and memory, whose errors show no secrets."""
         if len(sql) > _MAX_SQL or "\0" in sql:
             raise Retry(f"the SQL is longer than {_MAX_SQL:,} characters, or contains a NUL character.")
-        timer = StatementTimer(_allowed_seconds(address, context))
+        seconds = address.config.timeout
+        if context is not None and not isinstance(context.timeout, DefaultTimeout):
+            seconds = min(seconds, context.timeout * _DATABASE_SHARE)
         with address.secrets().hide_in_errors(), limit_memory(_MEMORY_MB):
+            open_session = _OPEN_FUNCTIONS.get(address.kind, open_generic)
             try:
-                with _open_session(address, timer, writes=writes) as session:
+                with open_session(address, StatementTimer(seconds), writes=writes) as session:
                     yield session
             except MemoryError:
                 raise Retry(TOO_LARGE) from None
@@ -210,21 +219,11 @@ class DatabaseWriter(DatabaseReader):
         return output
 
 
-def _open_session(
-    address: DatabaseAddress, timer: StatementTimer, *, writes: bool
-) -> AbstractContextManager[DatabaseSession]:
-    if address.kind == "sqlite":
-        return open_sqlite(address, timer, writes=writes)
-    if address.kind == "postgresql":
-        return open_postgres(address, timer, writes=writes)
-    return open_generic(address, timer, writes=writes)
-
-
-def _allowed_seconds(address: DatabaseAddress, context: ToolExecutionContext | None) -> float:
-    """The timeout of the database, or less if the caller has less time."""
-    if context is None or isinstance(context.timeout, DefaultTimeout):
-        return address.config.timeout
-    return min(address.config.timeout, context.timeout * _DATABASE_SHARE)
+_OPEN_FUNCTIONS: Final[Mapping[str, Callable[..., AbstractContextManager[DatabaseSession]]]] = {
+    "sqlite": open_sqlite,
+    "postgresql": open_postgres,
+}
+"""By the kind of database; `open_generic` opens all others."""
 
 
 # The tables of a database, their columns and keys

@@ -1,20 +1,150 @@
-"""What all databases have in common: a session, its timer, and parameters in SQL."""
+"""What all databases have in common: configuration, address, session, timer, and parameters in SQL."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from ferrule.core.patterns import lazy_pattern
-from ferrule.errors import Retry, TimedOut
-from ferrule_tools.data.rows import Column
+from ferrule.core.secrets import Secrets
+from ferrule.core.variables import expand_variables, find_variables
+from ferrule.errors import Refuse, Retry, SetupError, TimedOut
+from ferrule_tools._tool_setup import describe_missing_package
+from ferrule_tools.data.limits import Column
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import URL, Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseConfig:
+    """One database, and what may be done with it."""
+
+    url: str = field(default="", repr=False)
+    """As for SQLAlchemy: `sqlite:///shop.db`, `postgresql://reader:${DB_PASSWORD}@db.example.com/shop`."""
+    read_only: bool = True
+    """True: nothing can be changed. False: adds the action `execute`, which can change data."""
+    description: str = ""
+    """The content of the database; shown to models."""
+    max_rows: int = 1_000
+    """The most rows that a call can ask for."""
+    timeout: float = 30.0
+    """Seconds a query may take before the database stops it."""
+    allow_superuser: bool = False
+    """Allow a role that can read and write files of the server, which a read-only transaction does not prevent."""
+
+    def __post_init__(self) -> None:
+        if "://" not in self.url and not self.url.startswith("${"):
+            raise SetupError('a database needs a url, such as url = "sqlite:///shop.db"')
+        if self.max_rows < 1:
+            raise SetupError(f"max_rows must be at least 1, not {self.max_rows!r}")
+        if not self.timeout > 0:
+            raise SetupError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseQueryConfig:
+    """The databases that can be queried, by name."""
+
+    databases: dict[str, DatabaseConfig] = field(default_factory=dict)
+
+
+READ_ONLY_KINDS: Final = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
+"""The kinds of databases for which Ferrule can enforce read-only access."""
+_KIND_ALIASES: Final = {"postgres": "postgresql", "sqlite3": "sqlite"}
+_USER: Final = lazy_pattern(r"(?<=://)[^/?#]*(?=@)")
+_KIND: Final = lazy_pattern(r"([A-Za-z]\w*)(?:\+\w+)?://")
+_MIN_SECRET: Final = 4
+"""Characters of a password that can be redacted: a shorter one would match anywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseAddress:
+    """A named database. Its variables are expanded only here, so that no message shows them."""
+
+    name: str
+    config: DatabaseConfig
+    root: Path
+    """Base of relative file paths."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The variables used in the URL."""
+
+    @classmethod
+    def of(cls, name: str, config: DatabaseConfig, root: Path, environ: Mapping[str, str]) -> DatabaseAddress:
+        variables = {each: environ[each] for each in find_variables(config.url) if each in environ}
+        return cls(name=name, config=config, root=root, variables=variables)
+
+    @property
+    def kind(self) -> str:
+        """`sqlite`, `postgresql` …"""
+        match = _KIND.match(self._text())
+        if match is None:  # the URL is not shown: all of it may be a password
+            raise SetupError('its url does not begin with a kind of database, as in "sqlite:///shop.db"')
+        kind = match[1].lower()
+        return _KIND_ALIASES.get(kind, kind)
+
+    def problem(self) -> str:
+        """Why it cannot be used, and what to do about it; empty if it can."""
+        try:
+            kind = self.kind
+        except SetupError as error:
+            return str(error)
+        if kind == "sqlite" and self._text().partition("://")[2] in ("", "/", "/:memory:"):
+            return 'a database in memory is always empty: name a file, url = "sqlite:///shop.db"'
+        if kind == "postgresql" and (missing := describe_missing_package("psycopg", "postgres")):
+            return missing
+        if self.config.read_only and kind not in READ_ONLY_KINDS:
+            return (
+                f"read-only access cannot be enforced for {kind}: use a database user that may only read, and set "
+                "read_only = false, so that each statement needs approval"
+            )
+        return ""
+
+    def url(self) -> URL:
+        """For SQLAlchemy."""
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import ArgumentError
+
+        if problem := self.problem():
+            raise Refuse(f"the database {self.name!r} cannot be used: {problem}.")
+        try:
+            url = make_url(self._text())
+        except (ArgumentError, ValueError):  # its message may contain the password
+            raise Refuse(f"the database {self.name!r} cannot be used: SQLAlchemy cannot parse its url.") from None
+        if self.kind == "postgresql":
+            return url.set(drivername="postgresql+psycopg")
+        if self.kind == "sqlite":
+            return url.set(drivername="sqlite", database=str(self.root / str(url.database)))
+        return url
+
+    def secrets(self) -> Secrets:
+        """What must not appear in any message."""
+        url = self.url()
+        options = [value for key, value in url.query.items() if "pass" in key.lower() and isinstance(value, str)]
+        secrets = Secrets.from_template(self.config.url, self.variables)
+        secrets.add(value for value in (url.password, *options) if value and len(value) >= _MIN_SECRET)
+        return secrets
+
+    def _text(self) -> str:
+        """The URL with its variables. Those in the user and password are quoted: they may contain any character."""
+        user = _USER.search(self.config.url)
+        if user is None:
+            return expand_variables(self.config.url, self.variables)
+        quoted = {name: quote(value, safe="") for name, value in self.variables.items()}
+        before, after = self.config.url[: user.start()], self.config.url[user.end() :]
+        credentials = expand_variables(user[0], quoted)
+        return expand_variables(before, self.variables) + credentials + expand_variables(after, self.variables)
+
+
+# Sessions
 
 FETCH_ROWS: Final = 200
 """Rows per fetch."""
@@ -32,13 +162,32 @@ class StatementResult:
     """Number of rows changed, where the database reports it."""
 
 
-class DatabaseSession(Protocol):
-    """An open database. It raises all failures as our errors."""
+class DatabaseSession(ABC):
+    """An open database. All failures are raised as errors of the call."""
 
+    def __init__(self, timer: StatementTimer, *, writes: bool = False) -> None:
+        self.timer, self.writes = timer, writes
+
+    @abstractmethod
     def run_statement(self, sql: str, parameters: Mapping[str, Any], /) -> StatementResult: ...
 
+    @abstractmethod
     def inspect_connection(self) -> AbstractContextManager[Connection]:
-        """A SQLAlchemy connection, to inspect the tables."""
+        """Open a SQLAlchemy connection, to inspect the tables."""
+
+    @abstractmethod
+    def convert_errors(self) -> AbstractContextManager[None]:
+        """Raise errors of the database as errors of the call."""
+
+    def fetch_rows(self, cursor: Any) -> Iterator[tuple[Any, ...]]:
+        while True:
+            if self.timer.has_expired():
+                raise self.timer.timeout_error()
+            with self.convert_errors():
+                rows = cursor.fetchmany(FETCH_ROWS)
+            if not rows:
+                return
+            yield from map(tuple, rows)
 
 
 class StatementTimer:
@@ -113,8 +262,16 @@ def bind_values(sql: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: parameters[name] for name in names}
 
 
+def encode_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Encode lists and objects as JSON, for databases that have no such values."""
+    return {
+        name: json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
+        for name, value in parameters.items()
+    }
+
+
 def is_query(sql: str) -> bool:
-    """Whether SQL begins like a query."""
+    """Return whether SQL begins like a query."""
     parsed = list(tokenize_sql(sql))
     if any(token[0].startswith(("/*!", "/*M!")) for token in parsed):
         return False  # MySQL runs the content of such comments

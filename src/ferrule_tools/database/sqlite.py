@@ -7,7 +7,6 @@ an interrupt from another thread.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,14 @@ from urllib.parse import quote
 
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry, Transient
-from ferrule_tools.data.rows import Column
-from ferrule_tools.database.config import DatabaseAddress
-from ferrule_tools.database.session import FETCH_ROWS, StatementResult, StatementTimer
+from ferrule_tools.data.limits import Column
+from ferrule_tools.database.session import (
+    DatabaseAddress,
+    DatabaseSession,
+    StatementResult,
+    StatementTimer,
+    encode_parameters,
+)
 
 _BUSY_TIMEOUT: Final = 5.0
 """Seconds to wait for other writers."""
@@ -56,17 +60,18 @@ _SCHEMA_TABLES: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
 _DENIED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
 
 
-class SqliteSession:
+class SqliteSession(DatabaseSession):
     """One open file."""
 
     def __init__(self, raw: sqlite3.Connection, timer: StatementTimer, *, writes: bool) -> None:
-        self._raw, self._timer, self._writes = raw, timer, writes
+        super().__init__(timer, writes=writes)
+        self._raw = raw
 
     def run_statement(self, sql: str, parameters: Mapping[str, Any]) -> StatementResult:
         with self.convert_errors():
-            cursor = self._raw.execute(sql, {name: _encode_parameter(value) for name, value in parameters.items()})
+            cursor = self._raw.execute(sql, encode_parameters(parameters))
             columns = [Column(name=each[0], type="") for each in cursor.description or ()]
-        rows = iter(list(self._fetch_rows(cursor))) if self._writes else self._fetch_rows(cursor)
+        rows = iter(list(self.fetch_rows(cursor))) if self.writes else self.fetch_rows(cursor)
         changed = cursor.rowcount  # correct only after all rows were fetched
         return StatementResult(columns=columns, rows=rows, changed=changed if changed >= 0 else None)
 
@@ -83,14 +88,6 @@ class SqliteSession:
         except DBAPIError as error:
             raise self._convert_error(error.orig or error) from None
 
-    def _fetch_rows(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
-        while True:
-            with self.convert_errors():
-                rows = cursor.fetchmany(FETCH_ROWS)
-            if not rows:
-                return
-            yield from rows
-
     @contextmanager
     def convert_errors(self) -> Iterator[None]:
         try:
@@ -101,7 +98,7 @@ class SqliteSession:
     def _convert_error(self, error: BaseException) -> CallError:
         text = str(error).rstrip(".")
         if text == "interrupted":
-            return self._timer.timeout_error()
+            return self.timer.timeout_error()
         if _DENIED_ERRORS.search(text):
             return Refuse(f"not allowed: {text}.")
         if "one statement at a time" in text:
@@ -150,7 +147,7 @@ def open_sqlite(address: DatabaseAddress, timer: StatementTimer, *, writes: bool
 def _prepare_connection(raw: sqlite3.Connection, timer: StatementTimer, *, writes: bool) -> None:
     for limit, value in _LIMITS.items():
         raw.setlimit(limit, value)
-    raw.text_factory = _decode_text
+    raw.text_factory = lambda data: data.decode("utf-8", "replace")
     raw.set_progress_handler(lambda: int(timer.has_expired()), _PROGRESS_STEPS)
     raw.execute("PRAGMA trusted_schema = OFF")
     raw.execute("PRAGMA foreign_keys = ON")
@@ -171,10 +168,6 @@ def _interrupt_after(raw: sqlite3.Connection, timer: StatementTimer) -> Iterator
         thread.join()
 
 
-def _decode_text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
 def _authorize_read(action: int, first: str | None, second: str | None, *_: Any) -> int:
     if action == sqlite3.SQLITE_PRAGMA:
         allowed = str(first).lower() in _READ_PRAGMAS
@@ -193,11 +186,6 @@ def _authorize_write(action: int, first: str | None, second: str | None, *rest: 
     if action in (sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_FUNCTION):
         return _authorize_read(action, first, second, *rest)
     return sqlite3.SQLITE_DENY if action in _DENIED_ACTIONS else sqlite3.SQLITE_OK
-
-
-def _encode_parameter(value: Any) -> Any:
-    """Encode a list or object as JSON, which `json_each` reads."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
 
 
 def _explain_open_error(address: DatabaseAddress, error: Exception) -> str:

@@ -65,14 +65,19 @@ def detect_content(sample: bytes, name: str, *, is_whole: bool) -> ContentKind:
     return ContentKind(encoding=encoding, mime_type=guessed or "text/plain")
 
 
+def encoding_of_mark(content: bytes) -> str | None:
+    """Return the encoding that a byte order mark states; None without a mark."""
+    return next((encoding for mark, encoding in _BYTE_ORDER_MARKS if content.startswith(mark)), None)
+
+
 def normalize_encoding(name: str) -> str:
-    """Python's name of an encoding; `Retry` if it is unknown or not for text."""
+    """Return Python's name of an encoding. Raises Retry if the encoding is unknown or not for text."""
     try:
         encoding = codecs.lookup(name).name
         "".encode(encoding)
     except (LookupError, ValueError):  # not known, or not for text
         encoding = "undefined"
-    if encoding in _UNUSABLE_ENCODINGS:
+    if encoding.replace("_", "-") in _UNUSABLE_ENCODINGS:
         raise Retry(
             f"The encoding {name[:40]!r} is not known. Write utf-8, gb18030, big5, shift_jis, cp1252 or another."
         )
@@ -80,8 +85,7 @@ def normalize_encoding(name: str) -> str:
 
 
 def _detect_encoding(sample: bytes, is_whole: bool) -> str | None:
-    mark_encoding = next((encoding for mark, encoding in _BYTE_ORDER_MARKS if sample.startswith(mark)), None)
-    if mark_encoding is not None:
+    if mark_encoding := encoding_of_mark(sample):
         return mark_encoding
     controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in sample[:65_536])
     if b"\0" in sample or controls > _MAX_CONTROL_SHARE * len(sample[:65_536]):
@@ -221,28 +225,18 @@ def read_passage(text: io.TextIOWrapper, first_line: int, column: int, lines: in
     return TextPassage(
         text="".join(pieces),
         first_line=first_line,
-        last_line=_last_line_read(line, pieces),
+        last_line=line - 1 if pieces and pieces[-1].endswith("\n") else line,
         next_position=next_position,
     )
 
 
-def count_lines(text: io.TextIOWrapper) -> int:
-    """A last line without an end counts too."""
-    return count_lines_and_words(text)[0]
-
-
 def count_lines_and_words(text: io.TextIOWrapper) -> tuple[int, int]:
-    """A last line without an end counts too; words are what spaces and line ends separate."""
+    """Count lines, with a last one that has no end, and words, which spaces and line ends separate."""
     lines, words, last = 0, 0, "\n"
     while piece := text.read(_CHUNK):
         is_same_word = not last.isspace() and not piece[0].isspace()
         lines, words, last = lines + piece.count("\n"), words + len(piece.split()) - is_same_word, piece[-1]
     return lines + (last != "\n"), words
-
-
-def _last_line_read(line: int, pieces: list[str]) -> int:
-    """The last line read, when the next one to read is `line`."""
-    return line - 1 if pieces and pieces[-1].endswith("\n") else line
 
 
 def _skip_line(text: io.TextIOWrapper) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO, Final
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
-from ferrule.core.spec import ToolCategory
+from ferrule.core.spec import Tool, ToolCategory
 from ferrule.errors import ExecutionFailed, Refuse, Retry
 from ferrule.kinds.function.decorator import tool
+from ferrule.kinds.function.tools import tool_of
+from ferrule.process.function_reference import ObjectFunction
+from ferrule_tools._tool_setup import WorkerMethods
 from ferrule_tools.files.content import (
-    count_lines,
     count_lines_and_words,
     encode_for_append,
     encode_text,
@@ -24,14 +27,23 @@ from ferrule_tools.files.content import (
     require_text_encoding,
     wrap_as_text,
 )
-from ferrule_tools.files.listing import format_modified_time
-from ferrule_tools.files.path_rules import Parts
-from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path, file_kind, move, open_new_file
+from ferrule_tools.files.path_rules import PROTECTED, SECRET, Parts
+from ferrule_tools.files.search import format_modified_time, list_workspace_files, search_files
+from ferrule_tools.files.workspace import (
+    Workspace,
+    convert_file_errors,
+    display_path,
+    exists_error,
+    file_kind,
+    move,
+    open_new_file,
+)
 
 ACTION_TIMEOUT: Final = 30.0
 """Seconds an action may take."""
 _MAX_LINES: Final = 10_000
 _MAX_COPY: Final = 1_000_000_000
+_EXISTS_ADVICE: Final = "; call overwrite to replace its content, append to add to it, or delete to remove it"
 _MAX_COUNTED: Final = 20_000_000
 """Bytes up to which the lines of a file are counted."""
 
@@ -77,15 +89,15 @@ class FileProcessor:
             encoding: such as utf-8 or gb18030; left out, it is detected
         """
         parts = self._workspace.file_parts(path)
-        with self._workspace.open_file(parts) as descriptor, open(descriptor, "rb", closefd=False) as file:
-            kind, size = read_content_kind(file, parts), os.fstat(descriptor).st_size
+        with self._workspace.open_file(parts) as file:
+            kind, size = read_content_kind(file, parts), os.fstat(file.fileno()).st_size
             if encoding is None and kind.encoding is None:
                 return read_image(file, parts, kind)
             file_encoding = normalize_encoding(encoding) if encoding else str(kind.encoding)
             first = start_line or 1
             if first < 0:
                 with wrap_as_text(file, file_encoding) as text:
-                    first = max(1, count_lines(text) + 1 + first)
+                    first = max(1, count_lines_and_words(text)[0] + 1 + first)
             with wrap_as_text(file, file_encoding) as text:
                 try:
                     passage = read_passage(text, first, max(start_column, 1), min(max(lines, 1), _MAX_LINES))
@@ -114,7 +126,7 @@ class FileProcessor:
             encoding: such as utf-8 or gb18030
         """
         parts, data = self._changeable_parts(path), encode_text(content, encoding)
-        with self._workspace.open_folder(parts[:-1], create=True) as folder, self._create_file(folder, parts) as file:
+        with self._workspace.create_file(parts, advice=_EXISTS_ADVICE) as file:
             file.write(data)
         return {"path": display_path(parts), "size": len(data)}
 
@@ -131,7 +143,10 @@ class FileProcessor:
         with self._workspace.open_folder(parts[:-1]) as folder:
             status = self._workspace.require_file(folder, parts)
             _require_no_hard_links(status, parts)
-            data = encode_text(content, encoding or self._encoding_of(parts))
+            if encoding is None:
+                with self._workspace.open_file(parts) as existing:
+                    encoding = require_text_encoding(existing, parts)
+            data = encode_text(content, encoding)
             # Without the set-uid bits, which the system removes from a file that is written to as well.
             mode = stat.S_IMODE(status.st_mode) & 0o777
             with convert_file_errors(parts), open_new_file(folder, parts[-1], replaces=True, mode=mode) as file:
@@ -153,15 +168,14 @@ class FileProcessor:
             exists = self._workspace.exists(folder, parts)
         if not exists:
             return self.write(path, content)
-        with self._workspace.open_file(parts, os.O_RDWR | os.O_APPEND) as descriptor:
-            status = os.fstat(descriptor)
+        with convert_file_errors(parts), self._workspace.open_file(parts, appends=True) as file:
+            status = os.fstat(file.fileno())
             _require_no_hard_links(status, parts)
-            with convert_file_errors(parts), open(descriptor, "r+b", closefd=False) as file:
-                file.seek(max(0, status.st_size - 2))
-                end = file.read().rstrip(b"\0")  # the second byte of a character in UTF-16
-                content = f"\n{content}" if as_line and end and not end.endswith(b"\n") else content
-                data = encode_for_append(content, file, parts)
-                file.write(data)
+            file.seek(max(0, status.st_size - 2))
+            end = file.read().rstrip(b"\0")  # the second byte of a character in UTF-16
+            content = f"\n{content}" if as_line and end and not end.endswith(b"\n") else content
+            data = encode_for_append(content, file, parts)
+            file.write(data)
         return {"path": display_path(parts), "size": status.st_size + len(data)}
 
     @tool(examples=[{"path": "docs/notes.txt", "to": "backup/notes.txt"}])
@@ -173,15 +187,12 @@ class FileProcessor:
             to: the path of the copy, which must not exist
         """
         source, target = self._workspace.file_parts(path), self._changeable_parts(to)
-        with self._workspace.open_file(source) as descriptor, open(descriptor, "rb", closefd=False) as original:
-            status = os.fstat(descriptor)
+        with self._workspace.open_file(source) as original:
+            status = os.fstat(original.fileno())
             if status.st_size > _MAX_COPY:
                 raise Refuse(f"{display_path(source)!r} has {status.st_size:,} bytes: the limit is {_MAX_COPY:,}.")
             mode = stat.S_IMODE(status.st_mode) & 0o777
-            with (
-                self._workspace.open_folder(target[:-1], create=True) as folder,
-                self._create_file(folder, target, mode) as file,
-            ):
+            with self._workspace.create_file(target, mode=mode, advice=_EXISTS_ADVICE) as file:
                 shutil.copyfileobj(original, file, 1 << 20)
         return {"path": display_path(source), "to": display_path(target), "size": status.st_size}
 
@@ -203,8 +214,9 @@ class FileProcessor:
             if what != "folder":
                 self._workspace.require_file(source_folder, source)
             with self._workspace.open_folder(target[:-1], create=True) as target_folder:
-                self._refuse_existing(target_folder, target)
                 try:
+                    if self._workspace.exists(target_folder, target):
+                        raise FileExistsError
                     with convert_file_errors(source):
                         move(
                             source=(source_folder, source[-1]),
@@ -212,7 +224,7 @@ class FileProcessor:
                             is_folder=what == "folder",
                         )
                 except FileExistsError:
-                    raise _exists_error(target) from None
+                    raise exists_error(target, _EXISTS_ADVICE) from None
         return {"path": display_path(source), "to": display_path(target)}
 
     @tool(destructive=True, examples=[{"path": "draft.txt"}])
@@ -264,24 +276,6 @@ class FileProcessor:
         self._workspace.require_changeable(parts)
         return parts
 
-    def _refuse_existing(self, folder: int, parts: Parts) -> None:
-        if self._workspace.exists(folder, parts):
-            raise _exists_error(parts)
-
-    @contextmanager
-    def _create_file(self, folder: int, parts: Parts, mode: int | None = None) -> Iterator[BinaryIO]:
-        """A file that must not exist yet, even if another process creates it meanwhile."""
-        self._refuse_existing(folder, parts)
-        try:
-            with convert_file_errors(parts), open_new_file(folder, parts[-1], mode=mode) as file:
-                yield file
-        except FileExistsError:
-            raise _exists_error(parts) from None
-
-    def _encoding_of(self, parts: Parts) -> str:
-        with self._workspace.open_file(parts) as descriptor, open(descriptor, "rb", closefd=False) as file:
-            return require_text_encoding(file, parts)
-
     def _delete_folder(self, folder: int, parts: Parts) -> None:
         try:
             with convert_file_errors(parts):
@@ -296,8 +290,8 @@ class FileProcessor:
             ) from None
 
     def _describe_content(self, parts: Parts) -> dict[str, Any]:
-        with self._workspace.open_file(parts) as descriptor, open(descriptor, "rb", closefd=False) as file:
-            kind, status = read_content_kind(file, parts), os.fstat(descriptor)
+        with self._workspace.open_file(parts) as file:
+            kind, status = read_content_kind(file, parts), os.fstat(file.fileno())
             output: dict[str, Any] = {"mime_type": kind.mime_type}
             if status.st_nlink > 1:
                 output["names"] = status.st_nlink
@@ -310,13 +304,6 @@ class FileProcessor:
             return output
 
 
-def _exists_error(parts: Parts) -> Retry:
-    return Retry(
-        f"{display_path(parts)!r} exists already. Choose another name; call overwrite to replace its content, append "
-        "to add to it, or delete to remove it."
-    )
-
-
 def _require_no_hard_links(status: os.stat_result, parts: Parts) -> None:
     """A change under one name of a file changes the others too, and these may be anywhere."""
     if status.st_nlink > 1:
@@ -324,3 +311,20 @@ def _require_no_hard_links(status: os.stat_result, parts: Parts) -> None:
             f"{display_path(parts)!r} has {status.st_nlink} names (hard links), and the others may be outside the "
             "workspace: it is not changed. Copy it, and change the copy."
         )
+
+
+def workspace_tools(
+    path: str | Path | Workspace, *, protected: Sequence[str] = PROTECTED, secret: Sequence[str] = SECRET
+) -> list[Tool]:
+    """`list_workspace_files`, `search_files` and `file_processor` for a folder.
+
+    `protected` are patterns of paths in it that can be read but not changed; `secret`, of those that cannot be read
+    either. A `Workspace` has its own.
+    """
+    workspace = path if isinstance(path, Workspace) else Workspace.at(path, protected, secret)
+    processor = FileProcessor(workspace)
+    return [
+        tool_of(ObjectFunction(list_workspace_files, workspace, source_function=None)),
+        tool_of(ObjectFunction(search_files, workspace, source_function=None)),
+        replace(tool_of(processor), target=WorkerMethods(processor)),
+    ]

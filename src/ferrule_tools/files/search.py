@@ -10,6 +10,7 @@ import re
 import time
 import warnings
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from ferrule.core.spec import ToolCategory
@@ -17,9 +18,87 @@ from ferrule.errors import CallError, Retry
 from ferrule.kinds.function.decorator import tool
 from ferrule.texts.shorten import cut
 from ferrule_tools.files.content import detect_content
-from ferrule_tools.files.listing import MAX_NAMES_READ, FolderWalk
-from ferrule_tools.files.path_rules import Parts, compile_pattern
-from ferrule_tools.files.workspace import Workspace, display_path
+from ferrule_tools.files.path_rules import Parts, compile_pattern, is_recursive_pattern
+from ferrule_tools.files.workspace import (
+    MAX_NAMES_READ,
+    FolderEntry,
+    FolderWalk,
+    Workspace,
+    display_path,
+    to_valid_utf8,
+)
+
+_MAX_LISTED: Final = 1_000
+
+
+@tool(
+    category=ToolCategory.FILE_MANAGEMENT,
+    tags=["files", "folder", "directory", "list", "workspace", "文件", "目录"],
+    read_only=True,
+    idempotent=True,
+    isolation="process",
+    max_output=400_000,
+    examples=[{}, {"path": "docs", "recursive": True}, {"pattern": "src/**/*.py"}],
+)
+def list_workspace_files(
+    workspace: Workspace,
+    path: str = ".",
+    pattern: str | None = None,
+    recursive: bool = False,
+    hidden: bool = False,
+    limit: int = 200,
+) -> dict[str, Any]:
+    """List the files and folders of the workspace. 列出工作区的文件和文件夹。
+
+    Args:
+        path: the folder path, relative to the workspace
+        pattern: list only matches, such as *.py, docs/*.md or src/**/*.{yaml,yml}
+        recursive: include subfolders
+        hidden: include names that begin with a dot, node_modules and __pycache__
+        limit: how many to list at most, up to 1000
+    """
+    start = workspace.parts(path)
+    matches = compile_pattern(pattern) if pattern else None
+    walk = FolderWalk(workspace, hidden=hidden, recursive=recursive or bool(pattern and is_recursive_pattern(pattern)))
+    max_listed = min(max(limit, 1), _MAX_LISTED)
+    listed: list[dict[str, Any]] = []
+    total = 0
+    for entry in walk.entries(start):
+        if matches is None or matches(entry.parts[len(start) :]):
+            total += 1
+            if len(listed) < max_listed:
+                listed.append(_describe_entry(workspace, entry))
+    output: dict[str, Any] = {"path": display_path(start), "files": listed, "total": total}
+    if total > len(listed):
+        output["left_out"] = f"{total - len(listed):,} more: look into one folder, or give a pattern"
+    if not walk.is_complete:
+        output["incomplete"] = f"some folders cannot be read, or there are more than {MAX_NAMES_READ:,} names"
+    return output
+
+
+def _describe_entry(workspace: Workspace, entry: FolderEntry) -> dict[str, Any]:
+    description: dict[str, Any] = {"path": display_path(entry.parts), "type": entry.kind}
+    if to_valid_utf8(entry.parts[-1]) != entry.parts[-1]:
+        description["note"] = "the name is not valid UTF-8, so it cannot be given back"
+    if entry.kind == "file":
+        try:
+            with workspace.open_folder(entry.parts[:-1]) as folder:
+                status = os.stat(entry.parts[-1], dir_fd=folder, follow_symlinks=False)
+        except (CallError, OSError):
+            return description  # removed meanwhile
+        description |= {"size": status.st_size, "modified": format_modified_time(status)}
+    return description
+
+
+def format_modified_time(status: os.stat_result) -> str:
+    """The time of the last change; some file systems have dates that Python cannot represent."""
+    try:
+        return datetime.fromtimestamp(int(status.st_mtime), UTC).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return "unknown"
+
+
+# search_files
 
 SEARCH_TIMEOUT: Final = 30.0
 """Seconds a search may take."""
@@ -112,7 +191,11 @@ def search_files(
         is_late = time.monotonic() > deadline
         if is_late or max(len(names), len(results.matches)) >= max_matches or results.characters > _MAX_CHARACTERS:
             break
-    output: dict[str, Any] = {"files": names} if pattern is None else _matches_output(results)
+    output: dict[str, Any] = {"files": names}
+    if pattern is not None:
+        output = {"matches": results.matches, "files_searched": results.searched}
+        if skipped := results.skipped():
+            output["skipped"] = skipped
     if is_late:
         output["incomplete"] = (
             f"it was stopped after {_SEARCH_SHARE * SEARCH_TIMEOUT:g} seconds: name a folder or a pattern of files"
@@ -121,13 +204,6 @@ def search_files(
         output["incomplete"] = "there may be more: narrow the search, or raise limit"
     elif not walk.is_complete:
         output["incomplete"] = f"some folders cannot be read, or there are more than {MAX_NAMES_READ:,} names"
-    return output
-
-
-def _matches_output(results: _SearchResults) -> dict[str, Any]:
-    output: dict[str, Any] = {"matches": results.matches, "files_searched": results.searched}
-    if skipped := results.skipped():
-        output["skipped"] = skipped
     return output
 
 
@@ -174,8 +250,8 @@ def _search_file(
 def _read_searchable_text(workspace: Workspace, parts: Parts, results: _SearchResults) -> str | None:
     """The text of a file; None, with a note in the results, if it cannot be searched."""
     try:
-        with workspace.open_file(parts) as opened, open(opened, "rb", closefd=False) as file:
-            if os.fstat(opened).st_size > _MAX_FILE:
+        with workspace.open_file(parts) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_FILE:
                 results.too_large.append(display_path(parts))
                 return None
             sample = file.read(_SAMPLE_SIZE)

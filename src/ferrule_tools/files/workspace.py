@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,12 +20,15 @@ from secrets import token_hex
 from typing import BinaryIO, Final
 
 from ferrule.core.names import similar_names
-from ferrule.errors import ExecutionFailed, Refuse, Retry
+from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry
 from ferrule_tools.files.path_rules import PROTECTED, SECRET, Parts, PathRules
 
 REPOSITORY_FOLDERS: Final = frozenset({".git", ".hg", ".svn"})
 """Folders that are not searched."""
 
+MAX_NAMES_READ: Final = 300_000
+"""Names that one call reads."""
+_IGNORED_NAMES: Final = frozenset({"node_modules", "__pycache__"})
 TEMPORARY_PREFIX: Final = ".ferrule-"
 """The prefix of the names of files that are being written."""
 
@@ -78,7 +82,12 @@ class Workspace:
         """The names of a path, which must lead to something in the workspace."""
         if "\0" in path or len(path) > _MAX_PATH:
             raise Retry(f"{path[:40]!r}… is not a path: give one such as 'docs/notes.txt', relative to the workspace.")
-        names = _relative_parts(path, self.root) if path.startswith("/") else path.split("/")
+        names: Sequence[str] = path.split("/")
+        if path.startswith("/"):
+            names, root = PurePosixPath(path).parts, self.root.parts
+            if names[: len(root)] != root:
+                raise Refuse(f"{path!r} is outside the workspace. {_PATH_ADVICE}")
+            names = names[len(root) :]
         parts = tuple(name for name in names if name not in ("", "."))
         if ".." in parts:
             raise Refuse(f"{path!r} contains '..', which could lead out of the workspace. {_PATH_ADVICE}")
@@ -128,7 +137,12 @@ class Workspace:
     def open_folder(self, parts: Parts = (), *, create: bool = False) -> Iterator[int]:
         """Open a folder of the workspace; `create` makes it and its parents if they are missing."""
         self._require_visible(parts)
-        descriptor = self._open_root()
+        try:
+            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ExecutionFailed(
+                f"The workspace {str(self.root)!r} cannot be opened: {error.strerror}. Set another one."
+            ) from error
         try:
             for depth in range(len(parts)):
                 above, descriptor = descriptor, self._open_folder(descriptor, parts, depth, create=create)
@@ -138,9 +152,10 @@ class Workspace:
             os.close(descriptor)
 
     @contextmanager
-    def open_file(self, parts: Parts, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """Open a regular file of the workspace."""
+    def open_file(self, parts: Parts, *, appends: bool = False) -> Iterator[BinaryIO]:
+        """Open a regular file of the workspace, to read it or to append to it."""
         self._require_visible(parts)
+        flags = os.O_RDWR | os.O_APPEND if appends else os.O_RDONLY
         with self.open_folder(parts[:-1]) as folder:
             self.require_file(folder, parts)
             with convert_file_errors(parts):
@@ -151,7 +166,8 @@ class Workspace:
             _require_regular(status, parts)
             if status.st_nlink > 1 and (status.st_dev, status.st_ino) in self._secret_files():
                 raise Refuse(f"{display_path(parts)!r} is out of reach: it is another name of a secret file.")
-            yield descriptor
+            with open(descriptor, "r+b" if appends else "rb", closefd=False) as file:
+                yield file
         finally:
             os.close(descriptor)
 
@@ -167,8 +183,20 @@ class Workspace:
                 identities.add((status.st_dev, status.st_ino))
         return identities
 
+    @contextmanager
+    def create_file(self, parts: Parts, *, mode: int | None = None, advice: str = "") -> Iterator[BinaryIO]:
+        """Create a file and its folders. Raises Retry if the file exists or another process creates it meanwhile."""
+        with self.open_folder(parts[:-1], create=True) as folder:
+            try:
+                if self.exists(folder, parts):
+                    raise FileExistsError
+                with convert_file_errors(parts), open_new_file(folder, parts[-1], mode=mode) as file:
+                    yield file
+            except FileExistsError:
+                raise exists_error(parts, advice) from None
+
     def require_file(self, folder: int, parts: Parts) -> os.stat_result:
-        """The status of a regular file in an open folder."""
+        """Return the status of a regular file in an open folder."""
         status = self.status(folder, parts)
         _require_regular(status, parts)
         return status
@@ -188,14 +216,6 @@ class Workspace:
             except FileNotFoundError:
                 return False
             return True
-
-    def _open_root(self) -> int:
-        try:
-            return os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ExecutionFailed(
-                f"The workspace {str(self.root)!r} cannot be opened: {error.strerror}. Set another one."
-            ) from error
 
     def _open_folder(self, above: int, parts: Parts, depth: int, *, create: bool) -> int:
         here = parts[: depth + 1]
@@ -221,31 +241,76 @@ class Workspace:
             visible = (each.name for each in islice(entries, _MAX_COMPARED) if not is_secret(each.name))
             names = sorted(to_valid_utf8(each) for each in visible if not each.startswith(TEMPORARY_PREFIX))
         near = [display_path((*parts[:depth], each, *parts[depth + 1 :])) for each in similar_names(name, names)]
-        near = near or [display_path(each) for each in self._find_same_name(parts[-1])]
+        if not near:
+            walk = FolderWalk(self, hidden=parts[-1].startswith("."), recursive=True, max_names=_MAX_COMPARED)
+            near = [display_path(each.parts) for each in walk.entries(()) if each.parts[-1] == parts[-1]]
         suggestion = f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
         where = f"the folder {display_path(parts[:depth])!r}" if depth else "the workspace"
         more = f" and {len(names) - _MAX_SHOWN_NAMES} more" if len(names) > _MAX_SHOWN_NAMES else ""
         holds = f"{', '.join(map(repr, names[:_MAX_SHOWN_NAMES]))}{more}" if names else "nothing"
         return ExecutionFailed(f"{path!r} does not exist.{suggestion} In {where} there is {holds}.")
 
-    def _find_same_name(self, name: str) -> list[Parts]:
-        """Paths with this name, among the first few thousand names of the workspace."""
-        matches: list[Parts] = []
-        remaining: list[Parts] = [()]
-        count = 0
-        while remaining and count < _MAX_COMPARED and len(matches) < 3:
-            here = remaining.pop(0)
-            try:
-                with self.open_folder(here) as folder, os.scandir(folder) as entries:
-                    for entry in islice(entries, _MAX_COMPARED - count):
-                        count += 1
-                        if entry.name == name and not self.is_secret((*here, name)):
-                            matches.append((*here, entry.name))
-                        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                            remaining.append((*here, entry.name))
-            except (OSError, ExecutionFailed, Refuse):
-                continue  # removed meanwhile, or not readable
-        return matches
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderEntry:
+    """A file, folder, link or other entry of a folder."""
+
+    parts: Parts
+    kind: str
+    """`file`, `folder`, `link` or `special`."""
+
+
+class FolderWalk:
+    """Walks through a folder breadth-first, and remembers whether it saw everything."""
+
+    def __init__(self, workspace: Workspace, *, hidden: bool, recursive: bool, max_names: int = MAX_NAMES_READ) -> None:
+        self._workspace, self._hidden, self._recursive, self._remaining = workspace, hidden, recursive, max_names
+        self.is_complete = True
+
+    def entries(self, start: Parts) -> Iterator[FolderEntry]:
+        folders = deque([start])
+        while folders:
+            here = folders.popleft()
+            for entry in self._in_folder(here, is_start=here == start):
+                yield entry
+                if entry.kind == "folder" and self._recursive and entry.parts[-1] not in REPOSITORY_FOLDERS:
+                    folders.append(entry.parts)
+
+    def _in_folder(self, here: Parts, *, is_start: bool) -> list[FolderEntry]:
+        """Return the entries of one folder, sorted. The folder is closed again: a deep tree keeps few folders open."""
+        is_secret = self._workspace.secret.name_matcher(here)
+        try:
+            with self._workspace.open_folder(here) as folder, os.scandir(folder) as entries:
+                included = [
+                    FolderEntry(parts=(*here, entry.name), kind=_entry_kind(entry))
+                    for entry in islice(entries, self._remaining)
+                    if self._is_included(entry.name) and not is_secret(entry.name)
+                ]
+                self._remaining -= len(included)
+                self.is_complete = self.is_complete and next(entries, None) is None
+        except (CallError, OSError):
+            if is_start:
+                raise
+            self.is_complete = False  # removed meanwhile, or not readable
+            return []
+        return sorted(included, key=lambda entry: entry.parts)
+
+    def _is_included(self, name: str) -> bool:
+        if name.startswith(TEMPORARY_PREFIX):
+            return False
+        return self._hidden or not (name.startswith(".") or name in _IGNORED_NAMES)
+
+
+def _entry_kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return "link"
+    if entry.is_dir(follow_symlinks=False):
+        return "folder"
+    return "file" if entry.is_file(follow_symlinks=False) else "special"
+
+
+def exists_error(parts: Parts, advice: str = "") -> Retry:
+    return Retry(f"{display_path(parts)!r} exists already. Choose another name{advice}.")
 
 
 def display_path(parts: Parts) -> str:
@@ -276,13 +341,6 @@ def convert_file_errors(parts: Parts) -> Iterator[None]:
             raise Retry(f"{display_path(parts)[:60]!r}… has a name that is too long for a file.") from error
         kind = Refuse if isinstance(error, PermissionError) else ExecutionFailed
         raise kind(f"{display_path(parts)!r} cannot be used: {(error.strerror or str(error)).lower()}.") from error
-
-
-def _relative_parts(path: str, root: Path) -> Parts:
-    parts = PurePosixPath(path).parts
-    if parts[: len(root.parts)] != root.parts:
-        raise Refuse(f"{path!r} is outside the workspace. {_PATH_ADVICE}")
-    return parts[len(root.parts) :]
 
 
 def _require_regular(status: os.stat_result, parts: Parts) -> None:
@@ -323,7 +381,10 @@ _LINK_UNSUPPORTED: Final = frozenset(
 
 @contextmanager
 def open_new_file(folder: int, name: str, *, replaces: bool = False, mode: int | None = None) -> Iterator[BinaryIO]:
-    """A file to write to, which gets its name at the end. FileExistsError if that exists, unless it `replaces` it."""
+    """Open a file to write to, which gets its name at the end.
+
+    Raises FileExistsError if the name exists, unless the file `replaces` the existing one.
+    """
     descriptor, temporary = _open_unnamed_file(folder)
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -332,11 +393,16 @@ def open_new_file(folder: int, name: str, *, replaces: bool = False, mode: int |
         if mode is not None:
             os.fchmod(descriptor, mode)
         if replaces:
-            temporary = temporary or _link_temporary_name(descriptor, folder)
+            if temporary is None:
+                temporary = _temporary_name()
+                os.link(f"{_DESCRIPTORS}/{descriptor}", temporary, dst_dir_fd=folder, follow_symlinks=True)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             temporary = None
         else:
-            _link_into_place(descriptor, temporary, folder, name)
+            if temporary is None:
+                os.link(f"{_DESCRIPTORS}/{descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
+            else:
+                move(source=(folder, temporary), target=(folder, name))
     finally:
         os.close(descriptor)
         if temporary is not None:
@@ -345,7 +411,7 @@ def open_new_file(folder: int, name: str, *, replaces: bool = False, mode: int |
 
 
 def _open_unnamed_file(folder: int) -> tuple[int, str | None]:
-    """A file without a name where the system supports it, else one with a temporary name."""
+    """Open a file without a name where the system supports it, else one with a temporary name."""
     if _O_TMPFILE and os.path.isdir(_DESCRIPTORS):
         with suppress(OSError):  # not every file system supports them
             return os.open(".", os.O_WRONLY | _O_TMPFILE | os.O_CLOEXEC, 0o666, dir_fd=folder), None
@@ -353,38 +419,11 @@ def _open_unnamed_file(folder: int) -> tuple[int, str | None]:
     return os.open(name, _NEW_FILE_FLAGS, 0o666, dir_fd=folder), name
 
 
-def _link_temporary_name(descriptor: int, folder: int) -> str:
-    name = _temporary_name()
-    os.link(f"{_DESCRIPTORS}/{descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
-    return name
+def move(*, source: tuple[int, str], target: tuple[int, str], is_folder: bool = False) -> None:
+    """Rename a file or a folder. A folder may replace an empty folder.
 
-
-def _link_into_place(descriptor: int, temporary: str | None, folder: int, name: str) -> None:
-    """Linking, unlike renaming, never replaces another file."""
-    if temporary is None:
-        os.link(f"{_DESCRIPTORS}/{descriptor}", name, dst_dir_fd=folder, follow_symlinks=True)
-        return
-    try:
-        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in _LINK_UNSUPPORTED:
-            raise
-        _rename_to_new(source=(folder, temporary), target=(folder, name))
-
-
-def _rename_to_new(*, source: tuple[int, str], target: tuple[int, str]) -> None:
-    """Rename without replacing, where links are not supported: an empty file reserves the name."""
-    (source_folder, old), (target_folder, new) = source, target
-    os.close(os.open(new, _NEW_FILE_FLAGS, 0o666, dir_fd=target_folder))
-    try:
-        os.rename(old, new, src_dir_fd=source_folder, dst_dir_fd=target_folder)
-    except OSError:
-        os.unlink(new, dir_fd=target_folder)
-        raise
-
-
-def move(*, source: tuple[int, str], target: tuple[int, str], is_folder: bool) -> None:
-    """Rename a file or a folder. FileExistsError if the name exists; a folder may replace an empty folder."""
+    Raises FileExistsError if the name exists: linking, unlike renaming, never replaces another file.
+    """
     (source_folder, old), (target_folder, new) = source, target
     if is_folder:
         os.rename(old, new, src_dir_fd=source_folder, dst_dir_fd=target_folder)
@@ -394,7 +433,13 @@ def move(*, source: tuple[int, str], target: tuple[int, str], is_folder: bool) -
     except OSError as error:
         if error.errno not in _LINK_UNSUPPORTED:
             raise
-        _rename_to_new(source=source, target=target)
+        # Without links, an empty file reserves the name.
+        os.close(os.open(new, _NEW_FILE_FLAGS, 0o666, dir_fd=target_folder))
+        try:
+            os.rename(old, new, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+        except OSError:
+            os.unlink(new, dir_fd=target_folder)
+            raise
     else:
         os.unlink(old, dir_fd=source_folder)
 

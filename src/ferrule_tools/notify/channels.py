@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote
 
-from ferrule.core.content import encode_json
+from ferrule.core.content import encode_json, replace_surrogates
 from ferrule.core.secrets import MIN_SECRET_LENGTH, Secrets
 from ferrule.core.variables import expand_variables
 from ferrule.errors import (
@@ -39,7 +39,7 @@ from ferrule.http.bodies import body_excerpt
 from ferrule.http.client import GuardedClient, HttpResponse, format_url
 from ferrule.http.guard import AddressGuard
 from ferrule.http.retry import parse_retry_after
-from ferrule.texts.shorten import cut
+from ferrule.texts.shorten import cut, single_line
 from ferrule_tools.notify.config import (
     FORMATS,
     SIGNERS,
@@ -70,16 +70,23 @@ class WebhookChannel:
 
     async def send(self, notice: Notice, seconds: float) -> dict[str, Any]:
         service = FORMATS[self._config.format]
-        self._require_short_notice(service, notice)
+        if service.max_length is not None and (length := service.length(notice)) > service.max_length:
+            unit = "bytes" if service.counts_bytes else "characters"
+            raise Retry(
+                f"Title and message have {length:,} {unit}; the channel {self._name!r} takes {service.max_length:,}. "
+                "Nothing was sent: shorten the message."
+            )
         url = expand_variables(self._config.url, self._environ)
-        address, body = self._sign(url, service.body(notice))
-        secrets = self._secrets(url)
+        address, body = url, service.body(notice)
+        if self._config.secret:
+            secret = expand_variables(self._config.secret, self._environ)
+            address, body = SIGNERS[self._config.format](url, body, secret, time.time())
+        secrets = Secrets.from_template([self._config.url, self._config.secret, self._config.headers], self._environ)
+        secrets.add(part for part in _secret_parts(url) if len(part) >= MIN_SECRET_LENGTH)
         with secrets.hide_in_errors():
             response = await self._post(address, encode_json(body), seconds)
             # Hidden before the response is shortened: the cut might go through the middle of a secret.
-            failure = self._failure(service, replace(response, content=secrets.hide_in_bytes(response.content)))
-            if failure is not None:
-                raise failure
+            self._require_accepted(service, replace(response, content=secrets.hide_in_bytes(response.content)))
         return {}
 
     async def _post(self, address: str, content: bytes, seconds: float) -> HttpResponse:
@@ -101,25 +108,6 @@ class WebhookChannel:
         finally:
             await client.aclose()
 
-    def _require_short_notice(self, service: WebhookFormat, notice: Notice) -> None:
-        if service.max_length is not None and (length := service.length(notice)) > service.max_length:
-            unit = "bytes" if service.counts_bytes else "characters"
-            raise Retry(
-                f"Title and message have {length:,} {unit}; the channel {self._name!r} takes {service.max_length:,}. "
-                "Nothing was sent: shorten the message."
-            )
-
-    def _sign(self, url: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        if not self._config.secret:
-            return url, body
-        secret = expand_variables(self._config.secret, self._environ)
-        return SIGNERS[self._config.format](url, body, secret, time.time())
-
-    def _secrets(self, url: str) -> Secrets:
-        secrets = Secrets.from_template([self._config.url, self._config.secret, self._config.headers], self._environ)
-        secrets.add(part for part in _secret_parts(url) if len(part) >= MIN_SECRET_LENGTH)
-        return secrets
-
     def _guard_for(self, url: str) -> AddressGuard:
         import httpx
 
@@ -137,17 +125,27 @@ class WebhookChannel:
             f"{self._what} redirects to {format_url(url)}. Set that as its url in the configuration.", untrusted=True
         )
 
-    def _failure(self, service: WebhookFormat, response: HttpResponse) -> CallError | None:
-        """Why the message was not accepted; None if it was."""
+    def _require_accepted(self, service: WebhookFormat, response: HttpResponse) -> None:
+        """Raise an error if the service did not accept the message."""
         if response.status_code >= 400:
-            return self._failure_of_status(response)
+            raise self._status_error(response)
         if not 200 <= response.status_code < 300:
-            return mark_as_maybe_sent(ExecutionFailed(f"{self._what} answered with status {response.status_code}."))
+            raise mark_as_maybe_sent(ExecutionFailed(f"{self._what} answered with status {response.status_code}."))
         if not service.code_key:
-            return None
-        return self._failure_of_code(service, response)
+            return
+        try:
+            answer = json.loads(response.content)
+            code, reason = answer[service.code_key], str(answer.get(service.reason_key, ""))[:300]
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            body = body_excerpt(response, 200) or "nothing"
+            message = f"{self._what} returned a response that {self._config.format} does not use: {body}."
+            raise mark_as_maybe_sent(ExecutionFailed(message, untrusted=True)) from None
+        if code != 0:
+            kind = Transient if isinstance(code, int) and code in service.transient_codes else ExecutionFailed
+            reason = f"{reason} ({service.code_key} {repr(code)[:100]})"
+            raise kind(f"{self._what} did not accept the message: {reason}. Nothing was sent.", untrusted=True)
 
-    def _failure_of_status(self, response: HttpResponse) -> CallError:
+    def _status_error(self, response: HttpResponse) -> CallError:
         body = body_excerpt(response, 300).rstrip(".")
         message = f"{self._what} answered with status {response.status_code}" + (f": {body}." if body else ".")
         details: dict[str, Any] = {"untrusted": True} if body else {}
@@ -158,23 +156,9 @@ class WebhookChannel:
             return Transient(message, **details, **({} if wait is None else {"retry_after": wait}))
         return ExecutionFailed(f"{message} Check the channel in the configuration. Nothing was sent.", **details)
 
-    def _failure_of_code(self, service: WebhookFormat, response: HttpResponse) -> CallError | None:
-        try:
-            answer = json.loads(response.content)
-            code, reason = answer[service.code_key], str(answer.get(service.reason_key, ""))[:300]
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            body = body_excerpt(response, 200) or "nothing"
-            message = f"{self._what} returned a response that {self._config.format} does not use: {body}."
-            return mark_as_maybe_sent(ExecutionFailed(message, untrusted=True))
-        if code == 0:
-            return None
-        kind = Transient if isinstance(code, int) and code in service.transient_codes else ExecutionFailed
-        reason = f"{reason} ({service.code_key} {repr(code)[:100]})"
-        return kind(f"{self._what} did not accept the message: {reason}. Nothing was sent.", untrusted=True)
-
 
 def _secret_parts(url: str) -> Iterator[str]:
-    """Anyone with a webhook's URL can post to it, so everything but the host is secret, and so is each key in it."""
+    """Yield the secret parts of a webhook's URL: who knows the URL can post to it, so all but the host is secret."""
     host, _, rest = url.partition("://")[2].partition("/")
     path, _, query = rest.partition("?")
     yield from (url, path, query)
@@ -190,14 +174,11 @@ def _to_notify_error(error: CallError) -> CallError:
         error = mark_as_maybe_sent(error)
     if isinstance(error, Retry) or error.details.get("unknown_host"):
         # The configuration is wrong, not an argument.
-        return ExecutionFailed(f"{error} Change the channel in the configuration.", **_without_advice(error))
+        details = {name: value for name, value in error.details.items() if name != "advice"}
+        return ExecutionFailed(f"{error} Change the channel in the configuration.", **details)
     if isinstance(error, TransportFault):  # one channel of several: the tool itself still works
         return Transient(str(error), **error.details)
     return error
-
-
-def _without_advice(error: CallError) -> dict[str, Any]:
-    return {name: value for name, value in error.details.items() if name != "advice"}
 
 
 # Mail
@@ -210,33 +191,41 @@ _LOCAL_HOSTNAME: Final = "[127.0.0.1]"
 
 
 class EmailChannel:
-    """A channel of kind `email`."""
+    """A channel of kind `email`, for one message."""
 
     def __init__(self, name: str, config: ChannelConfig, root: Path, environ: Mapping[str, str]) -> None:
         self._config, self._root, self._environ = config, root, environ
         self._what = f"the mail server of the channel {name!r}"
+        self._is_sending = False
+        """Whether the text is being handed over: from then on the outcome of a failure is unknown."""
 
     async def send(self, notice: Notice, seconds: float) -> dict[str, Any]:
         sender = parse_address(self._expand(self._config.sender))
         recipients = [parse_address(self._expand(each)) for each in self._config.to]
-        smtp = self._smtp()
-        exchange = _SmtpExchange(smtp, self._what)
+        smtp = self._create_smtp()
+        from aiosmtplib import SMTPException
+
+        # aiosmtplib raises ValueError for some malformed responses.
+        smtp_errors = (SMTPException, OSError, ValueError)
         with self._secrets().hide_in_errors():
             try:
                 async with asyncio.timeout(seconds):
-                    await exchange.connect()
-                    refused = await exchange.send_addresses(sender, recipients)
-                    await exchange.send_message(_compose_mail(notice, sender, recipients))
+                    await smtp.connect()
+                    refused = await self._send_addresses(smtp, sender, recipients)
+                    self._is_sending = True
+                    await smtp.data(_compose_mail(notice, sender, recipients))
             except TimeoutError:
-                raise exchange.failure(TimedOut, f"{self._what} took longer than {seconds:g} seconds.") from None
+                raise self._failure(TimedOut, f"{self._what} took longer than {seconds:g} seconds.") from None
+            except smtp_errors as error:
+                raise self._convert_error(error) from error
             else:
-                with suppress(*_smtp_errors()):
+                with suppress(*smtp_errors):
                     await smtp.quit(timeout=min(1.0, _QUIT_SHARE * seconds))
             finally:
                 smtp.close()
         return {"refused": refused, "untrusted": True} if refused else {}
 
-    def _smtp(self) -> SMTP:
+    def _create_smtp(self) -> SMTP:
         try:
             from aiosmtplib import SMTP
         except ImportError:
@@ -251,17 +240,16 @@ class EmailChannel:
             timeout=None,  # `send` has one timeout for everything
             use_tls=config.security == "tls",
             start_tls=config.security == "starttls",
-            tls_context=None if config.security == "none" else self._tls_context(),
+            tls_context=None if config.security == "none" else self._create_tls_context(),
         )
 
-    def _tls_context(self) -> ssl.SSLContext:
+    def _create_tls_context(self) -> ssl.SSLContext:
         import httpx
 
         if not self._config.ca_file:
             return httpx.create_ssl_context()
-        path = self._root / self._config.ca_file
         try:
-            return ssl.create_default_context(cafile=str(path))
+            return ssl.create_default_context(cafile=str(self._root / self._config.ca_file))
         except OSError as error:
             raise SetupError(f"ca_file {self._config.ca_file!r} cannot be used: {error}") from error
 
@@ -277,9 +265,61 @@ class EmailChannel:
     def _expand(self, text: str) -> str:
         return expand_variables(text, self._environ)
 
+    async def _send_addresses(self, smtp: SMTP, sender: Address, recipients: Sequence[Address]) -> dict[str, str]:
+        """Send the envelope. Return the recipients that the server refused, and why.
+
+        One accepted recipient is enough to continue.
+        """
+        from aiosmtplib import SMTPRecipientRefused
+
+        refused: dict[str, SMTPRecipientRefused] = {}
+        await smtp.mail(sender.addr_spec)
+        for recipient in recipients:
+            try:
+                await smtp.rcpt(recipient.addr_spec)
+            except SMTPRecipientRefused as error:
+                refused[recipient.addr_spec] = error
+        reasons = {address: f"{error.code} {_shorten(error.message)}" for address, error in refused.items()}
+        if len(refused) == len(recipients):
+            kind = Transient if all(400 <= error.code < 500 for error in refused.values()) else ExecutionFailed
+            listed = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+            raise kind(f"{self._what} refused all recipients: {listed}. Nothing was sent.", untrusted=True)
+        return reasons
+
+    def _failure(self, kind: type[CallError], reason: str, **details: Any) -> CallError:
+        """Return an error whose outcome is known unless the text was being sent."""
+        if self._is_sending:
+            return mark_as_maybe_sent(kind(reason, **details))
+        return kind(f"{reason} Nothing was sent.", **details)
+
+    def _convert_error(self, error: Exception) -> CallError:
+        from aiosmtplib import SMTPAuthenticationError, SMTPResponseException
+
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ssl.SSLError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None and not self._is_sending:
+            return ExecutionFailed(
+                f"{self._what} cannot be trusted: {_shorten(str(cause))}. Nothing was sent. Check its host and its "
+                "security in the configuration; ca_file names the certificates of a server of your own."
+            )
+        if isinstance(error, SMTPResponseException) and 400 <= error.code < 600:
+            kind = Transient if error.code < 500 else ExecutionFailed
+            what = "refused"
+            if isinstance(error, SMTPAuthenticationError):
+                kind, what = ExecutionFailed, "rejected the username and password"
+            reason = f"{error.code} {_shorten(error.message)}"
+            return kind(f"{self._what} {what}: {reason}. Nothing was sent.", untrusted=True)
+        kind = Transient if isinstance(error, OSError) else ExecutionFailed
+        message = str(getattr(error, "message", "") or error) or type(error).__name__
+        return self._failure(kind, f"{self._what} failed: {_shorten(message)}.", untrusted=True)
+
 
 def _compose_mail(notice: Notice, sender: Address, recipients: Sequence[Address]) -> bytes:
-    """The mail. No text of the notice can become a header or an address: the title is one line, the rest is body."""
+    """Compose the mail.
+
+    No text of the notice can become a header or an address: the title is one line, the rest is body.
+    """
     import email.policy
     from email.message import EmailMessage
     from email.utils import format_datetime, make_msgid
@@ -298,90 +338,5 @@ def _compose_mail(notice: Notice, sender: Address, recipients: Sequence[Address]
     return message.as_bytes()
 
 
-class _SmtpExchange:
-    """The steps of sending a mail, and what their failures mean."""
-
-    def __init__(self, smtp: SMTP, what: str) -> None:
-        self._smtp, self._what = smtp, what
-        self._is_sending = False
-
-    async def connect(self) -> None:
-        try:
-            await self._smtp.connect()
-        except _smtp_errors() as error:
-            raise self._convert_error(error) from error
-
-    async def send_addresses(self, sender: Address, recipients: Sequence[Address]) -> dict[str, str]:
-        """The recipients that the server refused, and why; one accepted recipient is enough to continue."""
-        from aiosmtplib import SMTPRecipientRefused
-
-        refused: dict[str, SMTPRecipientRefused] = {}
-        try:
-            await self._smtp.mail(sender.addr_spec)
-            for recipient in recipients:
-                try:
-                    await self._smtp.rcpt(recipient.addr_spec)
-                except SMTPRecipientRefused as error:
-                    refused[recipient.addr_spec] = error
-        except _smtp_errors() as error:
-            raise self._convert_error(error) from error
-        reasons = {address: f"{error.code} {_shorten(error.message)}" for address, error in refused.items()}
-        if len(refused) == len(recipients):
-            kind = Transient if all(400 <= error.code < 500 for error in refused.values()) else ExecutionFailed
-            listed = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
-            raise kind(f"{self._what} refused all recipients: {listed}. Nothing was sent.", untrusted=True)
-        return reasons
-
-    async def send_message(self, message: bytes) -> None:
-        self._is_sending = True
-        try:
-            await self._smtp.data(message)
-        except _smtp_errors() as error:
-            raise self._convert_error(error) from error
-
-    def failure(self, kind: type[CallError], reason: str, **details: Any) -> CallError:
-        """A failure whose outcome is known unless the text was being sent."""
-        error = kind(reason, **details) if self._is_sending else kind(f"{reason} Nothing was sent.", **details)
-        return mark_as_maybe_sent(error) if self._is_sending else error
-
-    def _convert_error(self, error: Exception) -> CallError:
-        from aiosmtplib import SMTPAuthenticationError, SMTPResponseException
-
-        tls_error = next((cause for cause in _iterate_causes(error) if isinstance(cause, ssl.SSLError)), None)
-        if tls_error is not None and not self._is_sending:
-            return ExecutionFailed(
-                f"{self._what} cannot be trusted: {_shorten(str(tls_error))}. Nothing was sent. Check its host and its "
-                "security in the configuration; ca_file names the certificates of a server of your own."
-            )
-        if isinstance(error, SMTPAuthenticationError):
-            reason = f"{error.code} {_shorten(error.message)}"
-            return ExecutionFailed(
-                f"{self._what} rejected the username and password: {reason}. Nothing was sent.", untrusted=True
-            )
-        if isinstance(error, SMTPResponseException) and 400 <= error.code < 600:
-            kind = Transient if error.code < 500 else ExecutionFailed
-            reason = f"{error.code} {_shorten(error.message)}"
-            return kind(f"{self._what} refused: {reason}. Nothing was sent.", untrusted=True)
-        kind = Transient if isinstance(error, OSError) else ExecutionFailed
-        return self.failure(kind, f"{self._what} failed: {_shorten(_error_message(error))}.", untrusted=True)
-
-
-def _smtp_errors() -> tuple[type[Exception], ...]:
-    from aiosmtplib import SMTPException
-
-    return SMTPException, OSError, ValueError  # ValueError: aiosmtplib raises it for some malformed responses
-
-
-def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _error_message(error: Exception) -> str:
-    return str(getattr(error, "message", "") or error) or type(error).__name__
-
-
 def _shorten(text: str) -> str:
-    text = " ".join(text.encode("utf-8", "replace").decode().split()).rstrip(".")
-    return cut(text, 300)
+    return cut(single_line(replace_surrogates(text)).rstrip("."), 300)

@@ -9,12 +9,13 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlencode
 
+from ferrule.core.content import replace_surrogates
 from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallError, Retry, SetupError
@@ -30,6 +31,7 @@ CHANNEL_KEYS: Final = {
     "log": ("path",),
 }
 """The keys of each kind of channel."""
+_DEFAULTS: Final = {"format": "json", "security": "starttls"}
 SECURITY_MODES: Final = ("starttls", "tls", "none")
 _LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -68,20 +70,25 @@ class ChannelConfig:
 
     def __post_init__(self) -> None:
         _require_one_of("kind", self.kind, tuple(CHANNEL_KEYS))
-        for key in (each.name for each in fields(self)):
-            if key != "kind" and key not in CHANNEL_KEYS[self.kind] and self._is_set(key):
-                owner = next(kind for kind, keys in CHANNEL_KEYS.items() if key in keys)
-                raise SetupError(f"{key} is for kind = {owner!r}, not for {self.kind!r}: leave it out")
-        checks = {"webhook": self._check_webhook, "email": self._check_email, "log": self._check_log}
-        checks[self.kind]()
+        for owner, keys in CHANNEL_KEYS.items():
+            for key in keys if owner != self.kind else ():
+                if getattr(self, key) and getattr(self, key) != _DEFAULTS.get(key):
+                    raise SetupError(f"{key} is for kind = {owner!r}, not for {self.kind!r}: leave it out")
+        if self.kind == "webhook":
+            self._check_webhook()
+        elif self.kind == "email":
+            self._check_email()
+        parts = PurePosixPath(self.path).parts
+        if self.path and (not parts or self.path.startswith("/") or ".." in parts or "\0" in self.path):
+            raise SetupError(f"path must be inside the project's folder, such as 'notices.jsonl', not {self.path!r}")
 
-    def _is_set(self, name: str) -> bool:
-        default = {"format": "json", "security": "starttls"}.get(name)
-        value = getattr(self, name)
-        return bool(value) and value != default
+    def _require_settings(self, *names: str) -> None:
+        for name in names:
+            if not getattr(self, name):
+                raise SetupError(f"a channel of kind {self.kind!r} needs {name}")
 
     def _check_webhook(self) -> None:
-        _check_setting(self, "url")
+        self._require_settings("url")
         _require_one_of("format", self.format, tuple(FORMATS))
         if not self.url.startswith(("http://", "https://", "${")):
             raise SetupError("url must begin with http:// or https://, or be a variable such as ${SLACK_WEBHOOK}")
@@ -92,8 +99,7 @@ class ChannelConfig:
             raise SetupError(f"secret signs messages to {' and '.join(SIGNERS)}; format {self.format!r} has none")
 
     def _check_email(self) -> None:
-        for name in ("host", "sender", "to"):
-            _check_setting(self, name)
+        self._require_settings("host", "sender", "to")
         _require_one_of("security", self.security, SECURITY_MODES)
         if self.port is not None and not 0 < self.port < 65536:
             raise SetupError(f"port must be from 1 to 65535, not {self.port}")
@@ -104,11 +110,6 @@ class ChannelConfig:
         for address in (self.sender, *self.to):
             if "${" not in address:
                 parse_address(address)
-
-    def _check_log(self) -> None:
-        parts = PurePosixPath(self.path).parts
-        if self.path and (not parts or self.path.startswith("/") or ".." in parts or "\0" in self.path):
-            raise SetupError(f"path must be inside the project's folder, such as 'notices.jsonl', not {self.path!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +124,6 @@ class NotifyConfig:
     def __post_init__(self) -> None:
         if not 0 < self.timeout <= 600:
             raise SetupError(f"timeout must be more than 0 and at most 600 seconds, not {self.timeout!r}")
-
-
-def _check_setting(channel: ChannelConfig, name: str) -> None:
-    if not getattr(channel, name):
-        raise SetupError(f"a channel of kind {channel.kind!r} needs {name}")
 
 
 def _require_one_of(name: str, value: str, choices: Sequence[str]) -> None:
@@ -210,8 +206,7 @@ class Notice:
 
 def _clean_text(text: str) -> str:
     """Remove what no channel can carry: lone surrogates, and control characters except tabs and line ends."""
-    text = text.encode("utf-8", "replace").decode()
-    return _CONTROL_CHARACTERS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _CONTROL_CHARACTERS.sub("", replace_surrogates(text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def mark_as_maybe_sent(failure: CallError) -> CallError:

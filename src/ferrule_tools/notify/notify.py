@@ -6,20 +6,20 @@ import logging
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from importlib.util import find_spec
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ferrule.core.call import DefaultTimeout, ToolExecutionContext
 from ferrule.core.content import encode_json
 from ferrule.core.names import did_you_mean
-from ferrule.core.spec import Limits, Tool, ToolCategory, ToolSpec
+from ferrule.core.spec import Tool, ToolCategory
 from ferrule.core.variables import expand_variables, find_strings
 from ferrule.errors import ExecutionFailed, Retry, SetupError
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
+from ferrule_tools._tool_setup import configure_tool, describe_missing_package
 from ferrule_tools.files.path_rules import Parts
 from ferrule_tools.files.workspace import Workspace, convert_file_errors, display_path
 from ferrule_tools.notify.channels import EmailChannel, WebhookChannel
@@ -58,24 +58,20 @@ def notify_tools(
     """`notify`, ready if at least one of its channels is. Paths of logs and certificates start at `root`."""
     config = config or NotifyConfig()
     notifier = Notifier(config, root=root or Path(), guard=guard or AddressGuard(), environ=environ)
-    built = tool_of(notifier.notify)
-    return [replace(built, spec=_configured_spec(built.spec, config), needs=_describe_needs(config, environ))]
-
-
-def _configured_spec(spec: ToolSpec, config: NotifyConfig) -> ToolSpec:
-    """The spec with what only the configuration knows: the channels, and the timeout."""
-    [capability] = spec.capabilities
-    schema = {**capability.schema, "properties": dict(capability.schema["properties"])}
+    parameters = {}
     if config.channels:
         listed = ", ".join(f"{name} ({channel.kind})" for name, channel in config.channels.items())
         optional = "; may be left out" if len(config.channels) == 1 else ""
-        description = f"the channel to send it by: {listed}{optional}"
-        schema["properties"]["channel"] = {**schema["properties"]["channel"], "description": description}
-    return replace(
-        spec,
-        capabilities=[replace(capability, parameters=schema, output=_OUTPUT)],
-        limits=Limits(timeout=config.timeout + _EXTRA_TIME),
-    )
+        parameters["channel"] = {"description": f"the channel to send it by: {listed}{optional}"}
+    return [
+        configure_tool(
+            tool_of(notifier.notify),
+            output=_OUTPUT,
+            timeout=config.timeout + _EXTRA_TIME,
+            parameters=parameters,
+            needs=_describe_needs(config, environ),
+        )
+    ]
 
 
 def _describe_needs(config: NotifyConfig, environ: Mapping[str, str]) -> str:
@@ -89,20 +85,14 @@ def _describe_needs(config: NotifyConfig, environ: Mapping[str, str]) -> str:
 
 def _describe_missing_settings(channel: ChannelConfig, environ: Mapping[str, str]) -> str:
     """What is missing before a channel can be used, as text; empty if nothing."""
-    if channel.kind == "email" and find_spec("aiosmtplib") is None:
-        return "the package aiosmtplib: pip install 'ferrule[notify]'"
+    if channel.kind == "email" and (missing := describe_missing_package("aiosmtplib", "notify")):
+        return missing
     try:
         for text in find_strings(asdict(channel)):
             expand_variables(text, environ)
     except SetupError as error:
         return str(error)
     return ""
-
-
-class Channel(Protocol):
-    """Sends a notice within some seconds; returns what to add to the tool's output."""
-
-    async def send(self, notice: Notice, seconds: float) -> dict[str, Any]: ...
 
 
 class Notifier:
@@ -140,35 +130,33 @@ class Notifier:
         """
         name = self._choose_channel_name(channel)
         notice = Notice.of(message, title, level)
+        seconds = self._config.timeout
+        if context is not None and not isinstance(context.timeout, DefaultTimeout):
+            seconds = min(seconds, _SENDING_SHARE * context.timeout)
         try:
-            details = await self._build_channel(name).send(notice, self._seconds(context))
+            details = await self._build_channel(name).send(notice, seconds)
         except SetupError as error:
             raise ExecutionFailed(f"The channel {name!r} is not set up: {error}. Nothing was sent.") from error
         return {"sent": True, "channel": name, **details}
 
     def _choose_channel_name(self, channel: str | None) -> str:
         names = list(self._config.channels)
-        if channel is None and len(names) == 1:
-            return names[0]
-        if channel is not None and channel in names:
-            return channel
-        listed = ", ".join(names)
-        if channel is None:
-            raise Retry(f"Say which channel to use: {listed}.")
-        raise Retry(f"There is no channel {channel!r}.{did_you_mean(channel, names)} The channels are: {listed}.")
+        if channel is None and len(names) != 1:
+            raise Retry(f"Say which channel to use: {', '.join(names)}.")
+        name = channel or names[0]
+        if name not in names:
+            raise Retry(
+                f"There is no channel {name!r}.{did_you_mean(name, names)} The channels are: {', '.join(names)}."
+            )
+        return name
 
-    def _build_channel(self, name: str) -> Channel:
+    def _build_channel(self, name: str) -> WebhookChannel | EmailChannel | LogChannel:
         config = self._config.channels[name]
         if config.kind == "webhook":
             return WebhookChannel(name, config, self._guard, self._environ)
         if config.kind == "email":
             return EmailChannel(name, config, self._root, self._environ)
         return LogChannel(name, config, self._root)
-
-    def _seconds(self, context: ToolExecutionContext | None) -> float:
-        if context is None or isinstance(context.timeout, DefaultTimeout):
-            return self._config.timeout
-        return min(self._config.timeout, _SENDING_SHARE * context.timeout)
 
 
 class LogChannel:
@@ -197,17 +185,14 @@ class LogChannel:
 
 
 def _log_line(level: int, line: str) -> None:
-    if not (logger.isEnabledFor(level) and (logger.hasHandlers() or _uses_last_resort(level))):
+    # Without any logging set up, Python writes warnings and errors to the standard error.
+    uses_last_resort = logging.lastResort is not None and level >= logging.lastResort.level
+    if not (logger.isEnabledFor(level) and (logger.hasHandlers() or uses_last_resort)):
         raise ExecutionFailed(
             f"The logger 'ferrule.notify' has no handler for level {logging.getLevelName(level)}: set up logging, or "
             "give the channel a path in the configuration. Nothing was written."
         )
     logger.log(level, "%s", line)
-
-
-def _uses_last_resort(level: int) -> bool:
-    """Without any logging set up, Python writes warnings and errors to the standard error."""
-    return logging.lastResort is not None and level >= logging.lastResort.level
 
 
 def _append_line(workspace: Workspace, parts: Parts, line: bytes) -> None:
@@ -216,23 +201,17 @@ def _append_line(workspace: Workspace, parts: Parts, line: bytes) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(parts[-1], flags, 0o600, dir_fd=folder)
         try:
-            _require_own_file(file, parts)
-            # If a full disk once cut a line short, this one still starts on a line of its own.
-            data = line if _ends_with_newline(file) else b"\n" + line
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                raise ExecutionFailed(
+                    f"{display_path(parts)!r} is not a plain file: nothing was written. Set another path."
+                )
+            # If a full disk once cut a line short, this line still starts on a new line.
+            ends_with_newline = status.st_size == 0 or os.pread(file, 1, status.st_size - 1) == b"\n"
+            data = line if ends_with_newline else b"\n" + line
             if os.write(file, data) != len(data):
                 raise ExecutionFailed(
                     f"Only a part of the line was written to {display_path(parts)!r}: is the disk full?"
                 )
         finally:
             os.close(file)
-
-
-def _require_own_file(file: int, parts: Parts) -> None:
-    status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        raise ExecutionFailed(f"{display_path(parts)!r} is not a plain file: nothing was written. Set another path.")
-
-
-def _ends_with_newline(file: int) -> bool:
-    size = os.fstat(file).st_size
-    return size == 0 or os.pread(file, 1, size - 1) == b"\n"

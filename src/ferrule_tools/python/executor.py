@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from dataclasses import replace
+from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 from ferrule.core.call import ToolExecutionContext
@@ -12,12 +11,16 @@ from ferrule.core.content import Output
 from ferrule.core.spec import Tool, ToolCategory
 from ferrule.engine import ToolEngine
 from ferrule.kinds.function.tools import tool_of
-from ferrule_tools.python.bubblewrap import Bubblewrap, find_bubblewrap
-from ferrule_tools.python.config import PythonExecutorConfig
-from ferrule_tools.python.monty_backend import MODULES, hint_for_sandbox_error, run_in_sandbox
-from ferrule_tools.python.nested_calls import NAME, ScriptCalls, ScriptPermissions
-from ferrule_tools.python.script import Script, tool_output
-from ferrule_tools.python.subprocess_backend import run_in_full_python
+from ferrule_tools._tool_setup import configure_tool
+from ferrule_tools.python.bubblewrap import Bubblewrap, find_bubblewrap, run_in_full_python
+from ferrule_tools.python.monty_backend import (
+    MODULES,
+    NAME,
+    ScriptCalls,
+    hint_for_sandbox_error,
+    run_in_sandbox,
+)
+from ferrule_tools.python.script import PythonExecutorConfig, Script, tool_output
 
 _TAGS: Final = ["python", "code", "script", "compute", "execute", "代码", "脚本", "运行"]
 _EXAMPLES: Final[list[dict[str, Any]]] = [
@@ -50,12 +53,7 @@ def python_executor_tools(
 def _build_sandbox_tool(config: PythonExecutorConfig, engine: ToolEngine | None) -> Tool:
     async def python_executor(code: Code, context: ToolExecutionContext, inputs: Inputs = None) -> Output:
         script = Script(code=code, inputs=inputs or {})
-        permissions = (
-            ScriptPermissions(None, None, config.tools)
-            if engine is None
-            else ScriptPermissions(engine.registry, engine.permissions(context.principal, context.policy), config.tools)
-        )
-        calls = ScriptCalls(engine, context, permissions, max_calls=config.calls)
+        calls = ScriptCalls(engine, context, config)
         result = await run_in_sandbox(script, config, calls)
         message = "" if result.failure is None else result.failure.message
         return tool_output(
@@ -72,9 +70,7 @@ def _build_sandbox_tool(config: PythonExecutorConfig, engine: ToolEngine | None)
         # A sandboxed script can change something only through the tools that it calls.
         read_only=config.tools is None,
         timeout=config.timeout,
-        needs=""
-        if importlib.util.find_spec("pydantic_monty")
-        else "the package pydantic-monty: pip install 'ferrule[code]'",
+        needs="" if find_spec("pydantic_monty") else "the package pydantic-monty: pip install 'ferrule[code]'",
     )
 
 
@@ -104,7 +100,7 @@ def _build_full_python_tool(config: PythonExecutorConfig) -> Tool:
 
 
 def _build_tool(function: Callable[..., Any], *, description: str, read_only: bool, timeout: float, needs: str) -> Tool:
-    tool = tool_of(
+    built = tool_of(
         function,
         name=NAME,
         description=description,
@@ -115,8 +111,7 @@ def _build_tool(function: Callable[..., Any], *, description: str, read_only: bo
         idempotent=read_only,
         timeout=timeout,
     )
-    (capability,) = tool.spec.capabilities
-    return replace(tool, needs=needs, spec=replace(tool.spec, capabilities=[replace(capability, output=_OUTPUT)]))
+    return configure_tool(built, needs=needs, output=_OUTPUT)
 
 
 def _describe_sandbox(config: PythonExecutorConfig, *, calls_tools: bool) -> str:

@@ -4,25 +4,46 @@ Each script gets a fresh process, which costs a few milliseconds and shares noth
 is cancelled, the process is killed. Monty pauses at each name it does not know; for the name of a tool, that tool is
 called. For a plain call it gets the value; where the script awaits, it gets a future, and calls that are awaited
 together run concurrently.
+
+A script is written by a model, so it may do no more than the model may. It sees only the tools that its caller may
+use. Of these it may call the read-only ones, or those that the configuration names; and never one that needs a
+person's approval, because a script cannot pause for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from ferrule.core.aio import finish_despite_cancellation
+from ferrule.core.call import DEFAULT_TIMEOUT, ToolExecutionContext
+from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
-from ferrule.errors import ExecutionFailed, Retry
-from ferrule_tools.python.config import PythonExecutorConfig
-from ferrule_tools.python.nested_calls import NestedCallResult, ScriptCalls
+from ferrule.core.permission import Decision
+from ferrule.core.spec import Tool, ToolCapability
+from ferrule.engine import ToolEngine
+from ferrule.errors import (
+    APPROVAL_REQUIRED,
+    PERMISSION_DENIED,
+    TIMEOUT,
+    TOOL_NOT_FOUND,
+    VALIDATION_ERROR,
+    CallError,
+    ExecutionFailed,
+    InvalidArguments,
+    PermissionDenied,
+    Retry,
+    ToolNotFound,
+)
 from ferrule_tools.python.script import (
     FailureKind,
+    PythonExecutorConfig,
     Script,
     ScriptFailure,
     ScriptResult,
@@ -32,6 +53,131 @@ from ferrule_tools.python.script import (
 
 if TYPE_CHECKING:
     from pydantic_monty import AsyncMontySession, AsyncSnapshot, ExternalSettledResult, MontyError, ResourceLimits
+
+NAME: Final = "python_executor"
+_EXCLUDED_TOOLS: Final = frozenset({NAME, "call_tool", "ask_user", "finish_task"})
+"""Itself, a tool that would call others for it, and tools that control the run it is part of."""
+_NOT_IN_IDENTIFIERS: Final = lazy_pattern(r"\W", re.ASCII)
+_MAX_ERROR_TEXT: Final = 2_000
+
+_ScriptFunction: TypeAlias = tuple[Tool, ToolCapability, str]
+"""A tool, its action, and why a script may not call it."""
+PythonException: TypeAlias = Literal["ValueError", "TimeoutError", "PermissionError", "NameError", "RuntimeError"]
+
+_EXCEPTIONS: Final[Mapping[str, PythonException]] = {
+    VALIDATION_ERROR: "ValueError",
+    TIMEOUT: "TimeoutError",
+    PERMISSION_DENIED: "PermissionError",
+    APPROVAL_REQUIRED: "PermissionError",
+    TOOL_NOT_FOUND: "NameError",
+}
+"""What a script can catch, by error type; all others are a RuntimeError."""
+
+
+class ScriptCalls:
+    """Makes the tool calls of one script, as calls of the script's caller."""
+
+    def __init__(self, engine: ToolEngine | None, context: ToolExecutionContext, config: PythonExecutorConfig) -> None:
+        self._engine, self._config = engine, config
+        self._permissions = None if engine is None else engine.permissions(context.principal, context.policy)
+        self._calls = 0
+        self._context = replace(
+            context, caller_id=NAME, caller_type="tool", timeout=DEFAULT_TIMEOUT, tool_call_id=None, approval_id=None
+        )
+        self.is_untrusted = False
+        """Whether a tool returned content from an untrusted source."""
+        self.transient_errors: set[str] = set()
+        """Messages of failed calls that may succeed later."""
+
+    @cached_property
+    def functions(self) -> dict[str, _ScriptFunction]:
+        """Every tool that the caller may use, by its model name or by the closest Python identifier."""
+        if self._engine is None or self._permissions is None:
+            return {}
+        exact: dict[str, _ScriptFunction] = {}
+        adapted: dict[str, _ScriptFunction] = {}
+        for tool in self._permissions.select_tools(self._engine.registry.snapshot()).values():
+            for capability in tool.spec.capabilities if tool.id not in _EXCLUDED_TOOLS else ():
+                name, decision = tool.spec.model_name(capability), self._permissions.decide(tool, capability)
+                if decision.verdict == "deny":
+                    continue
+                entry = tool, capability, self._explain_refusal(tool, capability, name, decision)
+                if name.isidentifier():
+                    exact.setdefault(name, entry)
+                else:
+                    identifier = _NOT_IN_IDENTIFIERS.sub("_", name)
+                    adapted.setdefault(f"_{identifier}" if identifier[:1].isdigit() else identifier, entry)
+        return adapted | exact
+
+    def _explain_refusal(self, tool: Tool, capability: ToolCapability, name: str, decision: Decision) -> str:
+        """Return why a script may not call a tool that its caller may call; an empty text if it may."""
+        if decision.verdict == "ask":
+            return f"{name} needs the user's approval: call it by itself, not in a script."
+        if self._config.tools is None:
+            if tool.spec.effects_of(capability).read_only:
+                return ""
+            return f"{name} may change something, so scripts may not call it: call it by itself."
+        if any(fnmatchcase(each, pattern) for pattern in self._config.tools for each in (name, tool.id)):
+            return ""
+        return f"{name} is not among the tools that scripts may call: call it by itself."
+
+    async def make(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExternalSettledResult:
+        """Call a tool for the script; every failure becomes an exception in the script."""
+        try:
+            tool, capability = self._find(function)
+            params = _named_arguments(function, capability, args, kwargs)
+            self._calls += 1
+            if self._calls > self._config.calls:
+                raise PermissionDenied(
+                    f"A script may make {self._config.calls} tool calls, and this one has made them."
+                )
+        except CallError as error:
+            return _exception_result(error.error_type, str(error))
+        assert self._engine is not None, "tools are found in the registry of an engine"
+        result = await self._engine.execute_candidate(tool, capability.name, params, self._context)
+        self.is_untrusted = self.is_untrusted or bool(result.output.get("untrusted"))
+        if not result.is_success:
+            message = result.text[:_MAX_ERROR_TEXT]
+            if result.metadata.get("transient"):
+                self.transient_errors.add(message)
+            return _exception_result(result.error_type, message)
+        if result.metadata.get("truncated"):  # a script would compute something wrong from a partial result
+            size = result.metadata.get("size", 0)
+            message = f"{function} returned {size:,} bytes, which is too much: ask for a smaller part."
+            return _exception_result(None, message)
+        output = result.output
+        return {"return_value": output["result"] if set(output) == {"result"} else output}
+
+    def _find(self, function: str) -> tuple[Tool, ToolCapability]:
+        """Return the tool of a function. Raises an error that the script can catch if it may not call the tool."""
+        if function not in self.functions:
+            names = sorted(name for name, (_, _, refusal) in self.functions.items() if not refusal)
+            raise ToolNotFound(f"name {function!r} is not defined.{did_you_mean(function, names)}")
+        tool, capability, refusal = self.functions[function]
+        if refusal:
+            raise PermissionDenied(refusal)
+        return tool, capability
+
+
+def _exception_result(error_type: str | None, message: str) -> ExternalSettledResult:
+    return {"exc_type": _EXCEPTIONS.get(error_type or "", "RuntimeError"), "message": message}
+
+
+def _named_arguments(
+    function: str, capability: ToolCapability, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments by name; positional ones follow the order of the tool's parameters."""
+    names = list(capability.schema.get("properties") or ())
+    if len(args) > len(names):
+        raise InvalidArguments(f"{function}() takes {len(names)} arguments: {', '.join(names) or 'none'}.")
+    positional = dict(zip(names, args, strict=False))
+    for name in kwargs:
+        if name in positional:
+            raise InvalidArguments(f"{function}() got two values for {name!r}.")
+    return dict(to_plain_json({**positional, **kwargs}, what=f"The input of {function}()"))
+
+
+# Running a script
 
 _IMPORTS_ASYNCIO: Final = lazy_pattern(r"^\s*(?:import|from)\s[^#\n]*\basyncio\b", re.M)
 _KILL_GRACE: Final = 2.0
@@ -55,7 +201,7 @@ async def run_in_sandbox(script: Script, config: PythonExecutorConfig, calls: Sc
             step = await session.feed_start(script.code, inputs=script.inputs, print_callback=printed)
             while not isinstance(step, monty.MontyComplete):
                 step = await driver.resume(step)
-            return _build_result(step.output, printed.output, driver.unawaited())
+            return _build_result(step.output, printed.output, [name for name, _ in driver.pending.values()])
     except monty.MontyError as error:
         return ScriptResult(printed=printed.output, failure=_convert_error(error, config))
     except FileNotFoundError as error:
@@ -108,16 +254,18 @@ class _MontyDriver:
     calls: ScriptCalls
     is_async: bool
     """The script imports asyncio: every call returns something to await."""
-    pending: dict[int, tuple[str, Callable[[], Coroutine[Any, Any, NestedCallResult]]]] = field(default_factory=dict)
+    pending: dict[int, tuple[str, Callable[[], Coroutine[Any, Any, ExternalSettledResult]]]] = field(
+        default_factory=dict
+    )
     """Calls that start when they are awaited."""
-    running: dict[int, asyncio.Task[NestedCallResult]] = field(default_factory=dict)
+    running: dict[int, asyncio.Task[ExternalSettledResult]] = field(default_factory=dict)
 
     async def resume(self, step: AsyncSnapshot) -> AsyncSnapshot:
         import pydantic_monty as monty
 
         match step:
             case monty.AsyncNameLookupSnapshot():
-                if step.object_id is None and self.calls.has(step.variable_name):
+                if step.object_id is None and step.variable_name in self.calls.functions:
                     return await step.resume(value=_create_placeholder(step.variable_name))
                 return await step.resume()
             case monty.AsyncFutureSnapshot():
@@ -131,7 +279,7 @@ class _MontyDriver:
                     name, is_awaited = _SLEEP_FUNCTIONS[name]
                     call = partial(_sleep_in_script, *step.args)
                 if not is_awaited:
-                    return await step.resume(_to_monty_result(await call()))
+                    return await step.resume(await call())
                 self.pending[step.call_id] = name, call
                 return await step.resume({"future": ...})
             case _:
@@ -143,14 +291,10 @@ class _MontyDriver:
             if call_id in self.pending:
                 self.running[call_id] = asyncio.create_task(self.pending.pop(call_id)[1]())
         done, _ = await asyncio.wait(self.running.values(), return_when=asyncio.FIRST_COMPLETED)
-        results = {call_id: _to_monty_result(task.result()) for call_id, task in self.running.items() if task in done}
+        results = {call_id: task.result() for call_id, task in self.running.items() if task in done}
         for call_id in results:
             del self.running[call_id]
         return results
-
-    def unawaited(self) -> list[str]:
-        """The tools whose calls the script never awaited."""
-        return [name for name, _ in self.pending.values()]
 
     async def cancel_calls(self) -> None:
         """No call continues when its script has ended."""
@@ -160,15 +304,9 @@ class _MontyDriver:
             await asyncio.wait(self.running.values())
 
 
-async def _sleep_in_script(seconds: float) -> NestedCallResult:
+async def _sleep_in_script(seconds: float) -> ExternalSettledResult:
     await asyncio.sleep(seconds)
-    return NestedCallResult()
-
-
-def _to_monty_result(result: NestedCallResult) -> ExternalSettledResult:
-    if result.exception is not None:
-        return {"exc_type": result.exception, "message": result.message}
-    return {"return_value": result.value}
+    return {"return_value": None}
 
 
 def _create_placeholder(name: str) -> Callable[..., None]:

@@ -13,9 +13,59 @@ from pathlib import PurePath
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.core.content import Output, number_to_json
-from ferrule.errors import CallError, ExecutionFailed, Retry, TimedOut, Transient
+from ferrule.core.names import did_you_mean
+from ferrule.errors import ExecutionFailed, Retry, SetupError, TimedOut, Transient
 from ferrule.texts.shorten import cut
-from ferrule_tools.python.config import PythonExecutorConfig
+
+INSTALL_BUBBLEWRAP: Final = "apt install bubblewrap, dnf install bubblewrap or apk add bubblewrap"
+_ISOLATIONS: Final = ("auto", "bubblewrap")
+_SANDBOX_MEMORY_MB: Final = 256
+_FULL_MEMORY_MB: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonExecutorConfig:
+    """Where scripts run, which tools they may call, and how much they may use."""
+
+    full: bool = False
+    """Run scripts in a real CPython in a process of its own instead of the sandbox. They cannot call tools then."""
+    interpreter: str = ""
+    """With `full`: the Python to run; empty: the one that Ferrule runs on."""
+    isolation: str = "auto"
+    """With `full`: `bubblewrap`, or `auto`, which means the same."""
+    tools: list[str] | None = None
+    """The tools that scripts may call, by id, name or pattern (`files__*`); left out: all read-only tools."""
+    calls: int = 100
+    """How many tool calls one script may make."""
+    seconds: float = 20.0
+    """Seconds a script may compute; waiting for tools does not count. With `full`: seconds it may run."""
+    timeout: float = 300.0
+    """Seconds the whole call may take, including the tools that the script calls."""
+    memory_mb: int | None = None
+    """Megabytes a script may use; left out: 256, with `full` 1024."""
+    printed_bytes: int = 100_000
+    """Bytes a script may print."""
+    processes: int = 32
+    """With `full`: processes and threads that a script may have."""
+    files_mb: int = 64
+    """With `full`: megabytes a script may write, in all files together."""
+
+    def __post_init__(self) -> None:
+        if self.isolation not in _ISOLATIONS:
+            hint = did_you_mean(self.isolation, _ISOLATIONS) or f" Use one of: {', '.join(_ISOLATIONS)}."
+            raise SetupError(f"python_executor: there is no isolation {self.isolation!r}.{hint}")
+        for name in ("calls", "seconds", "timeout", "memory", "printed_bytes", "processes", "files_mb"):
+            if not getattr(self, name) > 0:
+                raise SetupError(f"python_executor: {name} must be more than 0, not {getattr(self, name)!r}")
+
+    @property
+    def memory(self) -> int:
+        """In bytes."""
+        default = _FULL_MEMORY_MB if self.full else _SANDBOX_MEMORY_MB
+        return (default if self.memory_mb is None else self.memory_mb) * 1_000_000
+
+
+# Scripts
 
 MAX_CODE: Final = 200_000
 """Characters of a script."""
@@ -92,35 +142,22 @@ def tool_output(
     is_transient: bool = False,
     details: dict[str, Any] | None = None,
 ) -> Output:
-    """The tool's output, with `details` beside the result; raises the call's error where the script failed."""
+    """Return the tool's output, with `details` beside the result. Raises the error of the call if the script failed."""
     details = details or {}
     if result.failure is None:
         printed = {"printed": result.printed} if result.printed else {}
         return Output(data={**printed, "result": result.value, **details})
-    raise _call_error(result.failure, config, _error_message(result, config, hint), is_transient, details)
-
-
-def _call_error(
-    failure: ScriptFailure, config: PythonExecutorConfig, message: str, is_transient: bool, details: dict[str, Any]
-) -> CallError:
-    match failure.kind:
-        case "timeout":
-            return TimedOut(message, timeout=config.seconds, **details)
-        case "broken":
-            return ExecutionFailed(message, **details)
-        case _:
-            return Transient(message, **details) if is_transient else Retry(message, **details)
-
-
-def _error_message(result: ScriptResult, config: PythonExecutorConfig, hint: str) -> str:
-    assert result.failure is not None
-    parts = [_headline(result.failure, config), *_format_traceback(result.failure.lines)]
+    lines = [_headline(result.failure, config), *_format_traceback(result.failure.lines)]
     if hint:
-        parts.append(hint)
+        lines.append(hint)
     if printed := result.printed.rstrip():
-        cut = "…" if len(printed) > _MAX_PRINTED else ""
-        parts.append(f"It had printed: {cut}{printed[-_MAX_PRINTED:]}")
-    return "\n".join(parts)
+        mark = "…" if len(printed) > _MAX_PRINTED else ""
+        lines.append(f"It had printed: {mark}{printed[-_MAX_PRINTED:]}")
+    message = "\n".join(lines)
+    if result.failure.kind == "timeout":
+        raise TimedOut(message, timeout=config.seconds, **details)
+    kind = ExecutionFailed if result.failure.kind == "broken" else Transient if is_transient else Retry
+    raise kind(message, **details)
 
 
 def _headline(failure: ScriptFailure, config: PythonExecutorConfig) -> str:
@@ -140,16 +177,14 @@ def _headline(failure: ScriptFailure, config: PythonExecutorConfig) -> str:
 
 
 def _format_traceback(lines: Sequence[TracebackLine]) -> list[str]:
-    texts = list(map(_format_line, lines))
+    texts = []
+    for line in lines:
+        function = f" in {cut(line.function, _MAX_SOURCE)}" if line.function else ""
+        texts.append(f"  line {line.number}{function}: {cut(line.source, _MAX_SOURCE)}")
     if len(texts) <= _OUTER_LINES + _INNER_LINES + 1:
         return texts
     omitted = len(texts) - _OUTER_LINES - _INNER_LINES
     return [*texts[:_OUTER_LINES], f"  … {omitted} more lines …", *texts[-_INNER_LINES:]]
-
-
-def _format_line(line: TracebackLine) -> str:
-    function = f" in {cut(line.function, _MAX_SOURCE)}" if line.function else ""
-    return f"  line {line.number}{function}: {cut(line.source, _MAX_SOURCE)}"
 
 
 # Values as plain JSON

@@ -13,8 +13,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import Retry
 from ferrule.texts.language import contains_chinese
 from ferrule.texts.time_zones import TimeZone, find_time_zone, format_offset
-from ferrule_tools.time.dates import ParsedDate, parse_date
-from ferrule_tools.time.durations import Duration
+from ferrule_tools.time.dates import Duration, ParsedDate, parse_date
 
 _CHINESE_LANGUAGES: Final = ("zh", "chinese", "mandarin", "中", "汉", "漢", "普通话")
 # No widths: %1000000000d would be that long.

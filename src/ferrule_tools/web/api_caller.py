@@ -141,17 +141,14 @@ def _check_path(path: str) -> None:
             raise _outside_api_error(path)
         if any(segment.partition(";")[0].strip() in (".", "..") for segment in plain.split("/")):
             raise _outside_api_error(path)
-        text, previous = _decode_path(text), text
-        if text == previous:
+        try:
+            decoded = unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            raise Retry(f"the path {text[:100]!r} contains percent-encoded bytes that are not UTF-8.") from None
+        if decoded == text:
             return
+        text = decoded
     raise Retry(f"the path {path[:100]!r} is percent-encoded more than once: write it unencoded.")
-
-
-def _decode_path(path: str) -> str:
-    try:
-        return unquote(path, errors="strict")
-    except UnicodeDecodeError:
-        raise Retry(f"the path {path[:100]!r} contains percent-encoded bytes that are not UTF-8.") from None
 
 
 def _outside_api_error(path: str) -> Retry:
@@ -178,7 +175,7 @@ class ApiCaller:
         environ: Mapping[str, str],
         is_retried_by_engine: bool,
     ) -> None:
-        """`tried_by_engine`: the engine retries failed calls, so the tool itself does not."""
+        """`is_retried_by_engine`: the engine retries failed calls, so the tool itself does not."""
         self._apis, self._guard, self._environ = apis, guard, environ
         self._attempts = 1 if is_retried_by_engine else MAX_ATTEMPTS
         # One client per API: an address that one API may use must not be allowed for a redirect of another.

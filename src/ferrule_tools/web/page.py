@@ -5,7 +5,6 @@ This runs in a separate process, which is killed if it takes too much time or me
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -13,20 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 from ferrule.core.patterns import lazy_pattern
+from ferrule.errors import Retry
+from ferrule_tools.files.content import encoding_of_mark, normalize_encoding
 
 if TYPE_CHECKING:
     from lxml.html import HtmlElement  # type: ignore[import-untyped]
 
 # ---- charset: by byte order mark, by what the server or the page declares, else guessed
 
-_BYTE_ORDER_MARKS: Final = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-"""In this order: the mark of UTF-16 is the beginning of that of UTF-32."""
 _HEADER_CHARSET: Final = lazy_pattern(r"""charset\s*=\s*["']?([^\s"';,]+)""", re.I)
 _PAGE_CHARSET: Final = lazy_pattern(
     rb"""<(?:meta|\?xml)[^>]{0,500}?(?:charset|encoding)\s*=\s*["']?\s*([A-Za-z0-9_:.-]+)""", re.I
@@ -45,18 +38,19 @@ _SUPERSET_CODECS: Final = {
     "tis-620": "cp874",
 }
 """Browsers decode these charsets as a superset, and pages rely on it."""
-_NON_CHARSET_CODECS: Final = frozenset(
-    {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7"}
-)
 _ONE_BYTE_CODEC: Final = lazy_pattern(r"cp125\d|iso8859-\d+|koi8-\w+|mac-\w+|cp874")
 
 
 def decode_page(content: bytes, content_type: str) -> str:
     """Decode a page. Invalid bytes become U+FFFD; no page is refused."""
-    marked = next((charset for mark, charset in _BYTE_ORDER_MARKS if content.startswith(mark)), None)
-    if marked is not None:
+    if marked := encoding_of_mark(content):
         return content.decode(marked, "replace")
-    declared = [charset for charset in (_charset_from_header(content_type), _charset_from_page(content)) if charset]
+    in_header, in_page = _HEADER_CHARSET.search(content_type), _PAGE_CHARSET.search(content[:_CHARSET_SEARCH_BYTES])
+    from_header = _codec_name(in_header[1]) if in_header else None
+    from_page = _codec_name(in_page[1].decode("ascii")) if in_page else None
+    if from_page is not None and from_page.startswith(("utf-16", "utf-32")):
+        from_page = "utf-8"  # a page whose declaration is readable as ASCII cannot be in UTF-16
+    declared = [charset for charset in (from_header, from_page) if charset]
     # Some servers declare Latin-1 for every page. Text that is valid UTF-8 is hardly ever Latin-1.
     if not declared or _ONE_BYTE_CODEC.fullmatch(declared[0]):
         declared = ["utf-8", *declared]
@@ -65,37 +59,20 @@ def decode_page(content: bytes, content_type: str) -> str:
             return content.decode(charset)
         except UnicodeDecodeError:
             continue
-    looks_like = _guess_charset(content)
-    return content.decode(looks_like or next((each for each in declared if each != "utf-8"), "utf-8"), "replace")
-
-
-def _charset_from_header(content_type: str) -> str | None:
-    match = _HEADER_CHARSET.search(content_type)
-    return _codec_name(match[1]) if match else None
-
-
-def _charset_from_page(content: bytes) -> str | None:
-    match = _PAGE_CHARSET.search(content[:_CHARSET_SEARCH_BYTES])
-    charset = _codec_name(match[1].decode("ascii")) if match else None
-    # A page whose declaration is readable as ASCII cannot be in UTF-16, whatever it declares.
-    return "utf-8" if charset is not None and charset.startswith(("utf-16", "utf-32")) else charset
-
-
-def _codec_name(name: str) -> str | None:
-    try:
-        codec = codecs.lookup(name.strip()).name
-        "".encode(codec)  # codecs such as hex are known, but not for text
-    except (LookupError, ValueError):
-        return None
-    return None if codec.replace("_", "-") in _NON_CHARSET_CODECS else _SUPERSET_CODECS.get(codec, codec)
-
-
-def _guess_charset(content: bytes) -> str | None:
     from charset_normalizer import from_bytes
 
     text = b" ".join(re.sub(rb"<[^<>]*>", b" ", content[:500_000]).split())
     best = from_bytes(text[:20_000]).best()
-    return None if best is None else _codec_name(best.encoding)
+    looks_like = None if best is None else _codec_name(best.encoding)
+    return content.decode(looks_like or next((each for each in declared if each != "utf-8"), "utf-8"), "replace")
+
+
+def _codec_name(name: str) -> str | None:
+    try:
+        codec = normalize_encoding(name.strip())
+    except Retry:
+        return None
+    return _SUPERSET_CODECS.get(codec, codec)
 
 
 # ---- links
@@ -107,7 +84,8 @@ MAX_URL_LENGTH: Final = 2_000
 
 def collect_links(page: HtmlElement, url: str) -> tuple[list[dict[str, str]], int]:
     """Each linked URL once, with its first link text; and the number of links left out."""
-    base = _find_base_url(page, url)
+    href = next((element.get("href") for element in page.iter("base") if element.get("href")), "")
+    base = _to_absolute_url(url, href) or url
     links: dict[str, str] = {}
     for anchor in page.iter("a", "area"):
         address = _to_absolute_url(base, anchor.get("href") or "")
@@ -118,13 +96,6 @@ def collect_links(page: HtmlElement, url: str) -> tuple[list[dict[str, str]], in
         links[address] = text[:MAX_LINK_TEXT]
     listed = [{"url": address, "text": text} for address, text in links.items()]
     return listed[:MAX_LINKS], len(listed[MAX_LINKS:])
-
-
-def _find_base_url(page: HtmlElement, url: str) -> str:
-    for element in page.iter("base"):
-        if element.get("href"):
-            return _to_absolute_url(url, element.get("href")) or url
-    return url
 
 
 def _to_absolute_url(base: str, href: str) -> str | None:

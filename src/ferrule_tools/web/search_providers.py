@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 from ferrule.core.content import encode_json
@@ -16,51 +17,95 @@ from ferrule.http.client import GuardedClient, HttpResponse
 from ferrule.http.guard import AddressGuard
 from ferrule.http.retry import parse_retry_after
 from ferrule.process.pool import IsolatedFunction
-from ferrule_tools.web.search_results import ProviderRequest, SearchQuery, SearchResponse, SearchRow
 
 MAX_RESPONSE_BYTES = 3_000_000
 _UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
 
 
-class ProviderApi(Protocol):
-    """How requests and responses of one provider look."""
+TimeRange: TypeAlias = Literal["day", "week", "month", "year"]
+SafeSearch: TypeAlias = Literal["off", "moderate", "strict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchQuery:
+    """A search request."""
+
+    query: str
+    limit: int
+    language: str | None = None
+    """`en` or `zh-CN`: lower case, except for the region."""
+    region: str | None = None
+    """A two-letter country code in upper case."""
+    time_range: TimeRange | None = None
+    site: str | None = None
+    exclude_sites: Sequence[str] = ()
+    safe: SafeSearch | None = None
+
+    @property
+    def operators(self) -> str:
+        """The query with the sites in it, as most search engines understand it."""
+        sites = [f"site:{self.site}"] if self.site else []
+        return " ".join([self.query, *sites, *(f"-site:{site}" for site in self.exclude_sites)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResponse:
+    """The response of a provider."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """With `title`, `url`, `snippet` and maybe `date`, as the provider returned them."""
+    unsupported: Sequence[str] = ()
+    """The names of the query's options that the provider does not support."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderRequest:
+    """A search as a request to a provider's API."""
+
+    url: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+    """None for a GET request."""
+    unsupported: Sequence[str] = ()
+
+
+class HttpProvider(ABC):
+    """Searches through an API. Its host comes from the configuration, so it may be a private one."""
 
     name: str
 
-    def request(self, search: SearchQuery, /) -> ProviderRequest: ...
-
-    def rows(self, answer: dict[str, Any], /) -> Sequence[SearchRow]:
-        """The results in a response. May raise TypeError, LookupError or ValueError for a malformed one."""
-
-    def failure(self, response: HttpResponse, answer: Any, /) -> CallError | None:
-        """The error for a status of 400 or more, if the provider has a more precise one; else None."""
-
-
-class HttpProvider:
-    """Searches through an API. Its host comes from the configuration, so it may be a private one."""
-
-    def __init__(self, api: ProviderApi, *, url: str, guard: AddressGuard, key: str | None = None) -> None:
-        self._api, self._url = api, url
-        self._secrets = Secrets()
-        if key:
-            self._secrets.add([key])
+    def __init__(self, *, url: str, guard: AddressGuard, key: str = "", variable: str = "") -> None:
+        """`variable` is the environment variable with the key."""
+        self._url, self._key, self._variable = url, key, variable
+        self._secrets = Secrets([key] if key else [])
         host = urlsplit(url).hostname or ""
         guard = replace(guard, allowed_hosts=(*guard.allowed_hosts, host))
         self._client = GuardedClient(guard, max_response=MAX_RESPONSE_BYTES)
 
-    @property
-    def name(self) -> str:
-        return self._api.name
+    @abstractmethod
+    def request(self, search: SearchQuery, /) -> ProviderRequest: ...
+
+    @abstractmethod
+    def rows(self, answer: dict[str, Any], /) -> list[dict[str, Any]]:
+        """Return the results in a response. May raise TypeError, LookupError or ValueError for a malformed one."""
+
+    def failure(self, response: HttpResponse, answer: Any, /) -> CallError | None:
+        """Return the error for a status of 400 or more, if the provider has a more precise one."""
+        return None
 
     async def find(self, search: SearchQuery, /) -> SearchResponse:
-        request = self._api.request(search)
+        request = self.request(search)
         with self._secrets.hide_in_errors():
             response = await self._send(request)
             # Before an excerpt is cut, which might begin or end in the middle of the key.
             response = replace(response, content=self._secrets.hide_in_bytes(response.content))
-            answer = self._secrets.hide(_parse_json(response))
+            try:
+                answer = self._secrets.hide(json.loads(response.content))
+            except (ValueError, RecursionError):
+                answer = None
             if response.status_code >= 400:
-                raise self._api.failure(response, answer) or self._failure(response, answer)
+                raise self.failure(response, answer) or self._failure(response, answer)
             return SearchResponse(rows=self._rows(response, answer), unsupported=request.unsupported)
 
     async def aclose(self) -> None:
@@ -78,10 +123,10 @@ class HttpProvider:
             content=None if is_get else encode_json(request.body),
         )
 
-    def _rows(self, response: HttpResponse, answer: Any) -> Sequence[SearchRow]:
+    def _rows(self, response: HttpResponse, answer: Any) -> list[dict[str, Any]]:
         if isinstance(answer, dict):
             try:
-                return self._api.rows(answer)
+                return self.rows(answer)
             except (TypeError, LookupError, ValueError, AttributeError):
                 pass
         excerpt = body_excerpt(response, 200)
@@ -111,13 +156,6 @@ def error_message(answer: Any) -> str:
             return ""
         answer = next((answer[name] for name in ("error", "detail", "message") if name in answer), None)
     return ""
-
-
-def _parse_json(response: HttpResponse) -> Any:
-    try:
-        return json.loads(response.content)
-    except (ValueError, RecursionError):
-        return None
 
 
 # ---- countries by the names that providers use
@@ -187,11 +225,8 @@ _BRAVE_LANGUAGE_NAMES: Final = {
 }
 
 
-class Brave:
+class Brave(HttpProvider):
     name = "brave"
-
-    def __init__(self, key: str, variable: str) -> None:
-        self._key, self._variable = key, variable
 
     def request(self, search: SearchQuery, /) -> ProviderRequest:
         query = search.operators
@@ -219,12 +254,12 @@ class Brave:
         headers = {"X-Subscription-Token": self._key}
         return ProviderRequest(url="/res/v1/web/search", params=query_params, headers=headers, unsupported=unsupported)
 
-    def rows(self, answer: dict[str, Any], /) -> Sequence[SearchRow]:
+    def rows(self, answer: dict[str, Any], /) -> list[dict[str, Any]]:
         if answer.get("type") != "search":
             raise ValueError("not the response to a search")
         pages = (answer.get("web") or {}).get("results") or []
         return [
-            SearchRow(title=p["title"], url=p["url"], snippet=p.get("description"), date=p.get("page_age"))
+            {"title": p["title"], "url": p["url"], "snippet": p.get("description"), "date": p.get("page_age")}
             for p in pages
         ]
 
@@ -266,14 +301,17 @@ def _rate_limit_delay(headers: dict[str, str]) -> float | None:
 _SEARXNG_SAFE_LEVELS: Final = {"off": "0", "moderate": "1", "strict": "2"}
 
 
-class SearxNG:
+class SearxNG(HttpProvider):
     name = "searxng"
 
     def request(self, search: SearchQuery, /) -> ProviderRequest:
+        language = search.language
+        if language is not None and search.region is not None:
+            language = f"{language.partition('-')[0]}-{search.region}"
         params = {
             "q": search.operators,
             "format": "json",
-            "language": _searxng_language(search),
+            "language": language,
             "time_range": search.time_range,
             "safesearch": _SEARXNG_SAFE_LEVELS.get(search.safe or ""),
         }
@@ -281,14 +319,14 @@ class SearxNG:
         query_params = {name: value for name, value in params.items() if value}
         return ProviderRequest(url="/search", params=query_params, unsupported=unsupported)
 
-    def rows(self, answer: dict[str, Any], /) -> Sequence[SearchRow]:
+    def rows(self, answer: dict[str, Any], /) -> list[dict[str, Any]]:
         pages, silent = answer["results"], answer.get("unresponsive_engines") or []
         if not pages and silent and not answer.get("answers"):
             engines = ", ".join(f"{engine[0]} ({engine[1]})"[:100] for engine in silent[:10])
             message = f"searxng found nothing, because its engines did not answer: {engines}"
             raise ExecutionFailed(message, untrusted=True)
         return [
-            SearchRow(title=p.get("title"), url=p.get("url"), snippet=p.get("content"), date=p.get("publishedDate"))
+            {"title": p.get("title"), "url": p.get("url"), "snippet": p.get("content"), "date": p.get("publishedDate")}
             for p in pages
         ]
 
@@ -301,12 +339,6 @@ class SearxNG:
         return None
 
 
-def _searxng_language(search: SearchQuery) -> str | None:
-    if search.language is None or search.region is None:
-        return search.language
-    return f"{search.language.partition('-')[0]}-{search.region}"
-
-
 # ---- Tavily: `POST /search`, the key as a bearer token
 
 TAVILY_MAX_RESULTS: Final = 20
@@ -314,11 +346,8 @@ _QUOTA_STATUSES: Final = frozenset({432, 433})
 """The plan's limit, or the pay-as-you-go limit, is used up."""
 
 
-class Tavily:
+class Tavily(HttpProvider):
     name = "tavily"
-
-    def __init__(self, key: str, variable: str) -> None:
-        self._key, self._variable = key, variable
 
     def request(self, search: SearchQuery, /) -> ProviderRequest:
         country = COUNTRIES.get(search.region or "")
@@ -341,10 +370,10 @@ class Tavily:
             url="/search", headers={"Authorization": f"Bearer {self._key}"}, body=fields, unsupported=unsupported
         )
 
-    def rows(self, answer: dict[str, Any], /) -> Sequence[SearchRow]:
+    def rows(self, answer: dict[str, Any], /) -> list[dict[str, Any]]:
         pages = answer["results"]
         return [
-            SearchRow(title=p["title"], url=p["url"], snippet=p.get("content"), date=p.get("published_date"))
+            {"title": p["title"], "url": p["url"], "snippet": p.get("content"), "date": p.get("published_date")}
             for p in pages
         ]
 
@@ -388,7 +417,7 @@ class DuckDuckGo:
         )
         pages = answer["pages"]
         return SearchResponse(
-            rows=[SearchRow(title=p["title"], url=p["href"], snippet=p["body"]) for p in pages], unsupported=unsupported
+            rows=[{"title": p["title"], "url": p["href"], "snippet": p["body"]} for p in pages], unsupported=unsupported
         )
 
     async def aclose(self) -> None:

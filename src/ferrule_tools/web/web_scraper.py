@@ -76,11 +76,18 @@ class RobotsChecker:
 
     async def check(self, url: str) -> None:
         """Raise PermissionDenied for a page that must not be read."""
-        site = _site_root(url)
-        rules = self._cached_rules(site)
-        if rules is None:
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise Retry(f"{url[:100]!r} is not the URL of a page: {error}. Check it.") from error
+        site = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        read_at, rules = self._rules_by_site.get(site, (0.0, None))
+        if rules is None or time.monotonic() - read_at >= CACHE_SECONDS:
             rules = await self._read(site)
-            self._cache_rules(site, rules)
+            self._rules_by_site[site] = time.monotonic(), rules
+            self._rules_by_site.move_to_end(site)
+            while len(self._rules_by_site) > MAX_SITES:
+                self._rules_by_site.popitem(last=False)
         if rules and not await self._allows(site, rules, url):
             raise PermissionDenied(
                 f"the robots.txt of {site} does not let {self._user_agent!r} read {format_url(url)}. "
@@ -121,16 +128,6 @@ class RobotsChecker:
             )
         return response.content[:MAX_ROBOTS_BYTES] if response.status_code < 300 else b""
 
-    def _cached_rules(self, site: str) -> bytes | None:
-        at, rules = self._rules_by_site.get(site, (0.0, None))
-        return rules if time.monotonic() - at < CACHE_SECONDS else None
-
-    def _cache_rules(self, site: str, rules: bytes) -> None:
-        self._rules_by_site[site] = time.monotonic(), rules
-        self._rules_by_site.move_to_end(site)
-        while len(self._rules_by_site) > MAX_SITES:
-            self._rules_by_site.popitem(last=False)
-
 
 # `rules` are bytes; as a hint that would mean base64.
 def check_rules(rules: Any, url: str, user_agent: str) -> dict[str, Any]:
@@ -138,14 +135,6 @@ def check_rules(rules: Any, url: str, user_agent: str) -> dict[str, Any]:
     from protego import Protego
 
     return {"allowed": Protego.parse(rules.decode("utf-8", "replace")).can_fetch(url, user_agent)}
-
-
-def _site_root(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise Retry(f"{url[:100]!r} is not the URL of a page: {error}. Check it.") from error
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 CALL_TIMEOUT: Final = 50.0
@@ -216,7 +205,8 @@ class WebScraper:
     # Steps
 
     async def _fetch(self, url: str) -> HttpResponse:
-        _refuse_other_schemes(url)
+        if not url.lower().startswith(("http://", "https://")):
+            raise Retry(f"{url[:100]!r} is not the URL of a page. Write it like https://example.com/path.")
         if self._config.respect_robots:
             await self._check_robots(url)
         try:
@@ -298,11 +288,6 @@ def _build_output(response: HttpResponse, read: dict[str, Any], start: int) -> d
             output["next_start"] = start + MAX_TEXT_LENGTH
             output["length"] = len(text)
     return {**output, "untrusted": True}
-
-
-def _refuse_other_schemes(url: str) -> None:
-    if not url.lower().startswith(("http://", "https://")):
-        raise Retry(f"{url[:100]!r} is not the URL of a page. Write it like https://example.com/path.")
 
 
 def _status_error(response: HttpResponse) -> CallError:

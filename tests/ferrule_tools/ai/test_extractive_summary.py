@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule_tools.ai.extractive_summary import MAX_SENTENCE, extract_sentences, split_sentences, split_text
+from ferrule_tools.ai.summarize import MAX_SENTENCE, extract_sentences, split_sentences, split_text
 
 PIECES = st.lists(
     st.sampled_from(["word", "Dr.", " ", "\n", "\n\n", ".", "!", "。", "很", "…", '"', ")", "- ", "1. ", "# "])

@@ -10,7 +10,7 @@ from ferrule.agent import Agent
 from ferrule.errors import ExecutionFailed, Retry, SetupError
 from ferrule.testing import ScriptedModel
 from ferrule_tools.data import DataAnalyzerConfig, data_analyzer_tools
-from ferrule_tools.data.rows import MAX_CELL, MAX_CHARACTERS, Column, rows_output, to_json_cell
+from ferrule_tools.data.limits import MAX_CELL, MAX_CHARACTERS, Column, rows_output, to_json_cell
 from tests.ferrule_tools.data.data_files import SALES, analyzer_in, parquet, workbook
 
 
@@ -58,7 +58,7 @@ def test_each_action_declares_its_effects(tmp_path):
 
 
 def test_without_duckdb_the_tool_says_what_it_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr("ferrule_tools.data.analyzer.find_spec", lambda name: None)
+    monkeypatch.setattr("ferrule_tools._tool_setup.find_spec", lambda name: None)
     (tool,) = data_analyzer_tools(root=tmp_path)
     assert tool.needs == "the package duckdb: pip install 'ferrule[data]'"
 

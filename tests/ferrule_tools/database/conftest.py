@@ -8,8 +8,8 @@ import pytest
 
 from ferrule.errors import TimedOut, Transient
 from ferrule_tools.database import DatabaseConfig
-from ferrule_tools.database.config import DatabaseAddress
 from ferrule_tools.database.query import DatabaseWriter
+from ferrule_tools.database.session import DatabaseAddress
 from tests.support.postgres import POSTGRES
 
 SHOP = """

@@ -15,8 +15,8 @@ from ferrule.core.call import ToolExecutionContext
 from ferrule.errors import ExecutionFailed, Refuse, Retry, SetupError, TimedOut, Transient
 from ferrule.testing import ScriptedModel
 from ferrule_tools.database import DatabaseConfig, DatabaseQueryConfig, database_query_tools
-from ferrule_tools.database.config import DatabaseAddress
 from ferrule_tools.database.session import (
+    DatabaseAddress,
     bind_values,
     escape_for_sqlalchemy,
     is_query,

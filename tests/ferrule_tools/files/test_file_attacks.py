@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from ferrule import ToolEngine
 from ferrule.errors import CallError, ExecutionFailed, Refuse, Retry
 from ferrule_tools.files import workspace_tools
-from ferrule_tools.files.listing import list_workspace_files
 from ferrule_tools.files.processor import FileProcessor
-from ferrule_tools.files.search import search_files
+from ferrule_tools.files.search import list_workspace_files, search_files
 from ferrule_tools.files.workspace import Workspace, move
 
 

@@ -12,8 +12,8 @@ from ferrule.memory.failures import FailureClass, FailureClassifier
 from ferrule.models.offline import OfflineModel
 from ferrule.testing import ScriptedModel
 from ferrule_tools.files import workspace_tools
-from ferrule_tools.files.listing import list_workspace_files
 from ferrule_tools.files.processor import FileProcessor
+from ferrule_tools.files.search import list_workspace_files
 from ferrule_tools.files.workspace import Workspace
 
 CHINESE = "春眠不觉晓，处处闻啼鸟。\n夜来风雨声，花落知多少。\n"

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from ferrule import UnifiedToolLibrary
 from ferrule.errors import CallError, Refuse
-from ferrule_tools.files.listing import list_workspace_files
 from ferrule_tools.files.processor import FileProcessor
-from ferrule_tools.files.search import search_files
+from ferrule_tools.files.search import list_workspace_files, search_files
 from ferrule_tools.files.workspace import Workspace
 
 SECRET_TEXT = "hunter2-and-more"

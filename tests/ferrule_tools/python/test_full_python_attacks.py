@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ferrule_tools.python.bubblewrap import run_in_full_python
 from ferrule_tools.python.script import Script
-from ferrule_tools.python.subprocess_backend import run_in_full_python
 from tests.ferrule_tools.python.processes import processes_with
 from tests.support.waiting import until, until_sync
 

@@ -8,8 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ferrule import ToolExecutionResult, UnifiedToolLibrary
-from ferrule_tools.web.search_results import SearchConfig
-from ferrule_tools.web.search_web import search_tools
+from ferrule_tools.web.search_web import SearchConfig, search_tools
 from tests.support.http_servers import HttpServer, Request, serve_http
 
 KEY = "brave-key-0123456789"

@@ -4,8 +4,7 @@ import pytest
 
 from ferrule import ToolEngine
 from ferrule.errors import SetupError
-from ferrule_tools.web.search_results import SearchConfig
-from ferrule_tools.web.search_web import search_tools
+from ferrule_tools.web.search_web import SearchConfig, search_tools
 from tests.ferrule_tools.web.search_web.providers import KEYS, asking, brave, never, page, says, searxng, tavily
 
 pytestmark = pytest.mark.integration

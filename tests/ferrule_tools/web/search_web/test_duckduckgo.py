@@ -9,8 +9,7 @@ import pytest
 from ferrule import ToolEngine
 from ferrule.errors import Retry
 from ferrule_tools.web.search_providers import duckduckgo_region, search_duckduckgo
-from ferrule_tools.web.search_results import SearchConfig, SearchQuery
-from ferrule_tools.web.search_web import search_tools
+from ferrule_tools.web.search_web import SearchConfig, SearchQuery, search_tools
 from tests.support.http_servers import serve_http
 from tests.support.waiting import until
 
@@ -86,6 +85,6 @@ def test_regions_have_names_of_their_own(language, region, sent):
 
 def test_a_package_that_is_not_there_is_needed(monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr("ferrule_tools.web.search_web.find_spec", lambda name: None if name == "ddgs" else find(name))
+    monkeypatch.setattr("ferrule_tools._tool_setup.find_spec", lambda name: None if name == "ddgs" else find(name))
     tools = search_tools(SearchConfig(duckduckgo=True), environ={})
     assert {tool.needs for tool in tools} == {"the package ddgs: pip install 'ferrule[search]'"}

@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.hub.synthesis import normalize_page_url
-from ferrule_tools.web.search_results import (
+from ferrule_tools.web.search_web import (
     MAX_ROWS,
     SearchQuery,
     SearchResponse,
-    SearchRow,
     convert_results,
     plain_text,
     to_iso_date,
@@ -98,6 +97,6 @@ def test_an_address_stays_the_same_when_it_is_read_again(said):
 
 
 def test_an_answer_without_end_is_not_read_to_its_end():
-    rows = [SearchRow(title="", url=f"https://a.example/{number}", snippet="") for number in range(60_000)]
-    rows[MAX_ROWS] = SearchRow(title="", url="https://b.example/", snippet="")
+    rows = [dict(title="", url=f"https://a.example/{number}", snippet="") for number in range(60_000)]
+    rows[MAX_ROWS] = dict(title="", url="https://b.example/", snippet="")
     assert convert_results(SearchResponse(rows=rows), SearchQuery(query="tea", limit=5, site="b.example"), "x") == []
