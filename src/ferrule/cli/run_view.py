@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ferrule.agent import AgentAnswer, AgentState, Approval, ApprovalRequest, Question
 from ferrule.agent.answer import CallEnded, CallStarted, TextPiece, TurnStarted
-from ferrule.cli.terminal import indent_lines, print_error, show_control_characters
+from ferrule.cli.terminal import has_terminal, indent_lines, print_error, show_control_characters
 from ferrule.core.content import as_text
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallCancelled
@@ -166,7 +166,7 @@ class TerminalUser:
         self._read_line, self._yes, self._hidden, self._language = read_line, yes, hidden, language
 
     async def answer(self, question: Question) -> str | None:
-        if not can_ask():
+        if not has_terminal():
             return None
         with self._hidden():
             return await self._ask_question(question)
@@ -186,7 +186,7 @@ class TerminalUser:
     async def approve(self, request: ApprovalRequest) -> Approval | None:
         if self._yes:
             return Approval(allowed=True)
-        if not can_ask():
+        if not has_terminal():
             return None
         with self._hidden():
             return await self._ask_approval(request)
@@ -217,10 +217,6 @@ def _arguments_to_approve(arguments: dict[str, Any]) -> str:
         return text
     half = _MAX_APPROVAL_LENGTH // 2
     return f"{text[:half]} [… {len(text) - 2 * half} characters are not shown …] {text[-half:]}"
-
-
-def can_ask() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def print_waiting(answer: AgentAnswer | OrchestratorResult, language: str = "en") -> None:
