@@ -20,7 +20,7 @@ from ferrule.agent.answer import TextPiece
 from ferrule.cli import printing
 from ferrule.cli.app import COMMANDS, app, main
 from ferrule.cli.remote import remote_app
-from ferrule.cli.run_view import MarkdownStream, PlanTree, RunView, print_waiting, render_markdown
+from ferrule.cli.runs import MarkdownStream, PlanTree, RunView, print_waiting, render_markdown
 from ferrule.cli.terminal import (
     WarningFormatter,
     remove_escape_sequences,

@@ -19,7 +19,7 @@ import typer
 
 from ferrule.agent import Agent, AgentAnswer, AgentState, Person, RunLimits
 from ferrule.cli import printing
-from ferrule.cli.run_view import PlanTree, RunView, TerminalUser, print_waiting
+from ferrule.cli.runs import PlanTree, RunView, TerminalUser, print_waiting
 from ferrule.cli.session import AsJson, ModelName, Session, fail, run
 from ferrule.cli.terminal import echo, print_error, read_line, terminal_elicitation
 from ferrule.config import AgentSection
