@@ -19,10 +19,14 @@ from ferrule.agent import AgentAnswer, AgentState, ApprovalRequest, Question
 from ferrule.agent.answer import TextPiece
 from ferrule.cli import printing
 from ferrule.cli.app import COMMANDS, app, main
-from ferrule.cli.prompts import terminal_elicitation
 from ferrule.cli.remote import remote_app
-from ferrule.cli.run_view import MarkdownStream, PlanTree, RunView, print_waiting, render_markdown
-from ferrule.cli.terminal import WarningFormatter, remove_escape_sequences, show_control_characters
+from ferrule.cli.runs import MarkdownStream, PlanTree, RunView, print_waiting, render_markdown
+from ferrule.cli.terminal import (
+    WarningFormatter,
+    remove_escape_sequences,
+    show_control_characters,
+    terminal_elicitation,
+)
 from ferrule.core.elicitation import Elicitation
 from ferrule.orchestrator import OrchestratorResult
 from ferrule.workflow import Plan, PlanStep, StepResult

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ferrule import __version__
 from ferrule.cli.terminal import PlainFormatter, WarningFormatter, exit_without_output, print_error
+from ferrule.errors import FerruleError, text_with_notes
 
 EXIT_USAGE: Final = 2
 COMMANDS: Final = {
@@ -31,7 +32,7 @@ COMMANDS: Final = {
         "serve:serve",
         "Serve tools and the agent over HTTP and MCP.",
     ),
-    "mcp": ("credentials:mcp_app", "Use the tools of MCP servers."),
+    "mcp": ("mcp_trust:mcp_app", "Use the tools of MCP servers."),
     "openapi": ("openapi:openapi_app", "Use web APIs that have an OpenAPI document."),
     "skills": ("tools:skills_app", "See and check the skills of a project."),
     "models": ("models:models_app", "List the models that can be used, store keys."),
@@ -46,14 +47,14 @@ COMMANDS: Final = {
     "trust": ("project:trust", "Trust a folder: let its Python files, skills, servers and settings be used."),
     "tokens": ("serve:tokens_app", "Create, list and revoke the tokens of `ferrule serve`."),
     "credentials": (
-        "credentials:credentials_app",
+        "mcp_trust:credentials_app",
         "Store what MCP servers elsewhere are sent in your name.",
     ),
     "batch": ("batch:batch_app", "Run many tasks, each exactly once, and look at their trajectories."),
-    "eval": ("evaluation:evaluate", "Run a suite of tasks with checks, and print how many pass, with 95 % intervals."),
-    "tasks": ("evaluation:tasks_app", "Make tasks for batches."),
+    "eval": ("models:evaluate", "Run a suite of tasks with checks, and print how many pass, with 95 % intervals."),
+    "tasks": ("runs:tasks_app", "Make tasks for batches."),
     "simulate": (
-        "evaluation:simulate_history",
+        "approvals:simulate_history",
         "Replay recorded calls under another policy.",
     ),
     "artifacts": ("records:artifacts_app", "Read results that are too long for a model."),
@@ -68,7 +69,18 @@ COMMANDS_OF_SERVERS: Final = ("ask", "call", "tools", "calls", "runs", "approval
 """The commands that also work with a server elsewhere."""
 
 
-class _Commands(TyperGroup):
+class CommandGroup(TyperGroup):
+    """Commands whose errors are printed as one line, with the exit code of wrong usage."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FerruleError as error:
+            print_error(f"ferrule: {text_with_notes(error)}")
+            raise typer.Exit(EXIT_USAGE) from None
+
+
+class _Commands(CommandGroup):
     """The commands of `COMMANDS`, each imported when it is used; a list of them shows only their summaries."""
 
     def __init__(self, **options: Any) -> None:

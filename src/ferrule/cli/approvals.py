@@ -1,16 +1,16 @@
-"""The commands `ferrule approvals list|show|approve|deny` and `ferrule policy explain`."""
+"""The commands `ferrule approvals list|show|approve|deny`, `ferrule policy explain` and `ferrule simulate`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
 from ferrule.cli import printing
 from ferrule.cli.session import (
-    EXIT_USAGE,
     ArgumentPairs,
     AsJson,
     MaxCount,
@@ -19,7 +19,9 @@ from ferrule.cli.session import (
     exit_on_denial,
     fail,
     parse_arguments,
+    parse_since,
     run,
+    run_with_store,
 )
 from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
 from ferrule.core.content import as_text
@@ -28,6 +30,8 @@ from ferrule.errors import CallError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.policy.approvals import Approval, ApprovalRequest, Approvals, ApprovalState, explain_state
 from ferrule.policy.policy import find_rules_without_tools
+from ferrule.simulation import SimulationResult, SimulationRules, simulate
+from ferrule.store import ToolKnowledgeStore
 
 approvals_app = typer.Typer(help="See and decide what waits for your approval.", no_args_is_help=True)
 policy_app = typer.Typer(help="See which calls the policy allows.", no_args_is_help=True)
@@ -49,13 +53,11 @@ def list_approvals(
 ) -> None:
     """List the calls that wait for your approval."""
     if state != "all" and state not in get_args(ApprovalState):
-        fail(f"There is no state {state!r}. Write one of: {', '.join(get_args(ApprovalState))}, all.", code=EXIT_USAGE)
-
-    async def command() -> tuple[list[ApprovalRequest], int]:
-        async with context.obj.store() as store:
-            return await Approvals(store).list_and_count(state=None if state == "all" else state, limit=limit)  # type: ignore[arg-type]
-
-    requests, count = run(command())
+        fail(f"There is no state {state!r}. Write one of: {', '.join(get_args(ApprovalState))}, all.")
+    selected: Any = None if state == "all" else state
+    requests, count = run_with_store(
+        context.obj, lambda store: Approvals(store).list_and_count(state=selected, limit=limit)
+    )
     if count > len(requests):
         print_error(f"ferrule: {count - len(requests):,} more are not shown. Show them with: --limit {count}")
     if as_json:
@@ -72,12 +74,8 @@ def list_approvals(
 @approvals_app.command("show")
 def show_approval(context: typer.Context, approval_id: ApprovalId, as_json: AsJson = False) -> None:
     """Show a request: who wants to call what, why it asks, and who decided what."""
-
-    async def command() -> ApprovalRequest:
-        async with context.obj.store() as store:
-            return await _find_request(Approvals(store), approval_id)
-
-    _print_request(run(command()), as_json=as_json)
+    request = run_with_store(context.obj, lambda store: _find_request(Approvals(store), approval_id))
+    _print_request(request, as_json=as_json)
 
 
 @approvals_app.command("approve")
@@ -91,31 +89,28 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Allow a call, as it is or with other arguments. It is made when its run continues or its caller repeats it."""
-
-    async def command() -> ApprovalRequest:
-        edits = parse_arguments(arguments or (), None)
-        async with context.obj.store() as store:
-            approvals = Approvals(store)
-            request = await _find_request(approvals, approval_id)
-            edited = {**request.arguments, **edits} if edits else None
-            return await approvals.record_decision(
-                request.approval_id, Approval(allowed=True, arguments=edited, reason=reason)
-            )
-
-    _print_request(run(command()), as_json=as_json)
+    edits = parse_arguments(arguments or (), None)
+    request = run_with_store(context.obj, lambda store: _decide_request(store, approval_id, True, reason, edits))
+    _print_request(request, as_json=as_json)
 
 
 @approvals_app.command("deny")
 def deny(context: typer.Context, approval_id: ApprovalId, reason: Reason = "", as_json: AsJson = False) -> None:
     """Refuse a call, or take back an approval that was not used yet."""
+    request = run_with_store(context.obj, lambda store: _decide_request(store, approval_id, False, reason, {}))
+    _print_request(request, as_json=as_json)
 
-    async def command() -> ApprovalRequest:
-        async with context.obj.store() as store:
-            approvals = Approvals(store)
-            request = await _find_request(approvals, approval_id)
-            return await approvals.record_decision(request.approval_id, Approval(allowed=False, reason=reason))
 
-    _print_request(run(command()), as_json=as_json)
+async def _decide_request(
+    store: ToolKnowledgeStore, approval_id: str, allowed: bool, reason: str, edits: dict[str, Any]
+) -> ApprovalRequest:
+    """Record a decision; `edits` are arguments that replace those of the request."""
+    approvals = Approvals(store)
+    request = await _find_request(approvals, approval_id)
+    arguments = {**request.arguments, **edits} if edits else None
+    return await approvals.record_decision(
+        request.approval_id, Approval(allowed=allowed, arguments=arguments, reason=reason)
+    )
 
 
 @policy_app.command("explain")
@@ -131,7 +126,7 @@ def explain_policy(
 ) -> None:
     """Say whether a call is allowed, needs approval or is denied, and which rule decides."""
     if kind not in get_args(PrincipalKind):
-        fail(f"--as takes {', '.join(get_args(PrincipalKind))}, not {kind!r}.", code=EXIT_USAGE)
+        fail(f"--as takes {', '.join(get_args(PrincipalKind))}, not {kind!r}.")
     principal = Principal(
         kind=kind,  # type: ignore[arg-type]
         name=caller or "local",
@@ -223,3 +218,33 @@ def _print_request(request: ApprovalRequest, *, as_json: bool) -> None:
         echo(f"It is made when {request.principal} makes the same call again.")
     elif request.state == "approved":
         echo(f"Make the call with: ferrule call --approval {request.approval_id} {_call_name(request)} …")
+
+
+def simulate_history(
+    context: typer.Context,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="A file like ferrule.toml with the policy to try."),
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only calls since: 10m, 2h, 7d, or a date.")] = "7d",
+    memory: Annotated[bool | None, typer.Option("--memory/--no-memory", help="Prevent repeated failures.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay recorded calls under another policy, without calling any tool: what would have happened?"""
+
+    async def command() -> SimulationResult:
+        if policy is None and memory is None:
+            raise SetupError("Name what should be different: --policy FILE, --memory or --no-memory.")
+        baseline = SimulationRules.of(context.obj.config())
+        candidate = baseline if policy is None else baseline.with_file(policy)
+        if memory is not None:
+            candidate = replace(candidate, memory=memory)
+        async with context.obj.engine(is_long=True) as engine:
+            return await simulate(engine.store, engine.registry, baseline, candidate, since=parse_since(since))
+
+    result = run(command())
+    if as_json:
+        printing.print_json(result.to_dict())
+        return
+    for line in result.sentences():
+        echo(line)

@@ -19,10 +19,9 @@ import typer
 
 from ferrule.agent import Agent, AgentAnswer, AgentState, Person, RunLimits
 from ferrule.cli import printing
-from ferrule.cli.prompts import terminal_elicitation
-from ferrule.cli.run_view import PlanTree, RunView, TerminalUser, print_waiting
-from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, run
-from ferrule.cli.terminal import echo, print_error, read_line
+from ferrule.cli.runs import PlanTree, RunView, TerminalUser, print_waiting
+from ferrule.cli.session import AsJson, ModelName, Session, fail, run
+from ferrule.cli.terminal import echo, print_error, read_line, terminal_elicitation
 from ferrule.config import AgentSection
 from ferrule.core.messages import Message
 from ferrule.core.model import can_reason
@@ -30,7 +29,7 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.permission import Principal
 from ferrule.core.prices import ModelPrice
 from ferrule.engine import ToolEngine
-from ferrule.errors import FerruleError, SetupError, text_with_notes
+from ferrule.errors import FerruleError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import DEFAULT_CONVERSATION
 from ferrule.models import Model, choose_model, close_model
@@ -40,10 +39,6 @@ from ferrule.orchestrator.small_talk import detect_small_talk, reply_to_small_ta
 from ferrule.orchestrator.strategy_runner import StrategyChosen, history_as_messages, turns_of
 from ferrule.texts.language import detect_language
 
-ModelName = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="openai:NAME, anthropic:NAME, ollama:NAME or offline; see `ferrule models`."),
-]
 OnlyTools = Annotated[list[str] | None, typer.Option("--tool", "-t", help="Use only this tool; may be repeated.")]
 
 
@@ -100,11 +95,8 @@ def ask(
 
 def chat(context: typer.Context, model: ModelName = None, tools: OnlyTools = None) -> None:
     """Chat with a model that can use tools. Works without an API key, with the offline model."""
-    try:
-        with _start_event_loop() as loop:
-            ChatSession(context.obj, loop, model, tools).run()
-    except FerruleError as error:
-        fail(text_with_notes(error), code=EXIT_USAGE)
+    with _start_event_loop() as loop:
+        ChatSession(context.obj, loop, model, tools).run()
 
 
 def build_agent(
@@ -201,12 +193,12 @@ def add_attachments(question: str, files: Sequence[Path]) -> str:
         try:
             texts[path.name] = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            fail(f"{path} is not a text file. Ask about its path instead.", code=EXIT_USAGE)
+            fail(f"{path} is not a text file. Ask about its path instead.")
         except OSError as error:
-            fail(f"Cannot read {path}: {error.strerror}.", code=EXIT_USAGE)
+            fail(f"Cannot read {path}: {error.strerror}.")
     size = sum(map(len, texts.values()))
     if size > MAX_ATTACHED_CHARACTERS:
-        fail(f"{size:,} characters are attached; {MAX_ATTACHED_CHARACTERS:,} are allowed.", code=EXIT_USAGE)
+        fail(f"{size:,} characters are attached; {MAX_ATTACHED_CHARACTERS:,} are allowed.")
     for name, text in texts.items():
         fence = "`" * (1 + max([2, *(len(ticks) for ticks in re.findall("`+", text))]))
         question += f"\n\n{name}:\n{fence}\n{text.rstrip()}\n{fence}"
@@ -268,7 +260,7 @@ def run_question(
     elif question and resume is None:
         question = add_attachments(question, attach)
     if not question and resume is None:
-        fail('No question given. Try: ferrule ask "what is 2 + 2?"', code=EXIT_USAGE)
+        fail('No question given. Try: ferrule ask "what is 2 + 2?"')
     quiet = quiet or as_json
     view, tree = RunView(question or "", quiet=quiet, stream=not as_json), PlanTree(quiet=quiet)
 

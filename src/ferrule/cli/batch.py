@@ -31,14 +31,21 @@ from ferrule.batch.runner import Batch, BatchProgress, BatchResult
 from ferrule.batch.tasks import check_tasks, read_tasks
 from ferrule.cli import printing
 from ferrule.cli.ask import check_tools_exist, select_model
-from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, open_output, parse_pairs, run
+from ferrule.cli.session import (
+    AsJson,
+    Output,
+    Session,
+    fail,
+    open_output,
+    parse_pairs,
+    run,
+)
 from ferrule.cli.terminal import echo, print_error
 from ferrule.cluster import ClusterExecutor, connect, disconnect
 from ferrule.config import AgentSection, FerruleConfig
-from ferrule.core.messages import text_of_message
 from ferrule.core.names import did_you_mean
 from ferrule.core.prices import ModelPrice
-from ferrule.errors import FerruleError, SetupError
+from ferrule.errors import SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.models.keys import StoredKeys
 from ferrule.texts.shorten import single_line
@@ -46,7 +53,6 @@ from ferrule.texts.shorten import single_line
 batch_app = typer.Typer(help="Run many tasks, each exactly once, and look at their trajectories.", no_args_is_help=True)
 
 BatchFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the batch.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="The file to write; default: standard output.")]
 
 
 @batch_app.command("run")
@@ -139,7 +145,7 @@ def run_batch(
 @batch_app.command("summary")
 def summarize_batch(folder: BatchFolder, as_json: AsJson = False) -> None:
     """Print the totals of a batch."""
-    with open_batch(folder) as directory:
+    with BatchDirectory.open_existing(folder) as directory:
         summary = summarize(directory)
     if as_json:
         printing.print_json(summary)
@@ -185,20 +191,13 @@ def export_batch(
 ) -> None:
     """Write the trajectories for training and other tools, one JSON object per line."""
     if form not in FORMATS:
-        fail(f"There is no format {form!r}.{did_you_mean(form, FORMATS)} Write {', '.join(FORMATS)}.", code=EXIT_USAGE)
+        fail(f"There is no format {form!r}.{did_you_mean(form, FORMATS)} Write {', '.join(FORMATS)}.")
     number = 0
-    with (
-        open_batch(folder) as directory,
-        open_output(output) as file,
-    ):
+    with BatchDirectory.open_existing(folder) as directory, open_output(output) as file:
         for trajectory in directory.read():
             if finished and trajectory["state"] != "finished":
                 continue
-            try:
-                line = convert(trajectory, form)
-            except FerruleError as error:
-                fail(str(error), code=EXIT_USAGE)
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json.dumps(convert(trajectory, form), ensure_ascii=False) + "\n")
             number += 1
     if output is not None:
         echo(f"{printing.format_count(number, 'task')} written to {output}.")
@@ -211,7 +210,7 @@ def compare_batches(
     as_json: AsJson = False,
 ) -> None:
     """Compare two batches task by task: solved, steps, repeated failures prevented, cost, time."""
-    with open_batch(first) as a, open_batch(second) as b:
+    with BatchDirectory.open_existing(first) as a, BatchDirectory.open_existing(second) as b:
         comparison = compare_directories(a, b)
     if as_json:
         printing.print_json(comparison.to_dict())
@@ -231,8 +230,8 @@ def report_batch(
     """Write an HTML page with plots: one file that needs nothing else."""
     path = output or folder / "report.html"
     with (
-        open_batch(folder) as directory,
-        open_batch(compare_with) if compare_with is not None else nullcontext() as other,
+        BatchDirectory.open_existing(folder) as directory,
+        BatchDirectory.open_existing(compare_with) if compare_with is not None else nullcontext() as other,
     ):
         page = build_report(directory, other)
     with open_output(path) as file:
@@ -346,16 +345,9 @@ def _print_result(result: BatchResult, out: Path, *, as_json: bool) -> None:
 # Looking at a batch
 
 
-def open_batch(folder: Path) -> BatchDirectory:
-    try:
-        return BatchDirectory.open_existing(folder)
-    except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
-
-
 def _list_tasks(folder: Path, *, failed: bool, limit: int, as_json: bool) -> None:
     where = "offset IS NOT NULL" + (" AND state != 'finished'" if failed else "")
-    with open_batch(folder) as directory:
+    with BatchDirectory.open_existing(folder) as directory:
         rows = directory.query(
             f"SELECT id, state, failure, turns, calls, cost, seconds FROM tasks WHERE {where} ORDER BY offset LIMIT ?",
             [limit],
@@ -376,18 +368,14 @@ def _list_tasks(folder: Path, *, failed: bool, limit: int, as_json: bool) -> Non
 
 
 def _show_trajectory(folder: Path, task_id: str, *, as_json: bool) -> None:
-    with open_batch(folder) as directory:
+    with BatchDirectory.open_existing(folder) as directory:
         trajectory = directory.find(task_id)
     if trajectory is None:
         fail(f"{folder} has no trajectory of the task {task_id!r}. List them: ferrule batch show {folder}", code=1)
     if as_json:
         printing.print_json(trajectory)
         return
-    for message in trajectory["messages"]:
-        if text := text_of_message(message):
-            echo(f"{message['role']}: {text}")
-        for call in message.get("tool_calls") or ():
-            echo(f"{message['role']} calls {call['function']['name']} {call['function']['arguments']}")
+    printing.print_messages(trajectory["messages"])
     reason = f" ({single_line(trajectory['reason'])})" if trajectory.get("reason") else ""
     echo(f"task {task_id}: {trajectory['state']}{reason}")
 

@@ -1,44 +1,44 @@
-"""MCP servers, and to be one: `ferrule mcp add|remove|enable|disable|list|test|serve|pin|diff|accept`."""
+"""MCP servers, and to be one: `ferrule mcp add|remove|enable|disable|list|test|import|install|serve`."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.prompts import confirm
 from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, parse_pairs, run
 from ferrule.cli.terminal import echo, print_error
-from ferrule.core.content import encode_json
+from ferrule.config import FerruleConfig
 from ferrule.core.names import did_you_mean
 from ferrule.core.secrets import Redaction
-from ferrule.core.spec import Tool, ToolCapability
+from ferrule.core.spec import Tool
 from ferrule.errors import CallError, FerruleError, LoadError, SetupError
 from ferrule.folder_trust import accept_server
 from ferrule.kinds.mcp.config import SERVING_VARIABLE, McpServerConfig, read_server_config
 from ferrule.kinds.mcp.executor import McpExecutor
-from ferrule.kinds.mcp.listing import listed_instructions, pinned_parts
-from ferrule.kinds.mcp.mcp_json import change_server, write_server
-from ferrule.kinds.mcp.pins import (
-    INSTRUCTIONS,
-    ServerPins,
-    find_changes,
-    find_instructions_changes,
-    read_pins,
-    write_pins,
+from ferrule.kinds.mcp.mcp_json import (
+    ImportedServer,
+    change_server,
+    find_client_files,
+    import_servers,
+    read_servers_file,
+    settings_folder,
+    write_server,
 )
 from ferrule.kinds.mcp.servers import McpFileSource
-from ferrule.store import ToolKnowledgeStore
+from ferrule.store.location import atomic_write
 
 mcp_app = typer.Typer(help="Use the tools of MCP servers.", no_args_is_help=True)
 
@@ -47,6 +47,7 @@ File = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace servers of the same name.")]
 DEFAULT_FILE = Path("mcp.json")
+Server = Annotated[str, typer.Argument(help="The server.")]
 
 
 @mcp_app.command("add")
@@ -79,7 +80,7 @@ def add_server(
     """Add a server to mcp.json: `ferrule mcp add time -- uvx mcp-server-time`."""
     file = choose_file(context, file)
     if program and (command or arg or url):
-        fail("Write the program either after `--` or with --command and --arg, not both.", code=EXIT_USAGE)
+        fail("Write the program either after `--` or with --command and --arg, not both.")
     if program and len(program) == 1 and "://" in program[0]:
         url = program[0]
     elif program:
@@ -101,7 +102,7 @@ def add_server(
         write_server(file, name, entry, replace=force)
         accept_server(project_folder(context, file), name, config)  # the user has just written it
     except (SetupError, OSError) as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
     if as_json:
         printing.print_json({"name": name, "file": str(file), "server": entry})
     else:
@@ -124,23 +125,13 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 @mcp_app.command("remove")
-def remove_server(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The server.")],
-    file: File = None,
-    as_json: AsJson = False,
-) -> None:
+def remove_server(context: typer.Context, name: Server, file: File = None, as_json: AsJson = False) -> None:
     """Remove a server from mcp.json."""
     _change_entry(context, file, name, lambda entry: None, "removed", as_json)
 
 
 @mcp_app.command("enable")
-def enable_server(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The server.")],
-    file: File = None,
-    as_json: AsJson = False,
-) -> None:
+def enable_server(context: typer.Context, name: Server, file: File = None, as_json: AsJson = False) -> None:
     """Use a server again."""
 
     def enable(entry: dict[str, Any]) -> dict[str, Any]:
@@ -150,12 +141,7 @@ def enable_server(
 
 
 @mcp_app.command("disable")
-def disable_server(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The server.")],
-    file: File = None,
-    as_json: AsJson = False,
-) -> None:
+def disable_server(context: typer.Context, name: Server, file: File = None, as_json: AsJson = False) -> None:
     """Keep a server in mcp.json, but do not use it."""
     _change_entry(context, file, name, lambda entry: {**entry, "disabled": True}, "disabled", as_json)
 
@@ -172,7 +158,7 @@ def _change_entry(
     try:
         change_server(path, name, change)
     except (SetupError, OSError) as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
     if as_json:
         printing.print_json({"name": name, "file": str(path), "outcome": outcome})
     else:
@@ -206,12 +192,12 @@ def serve(
 
     session: Session = context.obj
     if file is not None and not file.is_file():
-        fail(f"There is no file {file}.", code=EXIT_USAGE)
+        fail(f"There is no file {file}.")
     if folder is not None:
         try:
             os.chdir(folder)
         except OSError as error:
-            fail(f"The folder {folder} cannot be used: {error.strerror}.", code=EXIT_USAGE)
+            fail(f"The folder {folder} cannot be used: {error.strerror}.")
     _refuse_to_serve_itself(file)
 
     async def command() -> None:
@@ -231,14 +217,13 @@ def serve(
 
 
 def _refuse_to_serve_itself(file: Path | None) -> None:
-    """End this process if it was started by one that serves the same: each would start the next one."""
+    """End this process if a Ferrule that serves the same place has started it: each would start the next one."""
     served = os.environ.get(SERVING_VARIABLE, "").split(os.pathsep)
     place = str(Path.cwd() if file is None else file.absolute())
     if place in served:
         fail(
             f"{place} is served already by the Ferrule that has started this one. Remove the entry that starts "
-            "`ferrule mcp serve` from its mcp.json.",
-            code=EXIT_USAGE,
+            "`ferrule mcp serve` from its mcp.json."
         )
     os.environ[SERVING_VARIABLE] = os.pathsep.join([*filter(None, served), place])
 
@@ -267,22 +252,19 @@ def list_servers(context: typer.Context, file: File = None, as_json: AsJson = Fa
 @mcp_app.command("test")
 def test_server(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The server.")],
+    name: Server,
     timeout: Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for it.")] = 60,
     file: File = None,
     as_json: AsJson = False,
 ) -> None:
     """Connect to a server, list its actions and measure how long that takes."""
-    is_named, file = file is not None, choose_file(context, file)
-    tool = find_server(file, name)
-    if not is_named:
-        require_accepted(context, tool)
+    path, tool = find_trusted_server(context, file, name)
 
     async def command() -> dict[str, Any]:
         executor = McpExecutor()
         try:
             started = time.perf_counter()
-            report = await McpFileSource(file).discover(executor, [tool], timeout)
+            report = await McpFileSource(path).discover(executor, [tool], timeout)
             for error in report.errors:
                 raise error
             connected = time.perf_counter() - started
@@ -297,7 +279,7 @@ def test_server(
                 "actions": [{"name": c.name, "description": c.description} for c in listing.capabilities],
             }
         except CallError as error:
-            raise LoadError(str(error), path=file) from error
+            raise LoadError(str(error), path=path) from error
         finally:
             await executor.aclose()
 
@@ -318,22 +300,31 @@ def find_server(file: Path, name: str) -> Tool:
     if name not in tools:
         for error in report.errors:
             if repr(name) in error.message:
-                fail(str(error), code=EXIT_USAGE)
+                fail(str(error))
         fail(f"No server {name!r} in {file}.{did_you_mean(name, tools)} See them with: ferrule mcp list", code=3)
     return tools[name]
+
+
+def find_trusted_server(context: typer.Context, file: Path | None, name: str) -> tuple[Path, Tool]:
+    """Find a server and its file. Ends the command unless the user trusts the entry, or names its file."""
+    path = choose_file(context, file)
+    tool = find_server(path, name)
+    if file is None:
+        require_accepted(context, tool)
+    return path, tool
 
 
 def require_accepted(context: typer.Context, tool: Tool) -> None:
     """End the command when the user has not trusted the entry of this server."""
     assert isinstance(tool.target, McpServerConfig)
-    accepted = (context.obj or Session(None)).accepted_servers
+    accepted = context.obj.accepted_servers
     if accepted is not None and tool.target.trust_digest not in accepted:
-        fail(f"The server {tool.id!r} is not trusted. Look at its entry, then run: ferrule trust", code=EXIT_USAGE)
+        fail(f"The server {tool.id!r} is not trusted. Look at its entry, then run: ferrule trust")
 
 
 def project_folder(context: typer.Context, file: Path) -> Path:
     """The folder whose trust covers a file of servers: that of the project, else the file's own."""
-    config = (context.obj or Session(None)).config_before_trust
+    config: FerruleConfig = context.obj.config_before_trust
     return file.absolute().parent if config.path is None else config.root
 
 
@@ -362,229 +353,233 @@ def _transport_of(tool: Tool) -> str:
 
 def choose_file(context: typer.Context, named: Path | None) -> Path:
     """The file named on the command line, else that of the project; without a project, `mcp.json` in this folder."""
-    if named is not None or context.obj is None:
-        return named or DEFAULT_FILE
-    try:
-        config = context.obj.config_before_trust
-    except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+    if named is not None:
+        return named
+    config = context.obj.config_before_trust
     inside = config.path is not None and config.engine_config.mcp_file is not None
     path = Path(config.engine_config_with_paths.mcp_file) if inside else DEFAULT_FILE
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-# What a server changed
+# The files in which MCP clients list servers: `import` reads them, `install` writes them
 
-Server = Annotated[str | None, typer.Argument(help="The server; all of them if none is named.")]
-Timeout = Annotated[float, typer.Option("--timeout", "-t", min=0.1, help="Seconds to wait for each server.")]
+CODEX_KEY: Final = "mcp_servers"
+
+
+@mcp_app.command("import")
+def import_from_others(
+    context: typer.Context,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A file to take servers from; else those of Claude, Cursor, VS Code.")
+    ] = None,
+    file: File = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the servers of Claude Desktop, Claude Code, Cursor, VS Code and Windsurf."""
+    file = choose_file(context, file)
+    project = file.absolute().parent
+    sources = [source] if source is not None else [path for _, path in find_client_files(project)]
+    imported: list[ImportedServer] = []
+    problems: list[LoadError] = []
+    for path in sources:
+        if path.absolute() == file.absolute():
+            continue
+        try:
+            imported += import_servers(path, file, project=project, replace=force)
+        except LoadError as error:
+            problems.append(error)
+    _accept_imported(context, file, [each.name for each in imported if each.outcome in ("added", "replaced")])
+    if as_json:
+        servers = [{"name": i.name, "from": str(i.path), "outcome": i.outcome, "note": i.note} for i in imported]
+        printing.print_json({"servers": servers, "errors": [str(p) for p in problems]})
+    else:
+        for each in imported:
+            echo(f"{each.outcome:<8} {each.name} from {each.path}" + (f": {each.note}" if each.note else ""))
+        for problem in problems:
+            print_error(f"ferrule: not read: {problem}")
+        if not imported and not problems:
+            echo("No servers of other programs were found. Name a file with --from.")
+    if source is not None and problems:
+        raise typer.Exit(EXIT_USAGE)
+
+
+def _accept_imported(context: typer.Context, file: Path, names: list[str]) -> None:
+    """Servers that the user has just taken over need no further question."""
+    tools = {tool.id: tool.target for tool in McpFileSource(file).load().tools} if names else {}
+    for name in names:
+        if isinstance(config := tools.get(name), McpServerConfig):
+            accept_server(project_folder(context, file), name, config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparison:
-    """What a server lists now beside what the user accepted."""
+class ClientFile:
+    """Where a client lists its servers, and in which form."""
 
-    server: str
-    capabilities: list[ToolCapability]
-    instructions: str
-    pins: ServerPins
-    changes: dict[str, str]
-    """By the name of the action; under an empty name, of the instructions of the server."""
-
-    @property
-    def removed(self) -> list[str]:
-        return sorted(self.pins.actions.keys() - {capability.name for capability in self.capabilities})
+    title: str
+    user_path: Path
+    project_path: str | None
+    """Below the folder of a project; None if the client has no such file."""
+    key: str = "mcpServers"
+    names_type: bool = False
+    """Whether an entry says that it is a program."""
 
     @property
-    def digest(self) -> str:
-        """Of everything that the server offers: `accept` compares it with what was shown."""
-        parts = {each.name: pinned_parts(each.listed or each) for each in self.capabilities}
-        return sha256(encode_json([self.server, self.instructions, parts])).hexdigest()[:16]
-
-    def to_dict(self) -> dict[str, Any]:
-        changes = [{"action": action, "diff": diff} for action, diff in self.changes.items()]
-        described = {"server": self.server, "known": self.pins.is_known, "changes": changes, "removed": self.removed}
-        return {**described, "digest": self.digest}
+    def is_toml(self) -> bool:
+        return self.user_path.suffix == ".toml"
 
 
-@mcp_app.command("diff")
-def show_changes(
-    context: typer.Context, server: Server = None, timeout: Timeout = 60, file: File = None, as_json: AsJson = False
-) -> None:
-    """Show what servers have changed since you accepted it; exit code 1 if there is anything."""
-    comparisons, errors = _compare(context, server, timeout, file)
-    if as_json:
-        printing.print_json({"servers": [each.to_dict() for each in comparisons], "errors": list(map(str, errors))})
-    else:
-        for each in comparisons:
-            _print_changes(each)
-        _print_errors(errors)
-    if errors or any(each.changes for each in comparisons):
-        raise typer.Exit(1)
+def client_files() -> dict[str, ClientFile]:
+    """The files of all clients that are known, by their names on the command line."""
+    home = Path.home()
+    settings = settings_folder(home)
+    codex = Path(os.environ.get("CODEX_HOME") or home / ".codex")
+    return {
+        "claude": ClientFile(
+            title="Claude Desktop",
+            user_path=settings / "Claude" / "claude_desktop_config.json",
+            project_path=None,
+        ),
+        "claude-code": ClientFile(title="Claude Code", user_path=home / ".claude.json", project_path=".mcp.json"),
+        "cursor": ClientFile(title="Cursor", user_path=home / ".cursor" / "mcp.json", project_path=".cursor/mcp.json"),
+        "vscode": ClientFile(
+            title="VS Code",
+            user_path=settings / "Code" / "User" / "mcp.json",
+            project_path=".vscode/mcp.json",
+            key="servers",
+            names_type=True,
+        ),
+        "codex": ClientFile(title="Codex", user_path=codex / "config.toml", project_path=".codex/config.toml"),
+    }
 
 
-@mcp_app.command("pin")
-def pin_servers(
-    context: typer.Context, server: Server = None, timeout: Timeout = 60, file: File = None, as_json: AsJson = False
-) -> None:
-    """Accept the instructions and actions of servers that were never used. For changes see: ferrule mcp accept"""
-    comparisons, errors = _compare(context, server, timeout, file)
-    for each in comparisons:
-        if not each.pins.is_known:
-            _write(context, each, None)
-    if as_json:
-        servers = [{**each.to_dict(), "pinned": not each.pins.is_known} for each in comparisons]
-        printing.print_json({"servers": servers, "errors": list(map(str, errors))})
-    else:
-        for each in comparisons:
-            if each.pins.is_known:
-                _print_changes(each)
-            else:
-                echo(f"{each.server}: pinned {printing.format_count(len(each.capabilities), 'action')}")
-        _print_errors(errors)
-    if errors or any(each.changes for each in comparisons):
-        raise typer.Exit(1)
-
-
-@mcp_app.command("accept")
-def accept_changes(
+@mcp_app.command("install")
+def install(
     context: typer.Context,
-    server: Annotated[str, typer.Argument(help="The server.")],
-    action: Annotated[str | None, typer.Argument(help="The action; everything if none is named.")] = None,
-    instructions: Annotated[bool, typer.Option("--instructions", help="Only the instructions of the server.")] = False,
-    yes: Annotated[
-        str | None,
-        typer.Option("--yes", metavar="DIGEST", help="Do not ask: accept what was shown with this digest."),
-    ] = None,
-    timeout: Timeout = 60,
+    client: Annotated[str, typer.Argument(help="claude, claude-code, cursor, vscode or codex.")],
+    name: Annotated[str, typer.Option("--name", help="What the client calls the server.")] = "ferrule",
+    virtual: Annotated[str | None, typer.Option("--virtual", help="Offer only this virtual server.")] = None,
+    search: Annotated[bool, typer.Option("--search", help="Offer two tools that find and call the others.")] = False,
+    in_project: Annotated[bool, typer.Option("--project", help="Write the client's file in this folder.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False,
     file: File = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a server has changed, all of it or one part, and accept exactly that."""
-    if instructions and action is not None:
-        fail("Name an action, or accept the instructions of the server: not both in one command.", code=2)
-    name = INSTRUCTIONS if instructions else action or None
-    comparisons, errors = _compare(context, server, timeout, file)
-    if errors:
-        fail(f"not compared: {errors[0]}", code=1)
-    comparison = _select(comparisons[0], name)
-    is_accepted = bool(comparison.changes) and _is_accepted(comparison, yes, as_json)
-    if is_accepted:
-        _write(context, comparison, name)
+    """Write Ferrule into a client's list of MCP servers. Other entries stay, and the old file is kept as FILE.bak."""
+    files = client_files()
+    if client not in files:
+        fail(f"There is no client {client!r}.{did_you_mean(client, files)} Known: {', '.join(files)}.")
+    target = files[client]
+    if in_project and target.project_path is None:
+        fail(f"{target.title} has no file for one project: leave out --project.")
+    path = Path.cwd() / str(target.project_path) if in_project else target.user_path
+    options = [*(("--virtual", virtual) if virtual else ()), *(("--search",) if search else ())]
+    entry = _make_entry(context.obj, file, options)
+    if target.names_type:
+        entry = {"type": "stdio", **entry}
+    if not dry_run:
+        try:
+            _write_entry(target, path, name, entry, force)
+        except (FerruleError, OSError) as error:
+            fail(f"{error}\nThe entry: {json.dumps({name: entry})}")
     if as_json:
-        accepted = list(comparison.changes) if is_accepted else []
-        printing.print_json({"servers": [{**comparison.to_dict(), "accepted": accepted}], "errors": []})
-    elif not comparison.changes:
-        echo(f"{server}: nothing to accept in {printing.format_count(len(comparison.capabilities), 'action')}")
-    elif is_accepted:
-        echo(f"{server}: accepted {', '.join(map(_format_name, comparison.changes))}")
-    if comparison.changes and not is_accepted:
-        raise typer.Exit(1)
-
-
-def _is_accepted(comparison: _Comparison, yes: str | None, as_json: bool) -> bool:
-    """Whether the user accepts what is shown now, or has accepted it where it was shown."""
-    if yes is not None and yes != comparison.digest:
-        fail(
-            f"The server {comparison.server!r} now offers something else than what was shown as {yes!r}. "
-            f"Look at it again: ferrule mcp diff {comparison.server}",
-            code=1,
+        printing.print_json(
+            {"client": client, "file": str(path), "name": name, "server": entry, "written": not dry_run}
         )
-    if yes is not None or as_json:
-        return yes is not None
-    _print_changes(comparison)
-    return confirm([], "Accept this?")
-
-
-def _compare(
-    context: typer.Context, server: str | None, timeout: float, file: Path | None
-) -> tuple[list[_Comparison], list[LoadError]]:
-    """Connect to servers and compare them."""
-    path = choose_file(context, file)
-    tools = [find_server(path, server)] if server is not None else list(McpFileSource(path).load().tools)
-    for tool in tools if file is None else ():
-        require_accepted(context, tool)
-    session: Session = context.obj
-
-    async def command() -> tuple[list[_Comparison], list[LoadError]]:
-        executor = McpExecutor()
-        async with session.store() as store:
-            try:
-                report = await McpFileSource(path).discover(executor, tools, timeout)
-                listed = [tool for tool in report.tools if executor.is_connected(tool.id)]
-                return [await _compare_server(store, tool) for tool in listed], list(report.errors)
-            finally:
-                await executor.aclose()
-
-    return run(command())
-
-
-async def _compare_server(store: ToolKnowledgeStore, tool: Tool) -> _Comparison:
-    pins = await read_pins(store, tool.id)
-    if pins.problem:
-        fail(f"What was accepted of {tool.id!r} cannot be read: {pins.problem}.", code=1)
-    changes = {
-        capability.name: diff
-        for capability in tool.spec.capabilities
-        if (diff := find_changes(tool.id, capability, pins))
-    }
-    instructions = listed_instructions(tool)
-    if diff := find_instructions_changes(tool.id, instructions, pins):
-        changes = {INSTRUCTIONS: diff, **changes}
-    return _Comparison(
-        server=tool.id,
-        capabilities=tool.spec.capabilities,
-        instructions=instructions,
-        pins=pins,
-        changes=changes,
-    )
-
-
-def _select(comparison: _Comparison, name: str | None) -> _Comparison:
-    """The comparison with the changes of what has this name, or with all."""
-    names = [capability.name for capability in comparison.capabilities]
-    if name and name not in names:
-        hint = did_you_mean(name, names)
-        fail(f"The server {comparison.server!r} lists no action {name!r}.{hint}", code=3)
-    if not comparison.pins.is_known:
-        fail(f"The server {comparison.server!r} is not pinned yet. Pin it: ferrule mcp pin {comparison.server}", code=1)
-    changes = {part: diff for part, diff in comparison.changes.items() if name in (None, part)}
-    return replace(comparison, changes=changes)
-
-
-def _write(context: typer.Context, comparison: _Comparison, name: str | None) -> None:
-    """Accept what has this name, or everything, as it was listed when it was compared."""
-    session: Session = context.obj
-    capabilities = [each for each in comparison.capabilities if name in (None, each.name)]
-    instructions = comparison.instructions if name in (None, INSTRUCTIONS) else None
-
-    async def command() -> None:
-        async with session.store() as store:
-            write_pins(store, comparison.server, capabilities, comparison.pins, instructions=instructions)
-            await store.flush()
-
-    run(command())
-
-
-def _print_changes(comparison: _Comparison) -> None:
-    server = comparison.server
-    if not comparison.pins.is_known:
-        echo(f"{server}: not pinned yet. It is pinned when it is first used, or with: ferrule mcp pin {server}")
         return
-    for name, diff in comparison.changes.items():
-        echo(f"{server}: {_format_name(name)}\n{diff}\n")
-    if comparison.removed:
-        echo(f"{server}: not listed any more: {', '.join(comparison.removed)}")
-    if comparison.changes:
-        command = f"ferrule mcp accept {server} [ACTION | --instructions] --yes {comparison.digest}"
-        echo(f"Accept what is right with: {command}")
+    text = _format_toml(name, entry).strip() if target.is_toml else json.dumps({target.key: {name: entry}}, indent=2)
+    if dry_run:
+        echo(f"{path}\n{text}")
+        return
+    echo(f"added {name} to {path}")
+    if both := _find_servers_of_both(path, file, target):
+        echo(f"{', '.join(both)}: now behind Ferrule too; remove them from {path}")
+    echo(f"Restart {target.title} to use it.")
+
+
+def _find_servers_of_both(path: Path, file: Path | None, target: ClientFile) -> list[str]:
+    """The servers that the client would have twice: its own entry, and through Ferrule."""
+    own_file = DEFAULT_FILE if file is None else file
+    if target.is_toml or not own_file.is_file():
+        return []
+    try:
+        names, own_names = (read_servers_file(each).servers for each in (path, own_file))
+    except LoadError:
+        return []
+    return [name for name in names if name in own_names]
+
+
+def _make_entry(session: Session, file: Path | None, options: list[str]) -> dict[str, Any]:
+    """How the client starts Ferrule: with full paths, because it may do so in any folder.
+
+    A project is named by its folder: a file that is named counts as trusted, and what is added to the folder later
+    would be run without a question.
+    """
+    program = shutil.which(sys.argv[0]) or ""
+    is_script = Path(program).stem == "ferrule"
+    # -P: otherwise Python would import modules from whatever folder the client is started in.
+    command = [os.path.abspath(program)] if is_script else [sys.executable, "-P", "-m", "ferrule"]
+    if file is not None:
+        command += ["mcp", "serve", "--file", str(_require_file(file))]
+    elif (config := session.config()).path is not None and session.accepted_servers is None:  # by `--config`
+        command += ["--config", str(config.path.absolute()), "mcp", "serve"]
     else:
-        echo(f"{server}: no changes in {printing.format_count(len(comparison.capabilities), 'action')}")
+        folder = config.root if config.path is not None else _require_file(DEFAULT_FILE).parent
+        command += ["mcp", "serve", "--folder", str(folder.absolute())]
+    return {"command": command[0], "args": [*command[1:], *options]}
 
 
-def _format_name(name: str) -> str:
-    return "the instructions of the server" if name == INSTRUCTIONS else name
+def _require_file(file: Path) -> Path:
+    path = file.absolute()
+    if not path.is_file():
+        fail(f"There is no {path}: add a server first, with: ferrule mcp add NAME -- COMMAND")
+    return path
 
 
-def _print_errors(errors: list[LoadError]) -> None:
-    for error in errors:
-        print_error(f"ferrule: not compared: {error}")
+def _write_entry(target: ClientFile, path: Path, name: str, entry: Mapping[str, Any], replace: bool) -> None:
+    before = path.read_bytes() if path.exists() else None
+    if target.is_toml:
+        _write_toml(path, name, entry, replace=replace)
+    else:
+        write_server(path, name, entry, replace=replace, key=target.key)
+    if before is not None:
+        atomic_write(path.with_name(f"{path.name}.bak"), before)
+
+
+# Codex: a table in TOML. The rest of the file, comments included, stays as it is.
+
+
+def _write_toml(path: Path, name: str, entry: Mapping[str, Any], *, replace: bool) -> None:
+    text = path.read_text("utf-8") if path.exists() else ""
+    try:
+        servers = tomllib.loads(text).get(CODEX_KEY, {})
+    except tomllib.TOMLDecodeError as error:
+        raise LoadError(f"the file is not TOML: {error}", path=path) from None
+    if name in servers:
+        if not replace:
+            raise LoadError(f"there is already a server {name!r}", path=path, hint="use --force to replace it")
+        text = _remove_tables(text, name)
+    text = f"{text.rstrip()}\n\n{_format_toml(name, entry)}".lstrip()
+    if tomllib.loads(text).get(CODEX_KEY, {}).get(name) != dict(entry):
+        raise LoadError("the server is written in another way there", path=path, hint="change the file by hand")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, text.encode())
+
+
+def _remove_tables(text: str, name: str) -> str:
+    key = rf'(?:{re.escape(name)}|"{re.escape(name)}")'
+    header = re.compile(rf"\s*\[\s*{CODEX_KEY}\s*\.\s*{key}\s*(\.[^\]]*)?\]")
+    lines, is_own = [], False
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            is_own = header.match(line) is not None
+        if not is_own:
+            lines.append(line)
+    return "".join(lines)
+
+
+def _format_toml(name: str, entry: Mapping[str, Any]) -> str:
+    lines = [f"[{CODEX_KEY}.{json.dumps(name)}]"]
+    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items()]  # JSON texts are TOML
+    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""`ferrule models`: which models can be used, storing keys."""
+"""`ferrule models` and `ferrule eval`: which models can be used, storing their keys, and how well they do."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, run
-from ferrule.cli.terminal import echo
+from ferrule.cli.session import AsJson, Session, fail, open_output, run
+from ferrule.cli.terminal import echo, print_error
 from ferrule.core.names import did_you_mean
-from ferrule.errors import FerruleError, MissingExtra, SetupError
+from ferrule.errors import MissingExtra, SetupError
 from ferrule.models.choose import KEYED_PROVIDERS, ModelChoice, find_default, list_plugins, parse_model_spec
 from ferrule.models.keys import StoredKeys, key_variable, model_environment
 from ferrule.models.servers import LOCAL_SERVERS, ServerState, find_servers
+
+if TYPE_CHECKING:
+    from ferrule.evaluation import EvaluationResult
+    from ferrule.evaluation.evaluate import TrialResult
 
 models_app = typer.Typer(help="List the models that can be used, store keys.")
 
@@ -73,19 +78,16 @@ def store_key(
     A variable such as OPENAI_API_KEY comes first.
     """
     keys = StoredKeys()
-    try:
-        if provider is None:
-            _list_keys(keys, as_json=as_json)
-            return
-        variable = _variable_of(provider)
-        if remove:
-            if not keys.remove(variable):
-                fail(f"There is no stored key for {provider}.", code=1)
-            echo(f"Removed the key for {provider}.")
-            return
-        keys.store(variable, _read_key(provider), in_keyring=keyring)
-    except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+    if provider is None:
+        _list_keys(keys, as_json=as_json)
+        return
+    variable = _variable_of(provider)
+    if remove:
+        if not keys.remove(variable):
+            fail(f"There is no stored key for {provider}.", code=1)
+        echo(f"Removed the key for {provider}.")
+        return
+    keys.store(variable, _read_key(provider), in_keyring=keyring)
     place = "the system's keyring" if keyring else str(keys.path)
     echo(f"Stored the key for {provider} in {place}.")
 
@@ -189,3 +191,77 @@ def explain_problem(spec: str, environ: Mapping[str, str]) -> str:
 
 def _missing_package_problem(package: str, extra: str) -> str:
     return str(MissingExtra(package, extra)) if find_spec(package) is None else ""
+
+
+# How well they do
+
+
+def evaluate(
+    context: typer.Context,
+    suite: Annotated[
+        str, typer.Argument(help="A YAML file, or a suite that comes with Ferrule: arithmetic, inventory.")
+    ],
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="For configurations that name no model; as for `ferrule ask`.")
+    ] = None,
+    repetitions: Annotated[int | None, typer.Option("--repetitions", "-n", min=1, help="Per task.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--configuration", "-c", help="Only this configuration; repeatable.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write the results as JUnit's XML.")] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Trials at a time.")] = 4,
+    as_json: AsJson = False,
+) -> None:
+    """Run a suite of tasks with checks, and print how many pass, with 95 % intervals.
+
+    Exit codes: 0 all trials passed, 1 some failed, 2 wrong usage.
+    """
+
+    from ferrule.cli.ask import select_model
+    from ferrule.evaluation import Evaluator, read_suite
+    from ferrule.library.library import UnifiedToolLibrary
+
+    def show_trial(trial: TrialResult) -> None:
+        if trial.problems and not as_json:
+            print_error(f"{trial.configuration} {trial.task} [{trial.repetition}]: {'; '.join(trial.problems)}")
+
+    async def command() -> EvaluationResult:
+        config = context.obj.config()
+        loaded, folder = read_suite(suite)
+        for name in only or ():
+            if name not in loaded.configurations:
+                raise SetupError(f"The suite has no configuration {name!r}: {', '.join(loaded.configurations)}.")
+        async with UnifiedToolLibrary(engine=context.obj.engine(is_long=True), hub=config.hub) as library:
+            evaluator = Evaluator(
+                loaded,
+                library,
+                lambda name: select_model(config.agent, name or model),
+                folder=folder,
+                instructions=config.agent.instructions,
+                concurrency=concurrency,
+                on_trial=show_trial,
+            )
+            return await evaluator.run(repetitions=repetitions, only=only or ())
+
+    result = run(command())
+    if junit is not None:
+        with open_output(junit) as file:
+            file.write(result.to_junit())
+    if as_json:
+        printing.print_json(result.to_dict())
+    else:
+        _print_evaluation(result)
+    if not result.is_passed:
+        raise typer.Exit(1)
+
+
+def _print_evaluation(result: EvaluationResult) -> None:
+    names = result.configurations
+    for name in names:
+        reliable = result.reliable_share(name)
+        echo(f"{name}: {result.rate(name)}; in every repetition: {reliable:.0%} of the tasks")
+        for task in dict.fromkeys(trial.task for trial in result.trials):
+            echo(f"  {task}: {result.rate(name, task)}")
+    for name in names[1:]:
+        gained, lost, chance = result.compare(names[0], name)
+        echo(f"{name} against {names[0]}: {gained} trials gained, {lost} lost (p = {chance:.2g})")

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.prompts import confirm
-from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, parse_pairs
-from ferrule.cli.terminal import echo, print_error
+from ferrule.cli.session import AsJson, Session, fail, parse_pairs
+from ferrule.cli.terminal import confirm, echo, print_error
 from ferrule.core.spec import Tool
 from ferrule.errors import FerruleError, LoadError
 from ferrule.http.client import format_url
@@ -99,12 +98,12 @@ def add_document(
     try:
         path = context.obj.config().path
         if path is None:
-            fail("There is no ferrule.toml here. Make one with: ferrule init", code=EXIT_USAGE)
+            fail("There is no ferrule.toml here. Make one with: ferrule init")
         if not is_url(source):
             entry["source"] = os.path.relpath(source, path.parent)
         _append_entry(path, tool, entry)
     except (FerruleError, OSError) as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
     if as_json:
         printing.print_json({"tool": tool.id, "file": str(path), "entry": entry})
         return
@@ -130,11 +129,11 @@ def update_documents(
     try:
         config = context.obj.config()
     except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
     entries = [entry for entry in config.engine_config.openapi if is_url(entry.source)]
     entries = [entry for entry in entries if source in (None, entry.source, entry.name)]
     if not entries:
-        fail(f"ferrule.toml names no document at a URL{f' {source!r}' if source else ''}.", code=EXIT_USAGE)
+        fail(f"ferrule.toml names no document at a URL{f' {source!r}' if source else ''}.")
     documents = OpenApiDocuments(entries, config.address_guard)
     outcomes = [_update_document(documents, entry, yes=yes) for entry in entries]
     if as_json:
@@ -194,7 +193,7 @@ def _read_document(
         location = source if is_url(source) else Path(source)
         return entry, read_openapi(location, guard=session.config().address_guard, **options)
     except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
 
 
 def _append_entry(path: Path, tool: Tool, entry: dict[str, Any]) -> None:
@@ -203,11 +202,11 @@ def _append_entry(path: Path, tool: Tool, entry: dict[str, Any]) -> None:
     after = "\n".join([before.rstrip("\n"), "", "[[openapi]]", *lines, ""])
     entries = tomllib.loads(before).get("openapi") or []
     if any(other.get("source") == entry["source"] and other.get("name") == entry.get("name") for other in entries):
-        fail(f"{entry['source']} is already in {path}. To add it again, give it another --name.", code=EXIT_USAGE)
+        fail(f"{entry['source']} is already in {path}. To add it again, give it another --name.")
     try:
         tomllib.loads(after)  # never leave a file that cannot be parsed
     except tomllib.TOMLDecodeError as error:
-        fail(f"{path} would be broken by a section [[openapi]]: {error}. Write the entry yourself.", code=EXIT_USAGE)
+        fail(f"{path} would be broken by a section [[openapi]]: {error}. Write the entry yourself.")
     path.write_text(after.lstrip("\n"), encoding="utf-8")
 
 

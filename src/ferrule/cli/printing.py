@@ -6,14 +6,16 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ferrule.catalog.validation.messages import describe_expected
 from ferrule.cli.terminal import echo, print_error, show_control_characters
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import as_text, encode_json
+from ferrule.core.messages import Message, text_of_message
 from ferrule.core.spec import JsonSchema, Tool, ToolCapability, parse_parameters
 from ferrule.engine import ToolEngine
 from ferrule.errors import LoadError
@@ -32,6 +34,8 @@ _KEYWORDS_WITH_NAMES = frozenset({"properties", "patternProperties", "$defs", "d
 
 _READABLE_WIDTH = 30
 """How much of a long text a column should show."""
+_MIN_WIDTH = 8
+"""Below this width of a column, rows are printed as paragraphs."""
 
 
 def schema_without_secrets(capability: ToolCapability) -> JsonSchema:
@@ -90,6 +94,16 @@ def print_result(outcome: ToolExecutionResult, whole_output: bytes | None = None
         print_error(f"ferrule: {outcome.error}")
     for name in outcome.metadata.get("ignored_params", ()):
         print_error(f"ferrule: {outcome.tool_name} has no parameter {name!r}; it was ignored.")
+
+
+def print_messages(messages: Iterable[Message]) -> None:
+    """Print a conversation, one line for each text and each call."""
+    for message in messages:
+        role = message["role"]
+        if text := text_of_message(message):
+            echo(f"{role}: {text}")
+        for call in message.get("tool_calls") or ():
+            echo(f"{role} calls {call['function']['name']} {call['function']['arguments']}")
 
 
 def format_count(number: int, noun: str) -> str:
@@ -308,17 +322,17 @@ def print_table(
         indexes = _choose_columns(widths, console.width, cut, optional)
         columns, widths = [columns[i] for i in indexes], [widths[i] for i in indexes]
         rows, cut = [[row[i] for i in indexes] for row in rows], [indexes.index(i) for i in cut if i in indexes]
-        gaps = 2 * (len(columns) - 1)
-        widths = _fit_widths(widths, console.width - gaps, cut)
-        if sum(widths) + gaps > console.width:
+        least = sum(min(width, _MIN_WIDTH) if index in cut else width for index, width in enumerate(widths))
+        if least + 2 * (len(columns) - 1) > console.width:
             _print_paragraphs(console, columns, rows, cut)
             return
+    shown = partial(Text, no_wrap=bool(cut), overflow="ellipsis" if cut else "fold")
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        width = widths[index] if cut or index < len(columns) - 1 else None
-        grid.add_column(column, no_wrap=bool(cut), overflow="ellipsis" if cut else "fold", width=width)
+        may_shrink = index in cut if cut else index == len(columns) - 1
+        grid.add_column(shown(column), width=None if may_shrink else widths[index])
     for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*map(shown, row))
     console.print(grid)
 
 
@@ -346,17 +360,6 @@ def _choose_columns(widths: Sequence[int], room: int, cut: Sequence[int], option
             break
         indexes.remove(index)
     return indexes
-
-
-def _fit_widths(widths: list[int], room: int, cut: Sequence[int]) -> list[int]:
-    """Reduce the widest of the columns that may be cut until the table fits into `room`; no column gets below 8."""
-    fitted = list(widths)
-    while sum(fitted) > room:
-        widest = max(cut, key=lambda index: fitted[index])
-        if fitted[widest] <= 8:
-            break
-        fitted[widest] -= 1
-    return fitted
 
 
 def _first_line(text: str) -> str:

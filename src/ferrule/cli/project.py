@@ -18,7 +18,7 @@ import typer
 from ferrule import __version__
 from ferrule.cli import printing
 from ferrule.cli.models import choose_for_project, explain_problem
-from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, run
+from ferrule.cli.session import AsJson, Session, fail, run
 from ferrule.cli.terminal import echo
 from ferrule.config import FILE_NAME, FerruleConfig, ServerSection
 from ferrule.core.patterns import lazy_pattern
@@ -454,9 +454,9 @@ def init(
     try:
         created = make_project(directory, force=force)
     except OSError as error:
-        fail(f"The project cannot be created: {error.filename}: {error.strerror}.", code=EXIT_USAGE)
+        fail(f"The project cannot be created: {error.filename}: {error.strerror}.")
     except SetupError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
     for path in created.paths:
         echo(f"created {path}")
     if not created.is_trusted:
@@ -500,11 +500,11 @@ def trust(
 def _read_project_of(directory: Path | None) -> FerruleConfig:
     """The configuration in a folder, else that of the project this folder belongs to."""
     if directory is not None and not directory.is_dir():
-        fail(f"No such folder: {str(directory)!r}.", code=EXIT_USAGE)
+        fail(f"No such folder: {str(directory)!r}.")
     try:
         return read_project(directory) if directory is not None else Session(None).config_before_trust
     except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
 
 
 def doctor(context: typer.Context, as_json: AsJson = False) -> None:

@@ -14,14 +14,21 @@ from typing import Annotated, Any
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.session import EXIT_USAGE, AsJson, MaxCount, Session, fail, parse_since, run
+from ferrule.cli.session import (
+    AsJson,
+    MaxCount,
+    Output,
+    Session,
+    fail,
+    parse_since,
+    run_with_store,
+)
 from ferrule.cli.terminal import echo
 from ferrule.core.names import did_you_mean
-from ferrule.errors import FerruleError, SetupError
-from ferrule.store import DeletionReport
+from ferrule.store import CallStatistics, ToolKnowledgeStore
 from ferrule.store.backup import back_up_store, check_store, restore_store
 from ferrule.store.location import StoreLocation
-from ferrule.store.spending import COST_GROUPS, BudgetState, CostSummary, list_spending, summarize_costs
+from ferrule.store.spending import COST_GROUPS, CostSummary, list_spending, summarize_costs
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the backup.")]
 
@@ -40,17 +47,16 @@ def calls(
 ) -> None:
     """Show the latest calls."""
 
-    async def command() -> Any:
-        async with context.obj.store() as store:
-            return await store.query_call_records(
-                tool_name=tool,
-                conversation_id=conversation,
-                is_success=False if failed else None,
-                since=parse_since(since),
-                limit=limit,
-            )
-
-    records = run(command())
+    records = run_with_store(
+        context.obj,
+        lambda store: store.query_call_records(
+            tool_name=tool,
+            conversation_id=conversation,
+            is_success=False if failed else None,
+            since=parse_since(since),
+            limit=limit,
+        ),
+    )
     if as_json:
         printing.print_json([record.to_dict() for record in records])
         return
@@ -66,16 +72,13 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Show success rates, durations and costs by tool."""
-    from ferrule.store.spending import summarize_costs
 
-    async def command() -> Any:
-        start = parse_since(since)
-        async with context.obj.store() as store:
-            statistics = await store.get_call_statistics(tool_name=tool, since=start)
-            keys = None if tool is None else [tool]
-            return statistics, await store.query(summarize_costs, "tool", start, keys=keys)
+    async def read(store: ToolKnowledgeStore) -> tuple[CallStatistics, dict[str, CostSummary]]:
+        start, keys = parse_since(since), None if tool is None else [tool]
+        statistics = await store.get_call_statistics(tool_name=tool, since=start)
+        return statistics, await store.query(summarize_costs, "tool", start, keys=keys)
 
-    statistics, summaries = run(command())
+    statistics, summaries = run_with_store(context.obj, read)
     costs = {name: summary.tool_cost for name, summary in summaries.items()}
     if as_json:
         printing.print_json({**statistics.to_dict(), "costs": costs, "cost": sum(costs.values())})
@@ -87,15 +90,10 @@ def stats(
 def get_artifact(
     context: typer.Context,
     artifact_id: Annotated[str, typer.Argument(help="The id, as the note at the end of a shortened result names it.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; default: standard output.")
-    ] = None,
+    output: Output = None,
 ) -> None:
     """Print a long result whole, as it is stored; text is not escaped."""
-    try:
-        data = context.obj.store().artifacts.get(artifact_id)
-    except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+    data = context.obj.store().artifacts.get(artifact_id)
     with contextlib.suppress(ValueError):
         document = json.loads(data)
         if isinstance(document, dict) and {*document} == {"result"} and isinstance(document["result"], str):
@@ -119,13 +117,8 @@ def clean_store(
     Runs that wait for you or are in progress stay, with their calls.
     """
 
-    async def command() -> DeletionReport:
-        limit = parse_since(older_than, "--older-than")
-        session: Session = context.obj
-        async with session.store() as store:
-            return await store.delete_records(older_than=limit or datetime.now(UTC), dry_run=dry_run)
-
-    report = run(command())
+    limit = parse_since(older_than, "--older-than") or datetime.now(UTC)
+    report = run_with_store(context.obj, lambda store: store.delete_records(older_than=limit, dry_run=dry_run))
     if as_json:
         printing.print_json(asdict(report))
         return
@@ -150,11 +143,8 @@ def restore(context: typer.Context, folder: Folder, as_json: AsJson = False) -> 
 def _copy_store(
     session: Session, copy: Callable[[StoreLocation, Path], object], folder: Path, message: str, *, as_json: bool
 ) -> None:
-    location = _locate(session)
-    try:
-        copy(location, folder)
-    except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+    location = session.store().location
+    copy(location, folder)
     names = {"store": location.display_name, "backup": str(folder)}
     printing.print_json(names) if as_json else echo(message.format(**names))
 
@@ -162,24 +152,14 @@ def _copy_store(
 @store_app.command()
 def check(context: typer.Context, as_json: AsJson = False) -> None:
     """Check whether the file of the store is intact; exits with 1 if it is not."""
-    location = _locate(context.obj)
-    try:
-        problems = check_store(location)
-    except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+    location = context.obj.store().location
+    problems = check_store(location)
     if as_json:
         printing.print_json({"store": location.display_name, "problems": problems})
     else:
         echo("\n".join(problems) or f"{location.display_name} is intact.")
     if problems:
         raise typer.Exit(1)
-
-
-def _locate(session: Session) -> StoreLocation:
-    try:
-        return session.store().location
-    except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
 
 
 def show_costs(
@@ -189,20 +169,15 @@ def show_costs(
         typer.Option("--by", help="tool, model, run, conversation, principal (a token, for example), tenant or day."),
     ] = "tool",
     since: Annotated[str | None, typer.Option("--since", help="Only since: 10m, 2h, 7d, or a date.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number.")] = 50,
+    limit: MaxCount = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show what calls of paid tools and replies of models cost. Prices are those of the time of the call."""
 
-    async def command() -> dict[str, CostSummary]:
-        if by not in COST_GROUPS:
-            raise SetupError(f"--by takes {', '.join(COST_GROUPS)}, not {by!r}.{did_you_mean(by, COST_GROUPS)}")
-        group: Any = by
-        async with context.obj.store() as store:
-            summaries: dict[str, CostSummary] = await store.query(summarize_costs, group, parse_since(since))
-            return summaries
-
-    summaries = run(command())
+    if by not in COST_GROUPS:
+        fail(f"--by takes {', '.join(COST_GROUPS)}, not {by!r}.{did_you_mean(by, COST_GROUPS)}")
+    group: Any = by
+    summaries = run_with_store(context.obj, lambda store: store.query(summarize_costs, group, parse_since(since)))
     total, currency = CostSummary.total(summaries.values()), context.obj.config().prices.currency
     if as_json:
         costs = {key: summary.to_dict() for key, summary in summaries.items()}
@@ -235,13 +210,9 @@ def show_costs(
 def show_budgets(context: typer.Context, as_json: AsJson = False) -> None:
     """Show the budgets of ferrule.toml, and what was spent of each."""
 
-    async def command() -> list[BudgetState]:
-        async with context.obj.store() as store:
-            states: list[BudgetState] = await store.query(list_spending)
-            return states
-
     budgets = {budget.name: budget for budget in context.obj.config().budgets}
-    states = [state for state in run(command()) if state.budget in budgets]
+    spending = run_with_store(context.obj, lambda store: store.query(list_spending))
+    states = [state for state in spending if state.budget in budgets]
     if as_json:
         printing.print_json(
             [

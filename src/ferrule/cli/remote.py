@@ -22,7 +22,6 @@ from ferrule.cli import printing
 from ferrule.cli.app import COMMANDS
 from ferrule.cli.session import (
     EXIT_CODES,
-    EXIT_USAGE,
     ActionName,
     ApprovalOfCall,
     ArgumentPairs,
@@ -53,7 +52,7 @@ class _RemoteCommands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in COMMANDS and args[0] not in self.commands:
             names = ", ".join(self.commands)
-            fail(f"{args[0]!r} works without --server only. With it there are: {names}.", code=EXIT_USAGE)
+            fail(f"{args[0]!r} works without --server only. With it there are: {names}.")
         return super().resolve_command(ctx, args)
 
 
@@ -80,7 +79,7 @@ class RemoteServer:
         self.url = url.rstrip("/")
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
         if not (token.isascii() and token.isprintable()):
-            fail(f"{TOKEN_VARIABLE} is not a token: it has characters that no token has.", code=EXIT_USAGE)
+            fail(f"{TOKEN_VARIABLE} is not a token: it has characters that no token has.")
         headers = {} if not token else {"Authorization": f"Bearer {token}"}
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_STREAM_TIMEOUT)
 
@@ -113,7 +112,7 @@ class RemoteServer:
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-            fail(f"{self.url!r} is not the address of a server: write it as http://localhost:8321.", code=EXIT_USAGE)
+            fail(f"{self.url!r} is not the address of a server: write it as http://localhost:8321.")
         except httpx.TransportError as error:
             fail(f"{self.url} cannot be reached: {error}. Is `ferrule serve` running there?", code=EXIT_UNREACHABLE)
 
@@ -126,7 +125,7 @@ class RemoteServer:
             fail(f"{self.url} is not a Ferrule server: it answered with {response.status_code}.", code=EXIT_UNREACHABLE)
         if not response.is_success and response.status_code not in accept:
             hint = f" Set {TOKEN_VARIABLE} to a token of it." if response.status_code == 401 else ""
-            fail(f"{content.get('detail', response.status_code)}{hint}", code=EXIT_USAGE)
+            fail(f"{content.get('detail', response.status_code)}{hint}")
         return content
 
 
@@ -153,12 +152,12 @@ def call(
     try:
         values = parse_arguments(arguments or (), params)
     except SetupError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
     body = {"arguments": values, "action": action, "timeout": timeout}
     path = f"/v1/tools/{quote(name, safe='')}/call"
     content = context.obj.post(path, {**body, "approval_id": approval}, accept=(403, 404, 422, 428, 429))
     if "is_success" not in content:  # it is about the request, not about the call
-        fail(content["detail"], code=EXIT_USAGE)
+        fail(content["detail"])
     fields = ("is_success", "tool_name", "output", "error", "error_type", "metadata", "call_id")
     result = ToolExecutionResult(**{field: content[field] for field in fields})
     printing.print_json(content) if as_json else printing.print_result(result)
@@ -184,7 +183,7 @@ def _follow_answer(events: Iterator[tuple[str, Any]], *, as_json: bool) -> None:
     has_answer = False
     for name, data in events:
         if name == "error":
-            fail(data["detail"], code=EXIT_USAGE)
+            fail(data["detail"])
         if name == "call" and not as_json:
             print_error(f"· {data['name']} {json.dumps(data['arguments'], ensure_ascii=False)[:100]}")
         if name == "answer":

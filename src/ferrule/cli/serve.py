@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ferrule.cli import printing
-from ferrule.cli.session import EXIT_USAGE, AsJson, Session, fail, run
+from ferrule.cli.session import AsJson, Session, fail, run
 from ferrule.cli.terminal import echo, print_error
 from ferrule.errors import FerruleError, MissingExtra, SetupError, text_with_notes
 from ferrule.telemetry.logs import LogFormat, LogLevel, configure_logs, json_log_line, log_events
@@ -69,8 +69,7 @@ def serve(
         if not has_tokens and not is_open and section.oauth is None:
             fail(
                 "Without tokens, everybody who reaches the server could use it. Create one first: "
-                "ferrule tokens new NAME",
-                code=EXIT_USAGE,
+                "ferrule tokens new NAME"
             )
         options: dict[str, Any] = {"config": _config_path(session), "is_local": is_local, "is_open": is_open}
         options |= {"model": model}
@@ -82,7 +81,7 @@ def serve(
         workers = workers or section.workers
         options |= {"listens_at": None if tls_certificate is not None else _find_own_url(host, port)}
     except FerruleError as error:
-        fail(text_with_notes(error), code=EXIT_USAGE)
+        fail(text_with_notes(error))
     settings = {"host": host, "port": port, "ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
 
     def say_where(actual_port: int) -> None:
@@ -146,10 +145,7 @@ def _check_socket_folder(folder: str) -> None:
             private_socket.bind(path)
         os.unlink(path)
     except OSError as error:
-        fail(
-            f"Several workers need sockets, which {folder} cannot have: {error}. Set TMPDIR to another folder.",
-            code=EXIT_USAGE,
-        )
+        fail(f"Several workers need sockets, which {folder} cannot have: {error}. Set TMPDIR to another folder.")
 
 
 def make_app() -> ASGIApp:

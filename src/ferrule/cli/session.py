@@ -17,8 +17,7 @@ from typing import Annotated, Any, NoReturn, TextIO, TypeVar
 
 import typer
 
-from ferrule.cli.prompts import decide_trust
-from ferrule.cli.terminal import print_error
+from ferrule.cli.terminal import confirm, has_terminal, print_error
 from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.elicitation import OnElicit
@@ -36,11 +35,21 @@ from ferrule.errors import (
     TIMEOUT,
     TOOL_NOT_FOUND,
     VALIDATION_ERROR,
-    FerruleError,
     SetupError,
-    text_with_notes,
 )
-from ferrule.folder_trust import FolderTrust, how_to_trust, untrusted_error, without_tool_sources
+from ferrule.folder_trust import (
+    REPLACED,
+    FolderTrust,
+    describe_changes,
+    describe_contents,
+    describe_items,
+    how_to_trust,
+    read_folder_trust,
+    read_servers,
+    trust_folder,
+    untrusted_error,
+    without_tool_sources,
+)
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.location import user_state_directory
 from ferrule.telemetry.tracing import Tracing, start_tracing
@@ -81,7 +90,7 @@ class Session:
     def _folder_trust(self) -> FolderTrust:
         """What the user has decided about the folder. Asked for at most once."""
         config = self.config_before_trust
-        return decide_trust(config if config.path is not None else FerruleConfig.defaults_for_folder(Path.cwd()))
+        return _decide_trust(config if config.path is not None else FerruleConfig.defaults_for_folder(Path.cwd()))
 
     @property
     def is_trusted(self) -> bool:
@@ -174,6 +183,29 @@ class Session:
         return _with_store(self.config_before_trust.for_untrusted_folder()).engine(defer_record_import=True)
 
 
+def _decide_trust(config: FerruleConfig) -> FolderTrust:
+    """The record of a project's folder, after asking about what is new in it if there is a terminal."""
+    record = read_folder_trust(config.root)
+    if not record.is_trusted and not has_terminal():
+        return record
+    servers = read_servers(config)
+    if not record.is_trusted:
+        reason = REPLACED if record.was_replaced else "It is not trusted yet."
+        question = [f"ferrule: {record.folder}: {reason} Its files decide what is run:"]
+        if confirm([*question, *describe_contents(config)], "Do you trust the files of this folder?"):
+            return trust_folder(config, servers)
+        return record
+    unknown = {n: s for n, s in servers.items() if s.trust_digest not in record.servers and not s.disabled}
+    if unknown:
+        question = [f"ferrule: these servers of {config.engine_config.mcp_file} are new or changed:"]
+        question += describe_items(
+            "server", [describe_changes(name, server, record) for name, server in unknown.items()]
+        )
+        if confirm(question, "Start them from now on?"):
+            return trust_folder(config, unknown)
+    return record
+
+
 def _with_store(config: FerruleConfig) -> FerruleConfig:
     """The configuration with a place for its records."""
     if config.store.url is not None:
@@ -183,7 +215,7 @@ def _with_store(config: FerruleConfig) -> FerruleConfig:
 
 
 def run(command: Coroutine[Any, Any, T], *, after_interrupt: Callable[[], str] = str) -> T:
-    """Run a command; an error becomes one line and an exit code.
+    """Run the asynchronous part of a command; Ctrl-C and `kill` cancel it.
 
     `after_interrupt` returns what to print after Ctrl-C.
     """
@@ -191,8 +223,16 @@ def run(command: Coroutine[Any, Any, T], *, after_interrupt: Callable[[], str] =
         return asyncio.run(_run_until_interrupted(command))
     except KeyboardInterrupt:
         fail(f"Stopped.{after_interrupt()}", code=130)
-    except FerruleError as error:
-        fail(text_with_notes(error), code=EXIT_USAGE)
+
+
+def run_with_store(session: Session, work: Callable[[ToolKnowledgeStore], Coroutine[Any, Any, T]]) -> T:
+    """Run work that needs the store of the project and no tool."""
+
+    async def command() -> T:
+        async with session.store() as store:
+            return await work(store)
+
+    return run(command())
 
 
 async def _run_until_interrupted(command: Coroutine[Any, Any, T]) -> T:
@@ -209,19 +249,20 @@ async def _run_until_interrupted(command: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO]:
-    """The file that a command writes, or standard output; a message if it cannot be written."""
+    """Open the file that a command writes, or standard output. If the file cannot be written, the command ends."""
     if path is None:
         yield sys.stdout
         return
     try:
-        file = path.open("w", encoding="utf-8")
+        file = path.open("w", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        fail(f"{path} cannot be written: {error.strerror}.", code=EXIT_USAGE)
+        fail(f"{path} cannot be written: {error.strerror}.")
     with file:
         yield file
 
 
-def fail(message: str, *, code: int) -> NoReturn:
+def fail(message: str, *, code: int = EXIT_USAGE) -> NoReturn:
+    """Print an error and end the command; by default with the exit code of wrong usage."""
     print_error(f"ferrule: {message}")
     raise typer.Exit(code)
 
@@ -292,6 +333,11 @@ def _parse_json(text: str, where: str) -> Any:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="openai:NAME, anthropic:NAME, ollama:NAME or offline; see `ferrule models`."),
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The file to write; default: standard output.")]
 MaxCount = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number.")]
 RunId = Annotated[str, typer.Argument(help="The id of the run.")]
 ToolName = Annotated[str, typer.Argument(help="The tool, or tool__action where it has several.")]

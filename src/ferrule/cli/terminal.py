@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import re
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,10 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallCancelled
 
 if TYPE_CHECKING:
-    from ferrule.core.call import Progress  # takes longer to import than all of this module
+    # These take longer to import than all of this module, which `ferrule --help` needs too.
+    from ferrule.core.call import Progress
+    from ferrule.core.elicitation import Elicitation, OnElicit
+    from ferrule.core.spec import JsonSchema
 
 # A terminal obeys control characters, so text from tools and models is printed without them.
 
@@ -186,3 +190,141 @@ class ProgressLine:
         from rich.text import Text
 
         self._status.update(Text(show_control_characters(f"{share}{words}".strip() or "running …")))
+
+
+# ---- questions to the user
+
+
+def has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(lines: Iterable[str], question: str) -> bool:
+    """Whether the user says yes; False where there is no terminal to ask at."""
+    if not has_terminal():
+        return False
+    for line in lines:
+        print_error(line)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    with _interruptible():
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end a read that blocks, also inside an event loop that has its own handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+DECLINE_KEY = "!"
+_YES_NO = {"y": True, "yes": True, "n": False, "no": False}
+
+
+class _AnswerDeclined(Exception):
+    """The user declined to answer."""
+
+
+def terminal_elicitation(hidden: Callable[[], AbstractContextManager[None]]) -> OnElicit:
+    """Asks on standard error and reads from standard input; declines when there is no terminal.
+
+    `hidden` removes other output from the terminal while the user types.
+    """
+    turn = asyncio.Lock()
+
+    async def ask(question: Elicitation) -> dict[str, Any] | None:
+        if not has_terminal():
+            print_error(
+                f"ferrule: {question.tool_id!r} asks: {indent_lines(question.message)} "
+                "There is no terminal to ask at, so this was declined. Run it in a terminal to answer."
+            )
+            return None
+        async with turn:
+            with hidden():
+                try:
+                    return await _answer_elicitation(question)
+                except _AnswerDeclined:
+                    return None
+
+    return ask
+
+
+async def _answer_elicitation(question: Elicitation) -> dict[str, Any]:
+    print_error(f"{question.tool_id} asks: {indent_lines(question.message)}")
+    if question.url is not None:
+        print_error(f"  Open this page: {indent_lines(question.url)}")
+        await _read_answer(f"  Press Enter when that is done ({DECLINE_KEY} declines): ")
+        return {}
+    schema = question.schema or {}
+    fields = schema.get("properties") or {}
+    print_error(f"  ({DECLINE_KEY} declines; an empty line accepts the value in brackets or skips an optional one)")
+    if not fields:
+        await _read_answer("  Press Enter to agree: ")
+        return {}
+    required = schema.get("required", ())
+    answers = {name: await _ask_field(name, field, name in required) for name, field in fields.items()}
+    return {name: value for name, value in answers.items() if value is not None}
+
+
+async def _ask_field(name: str, field: JsonSchema, required: bool) -> Any:
+    """Ask for the value of one field until the value is valid; None for a skipped one."""
+    from ferrule.catalog.validation.messages import describe_expected
+    from ferrule.core.content import as_text
+
+    if field.get("description"):
+        print_error(f"  {indent_lines(str(field['description']))}")
+    choices = _field_choices(field)
+    expected = f"one of {', '.join(choices)}" if choices else describe_expected(field, field)
+    expected = f"some of {', '.join(choices)}, with commas" if choices and field.get("type") == "array" else expected
+    default = field.get("default")
+    suffix = f" [{as_text(default)}]" if default is not None else "" if required else " (optional)"
+    label = indent_lines(f"{field.get('title') or name}, {expected}{suffix}")
+    while True:
+        line = await _read_answer(f"  {label}: ")
+        if not line and (default is not None or not required):
+            return default
+        problem, value = _parse_field(name, field, line, choices)
+        if problem is None:
+            return value
+        print_error(f"  {problem}")
+
+
+def _parse_field(name: str, field: JsonSchema, line: str, choices: dict[str, Any]) -> tuple[str | None, Any]:
+    """Return what is wrong with a line, or the value that the line stands for."""
+    from ferrule.catalog.validation import ToolParameterValidator
+    from ferrule.core.spec import ToolCapability
+
+    if not line:
+        return "A value is required.", None
+    values = {label.casefold(): value for label, value in choices.items()}
+    value: Any = values.get(line.casefold(), line)
+    if field.get("type") == "array":
+        value = [values.get(part.strip().casefold(), part.strip()) for part in line.split(",") if part.strip()]
+    if field.get("type") == "boolean":
+        value = _YES_NO.get(line.casefold(), line)
+    parameters = {"type": "object", "properties": {name: field}, "required": [name]}
+    capability = ToolCapability(name="answer", description="", parameters=parameters)
+    checked = ToolParameterValidator().get_check(capability).check({name: value})
+    return (None, checked.validated_params[name]) if checked.is_valid else (str(checked.errors[0]), None)
+
+
+def _field_choices(field: JsonSchema) -> dict[str, Any]:
+    """The values that may be chosen, by their labels."""
+    items = field.get("items")
+    source = items if field.get("type") == "array" and isinstance(items, dict) else field
+    options = [o for o in source.get("oneOf") or source.get("anyOf") or () if isinstance(o, dict) and "const" in o]
+    if options:
+        return {str(option.get("title") or option["const"]): option["const"] for option in options}
+    values = source.get("enum") or ()
+    names = source.get("enumNames") or values
+    return {str(name): value for name, value in zip(names, values, strict=False)}
+
+
+async def _read_answer(prompt: str) -> str:
+    line = await read_line(prompt)
+    if line == DECLINE_KEY:
+        raise _AnswerDeclined
+    return line

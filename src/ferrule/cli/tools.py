@@ -10,9 +10,7 @@ import typer
 
 from ferrule.cli import printing
 from ferrule.cli.printing import examples_without_secrets, schema_without_secrets
-from ferrule.cli.prompts import terminal_elicitation
 from ferrule.cli.session import (
-    EXIT_USAGE,
     ActionName,
     ApprovalOfCall,
     ArgumentPairs,
@@ -26,7 +24,7 @@ from ferrule.cli.session import (
     parse_arguments,
     run,
 )
-from ferrule.cli.terminal import ProgressLine, echo, print_error
+from ferrule.cli.terminal import ProgressLine, echo, print_error, terminal_elicitation
 from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.core.spec import Tool, ToolType, listing_order
@@ -167,7 +165,7 @@ def validate_tools(
     Without a path: all files of the project, with its skills, servers and OpenAPI documents.
     """
     if path is not None and not path.exists():
-        fail(f"No such folder or file: {str(path)!r}.", code=EXIT_USAGE)
+        fail(f"No such folder or file: {str(path)!r}.")
     from ferrule.cli.project import check_path, check_project
 
     report = check_path(path) if path is not None else check_project(_require_project(context.obj))
@@ -186,9 +184,9 @@ def _require_project(session: Session) -> FerruleConfig:
     try:
         config = session.config()
     except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
     if config.path is None:
-        fail("No ferrule.toml here. Name the folder to check: ferrule tools validate tools", code=EXIT_USAGE)
+        fail("No ferrule.toml here. Name the folder to check: ferrule tools validate tools")
     return config
 
 
@@ -303,9 +301,9 @@ def _project_skill_folders(session: Session) -> list[Path]:
     try:
         config = session.config()
     except FerruleError as error:
-        fail(str(error), code=EXIT_USAGE)
+        fail(str(error))
     if config.path is None:
-        fail("There is no ferrule.toml here. Name the folder: ferrule skills list skills", code=EXIT_USAGE)
+        fail("There is no ferrule.toml here. Name the folder: ferrule skills list skills")
     folders = map(Path, config.engine_config_with_paths.skills_directories)
     here = Path.cwd()
     return [folder.relative_to(here) if folder.is_relative_to(here) else folder for folder in folders]

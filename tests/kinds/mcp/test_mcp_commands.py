@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ferrule.cli.app import app
-from ferrule.cli.mcp_install import mcp_app
 from ferrule.config import FerruleConfig
 from ferrule.folder_trust import delete_folder_trust, trust_folder
 from tests.kinds.mcp.mcp_servers import RAW_SERVER
@@ -28,7 +27,7 @@ def at_home(tmp_path, monkeypatch):
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(mcp_app, arguments)
+    return CliRunner().invoke(app, ["mcp", *arguments])
 
 
 def servers() -> dict[str, dict[str, object]]:
