@@ -173,6 +173,14 @@ def test_a_schema_that_cannot_be_used_gives_nothing():
     assert suggest_adjustments(broken, {"a": 1}, "timed out") == []
 
 
+def test_arguments_that_take_long_to_check_get_no_suggestions():
+    union = {"type": "array", "items": {"anyOf": [WHOLE] * 50}}
+    many = suggest_adjustments(action(rows=union, timeout=WHOLE), {"rows": ["1"] * 30_000, "timeout": 5}, "timed out")
+    slow = action(note={**TEXT, "pattern": "(?!q)(([a-z]+)+)Z"}, timeout=WHOLE)
+    assert many == suggest_adjustments(slow, {"note": "x" * 1_000, "timeout": 5}, "timed out") == []
+    assert best(slow, {"note": "xZ", "timeout": 5}, "timed out") == 10
+
+
 def test_the_callers_parameters_are_left_alone():
     given_parameters = {"query": "tea", "tags": ["a"], "limit": 500}
     [found] = suggest_adjustments(SEARCH, given_parameters, "out of range")

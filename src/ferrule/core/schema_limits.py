@@ -137,11 +137,12 @@ class BoundedValidator:
     def __init__(self, schema: JsonSchema) -> None:
         self.cost, self._patterns, self.validator = estimate_cost(schema), PatternCost(schema), compile_schema(schema)
 
-    def permits(self, value: Any) -> bool:
-        """Whether the check of a value cannot take long."""
+    def permits(self, value: Any, *, times: int = 1) -> bool:
+        """Return whether checking a value this many times cannot take long."""
         depth = self.cost.max_depth
         is_deep = depth is not None and is_nested_deeper(value, depth)
-        return not is_deep and self.cost.permits(count_values(value)) and self._patterns.permits(value)
+        is_bounded = not is_deep and self.cost.permits(times * count_values(value))
+        return is_bounded and self._patterns.permits(value, times=times)
 
     def is_valid(self, value: Any) -> bool:
         return self.permits(value) and bool(self.validator.is_valid(value))
@@ -166,13 +167,16 @@ class PatternCost:
     def has_patterns(self) -> bool:
         return bool(self._other_states or self._states)
 
-    def permits(self, value: Any) -> bool:
-        """Whether all texts of a value can be matched at once; otherwise this is to be done in another process."""
+    def permits(self, value: Any, *, times: int = 1) -> bool:
+        """Return whether all texts of a value can be matched this many times at once.
+
+        Otherwise the match is to be made in another process.
+        """
         steps = self._other_states * _count_characters(value) if self._other_states else 0
         if isinstance(value, Mapping):
             used = ((states, value[name]) for name, states in self._states.items() if states and name in value)
             steps += sum(states * _count_characters(part) for states, part in used)
-        return steps <= MAX_PATTERN_STEPS
+        return times * steps <= MAX_PATTERN_STEPS
 
 
 def _count_pattern_states(schema: Any) -> tuple[int, int]:

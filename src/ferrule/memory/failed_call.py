@@ -13,8 +13,8 @@ from ferrule.core.json_schema import allowed_types, list_branches, properties_of
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import JsonSchema, ToolCapability
 
-MAX_ERROR_LENGTH: Final = 20_000
-MAX_OBSERVED_LENGTH: Final = 1_000_000
+_MAX_ERROR_LENGTH: Final = 20_000
+_MAX_OBSERVED_LENGTH: Final = 1_000_000
 """Characters read of all observations together, the newest first."""
 _MAX_QUOTE_LENGTH: Final = 80
 
@@ -45,8 +45,8 @@ class FailedCall:
 
     parameters: dict[str, Any]
     error: str
-    observations: tuple[str, ...]
-    """The newest first."""
+    observations: str
+    """The newest first, as far as they are read."""
     failed_values: frozenset[str]
     """Values that are known to fail."""
     root_schema: JsonSchema
@@ -70,8 +70,8 @@ class FailedCall:
         required = schema.get("required")
         return cls(
             parameters=dict(parameters),
-            error=error[:MAX_ERROR_LENGTH],
-            observations=tuple(_take_newest(observations)),
+            error=error[:_MAX_ERROR_LENGTH],
+            observations="\n".join(reversed(observations))[:_MAX_OBSERVED_LENGTH],
             failed_values=frozenset(avoid),
             root_schema=root,
             properties={name: resolve_schema(prop, root) for name, prop in properties_of(schema).items()},
@@ -86,26 +86,22 @@ class FailedCall:
 
     @property
     def is_not_found(self) -> bool:
-        """Whether the error says that something was not found."""
         return _NOT_FOUND.search(self.error) is not None
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """The text parameters that are not secret, by name."""
+        """Yield the name and value of each text parameter that is not secret."""
         for name, value in self.parameters.items():
             if isinstance(value, str) and value.strip() and name not in self.secret_names:
                 yield name, value
 
     def schema_of(self, name: str) -> JsonSchema:
-        """The schema of a parameter; of a union, its only branch besides null."""
-        options = [
-            part
-            for part in list_branches(self.properties.get(name, {}), self.root_schema)
-            if allowed_types(part) != ["null"]
-        ]
+        """Return the schema of a parameter. For a union, return the only branch besides null."""
+        branches = list_branches(self.properties.get(name, {}), self.root_schema)
+        options = [part for part in branches if allowed_types(part) != ["null"]]
         return options[0] if len(options) == 1 else {}
 
     def error_may_concern(self, value: str) -> bool:
-        """Whether the error may be about this text: it quotes it, or it quotes no parameter at all."""
+        """Return whether the error may be about this text: the error quotes the text, or no parameter at all."""
         return value in self.error or not any(len(text) > 2 and text in self.error for _, text in self.texts())
 
     def with_value(self, name: str, value: Any, reason: str, confidence: float) -> Adjustment:
@@ -118,20 +114,11 @@ class FailedCall:
 
 
 def name_contains(name: str, terms: Collection[str]) -> bool:
-    """Whether a parameter's name contains one of the terms."""
+    """Return whether a parameter's name contains one of the terms."""
     return not set(terms).isdisjoint(extract_terms(name))
 
 
 def quote_value(value: Any) -> str:
-    """A value as reasons show it."""
+    """Return a value as reasons show it."""
     text = repr(value)
     return text if len(text) <= _MAX_QUOTE_LENGTH else f"{text[:_MAX_QUOTE_LENGTH]}…"
-
-
-def _take_newest(observations: Sequence[str]) -> Iterator[str]:
-    remaining = MAX_OBSERVED_LENGTH
-    for text in reversed(observations):
-        if remaining <= 0:
-            return
-        yield text[:remaining]
-        remaining -= len(text)
