@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.utils import mktime_tz, parsedate_tz
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from ferrule.core.content import encode_json
 from ferrule.core.model import ModelReply
 from ferrule.errors import ModelError, ModelRefused, ModelUnavailable, RequestTooLong, error_text
+from ferrule.http.retry import parse_retry_after
 
 logger = logging.getLogger("ferrule.models")
 
@@ -239,9 +237,10 @@ def to_model_error(error: Exception, table: ErrorTable, *, model: str) -> ModelE
         is_too_long = status == 413 or any(phrase in details for phrase in _TOO_LONG_PHRASES)
         kind = RequestTooLong if is_too_long else ModelRefused
         return kind(f"Model {model!r} refused the request{suffix}: {message} {advice}".rstrip())
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
     advice = _CONNECTION_ADVICE if type(error).__name__ == "APIConnectionError" else ""
     return ModelUnavailable(
-        f"Model {model!r} is not available{suffix}: {message} {advice}".rstrip(), retry_after=_read_retry_after(error)
+        f"Model {model!r} is not available{suffix}: {message} {advice}".rstrip(), retry_after=parse_retry_after(headers)
     )
 
 
@@ -282,19 +281,3 @@ def _request_url(error: Exception) -> str:
     """Where the request was sent, for an error without a response."""
     request = getattr(error, "request", None)
     return str(getattr(request, "url", "")).partition("?")[0]
-
-
-def _read_retry_after(error: Exception) -> float | None:
-    """Seconds, from `retry-after-ms`, or from `retry-after` as seconds or as a date."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) * unit
-        except ValueError:
-            continue
-        return seconds if math.isfinite(seconds) and seconds >= 0 else None
-    date = parsedate_tz(headers.get("retry-after", ""))
-    try:
-        return None if date is None else max(0.0, mktime_tz(date) - time.time())
-    except (OverflowError, ValueError):  # a year that no calendar has
-        return None
