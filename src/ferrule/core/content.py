@@ -215,40 +215,10 @@ def is_nested_deeper(value: Any, max_depth: int) -> bool:
     return False
 
 
-_SHORT_TYPES = frozenset({int, float, bool, type(None)})
-
-
-def needs_size_check(params: dict[str, Any]) -> bool:
-    """Whether the size of arguments is worth a closer look, which most are not."""
-    for name, value in params.items():
-        if type(name) is str and len(name) > 10_000:
-            return True
-        if type(value) is str:
-            if len(value) > 10_000:
-                return True
-        elif type(value) not in _SHORT_TYPES:
-            return True
-    return len(params) > 1_000
-
-
-def is_obviously_within_limit(data: dict[str, Any], max_bytes: int) -> bool:
-    """Whether a result is certainly short enough, without encoding it; False when that is not obvious."""
-    if len(data) > 8:
-        return False
-    remaining = max_bytes // 6  # a character of JSON text has at most six bytes
-    for key, value in data.items():
-        if type(value) is str:
-            remaining -= len(value) + len(key)
-        elif type(value) in _SHORT_TYPES:
-            remaining -= 32 + len(key)
-        else:
-            return False
-    return remaining > 0
-
-
 def is_larger_than(value: Any, max_bytes: int) -> bool:
-    """Whether a value has more than so many bytes, estimated without encoding it: the characters of its texts, and 8
-    for anything else. It stops as soon as that is certain.
+    """Return whether a value has more than so many bytes, estimated without encoding it.
+
+    The characters of texts count, and 8 for anything else.
     """
     remaining, pending = max_bytes, [value]
     while pending and remaining >= 0:

@@ -76,10 +76,10 @@ class ParameterCheck:
         """Whether only another process may make the check (`ferrule.process.checks`): it cannot be interrupted."""
         return self._limits_texts and not self._cost.permits_texts(params)
 
-    def fill_defaults_if_valid(self, params: Any) -> dict[str, Any] | None:
-        """The arguments with defaults if they are valid, else None. Every valid call takes only this path.
+    def _fill_defaults_if_valid(self, params: Any) -> dict[str, Any] | None:
+        """Return the arguments with defaults if they are valid, else None. Every valid call takes only this path.
 
-        Arguments that are nested too deep raise RecursionError; the compiled validator would crash on them.
+        Raises RecursionError for arguments that are nested too deep; the compiled validator would crash on them.
         """
         if type(params) is not dict or (self._is_closed and not (params.keys() <= self._declared)):
             return None
@@ -109,8 +109,10 @@ class ParameterCheck:
         return convert_whole_floats(copied, properties_of(self._schema).get(name), self._schema)
 
     def check(self, params: Mapping[str, Any] | None) -> ValidationResult:
-        """What is wrong with the arguments, which may be any objects, and what the tool would get."""
+        """Find what is wrong with the arguments, which may be any objects, and what the tool would get."""
         try:
+            if (accepted := self._fill_defaults_if_valid(params)) is not None:
+                return ValidationResult(True, [], accepted)
             if params is not None and not isinstance(params, Mapping):
                 return _not_an_object_result(params)
             return self._check({} if params is None else dict(params))
@@ -132,11 +134,11 @@ class ParameterCheck:
         if unknown and self.strict:
             return self._explain(arguments, unknown)
         declared = {k: v for k, v in arguments.items() if k not in unknown} if unknown else arguments
-        accepted = self.fill_defaults_if_valid(declared)
+        accepted = self._fill_defaults_if_valid(declared)
         if accepted is None and not self._cost.permits_coercion(declared):
             return ValidationResult(is_valid=False, errors=[_no_match_error()])
         if accepted is None and not self.strict:
-            accepted = self.fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
+            accepted = self._fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
         if accepted is None:
             return self._explain(arguments, ())
         return ValidationResult(is_valid=True, validated_params=accepted, ignored=unknown)
