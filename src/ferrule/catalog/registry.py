@@ -44,6 +44,11 @@ class RegistrySnapshot:
         """The first candidate of an id that can be called."""
         return next((tool for tool in self.by_id.get(tool_id, ()) if self.is_callable(tool)), None)
 
+    @cached_property
+    def callable_tools(self) -> list[Tool]:
+        """The first candidate of each id that can be called, in the order of their names for models."""
+        return sorted(filter(None, map(self.get, self.by_id)), key=lambda tool: model_name(tool.id))
+
     def is_callable(self, tool: Tool) -> bool:
         """Whether a tool is enabled and set up, and so is everything it depends on."""
         return tool.spec.enabled and tool not in self.unavailable
