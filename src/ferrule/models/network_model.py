@@ -224,7 +224,9 @@ def to_model_error(error: Exception, table: ErrorTable, *, model: str) -> ModelE
     error_class = classify_error(error, table)
     if error_class is None:
         return None
-    status, details = getattr(error, "status_code", None), _searchable_text(error)
+    status = getattr(error, "status_code", None)
+    parts = [getattr(error, name, "") for name in ("code", "type", "body")]
+    details = " ".join(map(str, (*parts, error))).casefold()
     if error_class == "by_status":
         error_class = _classify_by_status(status, details)
     elif error_class == "by_message":
@@ -258,10 +260,6 @@ def _is_permanent(details: str) -> bool:
     return any(phrase in details for phrase in _PERMANENT_PHRASES)
 
 
-def _searchable_text(error: Exception) -> str:
-    return f"{getattr(error, 'code', '')} {getattr(error, 'type', '')} {getattr(error, 'body', '')} {error}".casefold()
-
-
 def _error_message(error: Exception) -> str:
     """The server's own sentence where its response has one, else the exception's text and its cause."""
     body = getattr(error, "body", None)
@@ -271,13 +269,8 @@ def _error_message(error: Exception) -> str:
     if isinstance(inner, str) and inner.strip():
         return inner.strip()[:_MAX_MESSAGE]
     message = error_text(error) or type(error).__name__
-    if getattr(error, "status_code", None) is None and (url := _request_url(error)):
+    url = str(getattr(getattr(error, "request", None), "url", "")).partition("?")[0]
+    if getattr(error, "status_code", None) is None and url:  # there is no response
         message = f"{message.rstrip('.')} ({url})."
     cause = error_text(error.__cause__) if error.__cause__ is not None else ""
     return f"{message} {cause}".strip()[:_MAX_MESSAGE]
-
-
-def _request_url(error: Exception) -> str:
-    """Where the request was sent, for an error without a response."""
-    request = getattr(error, "request", None)
-    return str(getattr(request, "url", "")).partition("?")[0]

@@ -78,7 +78,9 @@ class FunctionWorker:
     def serve(self) -> None:
         while (call := self._parent.next_call()) is not None:
             encoded = self._run_call(call)
-            _flush_output()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # a function may have replaced them by anything
+                    stream.flush()
             self._parent.finish(encoded)
 
     def _run_call(self, call: FunctionCall) -> bytes:
@@ -329,9 +331,3 @@ def _read_variables(pickled: dict[str, bytes]) -> dict[str, Any]:
         except Exception as error:
             print(f"ferrule: variable {name!r} cannot be read in this worker process: {error}", file=sys.stderr)
     return variables
-
-
-def _flush_output() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # a function may have replaced them by anything
-            stream.flush()

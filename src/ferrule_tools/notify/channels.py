@@ -34,6 +34,7 @@ from ferrule.errors import (
     TimedOut,
     Transient,
     TransportFault,
+    iterate_causes,
 )
 from ferrule.http.bodies import body_excerpt
 from ferrule.http.client import GuardedClient, HttpResponse, format_url
@@ -347,7 +348,7 @@ class _SmtpExchange:
     def _convert_error(self, error: Exception) -> CallError:
         from aiosmtplib import SMTPAuthenticationError, SMTPResponseException
 
-        tls_error = next((cause for cause in _iterate_causes(error) if isinstance(cause, ssl.SSLError)), None)
+        tls_error = next((cause for cause in iterate_causes(error) if isinstance(cause, ssl.SSLError)), None)
         if tls_error is not None and not self._is_sending:
             return ExecutionFailed(
                 f"{self._what} cannot be trusted: {_shorten(str(tls_error))}. Nothing was sent. Check its host and its "
@@ -370,12 +371,6 @@ def _smtp_errors() -> tuple[type[Exception], ...]:
     from aiosmtplib import SMTPException
 
     return SMTPException, OSError, ValueError  # ValueError: aiosmtplib raises it for some malformed responses
-
-
-def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _error_message(error: Exception) -> str:
