@@ -5,10 +5,9 @@ processes load only what they need.
 """
 
 import importlib
-import re
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the one list of public names: type checkers import them, `_modules` reads where they are
+if TYPE_CHECKING:  # the same names as in `_NAMES`, for type checkers
     from ferrule.agent import Agent as Agent
     from ferrule.agent import AgentAnswer as AgentAnswer
     from ferrule.agent import AgentState as AgentState
@@ -101,23 +100,85 @@ if TYPE_CHECKING:  # the one list of public names: type checkers import them, `_
 __version__ = "0.2.0"
 
 
-def _modules() -> dict[str, str]:
-    """The public names and the modules they are loaded from."""
-    assert __spec__ is not None and __spec__.loader is not None
-    source = __spec__.loader.get_source(__name__)  # type: ignore[attr-defined]
-    return {name: module for module, name in re.findall(r"^    from (\S+) import (\w+) as \2$", source, re.MULTILINE)}
+_NAMES = {
+    "ferrule.agent": ("Agent", "AgentAnswer", "AgentState", "Approval", "RunLimits"),
+    "ferrule.catalog.descriptions": ("DescriptionEngine",),
+    "ferrule.catalog.registry": ("ToolRegistry",),
+    "ferrule.catalog.validation": ("ToolParameterValidator",),
+    "ferrule.concurrency": ("ConcurrencyConfig", "ConcurrencyMetrics", "ToolConcurrencyController"),
+    "ferrule.core.call": (
+        "Invocation",
+        "Progress",
+        "ToolExecutionContext",
+        "ToolExecutionResult",
+        "ToolExecutor",
+        "ValidationError",
+        "ValidationResult",
+        "emit_event",
+        "report_progress",
+    ),
+    "ferrule.core.content": ("Audio", "Image", "Resource", "Text"),
+    "ferrule.core.elicitation": ("Elicitation",),
+    "ferrule.core.events": ("ToolEngineEvent", "ToolEngineEventType"),
+    "ferrule.core.permission": ("Decision", "Principal"),
+    "ferrule.core.schema": ("Secret",),
+    "ferrule.core.spec": (
+        "Effects",
+        "ExtendedToolSpec",
+        "FunctionToolSpec",
+        "Limits",
+        "MCPServerSpec",
+        "Tool",
+        "ToolCapability",
+        "ToolCategory",
+        "ToolParameter",
+        "ToolSpec",
+        "ToolType",
+    ),
+    "ferrule.documents": (
+        "AgentContext",
+        "AgentDecision",
+        "BaseTool",
+        "ContextAwareReasoningRuntime",
+        "ExecutionResult",
+        "HTTPExecutor",
+        "ReasoningRuntime",
+        "SuperMagic",
+        "ToolResult",
+        "UnifiedDispatcher",
+        "create_adaptive_execution_prompt",
+        "create_contextual_decision_prompt",
+        "create_contextual_tool_selection_prompt",
+        "format_tools_for_prompt",
+        "learn_from_failure",
+        "update_execution_context",
+    ),
+    "ferrule.engine": ("ToolEngine", "ToolEngineConfig"),
+    "ferrule.errors": ("FerruleError", "NeedsApproval", "Refuse", "Retry", "SetupError", "Transient"),
+    "ferrule.http.guard": ("AddressGuard",),
+    "ferrule.hub": ("HubConfig", "ToolCandidate", "ToolHub", "hub_result_dict"),
+    "ferrule.kinds.function.tools": ("tool",),
+    "ferrule.kinds.yaml.tool_file": ("ToolConfigLoader",),
+    "ferrule.library.library": ("RegistrationResult", "UnifiedToolLibrary"),
+    "ferrule.library.subagent": ("ToolSubAgent",),
+    "ferrule.memory": ("ExecutionContext", "RunMemory"),
+    "ferrule.models": ("Model", "ModelReply", "ModelRequest", "choose_model"),
+    "ferrule.orchestrator": ("Orchestrator", "OrchestratorResult"),
+    "ferrule.policy.policy": ("Policy", "Rule"),
+    "ferrule.store": ("ToolCallRecord", "ToolCallSummary", "ToolKnowledgeStore"),
+}
+"""The public names, by the module that each is loaded from."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_MODULES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    modules = _modules()
-    if name == "__all__":
-        return sorted(modules)
-    if name not in modules:
+    if name not in _MODULES:
         raise AttributeError(f"module 'ferrule' has no attribute {name!r}")
-    value = getattr(importlib.import_module(modules[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_modules()})
+    return sorted({*globals(), *__all__})

@@ -35,7 +35,7 @@ FerruleError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -321,6 +321,13 @@ class Transient(ToolSignal):
 
     advice = "try_later"
     transient = True
+
+
+def iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and what it was raised from, the first cause last."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def text_with_notes(error: BaseException) -> str:

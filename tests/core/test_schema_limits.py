@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from ferrule.core.schema_limits import (
     MAX_CHECKS_PER_VALUE,
     BoundedValidator,
-    PatternCost,
     SchemaCost,
     compile_schema,
     count_states,
@@ -166,9 +165,9 @@ def test_the_states_of_any_text_can_be_counted(pattern: str):
 
 def test_only_the_texts_that_a_pattern_is_for_count():
     costly = {"pattern": r"(\w{1,100}){1,100}b"}
-    cost = PatternCost({"properties": {"code": costly, "text": {"type": "string"}}})
-    assert cost.permits({"code": "a" * 50, "text": "a" * 10_000_000})
-    assert not cost.permits({"code": "a" * 110}) and not cost.permits({"code": [{"x": "a" * 110}]})
+    cost = estimate_cost({"properties": {"code": costly, "text": {"type": "string"}}})
+    assert cost.permits_texts({"code": "a" * 50, "text": "a" * 10_000_000})
+    assert not cost.permits_texts({"code": "a" * 110}) and not cost.permits_texts({"code": [{"x": "a" * 110}]})
     schemas: list[dict[str, Any]] = [
         {"properties": {"text": {"$ref": "#/$defs/code"}}, "$defs": {"code": costly}},
         {"additionalProperties": costly},
@@ -177,25 +176,25 @@ def test_only_the_texts_that_a_pattern_is_for_count():
         {"allOf": [{"properties": {"text": costly}}]},
     ]
     for schema in schemas:
-        assert PatternCost(schema).permits({"text": "a" * 5}), schema
-        assert not PatternCost(schema).permits({"text": "a" * 110}), schema
-        assert not PatternCost(schema).permits({"a" * 110: 1}), schema
+        assert estimate_cost(schema).permits_texts({"text": "a" * 5}), schema
+        assert not estimate_cost(schema).permits_texts({"text": "a" * 110}), schema
+        assert not estimate_cost(schema).permits_texts({"a" * 110: 1}), schema
 
 
 def test_a_value_that_contains_itself_is_too_long_for_any_pattern():
     endless: list[Any] = []
     endless.append(endless)
-    assert not PatternCost({"additionalProperties": {"pattern": "a"}}).permits({"x": endless})
+    assert not estimate_cost({"additionalProperties": {"pattern": "a"}}).permits_texts({"x": endless})
 
 
 def test_a_pattern_counts_wherever_a_reference_may_apply_it():
     pattern = {"pattern": "a[ab]{800}[^ab]"}
     by_property = {"properties": {"a": pattern, "b": {"$ref": "#/properties/a"}}}
-    assert not PatternCost(by_property).permits({"b": "a" * 200_000})
+    assert not estimate_cost(by_property).permits_texts({"b": "a" * 200_000})
     often = {"allOf": [{"additionalProperties": {"$ref": "#/$defs/x"}}] * 200, "$defs": {"x": pattern}}
-    assert not PatternCost(often).permits({"b": "a" * 100})
-    assert not PatternCost({"items": pattern}).permits([10**4000] * 50), "numbers may be taken for texts"
-    assert not PatternCost({"items": {"pattern": "abc"}}).permits([""] * 100_000), "each text costs something"
+    assert not estimate_cost(often).permits_texts({"b": "a" * 100})
+    assert not estimate_cost({"items": pattern}).permits_texts([10**4000] * 50), "numbers may be taken for texts"
+    assert not estimate_cost({"items": {"pattern": "abc"}}).permits_texts([""] * 100_000), "each text costs something"
 
 
 @pytest.mark.parametrize("keyword", ["unevaluatedProperties", "unevaluatedItems"])

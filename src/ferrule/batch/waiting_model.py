@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from ferrule.agent.budget import RunBudget
+from ferrule.core.aio import backoff_delay
 from ferrule.core.messages import Message
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.core.prices import ModelPrice
@@ -150,7 +150,7 @@ class WaitingModel(ModelWrapper):
         if now - self._last_reply > self._patience:
             minutes = (now - self._last_reply) / 60
             self._interrupt(f"no reply for {minutes:.0f} min ({kind}: {error_text(failure)})")
-        wait = min(FIRST_WAIT * 2.0 ** (self._failures - 1), MAX_WAIT) * (0.5 + random.random() / 2)
+        wait = backoff_delay(self._failures, first=FIRST_WAIT, longest=MAX_WAIT)
         if failure.retry_after is not None:
             wait = max(failure.retry_after, 0.0)
         self._resume_at = max(self._resume_at, now + wait)

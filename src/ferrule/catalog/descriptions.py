@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ferrule.catalog.examples import generate_example
-from ferrule.catalog.model_schemas import NamedAction, anthropic_schema, mcp_schema, name_actions
-from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
+from ferrule.catalog.model_schemas import NamedAction, name_actions
+from ferrule.catalog.registry import ToolRegistry
 from ferrule.catalog.search import RegistryIndex
 from ferrule.core.content import as_text, copy_json
 from ferrule.core.json_schema import allowed_types, properties_of, read_list_keyword, required_names, resolve_schema
@@ -35,22 +34,21 @@ class DescriptionEngine:
         self.tool_registry = registry
         self._index = index or RegistryIndex(registry)
         self._texts = description_texts(language)
-        self._schemas: _SnapshotSchemas | None = None
         self._actions: WeakKeyDictionary[Tool, tuple[NamedAction, ...]] = WeakKeyDictionary()
 
     # As text
 
     async def generate_tool_description_for_agent(self, tool_id: str, *, language: str | None = None) -> str:
-        """The complete description of a tool, in the language of the engine unless another one is given."""
+        """Describe a tool completely, in the language of the engine unless another one is given."""
         return self.describe(self.tool_registry.find_tool(tool_id).spec, language=language)
 
     async def generate_all_tools_description_for_agent(self, *, language: str | None = None) -> str:
-        """The descriptions of all tools. For more than a few dozen, use `describe_within_budget`."""
-        return self.describe_all((tool.spec for tool in self._current_schemas().tools), language=language)
+        """Describe all tools. For more than a few dozen, use `describe_within_budget`."""
+        return self.describe_all((tool.spec for tool in self._tools), language=language)
 
     def describe(self, spec: ToolSpec, *, language: str | None = None) -> str:
-        """The complete description of a tool that may be a part of a registered one."""
-        return describe_in_full(spec, self._texts_in(language))
+        """Describe a tool completely. The spec may be a part of a registered one."""
+        return describe_in_full(spec, self._texts if language is None else description_texts(language))
 
     def describe_all(self, specs: Iterable[ToolSpec], *, language: str | None = None) -> str:
         ordered = sorted(specs, key=lambda spec: model_name(spec.tool_id))
@@ -61,12 +59,12 @@ class DescriptionEngine:
         return make_usage_examples(self.tool_registry.find_tool(tool_id).spec)
 
     def describe_within_budget(self, budget_tokens: int, core: Sequence[str] = (), query: str | None = None) -> str:
-        """All tools in full if the budget allows; otherwise the core ones, ten others, and the number of the rest.
+        """Describe all tools if the budget allows; otherwise the core ones, ten others, and the number of the rest.
 
         The core tools are always described in full. With a query, the others are those that match it best, in full
         where there is room; without one they are the first by name, one line each.
         """
-        tools = self._current_schemas().tools
+        tools = self._tools
         complete = self._describe_all_within(tools, budget_tokens)
         if complete is not None:
             return complete
@@ -85,7 +83,7 @@ class DescriptionEngine:
     # As schemas
 
     def actions_by_name(self, tools: Iterable[Tool]) -> list[NamedAction]:
-        """The actions of tools, sorted by name, so that the prompt cache of a model stays valid.
+        """Return the actions of tools, sorted by name, so that the prompt cache of a model stays valid.
 
         Of several actions with one name, that of the tool with this id is used, else the first. The tools need not be
         those of the registry.
@@ -101,24 +99,20 @@ class DescriptionEngine:
         return [actions[name] for name in sorted(actions)]
 
     def openai_schemas(self) -> list[dict[str, Any]]:
-        """Every action in the format of OpenAI's API and compatible ones."""
-        return [copy_json(schema) for schema in self._current_schemas().openai]
+        """Return every action in the format of OpenAI's API and compatible ones."""
+        return [copy_json(action.openai_schema) for action in self.actions_by_name(self._tools)]
 
     def anthropic_schemas(self) -> list[dict[str, Any]]:
-        """Every action in the format of Anthropic's API."""
-        return [copy_json(schema) for schema in self._current_schemas().anthropic]
+        """Return every action in the format of Anthropic's API."""
+        return [copy_json(action.anthropic_schema) for action in self.actions_by_name(self._tools)]
 
     def mcp_schemas(self) -> list[dict[str, Any]]:
-        """Every action in the format of an MCP server's list."""
-        return [copy_json(schema) for schema in self._current_schemas().mcp]
+        """Return every action in the format of an MCP server's list."""
+        return [copy_json(action.mcp_schema) for action in self.actions_by_name(self._tools)]
 
-    def _current_schemas(self) -> _SnapshotSchemas:
-        if self._schemas is None or self._schemas.version != self.tool_registry.version:
-            self._schemas = _SnapshotSchemas(self.tool_registry.snapshot(), self.actions_by_name)
-        return self._schemas
-
-    def _texts_in(self, language: str | None) -> DescriptionTexts:
-        return self._texts if language is None else description_texts(language)
+    @property
+    def _tools(self) -> list[Tool]:
+        return self.tool_registry.snapshot().callable_tools
 
     def _describe_tool(self, tool: Tool) -> str:
         return describe_in_full(tool.spec, self._texts)
@@ -137,41 +131,6 @@ class DescriptionEngine:
         # Twice as many as shown: some may be core tools, some may not be the first candidate of their id.
         hits = self._index.search(query, 2 * _MAX_OTHER_TOOLS)
         return [hit.tool for hit in hits if self.tool_registry.get(hit.tool.id) is hit.tool]
-
-
-class _SnapshotSchemas:
-    """The tools of one snapshot of the registry in order, and their schemas, each built on first use."""
-
-    def __init__(
-        self, snapshot: RegistrySnapshot, actions_by_name: Callable[[Iterable[Tool]], list[NamedAction]]
-    ) -> None:
-        self._snapshot, self._actions_by_name = snapshot, actions_by_name
-
-    @property
-    def version(self) -> int:
-        return self._snapshot.version
-
-    @cached_property
-    def tools(self) -> list[Tool]:
-        """The callable tool of each id, by its name for models."""
-        tools = (self._snapshot.get(tool_id) for tool_id in self._snapshot.by_id)
-        return sorted(filter(None, tools), key=lambda tool: model_name(tool.id))
-
-    @cached_property
-    def openai(self) -> list[dict[str, Any]]:
-        return [action.openai_schema for action in self._actions]
-
-    @cached_property
-    def anthropic(self) -> list[dict[str, Any]]:
-        return [anthropic_schema(action) for action in self._actions]
-
-    @cached_property
-    def mcp(self) -> list[dict[str, Any]]:
-        return [mcp_schema(action) for action in self._actions]
-
-    @cached_property
-    def _actions(self) -> list[NamedAction]:
-        return self._actions_by_name(self.tools)
 
 
 class _BudgetedDescription:

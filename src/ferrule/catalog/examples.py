@@ -202,14 +202,10 @@ def _make_unique(example: list[Any], schema: JsonSchema, root: _RootSchema) -> l
     choices = resolve_schema(schema.get("items"), root.schema).get("enum") or ()
     if choices:
         return list(choices[: len(example)])
-    return [
-        item if not position or not isinstance(item, (int, str)) else _vary_item(item, position)
-        for position, item in enumerate(example)
-    ]
-
-
-def _vary_item(item: int | str, position: int) -> int | str:
-    return item + position if isinstance(item, int) else f"{item}{position + 1}"
+    for position, item in enumerate(example[1:], 1):
+        if isinstance(item, (int, str)):
+            example[position] = item + position if isinstance(item, int) else f"{item}{position + 1}"
+    return example
 
 
 def _generate_number(schema: JsonSchema) -> int | float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 from ferrule.core.content import encode_json
 from ferrule.core.json_schema import properties_of, read_list_keyword, required_names, resolve_schema
@@ -39,6 +39,31 @@ class NamedAction:
             "parameters": shorten_schema(self.capability.schema_or_empty),
         }
         return {"type": "function", "function": function}
+
+    @cached_property
+    def anthropic_schema(self) -> dict[str, Any]:
+        """The action in the format of Anthropic's API."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "input_schema": shorten_schema(self.capability.schema_or_empty),
+        }
+
+    @cached_property
+    def mcp_schema(self) -> dict[str, Any]:
+        """The action in the format of an MCP server's list."""
+        schema: dict[str, Any] = {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": simplify_schema(self.capability.schema_or_empty),
+        }
+        if len(self.spec.capabilities) == 1 and self.spec.name != self.spec.tool_id:
+            schema["title"] = self.spec.name
+        output = self.capability.output
+        if output is not None and output.get("type") == "object":
+            schema["outputSchema"] = output
+        hints = self.capability.annotations or _mcp_hints(self.spec.effects_of(self.capability))
+        return {**schema, "annotations": hints} if hints else schema
 
     @cached_property
     def tokens(self) -> int:
@@ -80,13 +105,11 @@ def _remove_redundant(node: Any, name: str = "") -> Any:
             lean[keyword] = {inner: _remove_redundant(schema, inner) for inner, schema in value.items()}
         elif keyword in _VALUE_KEYWORDS:
             lean[keyword] = value
-        elif not (_is_redundant_keyword(keyword, value) or (keyword == "title" and _title_repeats_name(value, name))):
+        elif keyword == "additionalProperties" and (isinstance(value, bool) or value == {}):
+            continue
+        elif not (keyword == "title" and _title_repeats_name(value, name)):
             lean[keyword] = _remove_redundant(value)
     return lean
-
-
-def _is_redundant_keyword(keyword: str, value: Any) -> bool:
-    return keyword == "additionalProperties" and (isinstance(value, bool) or value == {})
 
 
 def _title_repeats_name(title: Any, name: str) -> bool:
@@ -104,31 +127,6 @@ def _without_null(schema: JsonSchema) -> JsonSchema:
     if isinstance(schema.get("type"), list) and "null" in schema["type"]:
         types = [kind for kind in schema["type"] if kind != "null"]
         schema["type"] = types[0] if len(types) == 1 else types
-    return schema
-
-
-def anthropic_schema(action: NamedAction) -> dict[str, Any]:
-    return {
-        "name": action.name,
-        "description": action.description,
-        "input_schema": shorten_schema(action.capability.schema_or_empty),
-    }
-
-
-def mcp_schema(action: NamedAction) -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "name": action.name,
-        "description": action.description,
-        "inputSchema": simplify_schema(action.capability.schema_or_empty),
-    }
-    if len(action.spec.capabilities) == 1 and action.spec.name != action.spec.tool_id:
-        schema["title"] = action.spec.name
-    output = action.capability.output
-    if output is not None and output.get("type") == "object":
-        schema["outputSchema"] = output
-    hints = action.capability.annotations or _mcp_hints(action.spec.effects_of(action.capability))
-    if hints:
-        schema["annotations"] = hints
     return schema
 
 
@@ -169,8 +167,6 @@ _MAX_DEPTH = 8
 _MAX_PARTS = 1_000
 """Schemas that are merged into one: a few lines of references can expand to billions."""
 
-_CombineRequired: TypeAlias = Callable[[list[str], list[str]], list[str]]
-
 
 def simplify_schema(schema: JsonSchema) -> JsonSchema:
     """The parameters of an action for a model API; the original is not changed."""
@@ -195,33 +191,27 @@ def _simplify_top_level(schema: JsonSchema) -> JsonSchema:
 
 
 def _merge_parts(schema: Any, root: JsonSchema, depth: int, parts: Iterator[int]) -> JsonSchema:
-    """The schema with its references followed and its allOf, anyOf and oneOf merged into one object."""
+    """Follow the references of a schema and merge its allOf, anyOf and oneOf into one object."""
     schema = resolve_schema(schema, root) if depth < _MAX_DEPTH and next(parts) < _MAX_PARTS else {}
     merged = {keyword: value for keyword, value in schema.items() if keyword not in ("allOf", *_ALTERNATIVE_KEYWORDS)}
     for part in read_list_keyword("allOf", schema):
-        merged = _merge_schemas(merged, _merge_parts(part, root, depth + 1, parts), _join_required)
+        merged = _merge_schemas(merged, _merge_parts(part, root, depth + 1, parts))
     for keyword in _ALTERNATIVE_KEYWORDS:
         options = [_merge_parts(option, root, depth + 1, parts) for option in read_list_keyword(keyword, schema)]
         if options:
             # What only some of the alternatives require is optional.
-            any_option = reduce(lambda first, second: _merge_schemas(first, second, _intersect_required), options)
-            merged = _merge_schemas(merged, any_option, _join_required)
+            any_option = reduce(partial(_merge_schemas, all_required=False), options)
+            merged = _merge_schemas(merged, any_option)
     return merged
 
 
-def _merge_schemas(first: JsonSchema, second: JsonSchema, combine_required: _CombineRequired) -> JsonSchema:
+def _merge_schemas(first: JsonSchema, second: JsonSchema, *, all_required: bool = True) -> JsonSchema:
+    """Merge two schemas of objects. `all_required`: what one of them requires is required, else only what both do."""
     both = {**second, **first, "properties": {**properties_of(second), **properties_of(first)}}
-    names = combine_required(required_names(first), required_names(second))
+    in_first, in_second = required_names(first), required_names(second)
+    names = [*in_first, *in_second] if all_required else [name for name in in_first if name in in_second]
     both.pop("required", None)
-    return {**both, "required": names} if names else both
-
-
-def _join_required(first: list[str], second: list[str]) -> list[str]:
-    return list(dict.fromkeys((*first, *second)))
-
-
-def _intersect_required(first: list[str], second: list[str]) -> list[str]:
-    return [name for name in first if name in second]
+    return {**both, "required": list(dict.fromkeys(names))} if names else both
 
 
 def _clean_schema(node: Any) -> Any:

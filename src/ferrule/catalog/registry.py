@@ -44,6 +44,11 @@ class RegistrySnapshot:
         """The first candidate of an id that can be called."""
         return next((tool for tool in self.by_id.get(tool_id, ()) if self.is_callable(tool)), None)
 
+    @cached_property
+    def callable_tools(self) -> list[Tool]:
+        """The first candidate of each id that can be called, in the order of their names for models."""
+        return sorted(filter(None, map(self.get, self.by_id)), key=lambda tool: model_name(tool.id))
+
     def is_callable(self, tool: Tool) -> bool:
         """Whether a tool is enabled and set up, and so is everything it depends on."""
         return tool.spec.enabled and tool not in self.unavailable
@@ -153,7 +158,9 @@ class RegistrySnapshot:
     def _why_not_found(self, name: str) -> str:
         disabled = (tool for tool in self if not tool.spec.enabled)
         for tool in (*self.unavailable, *disabled):
-            if name in _all_names(tool) or name.startswith(f"{tool.id}{ACTION_SEPARATOR}"):
+            spec = tool.spec
+            names = {tool.id, spec.name, *spec.aliases, *map(spec.model_name, spec.capabilities)}
+            if name in names or name.startswith(f"{tool.id}{ACTION_SEPARATOR}"):
                 return self._why_not_callable(tool)
         hint = did_you_mean(name, [*self.by_id, *self._by_name, *self._by_model_name])
         return f"There is no tool {name!r}.{hint or ' List the tools to see which exist.'}"
@@ -185,7 +192,7 @@ class ToolRegistry:
     def replace(self, *tools: Tool) -> None:
         """Replace the tools with the same id and source, or add them."""
         with self._lock:
-            self._change([old for tool in tools if (old := self._candidate(tool.id, tool.source))], tools)
+            self._change([t for tool in tools for t in self.candidates(tool.id) if t.source == tool.source], tools)
 
     def remove(self, tool_id: str, source: str | None = None) -> list[Tool]:
         """Remove a tool, or only its candidate from one source; returns the removed tools."""
@@ -213,7 +220,9 @@ class ToolRegistry:
         try:
             for tool in remove:
                 undo.setdefault(tool.id, tools.get(tool.id))
-                _remove_tool(tools, tool)
+                tools[tool.id] = tuple(t for t in tools.get(tool.id, ()) if t is not tool)
+                if not tools[tool.id]:
+                    del tools[tool.id]
             for tool in add:
                 undo.setdefault(tool.id, tools.get(tool.id))
                 _insert_tool(tools, tool)
@@ -278,9 +287,6 @@ class ToolRegistry:
     def by_category(self, category: ToolCategory | str) -> list[Tool]:
         return self.snapshot().select(lambda tool: tool.spec.category == category)
 
-    def _candidate(self, tool_id: str, source: str) -> Tool | None:
-        return next((t for t in self._by_id.get(tool_id, ()) if t.source == source), None)
-
     def _set_enabled(self, tool_id: str, enabled: bool) -> None:
         with self._lock:
             tools = self._by_id.get(tool_id, ())
@@ -331,19 +337,6 @@ def _find_unavailable(by_id: Mapping[str, tuple[Tool, ...]]) -> dict[Tool, tuple
                 del waiting[tool]
                 available.append(tool.id)
     return {tool: tuple(i for i in tool.spec.dependencies if i in needs) for tool, needs in waiting.items()}
-
-
-def _all_names(tool: Tool) -> set[str]:
-    """All names of a tool and its actions."""
-    return {tool.id, tool.spec.name, *tool.spec.aliases, *map(tool.spec.model_name, tool.spec.capabilities)}
-
-
-def _remove_tool(tools: dict[str, tuple[Tool, ...]], tool: Tool) -> None:
-    others = tuple(t for t in tools.get(tool.id, ()) if t is not tool)
-    if others:
-        tools[tool.id] = others
-    else:
-        tools.pop(tool.id, None)
 
 
 def _first_by_key(pairs: Iterable[tuple[str, _T]]) -> dict[str, _T]:

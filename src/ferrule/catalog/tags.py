@@ -50,7 +50,10 @@ class TagTable:
             form = _to_cjk_form if any(map(begins_with_cjk, _to_cjk_form(word))) else _to_terms_form
             if formatted := form(word):
                 by_form[form][formatted] = tags
-        return {form: (_compile_alternation(words), words) for form, words in by_form.items()}
+        patterns = {
+            form: "|".join(map(re.escape, sorted(words, key=len, reverse=True))) for form, words in by_form.items()
+        }
+        return {form: (re.compile(patterns[form] or r"(?!)"), words) for form, words in by_form.items()}
 
 
 def extract_tags(name: str, description: str, table: TagTable | None = None) -> list[str]:
@@ -83,10 +86,6 @@ _TYPES_WITH_TAGGED_ACTIONS = (ToolType.MCP_SERVER, ToolType.HTTP)
 def _with_action_tags(capability: ToolCapability, table: TagTable) -> ToolCapability:
     tags = capability.tags or table.tags_in((capability.name, capability.description))
     return capability if tags == capability.tags else replace(capability, tags=tags)
-
-
-def _compile_alternation(words: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)")
 
 
 def _to_cjk_form(text: str) -> str:

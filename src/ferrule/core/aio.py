@@ -8,6 +8,7 @@ wait, a cancellation of the waiting task itself is remembered and raised afterwa
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
@@ -20,6 +21,11 @@ CANCEL_INTERVAL: Final = 0.5
 """Seconds after which a task that ignored a cancellation is cancelled again."""
 MAX_QUEUED_PROGRESS: Final = 10_000
 """Reports of one call that wait for a program that reads them."""
+
+
+def backoff_delay(attempt: int, *, first: float, longest: float, jitter: Callable[[], float] = random.random) -> float:
+    """Return the seconds to wait after an attempt (1, 2, …): twice as long each time, with jitter to spread callers."""
+    return min(first * 2.0 ** (attempt - 1), longest) * (0.5 + jitter() / 2)
 
 
 async def finish_despite_cancellation(work: Coroutine[Any, Any, T]) -> T:

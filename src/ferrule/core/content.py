@@ -11,9 +11,11 @@ import base64
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date, time
 from decimal import Decimal
+from enum import Enum
 from fractions import Fraction
 from itertools import islice
 from pathlib import PurePath
@@ -66,6 +68,10 @@ MAX_DEPTH: Final = 250
 """Levels of dictionaries and lists. With more, recursive functions may exceed Python's stack, and the validator and
 other compiled code may even crash.
 """
+CUT_MARK: Final = "…"
+"""Stands for what is nested too deep."""
+_MAX_BITS: Final = 14_000
+"""Of an integer in JSON: Python refuses to write more than 4,300 digits."""
 _MAX_EXPONENT: Final = 300
 """Decimals beyond it are text: as a number `Decimal("1e9999999")` would have ten million digits."""
 _MAX_ITEMS: Final = 100_000
@@ -148,21 +154,6 @@ def replace_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def is_nested_deeper(value: Any, max_depth: int) -> bool:
-    """Whether dictionaries and lists are nested deeper than `max_depth`. Not recursive: the value may be too deep."""
-    stack: list[Iterator[Any]] = [iter((value,))]
-    while stack:
-        for item in stack[-1]:
-            if isinstance(item, (dict, list, tuple)):
-                if len(stack) > max_depth:
-                    return True
-                stack.append(iter(item.values() if isinstance(item, dict) else item))
-                break
-        else:
-            stack.pop()
-    return False
-
-
 LONG_NUMBER = lazy_pattern(rb"\d{19}")
 """Finds JSON that may have an integer of more than 64 bits, which orjson reads as a float: not the same number."""
 _UNSORTED = orjson.OPT_NON_STR_KEYS
@@ -170,7 +161,7 @@ _SORTED = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
 
 
 def encode_json(value: Any, *, sort_keys: bool = False, escape_surrogates: bool = False) -> bytes:
-    """JSON of any value. Values JSON cannot represent are converted to the closest JSON type; nothing is refused.
+    """Encode any value as JSON. Values that JSON cannot represent are converted to the closest JSON type.
 
     Lone surrogates are replaced, because strict readers reject their escapes, unless `escape_surrogates` is set.
     """
@@ -180,14 +171,21 @@ def encode_json(value: Any, *, sort_keys: bool = False, escape_surrogates: bool 
         return orjson.dumps(value, default=_to_closest_json, option=_SORTED if sort_keys else _UNSORTED)
     except (TypeError, ValueError, RecursionError):
         # orjson refuses integers beyond 64 bits and lone surrogates; the standard library does not.
-        return _encode_anything(value, sort_keys).encode(
-            "utf-8", "backslashreplace" if escape_surrogates else "replace"
-        )
+        try:
+            plain = _to_json(value)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # a method of an object in it failed
+            plain = safe_str(value)
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys)
+        return text.encode("utf-8", "backslashreplace" if escape_surrogates else "replace")
 
 
 def check_depth(value: Any, depth: int = MAX_DEPTH) -> None:
-    """RecursionError for a value that is nested too deep. To be called before orjson encodes a value from outside: it
-    writes beyond its memory when tuples are nested thousands deep.
+    """Raise RecursionError for a value whose dictionaries and lists are nested more than `depth` deep.
+
+    Call this before orjson encodes a value from outside: orjson writes beyond its memory when tuples are nested
+    thousands deep.
     """
     kind = type(value)
     if kind is dict:
@@ -209,40 +207,18 @@ def check_depth(value: Any, depth: int = MAX_DEPTH) -> None:
             check_depth(item, depth - 1)
 
 
-_SHORT_TYPES = frozenset({int, float, bool, type(None)})
-
-
-def needs_size_check(params: dict[str, Any]) -> bool:
-    """Whether the size of arguments is worth a closer look, which most are not."""
-    for name, value in params.items():
-        if type(name) is str and len(name) > 10_000:
-            return True
-        if type(value) is str:
-            if len(value) > 10_000:
-                return True
-        elif type(value) not in _SHORT_TYPES:
-            return True
-    return len(params) > 1_000
-
-
-def is_obviously_within_limit(data: dict[str, Any], max_bytes: int) -> bool:
-    """Whether a result is certainly short enough, without encoding it; False when that is not obvious."""
-    if len(data) > 8:
-        return False
-    remaining = max_bytes // 6  # a character of JSON text has at most six bytes
-    for key, value in data.items():
-        if type(value) is str:
-            remaining -= len(value) + len(key)
-        elif type(value) in _SHORT_TYPES:
-            remaining -= 32 + len(key)
-        else:
-            return False
-    return remaining > 0
+def is_nested_deeper(value: Any, max_depth: int) -> bool:
+    try:
+        check_depth(value, max_depth)
+    except RecursionError:
+        return True
+    return False
 
 
 def is_larger_than(value: Any, max_bytes: int) -> bool:
-    """Whether a value has more than so many bytes, estimated without encoding it: the characters of its texts, and 8
-    for anything else. It stops as soon as that is certain.
+    """Return whether a value has more than so many bytes, estimated without encoding it.
+
+    The characters of texts count, and 8 for anything else.
     """
     remaining, pending = max_bytes, [value]
     while pending and remaining >= 0:
@@ -266,35 +242,24 @@ def plain_json(value: Any) -> Any:
     return json.loads(data) if LONG_NUMBER.search(data) else orjson.loads(data)
 
 
-def copy_json(value: Any) -> Any:
-    """A copy that shares no container with the original; of what is nested deeper than `MAX_DEPTH`, only the top."""
-    try:
-        return copy_containers(value)
-    except RecursionError:
-        return plain_json(value)
-
-
-def copy_containers(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """A copy that shares no dictionary or list with the original; RecursionError when it is nested too deep."""
+def copy_json(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Copy a value so that the copy shares no dictionary or list with it. What is nested deeper is cut."""
     kind = type(value)
-    if kind is dict:
-        if depth == 0:
-            raise RecursionError
-        copied = value.copy()
-        for key, item in value.items():
-            if type(item) not in SCALAR_TYPES:
-                copied[key] = copy_containers(item, depth - 1)
-        return copied
+    if kind is not dict and kind is not list:
+        return value
+    if depth == 0:
+        return CUT_MARK
     if kind is list:
-        if depth == 0:
-            raise RecursionError
-        return [item if type(item) in SCALAR_TYPES else copy_containers(item, depth - 1) for item in value]
-    check_depth(value, depth)
-    return value
+        return [item if type(item) in SCALAR_TYPES else copy_json(item, depth - 1) for item in value]
+    copied = value.copy()
+    for key, item in value.items():
+        if type(item) not in SCALAR_TYPES:
+            copied[key] = copy_json(item, depth - 1)
+    return copied
 
 
 def _to_closest_json(value: Any) -> Any:
-    """The closest JSON value of any object, whatever its own methods raise."""
+    """Convert an object to the closest JSON value, whatever its own methods raise."""
     try:
         converted = _convert_to_json(value)
         check_depth(converted)
@@ -311,8 +276,6 @@ def _convert_to_json(value: Any) -> Any:
         return dump(mode="json")
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=repr)
-    if isinstance(value, _PART_TYPES):
-        return describe_part(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
     if isinstance(value, Mapping):
@@ -353,41 +316,31 @@ def safe_str(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _encode_anything(value: Any, sort_keys: bool) -> str:
-    def convert(item: Any) -> Any:
-        if dataclasses.is_dataclass(item) and not isinstance(item, type):
-            return {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}
-        if hasattr(item, "isoformat"):
-            return item.isoformat()
-        return _to_closest_json(item)
+def _to_json(value: Any, depth: int = MAX_DEPTH - 10, above: frozenset[int] = frozenset()) -> Any:
+    """Convert a value that orjson refuses to what the standard library can write.
 
-    def encode(item: Any) -> str:
-        return json.dumps(
-            item, default=convert, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
-        )
-
-    for prepare in (copy_containers, _to_encodable):
-        try:
-            return encode(prepare(value))
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # too deep, or a method of an object in it failed
-            continue
-    return encode(safe_str(value))
-
-
-def _to_encodable(value: Any, depth: int = 20) -> Any:
-    """A value the standard library can write: it refuses odd keys, very long integers and cycles."""
-    if depth == 0:
-        return "…"
+    `depth` leaves room for containers that the value is put into.
+    `above`: the ids of the containers around the value, which may contain itself.
+    """
+    if isinstance(value, int):
+        return hex(value) if value.bit_length() > _MAX_BITS else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str):
+        return value
+    if depth == 0 or id(value) in above:
+        return CUT_MARK
+    inner = depth - 1, above | {id(value)}
     if isinstance(value, dict):
-        return {safe_str(key): _to_encodable(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_to_encodable(item, depth - 1) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 10_000:
-        return hex(value)
-    if isinstance(value, (Decimal, Fraction)):
-        return number_to_json(value)
-    return value if type(value) in SCALAR_TYPES else safe_str(value)
+        return {_key_to_text(key): _to_json(item, *inner) for key, item in dict.items(value)}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(item, *inner) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _to_json(getattr(value, f.name), *inner) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return _to_json(value.value, *inner)
+    return _to_json(value.isoformat() if isinstance(value, (date, time)) else _to_closest_json(value), *inner)
+
+
+def _key_to_text(key: Any) -> str:
+    return json.dumps(key) if key is None or isinstance(key, bool) else safe_str(key)

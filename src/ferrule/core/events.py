@@ -202,7 +202,7 @@ class EventBus:
         """
         if not callable(callback):
             raise TypeError(f"a subscriber must be a function that takes an event, not {callback!r}")
-        accepts = _filter_to_predicate(event_filter)
+        accepts = event_filter if callable(event_filter) else None  # `emit` looks at the types of other filters
         subscriber: _Subscriber
         if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
             getattr(callback, "__call__", None)  # noqa: B004 (an object with an async __call__)
@@ -210,7 +210,10 @@ class EventBus:
             subscriber = _AsyncSubscriber(callback, accepts)
         else:
             subscriber = _SyncSubscriber(callback, accepts, in_task=in_task)
-        subscriber.types = _types_of_filter(event_filter)
+        if isinstance(event_filter, ToolEngineEventType):
+            subscriber.types = frozenset({event_filter})
+        elif event_filter is not None and not callable(event_filter):
+            subscriber.types = frozenset(map(ToolEngineEventType, event_filter))
         with self._lock:
             self._set((*self._subscribers, subscriber))
         return lambda: self._remove(subscriber)
@@ -333,8 +336,7 @@ class _Subscriber:
         return bool(self._queue) or self._busy
 
     def release(self) -> None:
-        """End the thread or task until the next event."""
-        raise NotImplementedError
+        """End what delivers events until the next one."""
 
     def close(self) -> None:
         """Drop what is queued and deliver nothing more."""
@@ -346,8 +348,7 @@ class _Subscriber:
 
     def _enqueue(self, event: ToolEngineEvent) -> None:
         if len(self._queue) >= MAX_QUEUE_LENGTH:
-            with contextlib.suppress(IndexError):  # the reader may have emptied it just now
-                self._queue.popleft()
+            self._queue.popleft()
             self._dropped += 1
             if self._dropped.bit_count() == 1:  # 1, 2, 4, 8 …: does not flood the log
                 logger.warning(
@@ -357,44 +358,31 @@ class _Subscriber:
 
 
 class _SyncSubscriber(_Subscriber):
-    """Calls the callback directly; from a thread of its own once it, or its filter, was slow, if it may be."""
+    """Calls the callback directly. After one slow call it uses a thread that runs while there are events."""
 
     def __init__(self, callback: EventCallback, accepts: Predicate | None, *, in_task: bool) -> None:
         super().__init__(callback, accepts)
         self._in_task = in_task
-        self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
-        self._is_releasing = False
+        self._lock = threading.Lock()
         self._slow = False
         self.deliver = self._call
 
-    def _deliver_later(self, event: ToolEngineEvent) -> None:
-        self._enqueue(event)
-        self._wake.set()
-        if self._thread is None or not self._thread.is_alive():
-            self._start_thread()
-
-    def release(self) -> None:
-        self._is_releasing = True
-        self._wake.set()
-
-    def _start_thread(self) -> None:
-        self._is_releasing = False
-        self._busy = True
-        self._thread = threading.Thread(target=self._run, name="ferrule-subscriber", daemon=True)
-        self._thread.start()
+    def _deliver_in_thread(self, event: ToolEngineEvent) -> None:
+        with self._lock:
+            self._enqueue(event)
+            is_running, self._busy = self._busy, True
+        if not is_running:
+            threading.Thread(target=self._run, name="ferrule-subscriber", daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            self._busy = True
-            while self._queue:
-                with contextlib.suppress(IndexError):  # emptied just now by the end of the subscription
-                    self._call(self._queue.popleft())
-            self._busy = False
-            if self._is_releasing:
-                return
-            self._wake.wait()
-            self._wake.clear()
+            with self._lock:
+                if not self._queue:
+                    self._busy = False
+                    return
+                event = self._queue.popleft()
+            with contextlib.suppress(KeyboardInterrupt):  # of the callback: a thread never gets Ctrl-C
+                self._call(event)
 
     def _call(self, event: ToolEngineEvent) -> None:
         started = time.perf_counter()
@@ -411,7 +399,7 @@ class _SyncSubscriber(_Subscriber):
         seconds = time.perf_counter() - started
         if seconds > SLOW_CALLBACK_SECONDS and not self._slow and not self._in_task:
             logger.info("subscriber=<%r>, seconds=<%.3f> | slow, gets its own thread", self.callback, seconds)
-            self._slow, self.deliver = True, self._deliver_later
+            self._slow, self.deliver = True, self._deliver_in_thread
 
 
 class _AsyncSubscriber(_Subscriber):
@@ -476,22 +464,3 @@ class _AsyncSubscriber(_Subscriber):
         except RuntimeError:  # its loop has ended
             return True
         return task is None or task is not self._task or task.cancelling() > 0
-
-
-def _types_of_filter(event_filter: EventFilter | None) -> frozenset[ToolEngineEventType] | None:
-    if isinstance(event_filter, ToolEngineEventType):
-        return frozenset({event_filter})
-    if event_filter is None or callable(event_filter):
-        return None
-    return frozenset(ToolEngineEventType(each) for each in event_filter)
-
-
-def _filter_to_predicate(event_filter: EventFilter | None) -> Predicate | None:
-    if event_filter is None:
-        return None
-    if isinstance(event_filter, ToolEngineEventType):
-        return lambda event: event.event_type is event_filter
-    if callable(event_filter):
-        return event_filter
-    types = frozenset(ToolEngineEventType(t) for t in event_filter)
-    return lambda event: event.event_type in types

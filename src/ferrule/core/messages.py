@@ -89,13 +89,10 @@ def text_of_message(message: Mapping[str, Any]) -> str:
     return "\n".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
 
 
-def _encode_arguments(call: ToolCall) -> str:
-    """The arguments as JSON that gives exactly the same arguments: a run that waits continues from it."""
-    return encode_json(call.arguments, escape_surrogates=True).decode()
-
-
 def _encode_tool_call(call: ToolCall) -> dict[str, Any]:
-    arguments = call.raw if call.error is not None and call.raw else _encode_arguments(call)
+    # With lone surrogates: a run that waits continues from this JSON with exactly the same arguments.
+    exact = encode_json(call.arguments, escape_surrogates=True).decode()
+    arguments = call.raw if call.error is not None and call.raw else exact
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 

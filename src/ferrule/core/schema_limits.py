@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from ferrule.core.content import is_nested_deeper
-from ferrule.core.json_schema import JsonSchema, follow_reference
+from ferrule.core.json_schema import JsonSchema, follow_reference, properties_of, read_list_keyword
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import SpecError
 
@@ -56,10 +56,6 @@ _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _VALUE_CHECKS: Final = 5
 """What it costs to read a value, as checks."""
 _NUMBER_LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const")
-_NEED_ESTIMATE: Final = (
-    _REFERENCES | _UNEVALUATED | {"pattern", "patternProperties", "enum", "dependentRequired", *_NUMBER_LIMITS}
-)
-_FEW_ALTERNATIVES: Final = 1_000
 _BACKTRACKING_STATES: Final = 500
 _TEXT_COST: Final = 20
 """What it costs to match a text, as characters: there may be many short ones."""
@@ -80,7 +76,7 @@ _Place: TypeAlias = "tuple[str, str | int | None]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaCost:
-    """What checking values against a schema costs."""
+    """Estimate of what it costs to check values against a schema."""
 
     checks: int = 1
     """Subschemas that may be checked for one value; one with a pattern that may backtrack counts as many."""
@@ -90,38 +86,73 @@ class SchemaCost:
     """Names that may be missing."""
     max_depth: int | None = None
     """Levels of a value for which that holds; deeper values may cost more. None: any depth."""
+    states: Mapping[str, int] = field(default_factory=dict)
+    """Of the patterns in each property. A match takes as long as the pattern has states and the text has characters."""
+    other_states: int = 0
+    """Of patterns that may be for any part of the value: those outside the properties, and what is referred to."""
 
-    def permits(self, values: int) -> bool:
-        return (_VALUE_CHECKS + self.checks) * values <= MAX_CHECKS
+    @property
+    def has_patterns(self) -> bool:
+        return bool(self.other_states or self.states)
+
+    def permits_depth(self, value: Any) -> bool:
+        return self.max_depth is None or not is_nested_deeper(value, self.max_depth)
+
+    def permits_size(self, value: Any, times: int = 1) -> bool:
+        return times * (_VALUE_CHECKS + self.checks) * count_values(value) <= MAX_CHECKS
+
+    def permits_texts(self, value: Any, times: int = 1) -> bool:
+        """Return whether all texts of a value can be matched with the patterns this many times at once.
+
+        Other values are checked in another process (`ferrule.process.checks`): a match cannot be interrupted.
+        """
+        steps = self.other_states * _count_characters(value) if self.other_states else 0
+        if isinstance(value, Mapping):
+            used = ((states, value[name]) for name, states in self.states.items() if states and name in value)
+            steps += sum(states * _count_characters(part) for states, part in used)
+        return times * steps <= MAX_PATTERN_STEPS
 
     def permits_coercion(self, value: Any) -> bool:
-        """Whether values can be looked at one by one for another reading."""
+        """Return whether values can be looked at one by one for another reading."""
         return self.subschemas * count_values(value) <= MAX_COERCED_CHECKS
 
     def permits_explanation(self, value: Any) -> bool:
-        """Whether all errors of a value can be collected: each has a copy of the part of the value that it is about."""
+        """Return whether all errors can be collected: each has a copy of the part of the value that it is about."""
         checks = self.subschemas * count_values(value)
         characters = (checks + self.required) * _count_characters(value)
         return checks <= MAX_EXPLAINED_CHECKS and characters <= MAX_EXPLAINED_CHARACTERS
 
 
 def estimate_cost(schema: JsonSchema) -> SchemaCost:
-    """The cost of a schema; SpecError says why it is too costly to be used."""
-    structure = _analyze_structure(schema)
-    if structure.needs_estimate or structure.alternatives > _FEW_ALTERNATIVES:
-        try:
-            cost = _CostEstimate(schema, _own_cost).compute()
-            return replace(
-                cost, subschemas=_CostEstimate(schema, lambda _: 1).compute().checks, required=structure.required
-            )
-        except RecursionError:
-            raise SpecError("the schema is too costly to check: a reference leads to too many others") from None
-    subschemas = 1 + structure.alternatives
-    return SchemaCost(checks=subschemas, subschemas=subschemas, required=structure.required)
+    """Estimate the cost of a schema. Raises SpecError for one that is too costly to be used."""
+    total, references = _count_pattern_states(schema)
+    if total > MAX_SCHEMA_STATES:
+        raise SpecError(
+            f"the patterns of the schema are too large: together they have over {MAX_SCHEMA_STATES:,} states"
+        )
+    required = _count_required_names(schema)
+    try:
+        checks, max_depth = _CostEstimate(schema, _own_cost).compute()
+        subschemas, _ = _CostEstimate(schema, lambda _: 1).compute() if checks > 1 else (1, None)
+    except RecursionError:
+        raise SpecError("the schema is too costly to check: a reference leads to too many others") from None
+    states: dict[str, int] = {}
+    if references and total:  # a reference may be to any part of the schema
+        total = min(total * (1 + references), MAX_PATTERN_STEPS)
+    elif total:
+        states = {name: _count_pattern_states(part)[0] for name, part in properties_of(schema).items()}
+    return SchemaCost(
+        checks=checks,
+        subschemas=subschemas,
+        required=required,
+        max_depth=max_depth,
+        states=states,
+        other_states=total - sum(states.values()),
+    )
 
 
 def compile_schema(schema: Any) -> Any:
-    """A validator of jsonschema-rs whose patterns cannot run for long, and that fetches nothing.
+    """Compile a validator of jsonschema-rs whose patterns cannot run for long, and that fetches nothing.
 
     The schema must have passed `estimate_cost` if it comes from elsewhere.
     """
@@ -132,67 +163,48 @@ def compile_schema(schema: Any) -> Any:
 
 
 class BoundedValidator:
-    """A compiled schema that accepts only values that can be checked at once. SpecError: no value can."""
+    """A compiled schema that accepts only values that can be checked at once.
+
+    Raises SpecError for a schema that is too costly, and ValueError for one that is invalid.
+    """
 
     def __init__(self, schema: JsonSchema) -> None:
-        self.cost, self._patterns, self.validator = estimate_cost(schema), PatternCost(schema), compile_schema(schema)
+        self.cost, self.validator = estimate_cost(schema), compile_schema(schema)
 
     def permits(self, value: Any, *, times: int = 1) -> bool:
         """Return whether checking a value this many times cannot take long."""
-        depth = self.cost.max_depth
-        is_deep = depth is not None and is_nested_deeper(value, depth)
-        is_bounded = not is_deep and self.cost.permits(times * count_values(value))
-        return is_bounded and self._patterns.permits(value, times=times)
+        cost = self.cost
+        return cost.permits_depth(value) and cost.permits_size(value, times) and cost.permits_texts(value, times)
 
     def is_valid(self, value: Any) -> bool:
         return self.permits(value) and bool(self.validator.is_valid(value))
 
 
-class PatternCost:
-    """How long texts may be matched with the patterns of a schema. A match cannot be interrupted, and takes as long as
-    the text has characters and the pattern has states.
-    """
-
-    def __init__(self, schema: JsonSchema) -> None:
-        properties = schema.get("properties")
-        properties = properties if isinstance(properties, dict) else {}
-        total, references = _count_pattern_states(schema)
-        self._states = {name: _count_pattern_states(part)[0] for name, part in properties.items()} if total else {}
-        self._other_states = total - sum(self._states.values())
-        """Of patterns that may be for any part of the value: those outside its properties, and what is referred to."""
-        if references and total:  # a reference may be to any part of the schema
-            self._states, self._other_states = {}, min(total * (1 + references), MAX_PATTERN_STEPS)
-
-    @property
-    def has_patterns(self) -> bool:
-        return bool(self._other_states or self._states)
-
-    def permits(self, value: Any, *, times: int = 1) -> bool:
-        """Return whether all texts of a value can be matched this many times at once.
-
-        Otherwise the match is to be made in another process.
-        """
-        steps = self._other_states * _count_characters(value) if self._other_states else 0
-        if isinstance(value, Mapping):
-            used = ((states, value[name]) for name, states in self._states.items() if states and name in value)
-            steps += sum(states * _count_characters(part) for states, part in used)
-        return times * steps <= MAX_PATTERN_STEPS
-
-
 def _count_pattern_states(schema: Any) -> tuple[int, int]:
-    """The states of all patterns in a schema, and how many references it has."""
-    states, references, pending = 0, 0, [schema]
+    """Count the states of all patterns in a schema, and its references."""
+    states, references = 0, 0
+    for part in _iterate_parts(schema):
+        references += not _REFERENCES.isdisjoint(part)
+        states += sum(count_states(pattern) for pattern in _patterns_of(part))
+    return min(states, MAX_PATTERN_STEPS), references
+
+
+def _iterate_parts(schema: Any) -> Iterator[JsonSchema]:
+    """Yield every dictionary in a schema."""
+    pending = [schema]
     while pending:
         part = pending.pop()
         if isinstance(part, dict):
+            yield part
             pending += part.values()
-            references += not _REFERENCES.isdisjoint(part)
-            names = part.get("patternProperties")
-            patterns = [part.get("pattern"), *(names if isinstance(names, dict) else ())]
-            states += sum(count_states(pattern) for pattern in patterns if isinstance(pattern, str))
         elif isinstance(part, list):
             pending += part
-    return min(states, MAX_PATTERN_STEPS), references
+
+
+def _patterns_of(schema: JsonSchema) -> list[str]:
+    names = schema.get("patternProperties")
+    patterns = [schema.get("pattern"), *(names if isinstance(names, dict) else ())]
+    return [pattern for pattern in patterns if isinstance(pattern, str)]
 
 
 def count_states(pattern: str) -> int:
@@ -252,39 +264,9 @@ def count_values(value: Any) -> int:
     return count
 
 
-@dataclass(slots=True)
-class _SchemaStructure:
-    """What a walk over a schema shows, without following references."""
-
-    alternatives: int = 0
-    """Subschemas that apply to the same value as the schema they are in."""
-    required: int = 0
-    """Names that objects must have."""
-    needs_estimate: bool = False
-    """References may multiply its subschemas, or some of them are costly."""
-
-    def add(self, part: dict[str, Any]) -> None:
-        for keyword in _SAME_VALUE_LISTS:
-            options = part.get(keyword)
-            self.alternatives += len(options) if isinstance(options, list) else 0
-        self.alternatives += sum(keyword in part for keyword in _SAME_VALUE_SCHEMAS)
-        required, dependent = part.get("required"), part.get("dependentRequired")
-        lists = [required, *(dependent.values() if isinstance(dependent, dict) else ())]
-        self.required += sum(len(names) for names in lists if isinstance(names, list))
-        self.needs_estimate = (
-            self.needs_estimate
-            or not _NEED_ESTIMATE.isdisjoint(part)
-            and (not (_REFERENCES | _UNEVALUATED).isdisjoint(part) or _own_cost(part) > 1)
-        )
-
-
-def _analyze_structure(schema: Any) -> _SchemaStructure:
-    """SpecError for a schema that is too large or nested too deep."""
-    if _count_pattern_states(schema)[0] > MAX_SCHEMA_STATES:
-        raise SpecError(
-            f"the patterns of the schema are too large: together they have over {MAX_SCHEMA_STATES:,} states"
-        )
-    result, count = _SchemaStructure(), 0
+def _count_required_names(schema: Any) -> int:
+    """Count the names that objects must have. Raises SpecError for a schema that is too large or nested too deep."""
+    required, count = 0, 0
     level: list[Any] = [schema]
     for _ in range(2 * MAX_SCHEMA_DEPTH):  # between two subschemas there is often a list or a map of them
         count += len(level)
@@ -293,12 +275,14 @@ def _analyze_structure(schema: Any) -> _SchemaStructure:
         inner: list[Any] = []
         for part in level:
             if isinstance(part, dict):
-                result.add(part)
+                dependent = part.get("dependentRequired")
+                names = [part.get("required"), *(dependent.values() if isinstance(dependent, dict) else ())]
+                required += sum(len(each) for each in names if isinstance(each, list))
                 inner += part.values()
             elif isinstance(part, list):
                 inner += part
         if not inner:
-            return result
+            return required
         level = inner
     raise SpecError(f"the schema is nested more than {MAX_SCHEMA_DEPTH} levels deep")
 
@@ -311,63 +295,21 @@ class _SubschemaCounts:
     parts: dict[_Place, Counter[int]]
 
 
-class _SchemaReferences:
-    """What the references in a schema may point to: every place that a validator could choose counts."""
-
-    def __init__(self, root: JsonSchema) -> None:
-        self._root = root
-        self._resources: list[JsonSchema] = [root]
-        """The schemas with an address (`$id`); a reference with a path starts in one of them."""
-        self._named: dict[str, list[JsonSchema]] = {}
-        """By the names that references use instead of paths."""
-        pending: list[Any] = [root]
-        while pending:
-            part = pending.pop()
-            if isinstance(part, dict):
-                self._add_names(part)
-                pending += part.values()
-            elif isinstance(part, list):
-                pending += part
-
-    def find_targets(self, schema: JsonSchema) -> list[JsonSchema]:
-        """The schemas that the references of a schema apply to the same value."""
-        targets = [target for key in ("$ref", "$dynamicRef") for target in self._follow(schema.get(key))]
-        return [*targets, *(self._resources if "$recursiveRef" in schema else ())]
-
-    def _add_names(self, part: JsonSchema) -> None:
-        for address in (part.get("$id"), part.get("id")):
-            before, _, name = address.partition("#") if isinstance(address, str) else ("", "", "")
-            if before and part is not self._root:
-                self._resources.append(part)
-            if name:  # before `$anchor` there was `"$id": "#name"`
-                self._named.setdefault(name, []).append(part)
-        for key in ("$anchor", "$dynamicAnchor"):
-            if isinstance(part.get(key), str):
-                self._named.setdefault(part[key], []).append(part)
-
-    def _follow(self, reference: Any) -> list[JsonSchema]:
-        if not isinstance(reference, str):
-            return []
-        fragment = unquote(reference.partition("#")[2])
-        if fragment and not fragment.startswith("/"):
-            return self._named.get(fragment) or [self._root]
-        targets = [follow_reference({"$ref": f"#{fragment}"}, resource) for resource in self._resources]
-        return [target for target in targets if target] or [self._root]
-
-
 class _CostEstimate:
     def __init__(self, root: JsonSchema, own_cost: Callable[[JsonSchema], int]) -> None:
         self._root, self._own_cost = root, own_cost
-        self._references = _SchemaReferences(root)
+        self._named = [part for part in _iterate_parts(root) if part is root or _has_name(part)]
+        """The schemas that references may use by a name, or that paths may start in."""
         self._steps = 0
-        self._schemas: dict[int, JsonSchema] = {}
+        self._pending = [root]
         self._checks: dict[int, _SubschemaCounts | None] = {}
         """By the id of a schema; None while it is being computed."""
 
-    def compute(self) -> SchemaCost:
-        first = self._add(self._root)
-        for number in self._iterate_schemas():
-            self._count_subschemas_of(number)
+    def compute(self) -> tuple[int, int | None]:
+        """Return the most checks for one value, and the depth of values up to which that holds (None: any depth)."""
+        while self._pending:
+            self._count_subschemas_of(self._pending.pop())
+        first = id(self._root)
         costs: dict[int, int] = dict.fromkeys(self._checks, 1)
         previous = 1
         for depth in range(1, MAX_VALUE_DEPTH + 1):
@@ -375,37 +317,24 @@ class _CostEstimate:
             if costs[first] > MAX_CHECKS_PER_VALUE:
                 if depth <= MIN_VALUE_DEPTH:
                     raise _too_costly()
-                return SchemaCost(checks=previous, max_depth=depth - 1)
+                return previous, depth - 1
             if costs == before:
-                return SchemaCost(checks=costs[first])
+                return costs[first], None
             previous = costs[first]
-        return SchemaCost(checks=previous, max_depth=MAX_VALUE_DEPTH)
+        return previous, MAX_VALUE_DEPTH
 
-    def _iterate_schemas(self) -> Iterator[int]:
-        """All schemas that are added while this is iterated."""
-        done = 0
-        while done < len(self._schemas):
-            numbers = list(self._schemas)[done:]
-            done += len(numbers)
-            yield from numbers
-
-    def _add(self, schema: JsonSchema) -> int:
-        self._schemas[id(schema)] = schema
-        return id(schema)
-
-    def _count_subschemas_of(self, number: int) -> _SubschemaCounts:
-        if number in self._checks:
-            return self._checks[number] or _SubschemaCounts(
-                1, {}
-            )  # a schema that applies itself to the same value again
+    def _count_subschemas_of(self, schema: JsonSchema) -> _SubschemaCounts:
+        number = id(schema)
+        if number in self._checks:  # None: a schema that applies itself to the same value again
+            return self._checks[number] or _SubschemaCounts(1, {})
         self._checks[number] = None
-        schema = self._schemas[number]
         checks = _SubschemaCounts(self._own_cost(schema), {})
         for place, part in _schemas_of_parts(schema):
             self._count_step()
-            checks.parts.setdefault(place, Counter())[self._add(part)] += 1
+            self._pending.append(part)
+            checks.parts.setdefault(place, Counter())[id(part)] += 1
         for inner in self._schemas_of_same_value(schema):
-            other = self._count_subschemas_of(self._add(inner))
+            other = self._count_subschemas_of(inner)
             checks.own = min(checks.own + other.own, MAX_CHECKS)
             for place, targets in other.parts.items():
                 mine = checks.parts.setdefault(place, Counter())
@@ -420,16 +349,26 @@ class _CostEstimate:
     def _schemas_of_same_value(self, schema: JsonSchema) -> Iterator[JsonSchema]:
         candidates = [schema.get(keyword) for keyword in _SAME_VALUE_SCHEMAS]
         for keyword in _SAME_VALUE_LISTS:
-            options = schema.get(keyword)
-            candidates += options if isinstance(options, list) else []
+            candidates += read_list_keyword(keyword, schema)
         for keyword in ("dependentSchemas", "dependencies"):  # which of them counts depends on the draft
             dependent = schema.get(keyword)
             candidates += dependent.values() if isinstance(dependent, dict) else []
-        candidates += self._references.find_targets(schema)
+        for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+            candidates += self._find_targets(schema.get(keyword))
         return (candidate for candidate in candidates if isinstance(candidate, dict))
 
+    def _find_targets(self, reference: Any) -> list[JsonSchema]:
+        """Find what a reference may point to: every place that a validator could choose counts."""
+        if not isinstance(reference, str):
+            return []
+        fragment = unquote(reference.partition("#")[2])
+        if not fragment.startswith("/"):
+            return self._named
+        targets = [follow_reference({"$ref": f"#{fragment}"}, start) for start in self._named]
+        return [target for target in targets if target] or [self._root]
+
     def _cost_at_depth(self, number: int, costs: dict[int, int]) -> int:
-        """The most checks for one value, where `costs` are those of its parts."""
+        """Return the most checks for one value, where `costs` are those of its parts."""
         checks = self._checks[number]
         assert checks is not None
         sums: dict[_Place, int] = {}
@@ -454,13 +393,15 @@ def _too_costly() -> SpecError:
     )
 
 
+def _has_name(schema: JsonSchema) -> bool:
+    return any(isinstance(schema.get(key), str) for key in ("$id", "id", "$anchor", "$dynamicAnchor"))
+
+
 def _own_cost(schema: JsonSchema) -> int:
-    enum, dependent = schema.get("enum"), [schema.get("dependentRequired"), schema.get("dependencies")]
-    options = sum(map(_count_option_checks, enum)) if isinstance(enum, list) else 0
+    dependent = [schema.get("dependentRequired"), schema.get("dependencies")]
+    options = sum(map(_count_option_checks, read_list_keyword("enum", schema)))
     names = sum(len(each) for each in dependent if isinstance(each, dict))  # each is looked up in every value
-    by_name = schema.get("patternProperties")
-    patterns = [schema.get("pattern"), *(by_name if isinstance(by_name, dict) else ())]
-    backtracking = sum(isinstance(text, str) and _needs_backtracking(text) for text in patterns)
+    backtracking = sum(map(_needs_backtracking, _patterns_of(schema)))
     numbers = sum(_is_long_number(schema.get(keyword)) for keyword in _NUMBER_LIMITS)
     return 1 + options + names + backtracking * MAX_BACKTRACKS + numbers * _LONG_NUMBER_CHECKS
 
@@ -479,21 +420,13 @@ def _needs_backtracking(pattern: str) -> bool:
 
 
 def _schemas_of_parts(schema: JsonSchema) -> Iterator[tuple[_Place, JsonSchema]]:
-    properties = schema.get("properties")
-    for name, inner in (properties if isinstance(properties, dict) else {}).items():
-        if isinstance(inner, dict):
-            yield ("property", name), inner
     by_pattern = schema.get("patternProperties")
-    others = [*(by_pattern.values() if isinstance(by_pattern, dict) else ()), *map(schema.get, _ANY_PROPERTY)]
-    for inner in others:
-        if isinstance(inner, dict):
-            yield ("property", None), inner
+    any_property = [*(by_pattern.values() if isinstance(by_pattern, dict) else ()), *map(schema.get, _ANY_PROPERTY)]
+    places: list[tuple[_Place, Any]] = [
+        *((("property", name), inner) for name, inner in properties_of(schema).items()),
+        *((("property", None), inner) for inner in any_property),
+        *((("item", None), schema.get(keyword)) for keyword in _ANY_ITEM),
+    ]
     for keyword in ("prefixItems", "items"):
-        items = schema.get(keyword)
-        for index, inner in enumerate(items if isinstance(items, list) else ()):
-            if isinstance(inner, dict):
-                yield ("item", index), inner
-    for keyword in _ANY_ITEM:
-        inner = schema.get(keyword)
-        if isinstance(inner, dict):
-            yield ("item", None), inner
+        places += ((("item", index), inner) for index, inner in enumerate(read_list_keyword(keyword, schema)))
+    return ((place, inner) for place, inner in places if isinstance(inner, dict))

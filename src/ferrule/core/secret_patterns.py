@@ -252,7 +252,8 @@ class PlainTextRedaction:
         name, text = named["name"], named.string
         if named["sign"].endswith("="):
             before = text[named.start() - 1 : named.start()]
-            if before in ("?", "&") and _is_url_signature_name(name):
+            is_signature = name.lower() == "key" or name.lower().endswith(("sig", "signature"))
+            if before in ("?", "&") and is_signature:
                 return _WORD_VALUE.match(text, named.end())
         elif name.lower().endswith(_SECRET_HEADER_ENDINGS):
             return _REST_OF_LINE.match(text, named.end())
@@ -280,10 +281,6 @@ def _is_placeholder(name: str, value: str) -> bool:
     word = value.strip("\\\"',;|()[]{} \t\r\n").lower()
     is_quoted = value.lstrip("\\")[:1] in ("'", '"')
     return not word or (not is_quoted and (word in _PLACEHOLDERS or ("tokens" in name.lower() and word.isdecimal())))
-
-
-def _is_url_signature_name(name: str) -> bool:
-    return name.lower() == "key" or name.lower().endswith(("sig", "signature"))
 
 
 def _is_verb_pass(named: re.Match[str]) -> bool:

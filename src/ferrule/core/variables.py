@@ -70,7 +70,8 @@ def fill_if_complete(text: str, params: Mapping[str, Any], environ: Mapping[str,
     """The text with its variables and parameters filled in; None when one of its parameters has no value."""
     if any(params.get(name) is None for name in find_placeholders(text)):
         return None
-    return fill_template(text, environ, lambda name: _argument_to_text(params[name]))
+    # Text stays unchanged, lone surrogates included: the executor refuses what it cannot send.
+    return fill_template(text, environ, lambda name: v if isinstance(v := params[name], str) else as_text(v))
 
 
 def sole_placeholder_name(text: str) -> str | None:
@@ -94,8 +95,3 @@ def find_strings(template: Any) -> Iterator[str]:
     elif isinstance(template, (list, tuple)):
         for part in template:
             yield from find_strings(part)
-
-
-def _argument_to_text(value: Any) -> str:
-    """Text stays unchanged, lone surrogates included: the executor refuses what it cannot send."""
-    return value if isinstance(value, str) else as_text(value)

@@ -30,7 +30,7 @@ from ferrule.core.call import (
     ToolExecutor,
     ValidationResult,
 )
-from ferrule.core.content import Output, copy_json, is_obviously_within_limit, needs_size_check
+from ferrule.core.content import Output, copy_json
 from ferrule.core.events import EventBus
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import Decision
@@ -178,7 +178,7 @@ class CallPipeline:
         call = RunningCall(self._store.new_record_id(), tool_name, action, params, context, on_progress, parent)
         if context.tool_call_id is not None:
             call.add_metadata(tool_call_id=context.tool_call_id)
-        if type(params) is dict and needs_size_check(params):
+        if type(params) is dict:
             call.refuse_larger_params(self._config.max_input)
         if self._events.has_subscribers:
             self._log.emit_before_call(call)
@@ -247,7 +247,7 @@ class CallPipeline:
 
     def _validate(self, call: RunningCall, action: PreparedAction) -> None:
         if not call.leaves_validation_to_tool(action):
-            call.params = self._read_params(call, action)
+            call.params = call.accept_params(action, action.check.check(call.params))
 
     async def _validate_elsewhere(self, call: RunningCall, action: PreparedAction) -> None:
         """The same for arguments whose check may take longer than the call: in a process that ends with the call."""
@@ -255,16 +255,6 @@ class CallPipeline:
             self._validate(call, action)
         elif not call.leaves_validation_to_tool(action):
             call.params = call.accept_params(action, await self._check_elsewhere(call, action))
-
-    def _read_params(self, call: RunningCall, action: PreparedAction) -> dict[str, Any]:
-        """The arguments with the types and defaults of the action's schema; InvalidArguments if they do not fit."""
-        try:
-            params = action.check.fill_defaults_if_valid(call.params)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # nested too deep, or a method of an argument raised: `check` below reports which
-            params = None
-        return call.accept_params(action, action.check.check(call.params)) if params is None else params
 
     async def _check_elsewhere(self, call: RunningCall, action: PreparedAction) -> ValidationResult:
         deadline = call.deadline = Deadline(self._deadlines_of_this_loop(), self._timeout_of(call, action))
@@ -317,7 +307,8 @@ class CallPipeline:
     def _decide_with_arguments(self, call: RunningCall, action: PreparedAction) -> Decision:
         decision = self._authorizer.decide_with_arguments(call, action, call.params)
         if call.leaves_validation_to_tool(action):  # which converts: rules must not miss "true" or a default
-            converted = self._authorizer.decide_with_arguments(call, action, self._read_params(call, action))
+            params = call.accept_params(action, action.check.check(call.params))
+            converted = self._authorizer.decide_with_arguments(call, action, params)
             decision = converted if decision.verdict == "allow" else decision
         return decision
 
@@ -454,9 +445,7 @@ class CallPipeline:
     def _normalize_result(self, call: RunningCall, action: PreparedAction, output: Output) -> ToolExecutionResult:
         if call.cache_key is not None and call.attempts:
             self._cache.add(call.cache_key, action.tool, output, action.effects.cache_ttl)
-        data = output.data
-        if not is_obviously_within_limit(data, action.max_output):
-            data = self._cut_long_output(call, data, action.max_output)
+        data = self._cut_long_output(call, output.data, action.max_output)
         return ToolExecutionResult(
             True,
             call.tool_name,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from ferrule.core.aio import backoff_delay
 from ferrule.core.call import ToolExecutionContext
 from ferrule.core.content import Output, encode_json, plain_json
 from ferrule.core.permission import Principal
@@ -214,8 +215,7 @@ class RetryPolicy:
         retry_after = failure.details.get("retry_after")
         if isinstance(retry_after, (int, float)):
             return max(float(retry_after), self.first_delay)
-        backoff = min(self.first_delay * 2.0 ** (attempts - 1), self.max_delay)
-        return backoff * (0.5 + self.jitter() / 2)
+        return backoff_delay(attempts, first=self.first_delay, longest=self.max_delay, jitter=self.jitter)
 
 
 # Exceptions of other libraries

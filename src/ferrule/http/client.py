@@ -12,7 +12,7 @@ import base64
 import re
 import ssl
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 from weakref import WeakKeyDictionary
 
 from ferrule.core.patterns import lazy_pattern
-from ferrule.errors import CallError, ExecutionFailed, Retry, TimedOut, TransportFault
+from ferrule.errors import CallError, ExecutionFailed, Retry, TimedOut, TransportFault, iterate_causes
 from ferrule.http.guard import AddressGuard, open_transport
 
 if TYPE_CHECKING:
@@ -203,18 +203,12 @@ def _mark_outcome_unknown(failure: CallError, may_have_taken_effect: bool) -> Ca
 def error_from_httpx(error: Exception, what: str) -> CallError:
     """Ferrule's error for an exception of httpx."""
     error_class, message = next(FAILURES[cls.__name__] for cls in type(error).__mro__ if cls.__name__ in FAILURES)
-    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _iterate_causes(error)):
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in iterate_causes(error)):
         error_class, message = ExecutionFailed, "the server's certificate cannot be trusted"
     reason = str(error).strip()
     if type(error).__name__ == "RemoteProtocolError":
         reason = reason.partition(": ")[0]  # the rest is what the server sent: untrusted text, or a secret
     return error_class(f"{what}: {message}" + (f" ({reason})." if reason else "."))
-
-
-def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def format_url(url: str) -> str:

@@ -8,12 +8,13 @@ wait.
 from __future__ import annotations
 
 import asyncio
-import random
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from ferrule.core.aio import backoff_delay
 from ferrule.core.call import DefaultTimeout, ToolExecutionContext
 from ferrule.errors import Retry, TimedOut, Transient, TransportFault
 from ferrule.http.client import HttpResponse
@@ -58,12 +59,16 @@ def request_timeout(context: ToolExecutionContext, configured: float | None) -> 
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks the client to wait, given as a number or a date."""
-    value = headers.get("retry-after", "").strip()
-    if value.isascii() and value.isdecimal():
-        return float(value[:9])
+    """Return the seconds that a server asks to wait: a number, a date, or milliseconds as OpenAI sends them."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "")
+        try:
+            seconds = float(value if value.isascii() else "") * unit
+        except ValueError:
+            continue
+        return seconds if math.isfinite(seconds) and seconds >= 0 else None
     try:
-        date = parsedate_to_datetime(value)
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
     except (ValueError, OverflowError):
         return None
     return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
@@ -86,7 +91,7 @@ def _retry_delay(response: HttpResponse | None, attempt: int) -> float:
     requested = None if response is None else parse_retry_after(response.headers)
     if requested is not None:
         return requested
-    return FIRST_RETRY_DELAY * 2.0 ** (attempt - 1) * (0.5 + random.random() / 2)
+    return backoff_delay(attempt, first=FIRST_RETRY_DELAY, longest=math.inf)
 
 
 def _is_past_deadline(delay: float, deadline: float | None) -> bool:

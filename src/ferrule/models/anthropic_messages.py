@@ -59,9 +59,8 @@ class _TurnBuilder:
         role = message.get("role")
         if role == "assistant":
             self._answer_open_calls()
-            self._append_blocks(
-                "assistant", _message_text_blocks(message) + self._call_blocks(message.get("tool_calls") or ())
-            )
+            calls = self._call_blocks(message.get("tool_calls") or ())
+            self._append_blocks("assistant", _convert_content(text_of_message(message)) + calls)
         elif role == "tool":
             self._append_blocks("user", [self._result_block(message)])
         elif role in _SYSTEM_ROLES:
@@ -127,11 +126,6 @@ class _TurnBuilder:
 
 def _text_block(text: str) -> Block:
     return {"type": "text", "text": text}
-
-
-def _message_text_blocks(message: Message) -> list[Block]:
-    text = text_of_message(message)
-    return [_text_block(text)] if text.strip() else []
 
 
 def _convert_content(content: Any) -> list[Block]:

@@ -154,7 +154,8 @@ def find_default(environ: Mapping[str, str], servers: Sequence[ServerState] | No
     for provider, variables in KEYED_PROVIDERS.items():
         for variable in variables:
             if environ.get(variable):
-                return ModelChoice(spec=provider, reason=_explain_variable(variable, environ))
+                is_stored = isinstance(environ, EnvironmentWithKeys) and variable in environ.stored_variables
+                return ModelChoice(spec=provider, reason=f"{variable} is {'stored' if is_stored else 'set'}")
     if servers is None:
         servers = find_servers(environ) if _may_look_for_servers(environ) else ()
     for state in servers:
@@ -165,11 +166,6 @@ def find_default(environ: Mapping[str, str], servers: Sequence[ServerState] | No
     if default:  # nothing here has a model of this name: better an error than the answer of another model
         return ModelChoice(spec=default, reason="FERRULE_MODEL is set")
     return ModelChoice(spec="offline", reason="there is no key and no model server on this machine")
-
-
-def _explain_variable(variable: str, environ: Mapping[str, str]) -> str:
-    is_stored = isinstance(environ, EnvironmentWithKeys) and variable in environ.stored_variables
-    return f"{variable} is {'stored' if is_stored else 'set'}"
 
 
 def _may_look_for_servers(environ: Mapping[str, str]) -> bool:

@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.utils import mktime_tz, parsedate_tz
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from ferrule.core.content import encode_json
 from ferrule.core.model import ModelReply
 from ferrule.errors import ModelError, ModelRefused, ModelUnavailable, RequestTooLong, error_text
+from ferrule.http.retry import parse_retry_after
 
 logger = logging.getLogger("ferrule.models")
 
@@ -226,7 +224,9 @@ def to_model_error(error: Exception, table: ErrorTable, *, model: str) -> ModelE
     error_class = classify_error(error, table)
     if error_class is None:
         return None
-    status, details = getattr(error, "status_code", None), _searchable_text(error)
+    status = getattr(error, "status_code", None)
+    parts = [getattr(error, name, "") for name in ("code", "type", "body")]
+    details = " ".join(map(str, (*parts, error))).casefold()
     if error_class == "by_status":
         error_class = _classify_by_status(status, details)
     elif error_class == "by_message":
@@ -239,9 +239,10 @@ def to_model_error(error: Exception, table: ErrorTable, *, model: str) -> ModelE
         is_too_long = status == 413 or any(phrase in details for phrase in _TOO_LONG_PHRASES)
         kind = RequestTooLong if is_too_long else ModelRefused
         return kind(f"Model {model!r} refused the request{suffix}: {message} {advice}".rstrip())
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
     advice = _CONNECTION_ADVICE if type(error).__name__ == "APIConnectionError" else ""
     return ModelUnavailable(
-        f"Model {model!r} is not available{suffix}: {message} {advice}".rstrip(), retry_after=_read_retry_after(error)
+        f"Model {model!r} is not available{suffix}: {message} {advice}".rstrip(), retry_after=parse_retry_after(headers)
     )
 
 
@@ -259,10 +260,6 @@ def _is_permanent(details: str) -> bool:
     return any(phrase in details for phrase in _PERMANENT_PHRASES)
 
 
-def _searchable_text(error: Exception) -> str:
-    return f"{getattr(error, 'code', '')} {getattr(error, 'type', '')} {getattr(error, 'body', '')} {error}".casefold()
-
-
 def _error_message(error: Exception) -> str:
     """The server's own sentence where its response has one, else the exception's text and its cause."""
     body = getattr(error, "body", None)
@@ -272,29 +269,8 @@ def _error_message(error: Exception) -> str:
     if isinstance(inner, str) and inner.strip():
         return inner.strip()[:_MAX_MESSAGE]
     message = error_text(error) or type(error).__name__
-    if getattr(error, "status_code", None) is None and (url := _request_url(error)):
+    url = str(getattr(getattr(error, "request", None), "url", "")).partition("?")[0]
+    if getattr(error, "status_code", None) is None and url:  # there is no response
         message = f"{message.rstrip('.')} ({url})."
     cause = error_text(error.__cause__) if error.__cause__ is not None else ""
     return f"{message} {cause}".strip()[:_MAX_MESSAGE]
-
-
-def _request_url(error: Exception) -> str:
-    """Where the request was sent, for an error without a response."""
-    request = getattr(error, "request", None)
-    return str(getattr(request, "url", "")).partition("?")[0]
-
-
-def _read_retry_after(error: Exception) -> float | None:
-    """Seconds, from `retry-after-ms`, or from `retry-after` as seconds or as a date."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) * unit
-        except ValueError:
-            continue
-        return seconds if math.isfinite(seconds) and seconds >= 0 else None
-    date = parsedate_tz(headers.get("retry-after", ""))
-    try:
-        return None if date is None else max(0.0, mktime_tz(date) - time.time())
-    except (OverflowError, ValueError):  # a year that no calendar has
-        return None

@@ -220,16 +220,12 @@ def _add_instruction(messages: list[Message], instruction: str) -> list[Message]
 
 def _encode_message_arguments(message: Message) -> Message:
     """Many servers refuse a history in which the arguments of a call are not a JSON object."""
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    return {**message, "tool_calls": [_encode_call_arguments(call) for call in calls]}
-
-
-def _encode_call_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function", {})
-    arguments = encode_json(arguments_to_send(function.get("arguments"))).decode()
-    return {**call, "function": {**function, "arguments": arguments}}
+    calls = []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", {})
+        arguments = encode_json(arguments_to_send(function.get("arguments"))).decode()
+        calls.append({**call, "function": {**function, "arguments": arguments}})
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _is_event_stream(stream: Any) -> bool:

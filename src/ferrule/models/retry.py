@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
+from ferrule.core.aio import backoff_delay
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.errors import ModelUnavailable, SetupError
 
@@ -84,8 +85,9 @@ class RetryingModel(ModelWrapper):
             raise ModelUnavailable(f"Model {self.name!r} did not answer within {self.timeout:g} s.") from None
 
     def _wait_after(self, failure: ModelUnavailable, attempt: int) -> float:
-        backoff = min(self._first_wait * 2.0 ** (attempt - 1), self._max_wait) * (0.5 + self._jitter() / 2)
-        return backoff if failure.retry_after is None else max(failure.retry_after, 0.0)
+        if failure.retry_after is not None:
+            return max(failure.retry_after, 0.0)
+        return backoff_delay(attempt, first=self._first_wait, longest=self._max_wait, jitter=self._jitter)
 
 
 class _TextDetector:

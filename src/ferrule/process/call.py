@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-from ferrule.core.aio import cancel_all
 from ferrule.core.call import Invocation, ToolExecutionContext
 from ferrule.core.schema import FunctionSignature
 from ferrule.errors import ExecutionFailed, InvalidArguments
@@ -22,6 +21,7 @@ from ferrule.process.groups import process_clock
 from ferrule.process.protocol import (
     BoundArguments,
     CallArguments,
+    CallStarted,
     FunctionCall,
     FunctionError,
     FunctionNotLoaded,
@@ -52,22 +52,6 @@ class RemoteFunction:
     """None where calls come with packed arguments: on a node of a cluster."""
 
 
-class NestedCalls:
-    """The calls of other tools that a running function has made; they end with the function at the latest."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def add(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def end(self) -> None:
-        """Cancel those that still run and wait for them, even if this is cancelled meanwhile."""
-        if self._tasks:
-            await cancel_all(self._tasks)
-
-
 class WorkerCall:
     """The messages to and from one worker during one call."""
 
@@ -80,7 +64,9 @@ class WorkerCall:
     ) -> None:
         self._worker, self._number, self._invocation = worker, number, invocation
         self._suspend_permit = suspend_permit
-        self.nested = NestedCalls()
+        self.has_started = False
+        self.nested: set[asyncio.Task[None]] = set()
+        """The calls of other tools that the function has made; they end with the function at the latest."""
         self._send_lock = asyncio.Lock()
 
     async def run(
@@ -93,7 +79,9 @@ class WorkerCall:
             message = await channel.receive()
             if message.number != self._number:  # from a thread that an earlier call left running
                 continue
-            if isinstance(message, ProgressReport):
+            if isinstance(message, CallStarted):
+                self.has_started = True
+            elif isinstance(message, ProgressReport):
                 self._invocation.report(message.progress)
             elif isinstance(message, NestedRequest):
                 self._start_nested(message)
@@ -125,7 +113,9 @@ class WorkerCall:
     def _start_nested(self, request: NestedRequest) -> None:
         context = contextvars.copy_context()
         context.run(Invocation.current.set, self._invocation)
-        self.nested.add(asyncio.create_task(self._run_nested(request), context=context))
+        task = asyncio.create_task(self._run_nested(request), context=context)
+        self.nested.add(task)
+        task.add_done_callback(self.nested.discard)
 
     async def _run_nested(self, request: NestedRequest) -> None:
         try:

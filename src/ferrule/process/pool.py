@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any
 
 from ferrule.concurrency.semaphore import ThreadsafeSemaphore
-from ferrule.core.aio import finish_despite_cancellation
+from ferrule.core.aio import cancel_all, finish_despite_cancellation
 from ferrule.core.call import Invocation, current_invocation
 from ferrule.core.content import Output
 from ferrule.core.schema import FunctionSignature, read_function
@@ -132,9 +132,8 @@ class WorkerPool:
         call = WorkerCall(worker, next(self._numbers), invocation, self._semaphore.suspend)
         try:
             outcome = await call.run(function, arguments)
-            worker.has_started_call()  # takes the byte out of the pipe
             await worker.output.end_call()
-            await call.nested.end()
+            await cancel_all(call.nested)
         except GeneratorExit:  # the event loop was closed: nothing can be awaited any more
             worker.kill_call()
             worker.kill_and_wait()
@@ -142,7 +141,7 @@ class WorkerPool:
             raise
         except BaseException as error:
             worker.kill_call()
-            died_while_idle = isinstance(error, EOFError) and worker.idle_since and not worker.has_started_call()
+            died_while_idle = isinstance(error, EOFError) and worker.idle_since and not call.has_started
             await finish_despite_cancellation(self._wait_until_gone(worker, call))
             if died_while_idle:
                 return None
@@ -158,7 +157,7 @@ class WorkerPool:
     async def _wait_until_gone(self, worker: WorkerProcess, call: WorkerCall) -> None:
         await worker.wait_until_gone()
         self._forget_worker(worker)
-        await call.nested.end()
+        await cancel_all(call.nested)
 
     # Workers
 

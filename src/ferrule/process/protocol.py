@@ -97,6 +97,12 @@ class NestedReply(NamedTuple):
 # Messages from a worker
 
 
+class CallStarted(NamedTuple):
+    """The worker has read the call. A call that a dead worker did not start can safely be sent to another one."""
+
+    number: int
+
+
 class NestedRequest(NamedTuple):
     """The function calls another tool."""
 
@@ -216,6 +222,7 @@ _MESSAGES = {
     for message in (
         FunctionCall,
         NestedReply,
+        CallStarted,
         NestedRequest,
         ProgressReport,
         FunctionResult,

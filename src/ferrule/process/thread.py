@@ -19,9 +19,9 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
+from ferrule.core.aio import cancel_all
 from ferrule.core.call import Invocation, Progress, ToolExecutionResult
 from ferrule.errors import ExecutionFailed, Rejected
-from ferrule.process.call import NestedCalls
 
 logger = logging.getLogger("ferrule.process")
 
@@ -49,7 +49,7 @@ class FunctionThreads:
             if isinstance(cancellation, asyncio.CancelledError):
                 await call.wait_for_thread()
             raise
-        await call.nested.end()
+        await cancel_all(call.nested)
         if isinstance(error, KeyboardInterrupt):  # a thread never gets Ctrl-C: the function raised it itself
             raise ExecutionFailed(f"Tool {invocation.tool.id!r} raised KeyboardInterrupt.") from error
         if error is not None:
@@ -74,7 +74,8 @@ class _ThreadCall:
         self._work, self._invocation = work, invocation
         self._loop = asyncio.get_running_loop()
         self._has_ended = False
-        self.nested = NestedCalls()
+        self.nested: set[asyncio.Task[None]] = set()
+        """The calls of other tools that the function has made; they end with the function at the latest."""
         self.outcome: asyncio.Future[tuple[Any, BaseException | None]] = self._loop.create_future()
         # A daemon thread: a function that never returns must not keep the interpreter from exiting.
         self.thread = threading.Thread(
@@ -91,7 +92,7 @@ class _ThreadCall:
     async def wait_for_thread(self) -> None:
         """Wait until the function's nested calls have ended, and briefly for the thread itself."""
         try:
-            await self.nested.end()
+            await cancel_all(self.nested)
         finally:
             deadline = time.monotonic() + _STOP_TIMEOUT
             while self.thread.is_alive() and time.monotonic() < deadline:
@@ -152,7 +153,9 @@ class _ThreadCall:
     def _start_nested(
         self, future: Future[ToolExecutionResult], tool_name: str, params: dict[str, Any], action: str | None
     ) -> None:
-        self.nested.add(self._loop.create_task(self._run_nested(future, tool_name, params, action)))
+        task = self._loop.create_task(self._run_nested(future, tool_name, params, action))
+        self.nested.add(task)
+        task.add_done_callback(self.nested.discard)
 
     async def _run_nested(
         self, future: Future[ToolExecutionResult], tool_name: str, params: dict[str, Any], action: str | None

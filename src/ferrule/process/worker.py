@@ -21,9 +21,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import fields
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 from ferrule.core.call import Invocation, Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.content import Audio, Content, Image, Output, Resource, Text, plain_json
@@ -37,6 +38,7 @@ from ferrule.process.protocol import (
     HEADER_SIZE,
     BoundArguments,
     CallArguments,
+    CallStarted,
     FunctionCall,
     FunctionError,
     FunctionNotLoaded,
@@ -55,12 +57,10 @@ from ferrule.process.run_function import run_blocking
 
 _PART_TYPES = (Text, Image, Audio, Resource)
 
-T = TypeVar("T")
 
-
-def main(started_calls: int) -> None:
-    """Serve the parent process; `started_calls` is the pipe that gets a byte for each call that starts."""
-    parent = _connect_to_parent(started_calls)
+def main() -> None:
+    """Serve the parent process."""
+    parent = _connect_to_parent()
     faulthandler.enable()
     become_subreaper()  # daemons that a call starts are found and ended with it
     FunctionWorker(parent).serve()
@@ -78,7 +78,9 @@ class FunctionWorker:
     def serve(self) -> None:
         while (call := self._parent.next_call()) is not None:
             encoded = self._run_call(call)
-            _flush_output()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # a function may have replaced them by anything
+                    stream.flush()
             self._parent.finish(encoded)
 
     def _run_call(self, call: FunctionCall) -> bytes:
@@ -161,8 +163,8 @@ class ParentConnection:
     all of them, and wakes the others after each message.
     """
 
-    def __init__(self, connection: socket.socket, started_calls: int) -> None:
-        self._connection, self._started_calls = connection, started_calls
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
         self._send_lock = threading.Lock()
         self._message_arrived = threading.Condition()
         self._is_being_read = False
@@ -173,12 +175,12 @@ class ParentConnection:
         """The number of the running call; 0 between calls."""
 
     def next_call(self) -> FunctionCall | None:
-        """The call to run now; None when the parent sends no more."""
+        """Return the call to run now, or None when the parent sends no more."""
         self._read_until(lambda: bool(self._calls))
         call = self._calls.popleft()
         self.current_call = call.number if call is not None else 0
         if call is not None:
-            os.write(self._started_calls, b".")
+            self.send(encode_message(CallStarted(call.number)))
         return call
 
     def finish(self, encoded: bytes) -> None:
@@ -258,9 +260,8 @@ class ParentConnection:
         return buffer
 
 
-def _connect_to_parent(started_calls: int) -> ParentConnection:
+def _connect_to_parent() -> ParentConnection:
     """Take over the connections that came as standard input and output, and put harmless ones in their place."""
-    os.set_inheritable(started_calls, False)
     connection, parent_pipe = socket.socket(fileno=os.dup(0)), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -269,7 +270,7 @@ def _connect_to_parent(started_calls: int) -> ParentConnection:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     _exit_with_parent(parent_pipe)
-    return ParentConnection(connection, started_calls)
+    return ParentConnection(connection)
 
 
 def _exit_with_parent(parent_pipe: int) -> None:
@@ -302,25 +303,13 @@ def _to_plain_params(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_plain_part(part: Content) -> Content:
-    """The same part, built from text and bytes only, whatever the tool put into it."""
-    match part:
-        case Text():
-            return Text(text=str(part.text))
-        case Resource():
-            return Resource(
-                uri=str(part.uri),
-                text=_convert_optional(str, part.text),
-                data=_convert_optional(bytes, part.data),
-                mime_type=_convert_optional(str, part.mime_type),
-            )
-        case Image():
-            return Image(data=bytes(part.data), mime_type=str(part.mime_type))
-        case Audio():
-            return Audio(data=bytes(part.data), mime_type=str(part.mime_type))
-
-
-def _convert_optional(kind: Callable[[Any], T], value: Any) -> T | None:
-    return None if value is None else kind(value)
+    """Build the same part from text and bytes only, whatever the tool put into it."""
+    part_type = next(each for each in _PART_TYPES if isinstance(part, each))  # not a subclass of the tool
+    values = {field.name: getattr(part, field.name) for field in fields(part_type) if field.name != "kind"}
+    plain = {
+        name: bytes(value) if name == "data" else str(value) for name, value in values.items() if value is not None
+    }
+    return part_type(**plain)  # type: ignore[arg-type]
 
 
 def _read_arguments(call: FunctionCall) -> CallArguments | BoundArguments:
@@ -342,9 +331,3 @@ def _read_variables(pickled: dict[str, bytes]) -> dict[str, Any]:
         except Exception as error:
             print(f"ferrule: variable {name!r} cannot be read in this worker process: {error}", file=sys.stderr)
     return variables
-
-
-def _flush_output() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # a function may have replaced them by anything
-            stream.flush()

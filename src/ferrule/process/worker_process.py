@@ -1,14 +1,12 @@
 """One worker process as its parent sees it: started, connected, ended with all its children.
 
 A worker is a new Python, not a fork: it inherits no locks, threads or open connections. It leads a session of its own,
-so that it can be ended together with whatever a tool started in it. Four connections tie it to this process:
+so that it can be ended together with whatever a tool started in it. Three connections tie it to this process:
 
 - A socket, its standard input, carries the messages of `protocol.py`.
 - A pipe, its standard output, carries nothing: it breaks when this process dies, however that happens, and then the
   worker ends itself.
-- Into another pipe it writes a byte for each call it starts. When it has died, that distinguishes a call that may have
-  had an effect from one that it never saw, and which can safely be sent to another worker.
-- A third pipe, its standard error, carries what its functions print. `WorkerOutput` passes it on, up to a limit.
+- Another pipe, its standard error, carries what its functions print. `WorkerOutput` passes it on, up to a limit.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ from ferrule.process.function_reference import LOADING
 from ferrule.process.groups import end_process_group, find_detached_groups, find_running_groups, signal_group
 from ferrule.process.protocol import HEADER_SIZE, ProcessEnvironment, decode_from_worker, read_payload_length
 
-_BOOTSTRAP = (
-    "import sys; started_calls = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; del sys.argv[1:]; "
-    "from ferrule.process.worker import main; main(started_calls)"
-)
+_BOOTSTRAP = "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from ferrule.process.worker import main; main()"
 _POLL_INTERVAL = 0.002
 _READ_SIZE = 1 << 16
 
@@ -56,7 +51,7 @@ class WorkerProcess:
                 'put those calls under `if __name__ == "__main__":`'
             )
         self.started_at = time.time()
-        self._process, connection, self._lifeline, self._started_calls = _spawn_worker()
+        self._process, connection, self._lifeline = _spawn_worker()
         self.channel = WorkerChannel(connection, max_message)
         self.output = WorkerOutput(self._process)
         self._detached: set[int] = set()
@@ -78,13 +73,6 @@ class WorkerProcess:
     @property
     def has_ended(self) -> bool:
         return self._process.returncode is not None
-
-    def has_started_call(self) -> bool:
-        """Whether it has started the call it was sent; to be asked once after each call."""
-        try:
-            return bool(os.read(self._started_calls, 1))
-        except BlockingIOError:
-            return False
 
     def kill(self) -> None:
         """Kill it and all its children. `wait_until_gone` waits for them to disappear."""
@@ -151,12 +139,11 @@ class WorkerProcess:
         self.channel.close()
         if self._lifeline >= 0:
             os.close(self._lifeline)
-            os.close(self._started_calls)
             self._lifeline = -1
 
 
-def _spawn_worker() -> tuple[subprocess.Popen[bytes], socket.socket, int, int]:
-    """The process, our ends of the socket and the lifeline, and the pipe of started calls."""
+def _spawn_worker() -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+    """Start a process. Returns also our ends of the socket and of the pipe that breaks when this process dies."""
     path = [entry for entry in sys.path if isinstance(entry, str)]
     # What is only for the worker is closed here in any case, the rest when it cannot be started.
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -164,29 +151,21 @@ def _spawn_worker() -> tuple[subprocess.Popen[bytes], socket.socket, int, int]:
             connection, stdin = socket.socketpair()
             ours.enter_context(connection)
             theirs.enter_context(stdin)
-            stdout, lifeline = _open_pipe(theirs, ours, our_end=1)
-            started_calls, writes_started_calls = _open_pipe(theirs, ours, our_end=0)
-            os.set_blocking(started_calls, False)
+            stdout, lifeline = os.pipe()
+            ours.callback(os.close, lifeline)
+            theirs.callback(os.close, stdout)
             process = subprocess.Popen(
                 # -B: a file that is changed twice within a second would be mistaken for its compiled first version.
-                [sys.executable, "-B", "-c", _BOOTSTRAP, str(writes_started_calls), *path],
+                [sys.executable, "-B", "-c", _BOOTSTRAP, *path],
                 stdin=stdin.fileno(),
                 stdout=stdout,
                 stderr=subprocess.PIPE if sys.__stderr__ is not None else subprocess.DEVNULL,
                 start_new_session=True,
-                pass_fds=(writes_started_calls,),
             )
         except OSError as error:
             raise TransportFault(f"A worker process could not be started: {error}.") from error
         ours.pop_all()
-    return process, connection, lifeline, started_calls
-
-
-def _open_pipe(theirs: contextlib.ExitStack, ours: contextlib.ExitStack, *, our_end: int) -> tuple[int, int]:
-    pipe = os.pipe()
-    ours.callback(os.close, pipe[our_end])
-    theirs.callback(os.close, pipe[1 - our_end])
-    return pipe
+    return process, connection, lifeline
 
 
 class WorkerOutput:

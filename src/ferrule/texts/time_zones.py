@@ -74,7 +74,7 @@ def find_time_zones_in_text(text: str) -> list[ValueSpan]:
     return [
         ValueSpan(zones[name], start, start + len(name))
         for name, start in _find_names(lowered)
-        if not name.isascii() or _is_written_as_name(text[start : start + len(name)])
+        if not name.isascii() or text[start].isupper() or (len(name) > 3 and name not in _ENGLISH_WORDS)
     ]
 
 
@@ -83,16 +83,13 @@ def _find_names(lowered: str) -> Iterator[tuple[str, int]]:
     zones, lengths, at = _zone_names(), _name_lengths(), 0
     while at < len(lowered):
         for length in lengths:
-            name = lowered[at : at + length]
-            if name in zones and (not name.isascii() or _is_whole_word(lowered, at, at + len(name))):
+            name, end = lowered[at : at + length], at + length
+            is_part_of_word = "a" <= lowered[at - 1 : at] <= "z" or "a" <= lowered[end : end + 1] <= "z"
+            if name in zones and not (name.isascii() and is_part_of_word):
                 yield name, at
                 at += len(name) - 1
                 break
         at += 1
-
-
-def _is_whole_word(text: str, start: int, end: int) -> bool:
-    return not ("a" <= text[start - 1 : start] <= "z" or "a" <= text[end : end + 1] <= "z")
 
 
 def normalize_name(text: str) -> str:
@@ -183,10 +180,6 @@ def _display_name(text: str, name: str) -> str:
     if normalize_name(place) == normalize_name(name) or name.startswith("UTC"):
         return name
     return (place.title() if len(place) > 3 else place.upper()) if place.islower() else place
-
-
-def _is_written_as_name(word: str) -> bool:
-    return word[0].isupper() or (len(word) > 3 and word.lower() not in _ENGLISH_WORDS)
 
 
 # Tables

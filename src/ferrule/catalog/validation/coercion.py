@@ -179,9 +179,10 @@ class _DefaultsCompiler:
             return self.filler(real[0]) if len(real) == 1 else None
         if "properties" in plain:
             return self._compile_object(plain)
-        if isinstance(plain.get("items"), dict):
-            return self._compile_array(plain["items"])
-        return None
+        fill_item = self.filler(plain["items"]) if isinstance(plain.get("items"), dict) else None
+        if fill_item is None:
+            return None
+        return lambda value: [fill_item(item) for item in value] if isinstance(value, list) else value
 
     def _compile_object(self, schema: JsonSchema) -> Filler | None:
         defaults: list[tuple[str, Any, bool]] = []
@@ -210,12 +211,6 @@ class _DefaultsCompiler:
             return filled
 
         return fill
-
-    def _compile_array(self, items: JsonSchema) -> Filler | None:
-        inner = self.filler(items)
-        if inner is None:
-            return None
-        return lambda value: [inner(item) for item in value] if isinstance(value, list) else value
 
 
 def _has_default(schema: JsonSchema) -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 from ferrule.catalog.validation.coercion import coerce, compile_defaults_filler, convert_whole_floats
 from ferrule.catalog.validation.messages import explain_error, unknown_parameter_error
 from ferrule.core.call import ValidationError, ValidationResult
-from ferrule.core.content import MAX_DEPTH, SCALAR_TYPES, copy_containers, is_nested_deeper, plain_json
+from ferrule.core.content import MAX_DEPTH, SCALAR_TYPES, check_depth, copy_json, plain_json
 from ferrule.core.json_schema import properties_of, resolve_schema
-from ferrule.core.schema_limits import PatternCost, compile_schema, count_values, estimate_cost
+from ferrule.core.schema_limits import compile_schema, estimate_cost
 from ferrule.core.spec import ToolCapability, ToolSpec
 from ferrule.errors import SpecError, error_text
 
@@ -59,8 +59,7 @@ class ParameterCheck:
             raise SpecError(f"The parameters of {capability.name!r} cannot be checked: {error}") from None
         except ValueError as error:
             raise SpecError(f"The parameters of {capability.name!r} are not a valid JSON Schema: {error}") from None
-        patterns = PatternCost(capability.schema)
-        self._patterns = patterns if patterns.has_patterns and not may_take_long else None
+        self._limits_texts = self._cost.has_patterns and not may_take_long
         self._is_costly = self._cost.checks > _FEW_CHECKS or self._cost.max_depth is not None
         self._is_valid = self._validator.is_valid
         self._fill = compile_defaults_filler(capability.schema, only_required=not capability.fills_defaults)
@@ -75,12 +74,12 @@ class ParameterCheck:
 
     def takes_long(self, params: Any) -> bool:
         """Whether only another process may make the check (`ferrule.process.checks`): it cannot be interrupted."""
-        return self._patterns is not None and not self._patterns.permits(params)
+        return self._limits_texts and not self._cost.permits_texts(params)
 
-    def fill_defaults_if_valid(self, params: Any) -> dict[str, Any] | None:
-        """The arguments with defaults if they are valid, else None. Every valid call takes only this path.
+    def _fill_defaults_if_valid(self, params: Any) -> dict[str, Any] | None:
+        """Return the arguments with defaults if they are valid, else None. Every valid call takes only this path.
 
-        Arguments that are nested too deep raise RecursionError; the compiled validator would crash on them.
+        Raises RecursionError for arguments that are nested too deep; the compiled validator would crash on them.
         """
         if type(params) is not dict or (self._is_closed and not (params.keys() <= self._declared)):
             return None
@@ -89,7 +88,7 @@ class ParameterCheck:
         if has_many and self._find_size_error(params) is not None:
             return None
         filled = self._fill(params) if self._fill is not None else params.copy()
-        if self._patterns is not None and not self._patterns.permits(filled):
+        if self.takes_long(filled):
             return None
         for name, value in filled.items():
             type_ = type(value)
@@ -103,14 +102,17 @@ class ParameterCheck:
             return None
 
     def _copy(self, name: str, value: Any) -> Any:
-        copied = copy_containers(value)
+        check_depth(value)
+        copied = copy_json(value)
         if name not in self._integers:
             return copied
         return convert_whole_floats(copied, properties_of(self._schema).get(name), self._schema)
 
     def check(self, params: Mapping[str, Any] | None) -> ValidationResult:
-        """What is wrong with the arguments, which may be any objects, and what the tool would get."""
+        """Find what is wrong with the arguments, which may be any objects, and what the tool would get."""
         try:
+            if (accepted := self._fill_defaults_if_valid(params)) is not None:
+                return ValidationResult(True, [], accepted)
             if params is not None and not isinstance(params, Mapping):
                 return _not_an_object_result(params)
             return self._check({} if params is None else dict(params))
@@ -132,11 +134,11 @@ class ParameterCheck:
         if unknown and self.strict:
             return self._explain(arguments, unknown)
         declared = {k: v for k, v in arguments.items() if k not in unknown} if unknown else arguments
-        accepted = self.fill_defaults_if_valid(declared)
+        accepted = self._fill_defaults_if_valid(declared)
         if accepted is None and not self._cost.permits_coercion(declared):
             return ValidationResult(is_valid=False, errors=[_no_match_error()])
         if accepted is None and not self.strict:
-            accepted = self.fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
+            accepted = self._fill_defaults_if_valid(coerce(plain_json(declared), self._schema, self._schema))
         if accepted is None:
             return self._explain(arguments, ())
         return ValidationResult(is_valid=True, validated_params=accepted, ignored=unknown)
@@ -159,12 +161,10 @@ class ParameterCheck:
 
     def _find_size_error(self, arguments: dict[str, Any]) -> ValidationError | None:
         """Arguments that would take too long to check: these checks cannot be interrupted."""
-        limit = self._cost.max_depth
-        if limit is not None and is_nested_deeper(arguments, limit):
-            return _make_size_error(
-                f"are nested more than {limit} levels deep, which takes too long to check.", "depth"
-            )
-        if not self._cost.permits(count_values(arguments)):
+        if not self._cost.permits_depth(arguments):
+            problem = f"are nested more than {self._cost.max_depth} levels deep, which takes too long to check."
+            return _make_size_error(problem, "depth")
+        if not self._cost.permits_size(arguments):
             return _make_size_error("have too many values to be checked against these parameters.", "size")
         return None
 

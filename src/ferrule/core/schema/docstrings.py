@@ -62,7 +62,8 @@ def parse_docstring(text: str | None) -> Docstring:
                 parameters = {name: entry for match in matches for name, entry in read(match) if entry}
             except _MalformedSection:
                 break
-            return Docstring(description=_remove_sections(sections, text), parameters=parameters)
+            description = _MANY_EMPTY_LINES.sub("\n\n", sections.sub("\n", text)).strip()
+            return Docstring(description=description, parameters=parameters)
     return Docstring(description=text)
 
 
@@ -106,10 +107,6 @@ def _split_entries(
 
 def _indent_width(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _remove_sections(sections: re.Pattern[str], text: str) -> str:
-    return _MANY_EMPTY_LINES.sub("\n\n", sections.sub("\n", text)).strip()
 
 
 _STYLES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Entries]], ...]] = (

@@ -76,7 +76,8 @@ def schema_of_plain_hint(hint: Any) -> JsonSchema | None:
         return schema_of_plain_hint(hint.__supertype__)
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _annotated_schema(args[0], args[1:])
+        schema = schema_of_plain_hint(args[0])
+        return None if schema is None else _add_metadata(schema, args[1:], str(schema.get("type", "")))
     if origin in _UNION_ORIGINS:
         return _union_schema(args)
     if origin is Literal:
@@ -144,11 +145,6 @@ def _literal_schema(values: tuple[Any, ...]) -> JsonSchema | None:
         return None
     schema: JsonSchema = {"enum": list(values)}
     return {"type": kinds.pop(), **schema} if len(kinds) == 1 else schema
-
-
-def _annotated_schema(base: Any, metadata: tuple[Any, ...]) -> JsonSchema | None:
-    schema = schema_of_plain_hint(base)
-    return None if schema is None else _add_metadata(schema, metadata, str(schema.get("type", "")))
 
 
 def _add_metadata(schema: JsonSchema, metadata: abc.Iterable[Any], json_type: str) -> JsonSchema | None:

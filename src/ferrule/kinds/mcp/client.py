@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from ferrule.core.aio import backoff_delay
 from ferrule.core.call import Invocation
 from ferrule.core.elicitation import OnElicit
 from ferrule.core.secrets import Secrets
@@ -346,7 +346,7 @@ class ServerClient:
 
 
 def _reconnect_delay(failures: int) -> float:
-    return min(MIN_DELAY * 2.0 ** (failures - 1), MAX_DELAY) * (0.5 + random.random() / 2)
+    return backoff_delay(failures, first=MIN_DELAY, longest=MAX_DELAY)
 
 
 def _check_is_unchanged(invocation: Invocation, listing: ServerListing) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from ferrule.core.content import as_text
 from ferrule.core.names import did_you_mean
-from ferrule.core.schema_limits import PatternCost, compile_schema, estimate_cost
+from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import PARAMETER_TYPES, JsonSchema
 from ferrule.errors import SpecError
 from ferrule.kinds.yaml.models import USER_KEYS, ParameterName, SchemaNotationSection, validate_section
@@ -340,13 +340,12 @@ def _find_violation(schema: JsonSchema, value: Any) -> str | None:
     import jsonschema_rs
 
     try:
-        estimate_cost(schema)
-        validator = compile_schema(schema)
+        check = BoundedValidator(schema)
     except (jsonschema_rs.ValidationError, SpecError):
         return None  # invalid or incomplete (a $ref to elsewhere in the file): the check of the whole schema reports it
-    if not PatternCost(schema).permits(value):
+    if not check.permits(value):
         return "it is too long to be matched with the patterns"
-    return next((error.message for error in validator.iter_errors(value)), None)
+    return next((error.message for error in check.validator.iter_errors(value)), None)
 
 
 def _check_schema(document: Document, place: Place, schema: JsonSchema) -> None:
@@ -358,8 +357,7 @@ def _find_schema_problem(schema: JsonSchema) -> str | None:
     import jsonschema_rs
 
     try:
-        estimate_cost(schema)
-        compile_schema(schema)
+        BoundedValidator(schema)
     except SpecError as error:
         return str(error)
     except jsonschema_rs.ValidationError as error:

@@ -111,10 +111,8 @@ class OfferedParameter:
         """The value in the form that the schema asks for; None if it does not accept the value."""
         if self.kind == "number" and self.schema.get("type") == "integer":
             value = int(value) if float(value).is_integer() else None
-        return value if value is not None and self._accepts(value) else None
-
-    def _accepts(self, value: Any) -> bool:
-        return self._validator is None or self._validator(value)
+        is_accepted = value is not None and (self._validator is None or self._validator(value))
+        return value if is_accepted else None
 
     @cached_property
     def _validator(self) -> Any:

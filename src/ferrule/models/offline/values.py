@@ -9,7 +9,8 @@ from typing import Any
 
 from ferrule.catalog.search.terms import STOP_WORDS
 from ferrule.core.patterns import lazy_pattern
-from ferrule.core.schema_limits import PatternCost, compile_schema
+from ferrule.core.schema_limits import BoundedValidator
+from ferrule.errors import SpecError
 from ferrule.texts.language import begins_with_cjk
 from ferrule.texts.numbers import ValueSpan
 
@@ -99,13 +100,13 @@ def find_paths(text: str) -> list[ValueSpan]:
 def find_matching_words(pattern: Any, text: str) -> list[ValueSpan]:
     """Words that match the `pattern` of a JSON Schema."""
     try:  # not with `re`: a pattern from outside can make it run for ever
-        matches, cost = compile_schema({"pattern": pattern}).is_valid, PatternCost({"pattern": pattern})
-    except ValueError:
+        matches = BoundedValidator({"pattern": pattern}).is_valid
+    except (ValueError, SpecError):
         return []
     words = []
     for match in re.finditer(r"[^\s\0,;，；。]+", text):
         word = match.group().rstrip(".?!:？！").strip("\"'`")
-        if word and cost.permits(word) and matches(word) and word.lower() not in STOP_WORDS:
+        if word and matches(word) and word.lower() not in STOP_WORDS:
             start = text.index(word, match.start())
             words.append(ValueSpan(word, start, start + len(word)))
     return words
