@@ -89,8 +89,9 @@ def _pack_entries(tools: list[Any]) -> tuple[str, list[dict[str, Any]]]:
     with_headers = []
     for entry in tools:
         schema = entry.get("inputSchema") if isinstance(entry, dict) else None
-        has_headers = _HEADER_KEY in str(schema) and not _find_problem_of_parameters(schema)
-        if has_headers and isinstance(entry.get("name"), str):
+        if not isinstance(schema, dict) or _HEADER_KEY not in str(schema) or _find_problem_of_parameters(schema):
+            continue
+        if isinstance(entry.get("name"), str):
             with_headers.append({"name": entry["name"], "inputSchema": {"type": "object", **schema}})
     try:
         return json.dumps(tools), with_headers
