@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from ferrule.config import SECTIONS, ToolsSection
-from ferrule.kinds.openapi.source import OpenApiEntry
+from ferrule.kinds.openapi.tool import OpenApiEntry
 from ferrule.policy.budgets import Budget
 from ferrule_tools.ai import AskModelConfig, SummarizeConfig
 from ferrule_tools.browser import BrowserConfig

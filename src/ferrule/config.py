@@ -36,7 +36,7 @@ from ferrule.http.guard import AddressGuard
 from ferrule.hub import HubConfig
 from ferrule.kinds.executors import CLUSTER, load_plugin_executor
 from ferrule.kinds.http_request import HttpRequestConfig, HttpRequestExecutor
-from ferrule.kinds.openapi.source import OpenApiEntry
+from ferrule.kinds.openapi.tool import OpenApiEntry
 from ferrule.policy.budgets import Budget
 from ferrule.policy.policy import Policy, Rule, load_policy
 from ferrule.store import Retention, ToolKnowledgeStore

@@ -16,8 +16,7 @@ import pytest
 
 from ferrule.core.call import Progress
 from ferrule.errors import ExecutionFailed, Retry, SetupError
-from ferrule.kinds.command import CommandExecutor
-from ferrule.kinds.command_line import build_command_line
+from ferrule.kinds.command import CommandExecutor, build_command_line
 from ferrule.process.groups import end_process_group
 from tests.kinds.invocations import invocation
 from tests.support.waiting import until

@@ -18,8 +18,8 @@ from ferrule.errors import FerruleError, LoadError
 from ferrule.http.client import format_url
 from ferrule.kinds.openapi.document import is_url
 from ferrule.kinds.openapi.operation import OpenApiTarget, Operation
-from ferrule.kinds.openapi.source import OpenApiDocuments, OpenApiEntry
-from ferrule.kinds.openapi.tool import read_openapi
+from ferrule.kinds.openapi.source import OpenApiDocuments
+from ferrule.kinds.openapi.tool import OpenApiEntry, read_openapi
 
 openapi_app = typer.Typer(help="Use web APIs that have an OpenAPI document.", no_args_is_help=True)
 

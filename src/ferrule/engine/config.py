@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from ferrule.catalog.tags import DEFAULT_TABLE, TagTable
 from ferrule.engine.resilience import BreakerConfig, RetryPolicy
 from ferrule.errors import SetupError
-from ferrule.kinds.openapi.source import OpenApiEntry
+from ferrule.kinds.openapi.tool import OpenApiEntry
 from ferrule.policy.approvals import DEFAULT_EXPIRY
 
 NO_FOLDER: Final = f"{os.devnull}/none"

@@ -62,7 +62,7 @@ class HttpRequestConfig:
 def fill_headers(
     headers: Mapping[str, str], url: str, allowed: Mapping[str, Sequence[str]], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], Secrets]:
-    """The headers with the values of the variables they name, and those values as secrets."""
+    """Return the headers with the values of the variables they name, and these values as secrets."""
     naming = {name: names for name, value in headers.items() if (names := find_variables(value))}
     for name, variables in naming.items():
         for variable in variables:
@@ -72,13 +72,6 @@ def fill_headers(
 
 
 METHOD_HEADERS: Final = frozenset({"x-http-method", "x-http-method-override", "x-method-override"})
-
-
-def _check_method_headers(headers: Mapping[str, str]) -> None:
-    """Some servers take the method from a header: rules and approvals are about the argument `method`."""
-    for name in headers:
-        if name.strip().lower() in METHOD_HEADERS:
-            raise Retry(f"the header {name!r} would change the method of the request: use the argument `method`.")
 
 
 def _check_secret_header(
@@ -114,17 +107,17 @@ class HttpRequestExecutor:
         params = invocation.params
         method, url = str(params.get("method") or "GET").upper(), str(params["url"])
         requested = {str(name): as_text(value) for name, value in (params.get("headers") or {}).items()}
-        _check_method_headers(requested)
+        for name in requested:  # some servers take the method from a header: rules and approvals are about `method`
+            if name.strip().lower() in METHOD_HEADERS:
+                raise Retry(f"the header {name!r} would change the method of the request: use the argument `method`.")
         headers, secrets = fill_headers(requested, url, self._config.secrets, self._environ)
         what, may_repeat = f"{method} {format_url(url)}", method in IDEMPOTENT
         content = encode_body(params.get("body"), headers)
         send = partial(
             self._client.send, method, url, what=what, content=content, headers=headers, only_once=not may_repeat
         )
-        attempts, timeout = (
-            MAX_ATTEMPTS if may_repeat else 1,
-            request_timeout(invocation.context, params.get("timeout")),
-        )
+        attempts = MAX_ATTEMPTS if may_repeat else 1
+        timeout = request_timeout(invocation.context, params.get("timeout"))
         with secrets.hide_in_errors():
             try:
                 response = await send_with_retries(send, what=what, attempts=attempts, timeout=timeout)
@@ -165,25 +158,12 @@ class HttpEndpointExecutor:
 
     async def execute(self, invocation: Invocation, /) -> Any:
         config = invocation.tool.spec.implementation_config
-        # The filled URL may contain secrets of the environment: messages and results have the URL as written.
         request = build_endpoint_request(config, invocation.params, os.environ)
-        only_once = not invocation.tool.spec.effects_of(invocation.capability).repeatable
-        with request.secrets.hide_in_errors():
-            response = await self._client(request.url).send(
-                request.method,
-                request.url,
-                what=f"{request.method} {format_url(config['url'])}",
-                headers=request.headers,
-                content=request.content,
-                timeout=config.get("timeout"),
-                only_once=only_once,
-                private_headers=request.private_headers,
-                private_body=request.private_body,
-            )
-        if response.status_code >= 400:
-            content = request.secrets.hide_in_bytes(response.content)
-            raise make_status_error(invocation.tool.id, replace(response, content=content), only_once=only_once)
-        return request.secrets.hide(read_body(replace(response, url=format_url(config["url"]))))
+        client = self._client(request.url)
+        response = await send_endpoint_request(
+            client, request, invocation, invocation.tool.id, config["url"], timeout=config.get("timeout")
+        )
+        return request.secrets.hide(read_body(response))
 
     async def aclose(self) -> None:
         """Close idle connections."""
@@ -191,24 +171,53 @@ class HttpEndpointExecutor:
             await client.aclose()
 
     def _client(self, url: str) -> GuardedClient:
-        host = _parse_host(url)
+        import httpx
+
+        try:
+            host = httpx.URL(url).raw_host.decode("ascii")
+        except httpx.InvalidURL as error:
+            raise Retry(f"the arguments make a URL that is not valid: {error}") from error
         if host not in self._clients:
             guard = replace(self._guard, allowed_hosts=(*self._guard.allowed_hosts, host))
             self._clients[host] = GuardedClient(guard, max_response=self._max_response)
         return self._clients[host]
 
 
-def _parse_host(url: str) -> str:
-    import httpx
+async def send_endpoint_request(
+    client: GuardedClient,
+    request: EndpointRequest,
+    invocation: Invocation,
+    name: str,
+    public_url: str,
+    *,
+    timeout: float | None = None,
+) -> HttpResponse:
+    """Send the request of a call. Raises a CallError for a status of 400 or more.
 
-    try:
-        return httpx.URL(url).raw_host.decode("ascii")
-    except httpx.InvalidURL as error:
-        raise Retry(f"the arguments make a URL that is not valid: {error}") from error
+    The URL of the request may contain secrets: messages and the response have `public_url`.
+    """
+    public_url = format_url(public_url)
+    only_once = not invocation.tool.spec.effects_of(invocation.capability).repeatable
+    with request.secrets.hide_in_errors():
+        response = await client.send(
+            request.method,
+            request.url,
+            what=f"{request.method} {public_url}",
+            headers=request.headers,
+            content=request.content,
+            timeout=timeout,
+            only_once=only_once,
+            private_headers=request.private_headers,
+            private_body=request.private_body,
+        )
+    if response.status_code >= 400:
+        content = request.secrets.hide_in_bytes(response.content)
+        raise make_status_error(name, replace(response, content=content), only_once=only_once)
+    return replace(response, url=public_url)
 
 
 def make_status_error(tool_id: str, response: HttpResponse, *, only_once: bool) -> CallError:
-    """What a status of 400 or more means: whether a later attempt may succeed.
+    """Make the error of a status of 400 or more, which says whether a later attempt may succeed.
 
     `only_once`: a repetition would do harm. A server that fails, or a gateway that lost it, may have done the work.
     """
@@ -257,7 +266,7 @@ class EndpointRequest:
 def build_endpoint_request(
     config: Mapping[str, Any], params: Mapping[str, Any], environ: Mapping[str, str]
 ) -> EndpointRequest:
-    """The request a call makes."""
+    """Make the request of a call. Raises Retry or SetupError."""
     values = {name: value for name, value in params.items() if value is not None}
     templates = [config.get(key) for key in ("url", "headers", "query", "body")]
     named = set(find_parameters(templates))
@@ -274,15 +283,14 @@ def build_endpoint_request(
         body = rest if body is _ABSENT else {**body, **rest}
     if not (body is _ABSENT or isinstance(body, str) or "content-type" in map(str.lower, headers)):
         headers["Content-Type"] = "application/json"
+    content = None
+    if body is not _ABSENT:
+        content = body.encode("utf-8", "replace") if isinstance(body, str) else encode_json(body)
     return EndpointRequest(
         method=method,
         url=_fill_url(str(config["url"]), values, environ, query),
         headers=headers,
-        content=None
-        if body is _ABSENT
-        else body.encode("utf-8", "replace")
-        if isinstance(body, str)
-        else encode_json(body),
+        content=content,
         secrets=Secrets.from_template(templates, environ),
         private_headers=frozenset(n for n, text in (config.get("headers") or {}).items() if _has_variable(text)),
         private_body=_has_variable(config.get("body")),
@@ -294,7 +302,7 @@ def _has_variable(template: Any) -> bool:
 
 
 def _fill_value(template: Any, values: Mapping[str, Any], environ: Mapping[str, str]) -> Any:
-    """The template with values; `_ABSENT` when a value for it is missing."""
+    """Fill in a template. Return `_ABSENT` when a value is missing."""
     if isinstance(template, str):
         name = sole_placeholder_name(template)
         if name is not None:
@@ -326,9 +334,9 @@ def _fill_url(template: str, values: Mapping[str, Any], environ: Mapping[str, st
     if any(part in (".", "..") for part in unquote(address).replace("\\", "/").split("/")):
         raise Retry("'.' and '..' cannot be part of the address: they would change it to another one.")
     entries = [entry for entry in written_query.split("&") if entry and _NO_VALUE not in entry]
-    entries += [
-        urlencode({name: _convert_query_value(value)}, doseq=True, errors="replace") for name, value in query.items()
-    ]
+    for name, value in query.items():
+        texts = [as_text(each) for each in value] if isinstance(value, (list, tuple)) else as_text(value)
+        entries.append(urlencode({name: texts}, doseq=True, errors="replace"))
     return f"{address}?{'&'.join(entries)}" if entries else address
 
 
@@ -340,7 +348,3 @@ def _check_host_is_fixed(template: str, environ: Mapping[str, str]) -> None:
         raise SetupError(
             f"the url {template!r} must name its host: a {{param}} can only stand in the path or the query after it"
         )
-
-
-def _convert_query_value(value: Any) -> Any:
-    return [as_text(each) for each in value] if isinstance(value, (list, tuple)) else as_text(value)

@@ -34,6 +34,7 @@ from ferrule.errors import (
     TimedOut,
     Transient,
     TransportFault,
+    iterate_causes,
 )
 from ferrule.http.bodies import body_excerpt
 from ferrule.http.client import GuardedClient, HttpResponse, format_url
@@ -295,12 +296,10 @@ class EmailChannel:
     def _convert_error(self, error: Exception) -> CallError:
         from aiosmtplib import SMTPAuthenticationError, SMTPResponseException
 
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ssl.SSLError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None and not self._is_sending:
+        tls_error = next((cause for cause in iterate_causes(error) if isinstance(cause, ssl.SSLError)), None)
+        if tls_error is not None and not self._is_sending:
             return ExecutionFailed(
-                f"{self._what} cannot be trusted: {_shorten(str(cause))}. Nothing was sent. Check its host and its "
+                f"{self._what} cannot be trusted: {_shorten(str(tls_error))}. Nothing was sent. Check its host and its "
                 "security in the configuration; ca_file names the certificates of a server of your own."
             )
         if isinstance(error, SMTPResponseException) and 400 <= error.code < 600:

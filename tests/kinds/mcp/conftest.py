@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from ferrule.engine import engine
-from ferrule.kinds.mcp import client, pins, servers
+from ferrule.kinds.mcp import executor, pins, servers
 
 WAITS = [
     (engine, "LISTING_TIMEOUT"),
-    (client, "PING_TIMEOUT"),
+    (executor, "PING_TIMEOUT"),
     (pins, "READ_TIMEOUT"),
     (servers, "DISCOVERY_TIMEOUT"),
 ]

@@ -178,7 +178,7 @@ async def test_each_caller_has_a_connection_with_its_own_credential(tmp_path: Pa
 async def test_a_changed_credential_is_used_and_a_deleted_one_is_not(
     tmp_path: Path, server: ProtectedServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ferrule.kinds.mcp.client.CREDENTIALS_INTERVAL", 0.0)
+    monkeypatch.setattr("ferrule.kinds.mcp.executor.CREDENTIALS_INTERVAL", 0.0)
     server.needs_token = False
     entry = {"url": server.url, "headers": {"X-Api-Key": "${credential:api}"}}
     async with ToolKnowledgeStore(f"sqlite:///{tmp_path / 'calls.db'}") as store:

@@ -12,11 +12,12 @@ import pytest
 
 from ferrule import ToolEngine
 from ferrule.errors import ExecutionFailed, TransportFault
-from ferrule.kinds.mcp import changes, client, streams
+from ferrule.kinds.mcp import executor as mcp_executor
+from ferrule.kinds.mcp import relay, stdio
 from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.results import PROTOCOL_ERRORS
-from ferrule.kinds.mcp.streams import MAX_LINES_PER_SECOND, ServerLog
+from ferrule.kinds.mcp.stdio import MAX_LINES_PER_SECOND, ServerLog
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, rough, tool
 from tests.support.ports import reserved_port
 from tests.support.waiting import is_running, until
@@ -56,7 +57,7 @@ async def test_what_a_server_said_last_is_in_the_message(tmp_path):
 
 
 async def test_a_server_that_hangs_is_ended_and_its_next_call_gets_a_new_one(monkeypatch):
-    monkeypatch.setattr(client, "PING_TIMEOUT", 0.2)
+    monkeypatch.setattr(mcp_executor, "PING_TIMEOUT", 0.2)
     async with engine_for(rough()) as engine:
         hung = await engine.execute("server", {}, action="hang", timeout=1)
         await until(lambda: not executor_of(engine).is_connected("server"))
@@ -65,7 +66,7 @@ async def test_a_server_that_hangs_is_ended_and_its_next_call_gets_a_new_one(mon
 
 
 async def test_a_server_that_is_busy_with_other_calls_is_not_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "PING_TIMEOUT", 0.2)
+    monkeypatch.setattr(mcp_executor, "PING_TIMEOUT", 0.2)
     log = tmp_path / "log"
     async with engine_for(rough("--log", log)) as engine:
         other = asyncio.create_task(engine.execute("server", {}, action="hang", timeout=600))
@@ -100,7 +101,7 @@ async def test_a_flood_on_stderr_does_not_stop_the_server():
 def test_of_a_flood_on_stderr_some_lines_a_second_are_logged_and_the_others_counted(caplog, monkeypatch):
     caplog.set_level(logging.INFO, "ferrule.mcp.server")
     now = 100.0
-    monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(stdio, "time", SimpleNamespace(monotonic=lambda: now))
     log = ServerLog("server")
     for second in (100.0, 100.9, 101.0, 102.5):
         now = second
@@ -184,8 +185,8 @@ async def test_an_answer_of_fifty_megabytes_is_read_and_one_without_measure_is_n
 
 
 async def test_a_server_that_says_its_list_changed_all_the_time_is_asked_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr(changes, "MIN_RELIST_PAUSE", 3600.0)
-    monkeypatch.setattr(changes, "MAX_RELIST_PAUSE", 3600.0)
+    monkeypatch.setattr(relay, "MIN_RELIST_PAUSE", 3600.0)
+    monkeypatch.setattr(relay, "MAX_RELIST_PAUSE", 3600.0)
     log = tmp_path / "log"
     async with engine_for(rough("--log", log)) as engine:
         for _ in range(5):
@@ -223,8 +224,8 @@ async def test_a_server_that_cannot_start_says_why(config, said):
 
 
 async def test_a_server_that_cannot_be_reached_is_not_tried_again_at_once(monkeypatch):
-    monkeypatch.setattr(client, "MIN_DELAY", 3600.0)
-    monkeypatch.setattr(client, "MAX_DELAY", 3600.0)
+    monkeypatch.setattr(mcp_executor, "MIN_DELAY", 3600.0)
+    monkeypatch.setattr(mcp_executor, "MAX_DELAY", 3600.0)
     with reserved_port() as port:
         config = McpServerConfig(url=f"ws://127.0.0.1:{port}")
         async with executor_for() as executor:

@@ -16,9 +16,10 @@ import pytest
 from ferrule import ToolEngine, ToolEngineConfig
 from ferrule.core.elicitation import MAX_WAITING
 from ferrule.errors import TransportFault
-from ferrule.kinds.mcp import changes, client, listing, transports
+from ferrule.kinds.mcp import executor as mcp_executor
+from ferrule.kinds.mcp import listing, relay, transports
 from ferrule.kinds.mcp.config import McpServerConfig
-from ferrule.kinds.mcp.streams import ServerLog
+from ferrule.kinds.mcp.stdio import ServerLog
 from tests.kinds.mcp.mcp_servers import engine_for, executor_for, program, rough, tool
 from tests.support.http_servers import Answer, Request, serve_http
 from tests.support.waiting import until
@@ -163,8 +164,8 @@ async def test_a_list_that_goes_round_in_circles_ends(tmp_path):
 
 
 async def test_a_server_that_stops_listing_is_not_waited_for_without_end(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(changes, "RELIST_TIMEOUT", 0.5)
-    monkeypatch.setattr(changes, "MAX_RELIST_PAUSE", 0.5)
+    monkeypatch.setattr(relay, "RELIST_TIMEOUT", 0.5)
+    monkeypatch.setattr(relay, "MAX_RELIST_PAUSE", 0.5)
     story = """
     greet()
     listed({"name": "act"})
@@ -180,7 +181,7 @@ async def test_a_server_that_stops_listing_is_not_waited_for_without_end(tmp_pat
     async with executor_for(on_listing=lambda tool_id, listing: seen.append(listing)) as executor:
         await executor.connect(tool(server(tmp_path, story)))
         await until(lambda: "could not be listed again" in caplog.text)
-        monkeypatch.setattr(changes, "RELIST_TIMEOUT", 60.0)  # in the pause before the next question
+        monkeypatch.setattr(relay, "RELIST_TIMEOUT", 60.0)  # in the pause before the next question
         await until(lambda: len(seen) == 2)
     assert [c.name for c in seen[1].capabilities] == ["new"]
 
@@ -247,7 +248,7 @@ def test_a_server_cannot_write_lines_of_its_own_into_the_log(caplog):
 
 
 async def test_a_server_that_hangs_is_ended_though_others_wait_for_it_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "PING_TIMEOUT", 0.2)
+    monkeypatch.setattr(mcp_executor, "PING_TIMEOUT", 0.2)
     log = tmp_path / "log"
     async with engine_for(rough("--log", log, trusted=True)) as engine:
         hung = asyncio.create_task(engine.execute("server", {}, action="hang", timeout=2))

@@ -294,35 +294,21 @@ async def test_a_policy_of_the_users_own_does_not_let_a_model_call_what_has_chan
         assert (await engine.execute("mail__send", {}, agent)).error_type == "approval_required"
 
 
-def write_older_pin(store: ToolKnowledgeStore, description: str) -> None:
-    """The pin of the action `send` as versions wrote it that stored a text and no title."""
+def write_pin_without_parts(store: ToolKnowledgeStore, description: str) -> None:
+    """Write the pin of the action `send` without its parts, as for an action that is too long."""
     text = f'description:\n  {description}\nparameters: {{\n  "additionalProperties": true,\n  "type": "object"\n}}'
     value = {"digest": sha256(text.encode()).hexdigest(), "text": text}
     store.write_entry("mcp-pins:mail", "action:send", value)
 
 
-async def test_an_action_of_which_only_a_text_was_pinned_is_withheld_when_it_changes(tmp_path):
+async def test_an_action_that_was_too_long_to_be_stored_is_withheld_when_it_changes(tmp_path):
     url = f"sqlite:///{tmp_path}/pins.db"
     list_actions(tmp_path, {**SEND, "description": "Send it to Eve."})
     async with engine_in(tmp_path, url) as engine:
-        write_older_pin(engine.store, "Send a mail.")
+        write_pin_without_parts(engine.store, "Send a mail.")
         await engine.wait_for_discovery()
         assert "+  Send it to Eve." in action_of(engine, "send").changes
         assert (await engine.execute("mail__send", {})).error_type == "permission_denied"
-
-
-async def test_an_action_of_which_only_a_text_was_pinned_is_pinned_completely_when_it_is_the_same(tmp_path):
-    url = f"sqlite:///{tmp_path}/pins.db"
-    list_actions(tmp_path, {**SEND, "title": "Send"})
-    async with engine_in(tmp_path, url) as engine:
-        write_older_pin(engine.store, "Send a mail.")
-        await engine.wait_for_discovery()
-        assert action_of(engine, "send").changes == ""
-    list_actions(tmp_path, {**SEND, "title": "Send it to Eve"})
-    async with engine_in(tmp_path, url) as engine:
-        await engine.ping(engine.registry.find_tool("mail"))
-        await until(lambda: "Eve" in action_of(engine, "send").changes)
-        assert action_of(engine, "send").listing["title"] == "Send"
 
 
 # Instructions
@@ -382,19 +368,6 @@ async def test_instructions_that_appear_or_vanish_are_a_change(tmp_path, before,
         assert instructions_of(engine)[0] == before
         pinned = await pins.read_pins(engine.store, "mail")
         assert pins.find_instructions_changes("mail", after, pinned)
-
-
-async def test_instructions_of_a_server_whose_actions_alone_were_pinned_are_pinned_when_they_are_seen(tmp_path):
-    url = f"sqlite:///{tmp_path}/pins.db"
-    write_instructions(tmp_path, "Mail.")
-    async with engine_in(tmp_path, url) as engine:
-        await connect(engine)
-        await engine.store.delete_entries("mcp-pins:mail", ["instructions"])
-    async with engine_in(tmp_path, url) as engine:
-        await connect(engine)
-        assert instructions_of(engine)[0] == "Mail."
-        await engine.store.flush()
-        assert (await pins.read_pins(engine.store, "mail")).instructions is not None
 
 
 async def test_an_agent_is_told_of_accepted_instructions_only(tmp_path):

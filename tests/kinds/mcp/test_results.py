@@ -8,7 +8,7 @@ from mcp.types import CallToolResult
 
 from ferrule.core.content import Image, Output, Text
 from ferrule.errors import ExecutionFailed
-from ferrule.kinds.mcp.listing import convert_entry
+from ferrule.kinds.mcp.listing import read_entry
 from ferrule.kinds.mcp.results import convert_result
 from tests.support.shared_data import shared_data
 
@@ -60,6 +60,7 @@ def test_a_blob_is_read_and_a_broken_one_is_an_error():
 def test_the_tools_of_real_servers_become_actions():
     for line in REAL_TOOLS.read_text().splitlines():
         listed = json.loads(line)
-        capability = convert_entry(listed)
+        capability, problem = read_entry(listed, 1)
+        assert not problem
         assert capability.schema.get("type") == "object"
         assert set(listed["inputSchema"].get("properties", {})) == set(capability.schema.get("properties", {}))

@@ -278,7 +278,7 @@ async def test_an_agent_is_offered_the_actions_of_a_registered_server_once_it_is
 async def test_a_server_that_could_not_be_listed_is_tried_again_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ferrule.kinds.mcp.client.MIN_DELAY", 0.01)
+    monkeypatch.setattr("ferrule.kinds.mcp.executor.MIN_DELAY", 0.01)
     program = tmp_path / "server"
     async with UnifiedToolLibrary() as library:
         await library.register_mcp_server(undeclared(command=str(program)))

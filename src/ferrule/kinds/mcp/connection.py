@@ -13,8 +13,8 @@ import importlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,10 +23,16 @@ from ferrule.core.call import Invocation, Progress
 from ferrule.core.content import as_text
 from ferrule.core.elicitation import Elicitation, elicitation_callback
 from ferrule.errors import CallError, ExecutionFailed, InvalidArguments, MissingExtra, SetupError, TransportFault
-from ferrule.kinds.mcp.changes import RELIST_TIMEOUT, ChangeListener, ConnectOptions, ProtocolMode, ToolListRefresher
-from ferrule.kinds.mcp.listing import ServerListing
-from ferrule.kinds.mcp.listing_checks import OutputChecks
-from ferrule.kinds.mcp.relay import ServerRequestCallbacks, current_request
+from ferrule.kinds.mcp.listing import OutputChecks, ServerListing
+from ferrule.kinds.mcp.relay import (
+    RELIST_TIMEOUT,
+    ChangeListener,
+    ConnectOptions,
+    ProtocolMode,
+    ServerRequestCallbacks,
+    ToolListRefresher,
+    current_request,
+)
 from ferrule.kinds.mcp.results import (
     METHOD_NOT_FOUND,
     REQUEST_TIMEOUT,
@@ -40,8 +46,8 @@ from ferrule.kinds.mcp.results import (
     make_protocol_error,
     root_cause,
 )
-from ferrule.kinds.mcp.streams import ConnectionState, OutgoingCall, ServerLog, current_call
-from ferrule.kinds.mcp.transports import open_streams
+from ferrule.kinds.mcp.stdio import ConnectionState, ServerLog
+from ferrule.kinds.mcp.transports import OutgoingCall, current_call, open_streams
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -52,7 +58,7 @@ T = TypeVar("T")
 logger = logging.getLogger("ferrule.mcp")
 
 REFUSING_STATUSES: Final = frozenset({401, 403, 404, 405, 406, 407, 411, 413, 414, 415, 421, 426, 428, 429, 431})
-"""Those of HTTP by which a server or a proxy says that it has not taken the request."""
+"""HTTP statuses by which a server or a proxy says that it has not taken the request."""
 CLOSE_TIMEOUT: Final = 10.0
 
 
@@ -70,7 +76,7 @@ class Connection:
         self._refresher = ToolListRefresher(options)
         self._changes = ChangeListener(options, self._refresher.mark_stale)
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        # In a context of its own: the session outlives the call that happened to need it first.
+        # In a new context: the session outlives the call that happened to need it first.
         name = f"ferrule-mcp-{options.tool_id}"
         self._owner = asyncio.create_task(self._run_session(), name=name, context=contextvars.Context())
         self._cause: BaseException | None = None
@@ -84,14 +90,16 @@ class Connection:
 
     @classmethod
     async def open(cls, options: ConnectOptions) -> Connection:
-        """Connect and list the actions; TransportFault or ExecutionFailed says why that failed."""
+        """Connect and list the actions. Raises TransportFault or ExecutionFailed when that fails."""
         connection = cls(options)
         try:
-            with options.secrets.hide_in_errors():
-                await connection._wait_until_ready()
+            await asyncio.shield(connection._ready)
         except asyncio.CancelledError:
             await connection.aclose()
             raise
+        except Exception as error:
+            with options.secrets.hide_in_errors():
+                raise connection._make_start_error(error) from error
         return connection
 
     @property
@@ -114,19 +122,24 @@ class Connection:
 
     @property
     def may_be_busy(self) -> bool:
-        """Whether a call older than a cancelled one is unanswered: the server may be working on it."""
+        """Whether a call older than a cancelled call is unanswered: the server may be working on that call."""
         return bool(self._call_contexts) and min(self._call_contexts) < self._last_cancelled_call
 
     async def call(self, invocation: Invocation, *, repeatable: bool) -> CallToolResult:
-        """Call an action; raises SessionExpired or a CallError."""
+        """Call an action. Raises SessionExpired or a CallError."""
+        with self._track_request() as number, self._options.secrets.hide_in_errors():
+            try:
+                return await self._call(invocation, repeatable=repeatable)
+            except asyncio.CancelledError:
+                self._last_cancelled_call = max(self._last_cancelled_call, number)
+                raise
+
+    @contextmanager
+    def _track_request(self) -> Iterator[int]:
         number = next(self._call_numbers)
         self._call_contexts[number] = contextvars.copy_context()
         try:
-            with self._options.secrets.hide_in_errors():
-                return await self._call(invocation, repeatable=repeatable)
-        except asyncio.CancelledError:
-            self._last_cancelled_call = max(self._last_cancelled_call, number)
-            raise
+            yield number
         finally:
             del self._call_contexts[number]
 
@@ -158,24 +171,20 @@ class Connection:
         return result
 
     async def request(self, operation: Callable[[Client], Awaitable[T]]) -> T:
-        """Ask the server for something else than a call; raises MCPError as the server answers, or TransportFault."""
+        """Ask the server for something else than a call. Raises MCPError as the server answers, or TransportFault."""
         from mcp.shared.exceptions import MCPError
 
-        number = next(self._call_numbers)
-        self._call_contexts[number] = contextvars.copy_context()
-        try:
-            return await operation(self._ready.result())
-        except MCPError as error:
-            if is_connection_lost(error.code, error.message):
-                raise TransportFault(
-                    f"the connection to {self._options.tool_id!r} ended: {self._end_reason()}"
-                ) from None
-            hide = self._options.secrets.hide
-            raise MCPError(code=error.code, message=hide(error.message), data=hide(error.data)) from None
-        except (RuntimeError, ValueError) as error:  # a response that violates the protocol
-            raise self._invalid_response(error) from error
-        finally:
-            del self._call_contexts[number]
+        with self._track_request():
+            try:
+                return await operation(self._ready.result())
+            except MCPError as error:
+                if is_connection_lost(error.code, error.message):
+                    reason = f"the connection to {self._options.tool_id!r} ended: {self._end_reason()}"
+                    raise TransportFault(reason) from None
+                hide = self._options.secrets.hide
+                raise MCPError(code=error.code, message=hide(error.message), data=hide(error.data)) from None
+            except (RuntimeError, ValueError) as error:  # a response that violates the protocol
+                raise self._invalid_response(error) from error
 
     async def subscribe_resource(self, uri: str) -> None:
         await self.request(lambda client: self._changes.subscribe_resource(client, uri))
@@ -184,7 +193,7 @@ class Connection:
         await self.request(lambda client: self._changes.unsubscribe_resource(client, uri))
 
     async def set_log_level(self, level: str) -> None:
-        """Tell a server of the older protocol which log messages are wanted; newer ones are told with each request."""
+        """Tell a server of the older protocol which log messages are wanted. Others are told with each request."""
         from mcp.types import EmptyResult, SetLevelRequest, SetLevelRequestParams
 
         session = self._ready.result().session
@@ -194,7 +203,7 @@ class Connection:
             await self.request(lambda client: client.session.send_request(SetLevelRequest(params=params), EmptyResult))
 
     async def ping(self, timeout: float) -> float:
-        """Seconds the server takes to answer; TransportFault when it does not."""
+        """Return the seconds the server takes to answer. Raises TransportFault when it does not answer."""
         from mcp.shared.exceptions import MCPError
         from mcp.types import EmptyResult, PingRequest
 
@@ -239,11 +248,17 @@ class Connection:
                 self._ready.set_result(client)
                 if self._options.log_level is not None:
                     await self._try_set_log_level(self._options.log_level)
-                await self._run_until_ended(client)
+                work = (self._refresher.refresh_forever(client), self._changes.listen_forever(client))
+                tasks = [asyncio.create_task(each) for each in work]
+                try:
+                    await self._state.ended.wait()
+                finally:
+                    await cancel_all(tasks)
         except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
             self._cause = error
             if not self._ready.done():
-                self._ready.set_exception(_convert_to_exception(error))
+                cause, stopped = root_cause(error), TransportFault("the server was stopped while it was starting")
+                self._ready.set_exception(cause if isinstance(cause, Exception) else stopped)
                 self._ready.exception()  # mark as retrieved: the caller may have been cancelled
         finally:
             self._state.ended.set()
@@ -283,20 +298,6 @@ class Connection:
             cache=None,
         )
 
-    async def _run_until_ended(self, client: Client) -> None:
-        work = (self._refresher.refresh_forever(client), self._changes.listen_forever(client))
-        tasks = [asyncio.create_task(each) for each in work]
-        try:
-            await self._state.ended.wait()
-        finally:
-            await cancel_all(tasks)
-
-    async def _wait_until_ready(self) -> None:
-        try:
-            await asyncio.shield(self._ready)
-        except Exception as error:
-            raise self._make_start_error(error) from error
-
     # Messages from the server
 
     async def _ask(self, question: Elicitation) -> dict[str, Any] | None:
@@ -304,15 +305,16 @@ class Connection:
         on_elicit, context = self._options.on_elicit, self._find_context()
         assert on_elicit is not None, "without it the server is told that users cannot be asked"
 
+        if context is None:
+            return await on_elicit(question)
+
         async def ask() -> dict[str, Any] | None:
             return await on_elicit(question)
 
-        if context is None:
-            return await ask()
         return await asyncio.create_task(ask(), context=context)
 
     def _find_context(self) -> contextvars.Context | None:
-        """The context of the request that a message of the server belongs to; None for the current one, or for none.
+        """Return the context of the request that a message of the server belongs to; None for the current context.
 
         On standard output, servers do not say which request that is: it is certain when exactly one is running, and
         does not matter when all were made for the same client.
@@ -345,7 +347,7 @@ class Connection:
     # Failures
 
     def _invalid_response(self, error: Exception) -> ExecutionFailed:
-        """The action was executed, and whether that succeeded cannot be read from the answer."""
+        """Make the failure of an action that was executed, but whose answer does not say whether it succeeded."""
         return ExecutionFailed(f"{self._options.tool_id!r} sent an invalid response: {error}", outcome="unknown")
 
     async def _call_failure(self, error: Any, action: str, repeatable: bool, call: OutgoingCall) -> CallError:
@@ -355,7 +357,7 @@ class Connection:
         if status is not None and status >= 500:
             return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=repeatable)
         if call.error_text is not None:
-            # The protocol refuses with a message of its own. What else answers may have passed the call on before.
+            # The protocol refuses with a message. What else answers may have passed the call on before.
             if status in REFUSING_STATUSES or repeatable:
                 return make_protocol_error(name, error.code, f"HTTP status {status}: {text}", error.data)
             return make_answer_error(name, action, f"HTTP status {status}", text, repeatable=False)
@@ -397,7 +399,7 @@ class Connection:
         return describe_cause(self._cause) + self._error_details()
 
     def _error_details(self) -> str:
-        """The last HTTP error and the end of the server's standard error, for messages."""
+        """Describe the last HTTP error and the end of the server's standard error."""
         status = self._state.error_status
         text = "" if status is None else f" (HTTP {status})"
         text += self._login_advice() if status in (401, 403) else ""
@@ -425,13 +427,7 @@ def _import_sdk() -> None:
 
 
 async def _skip_sdk_check(name: str, result: CallToolResult) -> None:
-    """In place of the SDK's check of results, which would list all actions again: `OutputChecks` checks them."""
-
-
-def _convert_to_exception(error: BaseException) -> Exception:
-    """An exception that a future can carry."""
-    cause = root_cause(error)
-    return cause if isinstance(cause, Exception) else TransportFault("the server was stopped while it was starting")
+    """Replace the SDK's check of results, which would list all actions again: `OutputChecks` checks them."""
 
 
 def _ferrule_version() -> str:

@@ -1,28 +1,49 @@
-"""The `mcp` executor: runs the actions of tools that are MCP servers."""
+"""The `mcp` executor: runs the actions of tools that are MCP servers, each through its client."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import Final, TypeAlias, TypeVar
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
-from ferrule.core.aio import cancel_all, finish_despite_cancellation
+from ferrule.core.aio import backoff_delay, cancel_all, finish_despite_cancellation
 from ferrule.core.call import Invocation
 from ferrule.core.content import Output
 from ferrule.core.elicitation import OnElicit
+from ferrule.core.secrets import Secrets
 from ferrule.core.spec import MCPServerSpec, Tool, ToolCapability
-from ferrule.errors import ExecutionFailed, SpecError, TimedOut
-from ferrule.kinds.mcp.changes import ProtocolMode
-from ferrule.kinds.mcp.client import McpServerState, ServerClient
-from ferrule.kinds.mcp.config import LoginHandler, McpServerConfig, config_of_spec
-from ferrule.kinds.mcp.connection import Connection
-from ferrule.kinds.mcp.listing import ServerListing
-from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, OnChange, current_request
+from ferrule.errors import (
+    CallError,
+    ExecutionFailed,
+    PermissionDenied,
+    SetupError,
+    SpecError,
+    StoreError,
+    TimedOut,
+    TransportFault,
+)
+from ferrule.kinds.mcp.config import (
+    CREDENTIAL,
+    LoginHandler,
+    McpServerConfig,
+    TransportKind,
+    collect_secrets,
+    config_of_spec,
+)
+from ferrule.kinds.mcp.connection import Connection, SessionExpired
+from ferrule.kinds.mcp.listing import ServerListing, pinned_parts
+from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION, ConnectOptions, OnChange, ProtocolMode, current_request
 from ferrule.kinds.mcp.results import convert_result
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.credentials import LOCAL_ACCOUNT
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
 
 T = TypeVar("T")
 
@@ -31,9 +52,15 @@ logger = logging.getLogger("ferrule.mcp")
 REQUEST_TIMEOUT: Final = 60.0
 """Seconds a server has to list something."""
 MAX_ACCOUNTS_PER_SERVER: Final = 100
-"""Of one server that gets credentials of callers; each has a connection, or a program, of its own."""
+"""Of one server that gets credentials of callers; each account has a connection, or a program."""
 OnListing: TypeAlias = Callable[[str, ServerListing], Awaitable[None] | None]
 """Called with the id of a tool and what its server lists, whenever that may have changed."""
+MIN_DELAY: Final = 0.5
+MAX_DELAY: Final = 30.0
+CREDENTIALS_INTERVAL: Final = 2.0
+"""Seconds for which the credentials of an account are used without asking the store whether they were changed."""
+PING_TIMEOUT: Final = 5.0
+"""Seconds a server has to answer a ping after one of its calls was cancelled."""
 
 
 class McpExecutor:
@@ -91,7 +118,7 @@ class McpExecutor:
         )
 
     async def connect(self, tool: Tool) -> ServerListing:
-        """Start a tool's server if it does not run, and return what it lists to whoever runs this process."""
+        """Start a tool's server if it does not run, and return what it lists for the local account."""
         return (await self._client(tool).connect()).listing
 
     async def request(
@@ -104,30 +131,35 @@ class McpExecutor:
     ) -> T:
         """Ask a tool's server for something else than a call, in the name of an account.
 
-        MCPError as the server answers, CallError if it cannot.
+        Raises MCPError as the server answers, and CallError if the server cannot answer.
         """
         client = await self._client_of(tool, account)
-        with client.secrets.hide_in_errors():
-            answer = await _await_answer(client.request(operation), tool, timeout)
+        try:
+            with client.secrets.hide_in_errors():
+                async with asyncio.timeout(timeout):
+                    answer = await client.request(operation)
+        except TimeoutError:
+            message = f"The MCP server {tool.id!r} did not answer within {timeout:g} s."
+            raise TimedOut(message, timeout=timeout) from None
         hidden: T = client.secrets.hide(answer)
         return hidden
 
     async def set_log_level(self, level: str) -> None:
-        """Which log messages are wanted from servers of the older protocol."""
+        """Say which log messages are wanted from servers of the older protocol."""
         self._log_level = level
         await asyncio.gather(
             *(client.set_log_level(level) for client in self._clients.values()), return_exceptions=True
         )
 
     async def ping(self, tool: Tool) -> float:
-        """Seconds a tool's server takes to answer; it is started if it does not run."""
+        """Return the seconds a tool's server takes to answer. The server is started if it does not run."""
         return await self._client(tool).ping()
 
     def is_connected(self, tool_id: str) -> bool:
         return any(client.is_connected for client in self._clients_of(tool_id))
 
     def describe_state(self, tool_id: str) -> McpServerState:
-        """How a server is doing; of several connections to it, one that runs."""
+        """Return the state of a server. Of several connections to the server, one that runs is described."""
         states = [client.describe_state() for client in self._clients_of(tool_id)]
         running = (state for state in states if state.state == "running")
         return next(running, states[0] if states else McpServerState(state="stopped"))
@@ -142,7 +174,6 @@ class McpExecutor:
         """End the server of a tool that was disabled or has another entry now. Running calls may finish."""
         for client in self._clients_of(tool.id):
             if not (tool.spec.enabled and client.config == config_of_tool(tool)):
-                self._remove(client)
                 self._close_later(client)
 
     async def aclose(self) -> None:
@@ -157,11 +188,10 @@ class McpExecutor:
         await asyncio.gather(*(client.aclose() for client in ending))
 
     async def _client_of(self, tool: Tool, account: str) -> ServerClient:
-        """The client for an account; another one when the account's credentials were changed, on any server."""
+        """Return the client for an account. The client is replaced when the account's credentials were changed."""
         client = self._client(tool, account)
         if client.config.credential_names and await client.has_changed_credentials():
             if self._clients.get(_key_of(client)) is client:  # else another caller has just replaced it
-                self._remove(client)
                 self._close_later(client)
             client = self._client(tool, account)
         return client
@@ -174,22 +204,23 @@ class McpExecutor:
             return current
         if current is not None:  # its entry was changed: running calls finish on the server they started on
             self._close_later(current)
-        if mode == "legacy":
-            self._end_unused(tool.id)
+        if mode == "legacy":  # the connection of the newer protocol may have been opened for the listing only
+            listing_client = self._clients.get((tool.id, "auto", LOCAL_ACCOUNT))
+            if listing_client is not None and not listing_client.was_used:
+                self._close_later(listing_client)
         if config.credential_names:
             self._limit_accounts(tool.id)
-        client = self._clients[key] = ServerClient(
-            tool.id,
-            config,
+        options = ConnectOptions(
+            tool_id=tool.id,
+            config=config,
             on_elicit=self.on_elicit,
             on_listing=lambda listing: self._report_listing(client, listing),
             on_change=self._report_change,
             relays=self.relays,
             log_level=self._log_level,
-            mode=mode,
-            account=key[2],
-            store=self._store,
-            login_handler=self.login_handler,
+        )
+        client = self._clients[key] = ServerClient(
+            options, mode=mode, account=key[2], store=self._store, login_handler=self.login_handler
         )
         return client
 
@@ -201,19 +232,10 @@ class McpExecutor:
         """End the connection of an account that has used a server least recently, if there are too many."""
         clients = [client for client in self._clients_of(tool_id) if client.account != LOCAL_ACCOUNT]
         if len(clients) >= MAX_ACCOUNTS_PER_SERVER:
-            oldest = min(clients, key=lambda client: client.used_at)
-            self._remove(oldest)
-            self._close_later(oldest)
+            self._close_later(min(clients, key=lambda client: client.used_at))
 
     def _clients_of(self, tool_id: str) -> list[ServerClient]:
         return [client for client in self._clients.values() if client.tool_id == tool_id]
-
-    def _end_unused(self, tool_id: str) -> None:
-        """End a connection of the newer protocol that was opened for the listing only."""
-        client = self._clients.get((tool_id, "auto", LOCAL_ACCOUNT))
-        if client is not None and not client.was_used:
-            self._remove(client)
-            self._close_later(client)
 
     async def _report_change(self, tool_id: str, kind: str, uri: str | None) -> None:
         for listener in self.change_listeners:
@@ -234,7 +256,9 @@ class McpExecutor:
             logger.exception("tool=<%s> | the listing of its server could not be used", client.tool_id)
 
     def _close_later(self, client: ServerClient) -> None:
-        task = asyncio.create_task(_close_when_idle(client))
+        """Let a client finish its calls and close. The next call gets a new client."""
+        self._remove(client)
+        task = asyncio.create_task(client.close_when_idle())
         self._closing[task] = client
         task.add_done_callback(self._closing.pop)
 
@@ -244,7 +268,7 @@ def _key_of(client: ServerClient) -> tuple[str, ProtocolMode, str]:
 
 
 def _choose_mode(tool: Tool) -> ProtocolMode:
-    """The older protocol for an MCP client that speaks it, if the server knows both.
+    """Choose the older protocol for an MCP client that speaks it, if the server knows both.
 
     A stateful server has one process for all clients; the older protocol lets it ask all of them, whatever they speak.
     """
@@ -255,7 +279,7 @@ def _choose_mode(tool: Tool) -> ProtocolMode:
 
 
 def config_of_tool(tool: Tool) -> McpServerConfig:
-    """How to reach the server of a tool."""
+    """Return how to reach the server of a tool. Raises SpecError for another kind of tool."""
     if isinstance(tool.target, McpServerConfig):
         return tool.target
     if isinstance(tool.spec, MCPServerSpec):
@@ -263,16 +287,315 @@ def config_of_tool(tool: Tool) -> McpServerConfig:
     raise SpecError(f"tool {tool.id!r} is not an MCP server: it needs an MCPServerSpec")
 
 
-async def _await_answer(operation: Awaitable[T], tool: Tool, seconds: float) -> T:
-    try:
-        async with asyncio.timeout(seconds):
-            return await operation
-    except TimeoutError:
-        raise TimedOut(f"The MCP server {tool.id!r} did not answer within {seconds:g} s.", timeout=seconds) from None
+# The client of one server
 
 
-async def _close_when_idle(client: ServerClient) -> None:
-    try:
-        await client.wait_until_idle()
-    finally:  # `McpExecutor.aclose` cancels this task, also when it is ending the server already
-        await finish_despite_cancellation(client.aclose())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerState:
+    """How a server is doing."""
+
+    state: Literal["running", "starting", "failed", "stopped"]
+    """`stopped`: it has not been started yet, or has ended; its next call starts it."""
+    error: str = ""
+    log: tuple[str, ...] = ()
+    """What it wrote last besides the protocol."""
+
+
+class ServerClient:
+    """The client of one server: connected when needed, reconnected after its end, with a growing delay."""
+
+    def __init__(
+        self,
+        options: ConnectOptions,
+        *,
+        mode: ProtocolMode = "auto",
+        account: str = LOCAL_ACCOUNT,
+        store: ToolKnowledgeStore | None = None,
+        login_handler: LoginHandler | None = None,
+    ) -> None:
+        """With the mode `legacy`, the older protocol is used with a server that knows both.
+
+        The server gets the credentials of the `account`, and the tokens of logins, from the `store`.
+        """
+        self._options, self.mode, self.account = options, mode, account
+        self.tool_id, self.config = options.tool_id, options.config
+        self._store, self._login_handler = store, login_handler
+        self._credentials: dict[str, str] = {}
+        self._credentials_checked_at = float("-inf")
+        self.used_at = time.monotonic()
+        self.was_used = False
+        """Whether anything but the listing was asked for."""
+        self._connection: Connection | None = None
+        self._starting: asyncio.Task[Connection] | None = None
+        self._last_success: tuple[TransportKind, ProtocolMode] | None = None
+        """The transport and protocol mode of the last connection that succeeded."""
+        self._failures = 0
+        self._not_before = 0.0
+        self._last_failure = ""
+        self._last_log: tuple[str, ...] = ()
+        """Of the connection before."""
+        self.secrets = Secrets()
+        """What results must not show; known once the server has been started."""
+        self._probe: asyncio.Task[None] | None = None
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    async def has_changed_credentials(self) -> bool:
+        """Return whether the account has stored other credentials. The store is asked every few seconds."""
+        now = time.monotonic()
+        if not self._credentials or now - self._credentials_checked_at < CREDENTIALS_INTERVAL:
+            return False
+        self._credentials_checked_at = now
+        try:
+            return await self._read_credentials() != self._credentials
+        except SetupError:  # one was deleted, or cannot be read any more
+            return True
+
+    def describe_state(self) -> McpServerState:
+        if self._connection is not None and self._connection.is_open:
+            return McpServerState(state="running", log=self._connection.log_lines)
+        log = self._last_log if self._connection is None else self._connection.log_lines
+        if self._starting is not None and not self._starting.done():
+            return McpServerState(state="starting", error=self._last_failure, log=log)
+        return McpServerState(state="failed" if self._last_failure else "stopped", error=self._last_failure, log=log)
+
+    async def call(self, invocation: Invocation) -> CallToolResult:
+        self.used_at = time.monotonic()
+        with self._mark_busy():
+            try:
+                return await self._call_once(invocation)
+            except SessionExpired:
+                # The server was restarted and rejected the call without executing it, so it can be repeated.
+                pass
+            try:
+                return await self._call_once(invocation)
+            except SessionExpired:
+                message = f"{self.tool_id!r} loses its sessions immediately after they are created"
+                raise TransportFault(message) from None
+
+    async def connect(self) -> Connection:
+        """Return the open session, or open one. A caller that is cancelled does not stop the connecting for others."""
+        while (connection := self._connection) is None or not connection.is_open:
+            if connection is not None:
+                await self._discard(connection)
+                continue
+            if self._starting is None or self._starting.done():
+                if self._closed:
+                    raise self._closed_failure()
+                if (wait := self._not_before - time.monotonic()) > 0:
+                    raise TransportFault(f"{self._last_failure} (next try in {wait:.1f} s)", retry_after=wait)
+                self._starting = asyncio.create_task(self._start())
+                self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await self._wait_for(self._starting)
+        return connection
+
+    async def request(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        """Ask the server for something else than a call. The server is connected if necessary."""
+        with self._mark_busy():
+            return await operation(await self.connect())
+
+    @contextmanager
+    def _mark_busy(self) -> Iterator[None]:
+        self._calls += 1
+        self.was_used = True
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    async def set_log_level(self, level: str) -> None:
+        """Say which log messages are wanted, now and after a reconnect."""
+        self._options = replace(self._options, log_level=level)
+        if (connection := self._connection) is not None and connection.is_open:
+            await connection.set_log_level(level)
+
+    async def ping(self) -> float:
+        return await (await self.connect()).ping(PING_TIMEOUT)
+
+    async def close_when_idle(self) -> None:
+        """End the server after its running calls. A cancellation ends it at once."""
+        try:
+            await self._idle.wait()
+        finally:  # `McpExecutor.aclose` cancels this task, also when it is ending the server already
+            await finish_despite_cancellation(self.aclose())
+
+    async def aclose(self) -> None:
+        self._closed = True
+        for task in (self._starting, self._probe):
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        if self._connection is not None:
+            await self._connection.aclose()  # if this is cancelled, the next `aclose` waits for it again
+            self._connection = None
+
+    async def _call_once(self, invocation: Invocation) -> CallToolResult:
+        connection = await self.connect()
+        _check_is_unchanged(invocation, connection.listing)
+        effects = invocation.tool.spec.effects_of(invocation.capability)
+        try:
+            return await connection.call(invocation, repeatable=effects.repeatable)
+        except SessionExpired:
+            await connection.aclose()
+            raise
+        except asyncio.CancelledError:
+            # End a server that does not answer at all, because its work must not go on. `aclose` ends it anyway.
+            if not self._closed and (self._probe is None or self._probe.done()):
+                self._probe = asyncio.create_task(self._end_unless_alive(connection))
+            raise
+
+    # Connecting
+
+    async def _wait_for(self, starting: asyncio.Task[Connection]) -> None:
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if starting.cancelled() and not (task is not None and task.cancelling()):
+                raise self._closed_failure() from None
+            raise
+
+    async def _start(self) -> Connection:
+        failure: CallError | None = None
+        for attempt in range(self.config.attempts):
+            if attempt:
+                await asyncio.sleep(_reconnect_delay(attempt))
+            try:
+                self._connection = await self._open()
+                self._last_failure = ""
+                return self._connection
+            except CallError as error:
+                failure = error
+                if not error.transient:
+                    break
+        assert failure is not None
+        if not isinstance(failure.__cause__, SetupError):  # which a person may repair at any time
+            self._record_failure(str(failure))
+        raise failure
+
+    async def _open(self) -> Connection:
+        """Try the combinations in order: newest protocol first, both kinds of HTTP for an address without a type."""
+        try:
+            credentials = self._credentials = await self._read_credentials()
+            self._credentials_checked_at = time.monotonic()
+            config = self.config.expand(os.environ, credentials)
+            self.secrets = collect_secrets(self.config, os.environ, credentials)
+            auth = None
+            if self._store is not None and config.url is not None:
+                from ferrule.kinds.mcp.oauth import make_auth  # imports the SDK: only when a server is connected
+
+                auth = make_auth(config, self.tool_id, self._store, self.secrets, self._login_handler)
+        except (SetupError, StoreError) as error:
+            raise ExecutionFailed(f"MCP server {self.tool_id!r} cannot be used: {error}") from error
+        combinations = [self._last_success] if self._last_success is not None else self._list_transports_and_modes()
+        failures: list[CallError] = []
+        for kind, protocol_mode in combinations:
+            options = replace(
+                self._options,
+                config=config,
+                location=self.config.location,
+                secrets=self.secrets,
+                kind=kind,
+                protocol_mode=protocol_mode,
+                auth=auth,
+            )
+            try:
+                connection = await Connection.open(options)
+            except CallError as error:
+                failures.append(error)
+                if not error.transient or isinstance(error.__cause__, TimeoutError):
+                    break
+                continue
+            self._last_success = (kind, connection.protocol_mode)
+            return connection
+        self._last_success = None
+        raise failures[0]
+
+    async def _read_credentials(self) -> dict[str, str]:
+        """Read what the account has stored for this server. Raises SetupError when something is missing."""
+        values: dict[str, str] = {}
+        for name in self.config.credential_names:
+            value = None if self._store is None else await self._store.credentials.get(self.account, name)
+            if value is None:
+                raise SetupError(
+                    f"it needs your credential {name!r}. Store it with `ferrule credentials set {name}`, or with "
+                    f"PUT /v1/credentials/{name} of the server that you use."
+                )
+            values[name] = value
+        for header, text in self.config.headers.items():
+            used = CREDENTIAL.findall(text)
+            if not all(values[name].isascii() and values[name].isprintable() for name in used):
+                raise SetupError(f"the credential in its header {header!r} has characters that a header cannot have.")
+        return values
+
+    def _list_transports_and_modes(self) -> list[tuple[TransportKind, ProtocolMode]]:
+        combinations: list[tuple[TransportKind, ProtocolMode]] = []
+        for kind in self.config.transport_kinds:
+            combinations.append((kind, self.mode))
+            # Some older servers exit when the first message is not the handshake they know.
+            if kind in ("stdio", "ws") and self.mode == "auto":
+                combinations.append((kind, "legacy"))
+            if self.config.is_stateful and self.mode == "legacy":  # which it may not know
+                combinations.append((kind, "auto"))
+        return combinations
+
+    def _closed_failure(self) -> TransportFault:
+        return TransportFault(f"the connection to {self.tool_id!r} was closed")
+
+    def _record_failure(self, message: str) -> None:
+        self._failures += 1
+        self._last_failure = message
+        self._not_before = time.monotonic() + _reconnect_delay(self._failures)
+
+    # Ending
+
+    async def _discard(self, connection: Connection) -> None:
+        await connection.aclose()
+        if self._connection is not connection:
+            return  # another caller has discarded it meanwhile
+        self._connection, self._last_log = None, connection.log_lines
+        if connection.has_succeeded:
+            self._failures = 0
+        elif self._failures:  # it starts, but ends during its first call, repeatedly
+            self._record_failure(f"MCP server {self.tool_id!r} ended before it had answered a call")
+        else:
+            self._failures = 1
+
+    async def _end_unless_alive(self, connection: Connection) -> None:
+        try:
+            await connection.ping(PING_TIMEOUT)
+        except TransportFault:
+            if not connection.may_be_busy:
+                logger.warning("tool=<%s> | the server does not answer any more and is ended", self.tool_id)
+                await connection.aclose()
+
+
+def _reconnect_delay(failures: int) -> float:
+    return backoff_delay(failures, first=MIN_DELAY, longest=MAX_DELAY)
+
+
+def _check_is_unchanged(invocation: Invocation, listing: ServerListing) -> None:
+    """Raise PermissionDenied for a model's call, or an approved call, of an action that the server has changed.
+
+    The call was decided about with an earlier listing, perhaps one on disk, because the server was not connected yet.
+    """
+    context, decided = invocation.context, invocation.capability
+    if not (context.is_approved or context.principal.kind == "agent") or not invocation.tool.spec.metadata.get(
+        "listed"
+    ):
+        return
+    current = next((each for each in listing.capabilities if each.name == decided.name), None)
+    if current is not None and pinned_parts(current) != pinned_parts(decided.listed or decided):
+        raise PermissionDenied(
+            f"The MCP server {invocation.tool.id!r} has changed its action {decided.name!r} since this call was "
+            "decided about. It was not executed: call it again, so that it is decided about as it is now."
+        )

@@ -1,25 +1,35 @@
-"""What a server lists about itself and its actions, the tool made from that, and the listings on disk."""
+"""What a server lists about itself and its actions, the tool made from that, and the listings on disk.
+
+The SDK rejects a whole page when one entry is malformed, and checks results against the server's schemas with code that
+a hostile schema can occupy without end. So the entries of a page are taken out before the SDK reads them
+(`extract_entries`) and read here one by one. An entry that cannot be used hides that action only. The SDK checks no
+results; `OutputChecks` does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.core.content import encode_json
+from ferrule.core.json_schema import JsonSchema
+from ferrule.core.schema_limits import BoundedValidator
 from ferrule.core.spec import Effects, Limits, MCPServerSpec, Tool, ToolCapability
+from ferrule.errors import ExecutionFailed, SpecError
 from ferrule.kinds.mcp.config import MAX_ACTIONS, McpServerConfig, config_of_spec
-from ferrule.kinds.mcp.listing_checks import ENTRIES_KEY, PageEntries, run_in_thread_if_many
+from ferrule.process.checks import is_valid_value
 from ferrule.store.location import atomic_write, user_cache_directory
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
-    from mcp.types import ListToolsResult
+    from mcp.shared.message import SessionMessage
+    from mcp.types import CallToolResult, ListToolsResult
 
 logger = logging.getLogger("ferrule.mcp")
 
@@ -28,8 +38,16 @@ SOURCE: Final = "mcps"
 CACHE_FORMAT: Final = 5
 MAX_UNUSED_ENTRIES: Final = 1_000
 """Of one server: actions that cannot be used, or are listed again, and empty pages. After that it is asked no more."""
+MAX_ENTRIES_ON_LOOP: Final = 20
+"""Entries of a page that are read on the event loop; a longer page is read in a thread."""
 ASSUMED_EFFECTS: Final = Effects(destructive=True, open_world=True)
 """Of an action about which nothing is claimed, or nothing that may be believed: the defaults of the protocol."""
+_ENTRIES_KEY: Final = "ferrule.entries"
+"""The key in the `_meta` of a page that holds its entries as JSON text. A value from the server is replaced."""
+_HEADER_KEY: Final = "x-mcp-header"
+"""In a schema: the SDK also sends the argument as an HTTP header."""
+_PASSED_ON: Final[dict[str, type]] = {"title": str, "icons": list, "_meta": dict, "execution": dict}
+"""Not used here, but shown to the clients of a server that offers the action again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +71,35 @@ class ServerListing:
 # Asking a server
 
 
+async def extract_entries(message: SessionMessage, max_actions: int) -> None:
+    """Move the entries of a listing into its `_meta`, where the SDK does not check them. Skip other messages."""
+    result = getattr(message.message, "result", None)
+    tools = result.get("tools") if isinstance(result, dict) else None
+    if not isinstance(result, dict) or not isinstance(tools, list):
+        return
+    tools = tools[:max_actions]
+    is_short = len(tools) <= MAX_ENTRIES_ON_LOOP
+    text, result["tools"] = _pack_entries(tools) if is_short else await asyncio.to_thread(_pack_entries, tools)
+    meta = result.get("_meta")
+    result["_meta"] = {**(meta if isinstance(meta, dict) else {}), _ENTRIES_KEY: text}
+
+
+def _pack_entries(tools: list[Any]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the entries as JSON text, and the entries with headers, which the SDK needs."""
+    with_headers = []
+    for entry in tools:
+        schema = entry.get("inputSchema") if isinstance(entry, dict) else None
+        if not isinstance(schema, dict) or _HEADER_KEY not in str(schema) or _find_problem_of_parameters(schema):
+            continue
+        if isinstance(entry.get("name"), str):
+            with_headers.append({"name": entry["name"], "inputSchema": {"type": "object", **schema}})
+    try:
+        return json.dumps(tools), with_headers
+    except RecursionError:
+        logger.warning("entries=<%d> | nested too deep, the page is ignored", len(tools))
+        return "[]", []
+
+
 async def list_actions(
     session: ClientSession, max_actions: int = MAX_ACTIONS, hide: Callable[[str], str] = str
 ) -> ServerListing:
@@ -62,17 +109,16 @@ async def list_actions(
     actions: dict[str, ToolCapability] = {}
     unavailable: dict[str, str] = {}
     cursor: str | None = None
-    used_cursors: set[int] = set()  # a server may return the same cursor for ever; only hashes, for they may be long
+    used_cursors: set[int] = set()  # a server may repeat a cursor without end; only hashes, because cursors may be long
     ttl = unused = 0
     while hash(cursor) not in used_cursors and len(actions) < max_actions and unused < MAX_UNUSED_ENTRIES:
         used_cursors.add(hash(cursor))
         page = await _list_page(session, None if cursor is None else PaginatedRequestParams(cursor=cursor))
         if page is None:
             break
-        unused += max(1, len(_entries_of(page))) + len(actions)
-        for capability, problem in await run_in_thread_if_many(
-            len(_entries_of(page)), partial(_convert_page, hide), page
-        ):
+        entries = await asyncio.to_thread(_read_page, page, hide)
+        unused += max(1, len(entries)) + len(actions)
+        for capability, problem in entries:
             if capability.name in actions:
                 logger.warning("action=<%s> | listed twice, the first one is used", capability.name)
             elif problem:
@@ -86,7 +132,7 @@ async def list_actions(
         cursor = page.next_cursor
     if len(actions) == max_actions or unused >= MAX_UNUSED_ENTRIES:
         logger.warning("actions=<%d> | the server may list more, which are ignored", len(actions))
-    info = session.server_info
+    info, offers = session.server_info, ("prompts", "resources", "completions", "logging")
     return ServerListing(
         capabilities=tuple(actions.values()),
         unavailable={name: reason for name, reason in unavailable.items() if name not in actions},
@@ -94,52 +140,9 @@ async def list_actions(
         server_version=info.version if info is not None else "",
         protocol_version=session.protocol_version or "",
         instructions=hide(session.instructions or ""),
-        offers=_read_offers(session.server_capabilities),
+        offers=tuple(name for name in offers if getattr(session.server_capabilities, name, None) is not None),
         ttl=ttl / 1000 if ttl else None,
     )
-
-
-def _read_offers(capabilities: Any) -> tuple[str, ...]:
-    names = ("prompts", "resources", "completions", "logging")
-    return tuple(name for name in names if getattr(capabilities, name, None) is not None)
-
-
-def _convert_page(hide: Callable[[str], str], page: ListToolsResult) -> list[tuple[ToolCapability, str]]:
-    """The actions of a page, as `listing_checks` has read them, each with the reason why it cannot be used."""
-    accepted = {tool.name for tool in page.tools}  # of those with headers: the SDK removes wrong ones
-    entries = _entries_of(page)
-    usable = [each for each in entries if not each["headers"] or each["name"] in accepted]
-    return [(convert_entry(each, hide), each.get("unavailable", "")) for each in usable]
-
-
-def _entries_of(page: ListToolsResult) -> Sequence[Mapping[str, Any]]:
-    page_entries = (page.meta or {}).get(ENTRIES_KEY)
-    return page_entries.entries if isinstance(page_entries, PageEntries) else ()
-
-
-def convert_entry(entry: Mapping[str, Any], hide: Callable[[str], str] = str) -> ToolCapability:
-    """An entry of a listing as an action."""
-    annotations = entry.get("annotations", {})
-    title = entry.get("title") or annotations.get("title")
-    return ToolCapability(
-        name=entry["name"],
-        description=hide(entry.get("description") or (title if isinstance(title, str) else "")),
-        parameters=_normalize_parameters(entry["inputSchema"]),
-        fills_defaults=False,
-        output=entry.get("outputSchema"),
-        annotations=annotations,
-        listing=_unused_fields(entry),
-    )
-
-
-def _unused_fields(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What an action has no field for, and the schema where it was changed to be usable."""
-    unused = {key: entry[key] for key in ("title", "icons", "_meta", "execution") if key in entry}
-    if not entry.get("description"):  # instead of which models get something else
-        unused["description"] = entry.get("description")
-    if _normalize_parameters(entry["inputSchema"]) != entry["inputSchema"]:
-        unused["inputSchema"] = entry["inputSchema"]
-    return unused
 
 
 async def _list_page(session: ClientSession, params: Any) -> Any:
@@ -154,15 +157,76 @@ async def _list_page(session: ClientSession, params: Any) -> Any:
         raise
 
 
-def _normalize_parameters(schema: dict[str, Any]) -> dict[str, Any]:
+def _read_page(page: ListToolsResult, hide: Callable[[str], str]) -> list[tuple[ToolCapability, str]]:
+    """Return the actions of a page, each with the reason why it cannot be used."""
+    entries = json.loads((page.meta or {}).get(_ENTRIES_KEY, "[]"))
+    accepted = {tool.name for tool in page.tools}  # of the entries with headers: the SDK removes wrong ones
+    actions = [read_entry(entry, number, hide) for number, entry in enumerate(entries, 1)]
+    return [
+        (action, problem)
+        for action, problem in actions
+        if action.name in accepted or problem or _HEADER_KEY not in str(action.parameters)
+    ]
+
+
+def read_entry(entry: Any, number: int, hide: Callable[[str], str] = str) -> tuple[ToolCapability, str]:
+    """Return an entry of a listing as an action, and the reason why the action cannot be used, if there is one."""
+    entry = entry if isinstance(entry, dict) else {}
+    name = entry.get("name")
+    if isinstance(name, str) and name:
+        problem = _find_problem_of_parameters(entry.get("inputSchema"))
+    else:
+        name, problem = f"number {number}", "it has no name"
+    schema = {"type": "object", **({} if problem else entry["inputSchema"])}
+    parameters = schema
     if not schema.keys() & {"properties", "$ref", "allOf", "anyOf", "oneOf", "additionalProperties"}:
-        schema = {**schema, "additionalProperties": True}  # a schema that describes no arguments allows any
-    # Without a type it would be read as our short notation of parameters.
-    return schema if schema.get("type") == "object" else {**schema, "type": "object"}
+        parameters = {**schema, "additionalProperties": True}  # a schema that describes no arguments allows any
+    output = entry.get("outputSchema")
+    if output is not None and (output_problem := _find_problem(output, "outputSchema")):
+        logger.warning("action=<%s> | its results are not checked: %s", name, output_problem)
+        output = None
+    annotations = entry["annotations"] if isinstance(entry.get("annotations"), dict) else {}
+    unused = {key: entry[key] for key, kind in _PASSED_ON.items() if isinstance(entry.get(key), kind)}
+    title = unused.get("title") or annotations.get("title")
+    description = entry["description"] if isinstance(entry.get("description"), str) else None
+    if not description:  # instead of which models get something else
+        unused["description"] = description
+    if parameters is not schema:
+        unused["inputSchema"] = schema
+    capability = ToolCapability(
+        name=name,
+        description=hide(description or (title if isinstance(title, str) else "")),
+        parameters=parameters,
+        fills_defaults=False,
+        output=output,
+        annotations=annotations,
+        listing=unused,
+    )
+    return capability, problem
+
+
+def _find_problem_of_parameters(schema: Any) -> str:
+    """Return why the schema of arguments cannot be used, or an empty text."""
+    if isinstance(schema, dict) and schema.get("type", "object") != "object":
+        return f'its inputSchema has the type {str(schema["type"])[:50]!r} instead of "object"'
+    return _find_problem(schema, "inputSchema")
+
+
+def _find_problem(schema: Any, key: str) -> str:
+    """Return why a schema cannot be used, or an empty text."""
+    if not isinstance(schema, dict):
+        return f"its {key} is not an object"
+    try:
+        BoundedValidator(schema)
+    except SpecError as error:
+        return f"its {key} cannot be used: {error}"
+    except ValueError as error:
+        return f"its {key} is not a valid JSON Schema: {str(error).partition(chr(10))[0][:200]}"
+    return ""
 
 
 def read_claimed_effects(annotations: Mapping[str, Any]) -> Effects:
-    """The effects that a server claims. What it does not mention has the default of the protocol."""
+    """Return the effects that a server claims. What the server does not mention has the default of the protocol."""
     read_only = annotations.get("readOnlyHint") is True
     return Effects(
         read_only=read_only,
@@ -176,7 +240,7 @@ def read_claimed_effects(annotations: Mapping[str, Any]) -> Effects:
 
 
 def make_server_tool(name: str, config: McpServerConfig, *, origin: str, listing: ServerListing | None) -> Tool:
-    """The tool for an entry of a file, with the actions that the server listed last time, if it ever did."""
+    """Make the tool for an entry of a file, with the actions that the server listed last time, if it ever did."""
     spec = MCPServerSpec(
         tool_id=name,
         description=f"The MCP server {name!r}. It has not listed its actions yet: it does when it is first connected.",
@@ -192,7 +256,7 @@ def make_server_tool(name: str, config: McpServerConfig, *, origin: str, listing
 
 
 def make_tool_of_server_spec(spec: MCPServerSpec) -> Tool:
-    """The tool for a server that a program describes; SpecError when it does not say how to reach it."""
+    """Make the tool for a server that a program describes. Raises SpecError when the spec has no address."""
     config = config_of_spec(spec)
     if spec.effects == Effects():  # nothing is promised, and a server that promises nothing may do anything
         spec = replace(spec, effects=ASSUMED_EFFECTS)
@@ -202,7 +266,7 @@ def make_tool_of_server_spec(spec: MCPServerSpec) -> Tool:
 
 
 def apply_listing(tool: Tool, listing: ServerListing) -> Tool:
-    """The tool with the actions its server lists; what a program declared about them and the tool is kept."""
+    """Return the tool with the actions its server lists. What a program declared about actions is kept."""
     config = _config_of(tool)
     declared = {capability.name: capability for capability in tool.spec.capabilities}
     changes: dict[str, Any] = {
@@ -225,14 +289,14 @@ def apply_listing(tool: Tool, listing: ServerListing) -> Tool:
 
 
 def listed_instructions(tool: Tool) -> str:
-    """How to use a server in its own words, which the user may not have accepted."""
+    """Return the instructions of a server, which the user may not have accepted."""
     return str(tool.spec.metadata.get("listed_instructions", ""))
 
 
 def with_instructions(tool: Tool, text: str) -> Tool:
-    """The tool of a server with the instructions that models and clients get."""
+    """Return the tool of a server with the instructions that models and clients get."""
     spec = tool.spec
-    # Without instructions not by the name that the server gives itself: nobody has accepted that.
+    # Without instructions not by the name that the server gives itself: no person has accepted that name.
     description = (text or f"The MCP server {tool.id!r}.") if _is_from_file(tool) else spec.description
     if spec.metadata.get("instructions") == text and spec.description == description:
         return tool
@@ -241,23 +305,23 @@ def with_instructions(tool: Tool, text: str) -> Tool:
 
 
 def _is_from_file(tool: Tool) -> bool:
-    """Whether an entry of a file describes the server; it has no description."""
+    """Return whether an entry of a file describes the server. Such an entry has no description."""
     return "config_digest" in tool.spec.metadata
 
 
 def pinned_parts(action: ToolCapability) -> dict[str, Any]:
-    """What the user accepts of an action: everything that its server says of it and that models or clients get."""
+    """Return what the user accepts of an action: everything from its server that models or clients get."""
     return {name: getattr(action, name) for name in ("description", "parameters", "output", "annotations", "listing")}
 
 
 def with_accepted_parts(tool: Tool, listed: ToolCapability, parts: Mapping[str, Any], changes: str) -> ToolCapability:
-    """An action of a server as the user accepted it, with what the server lists instead, and how that differs."""
+    """Return an action as the user accepted it, with what the server lists instead, and how that differs."""
     effects = _choose_effects(parts["annotations"], _config_of(tool))
     return replace(listed, **parts, effects=effects, changes=changes, listed=listed)
 
 
 def find_changed_parts(action: ToolCapability) -> list[str]:
-    """What a server has changed in an action that is as the user accepted it, by the names of the protocol."""
+    """Return what a server has changed in an accepted action, by the names of the protocol."""
     if action.listed is None:
         return []
     before, after = ({**parts, **parts["listing"]} for parts in map(pinned_parts, (action, action.listed)))
@@ -340,3 +404,35 @@ def _decode_listing(document: dict[str, Any]) -> ServerListing:
 def _decode_capability(values: dict[str, Any]) -> ToolCapability:
     effects = values.get("effects")
     return ToolCapability(**{**values, "effects": None if effects is None else Effects(**effects), "limits": None})
+
+
+# Results
+
+
+class OutputChecks:
+    """Checks of the structured content of results against what the actions declare."""
+
+    def __init__(self) -> None:
+        self._validators: dict[str, tuple[JsonSchema, BoundedValidator]] = {}
+
+    async def check(self, capability: ToolCapability, result: CallToolResult) -> None:
+        """Raise ExecutionFailed for a result that is not what the action declares."""
+        schema, content = capability.output, result.structured_content
+        if schema is None or result.is_error:
+            return
+        if content is None:
+            raise ExecutionFailed("it declares an output schema but returned no structured content")
+        entry = self._validators.get(capability.name)
+        if entry is None or entry[0] is not schema:
+            try:
+                entry = schema, BoundedValidator(schema)
+            except (SpecError, ValueError):  # declared in a program, or stored by an earlier version
+                return
+            self._validators[capability.name] = entry
+        checks = entry[1]
+        is_short = checks.permits(content)
+        if checks.is_valid(content) if is_short else await is_valid_value(schema, content):
+            return
+        can_explain = is_short and checks.cost.permits_explanation(content)
+        reason = next(checks.validator.iter_errors(content)).message[:300] if can_explain else ""
+        raise ExecutionFailed(f"its structured content does not match its output schema: {reason}".rstrip(": "))

@@ -55,15 +55,13 @@ class PinnedText:
     digest: str
     text: str
     """Without secrets, and cut if it is long."""
-    packed: str | None = None
-    """The parts of an action, in a form that redaction does not change: it would remove a parameter named `password`.
-
-    Empty: they are too long. None: a version of Ferrule pinned it that stored the text only, and no `listing`.
-    """
+    packed: str = ""
+    """The parts of an action, in a form that redaction does not change: redaction would remove a parameter named
+    `password`. Empty for instructions, and for parts that are too long."""
 
     @property
     def parts(self) -> dict[str, Any] | None:
-        """The parts of an action, to be given to models and clients; None where they are not stored."""
+        """The parts of an action, for models and clients; None where they are not stored."""
         try:
             return json.loads(zlib.decompress(bytes.fromhex(self.packed))) if self.packed else None
         except (ValueError, zlib.error):
@@ -78,13 +76,12 @@ class ServerPins:
     """The server has been pinned before."""
     actions: Mapping[str, PinnedText] = field(default_factory=dict)
     instructions: PinnedText | None = None
-    """None: not pinned yet, by a version of Ferrule that pinned actions only."""
     problem: str = _NOT_READ_YET
     """Why the pins are unknown; empty when they are known."""
 
 
 async def read_pins(store: ToolKnowledgeStore, server: str) -> ServerPins:
-    """The pins of a server; a store that is broken or slow gives pins with a `problem`."""
+    """Read the pins of a server. A store that is broken or slow gives pins with a `problem`."""
     try:
         async with asyncio.timeout(READ_TIMEOUT):
             entries = await store.read_entries(STREAM_PREFIX + server)
@@ -93,7 +90,7 @@ async def read_pins(store: ToolKnowledgeStore, server: str) -> ServerPins:
     except StoreError as error:
         return ServerPins(problem=f"the store cannot be read: {error}")
     texts = {
-        key: PinnedText(digest=str(value.get("digest")), text=str(value.get("text")), packed=value.get("packed"))
+        key: PinnedText(digest=str(value.get("digest")), text=str(value.get("text")), packed=value.get("packed") or "")
         for key, value in entries.items()
         if isinstance(value, dict)
     }
@@ -113,9 +110,9 @@ def write_pins(
     *,
     instructions: str | None = None,
 ) -> ServerPins:
-    """Accept actions, and instructions if they are given, as they are; returns the pins with them.
+    """Accept actions, and instructions if they are given. Return the pins with them.
 
-    Many actions take long: call it in a thread.
+    Many actions take long: call this in a thread.
     """
     stream = STREAM_PREFIX + server
     actions = dict(pins.actions)
@@ -135,7 +132,7 @@ def write_pins(
 
 
 def find_changes(server: str, capability: ToolCapability, pins: ServerPins) -> str:
-    """How an action differs from what the user accepted, as a diff; empty where it does not."""
+    """Return how an action differs from what the user accepted, as a diff, or an empty text."""
     if pins.problem:
         return _explain_unknown(server, f"the action {capability.name!r} has", pins.problem)
     if not pins.is_known:
@@ -145,18 +142,18 @@ def find_changes(server: str, capability: ToolCapability, pins: ServerPins) -> s
         current = _cut_text(_format_parts(parts)).splitlines()
         return _cut_diff([f"new action {capability.name!r}", *(f"+{line}" for line in current)])
     before = pin.text if pin.parts is None else _format_parts(pin.parts)
-    return _compare_texts(pin, before, _format_parts({**parts, "listing": {}} if pin.packed is None else parts))
+    return _compare_texts(pin, before, _format_parts(parts))
 
 
 def find_instructions_changes(server: str, instructions: str, pins: ServerPins) -> str:
-    """How the instructions of a server differ from those that the user accepted, as a diff; empty if they do not."""
+    """Return how the instructions of a server differ from the accepted instructions, as a diff, or an empty text."""
     if pins.problem:
         return _explain_unknown(server, "the instructions have", pins.problem)
     return "" if pins.instructions is None else _compare_texts(pins.instructions, pins.instructions.text, instructions)
 
 
 def choose_instructions(instructions: str, pins: ServerPins) -> str:
-    """The instructions that the user accepted: those of the server now, earlier ones, or none while that is unknown."""
+    """Return the instructions that the user accepted, now or earlier; no text while that is unknown."""
     if pins.problem:
         return ""
     pin = pins.instructions
@@ -164,7 +161,7 @@ def choose_instructions(instructions: str, pins: ServerPins) -> str:
 
 
 def _compare_texts(pin: PinnedText, before: str, text: str) -> str:
-    """The difference as it is: what looks like a secret may be what the server wants nobody to read."""
+    """Return the difference unredacted: what looks like a secret may be what the server wants to hide."""
     if pin.digest == _digest_of(text):
         return ""
     lines = difflib.unified_diff(
@@ -181,7 +178,7 @@ def _explain_unknown(server: str, subject: str, problem: str) -> str:
 
 
 def _serve_action(tool: Tool, action: ToolCapability, pins: ServerPins) -> ToolCapability:
-    """An action of a server as the user accepted it, or as it is if it is new, or marked as withheld."""
+    """Return an action of a server as the user accepted it, or as it is if it is new, or marked as withheld."""
     listed = action.listed or replace(action, changes="")
     changes = find_changes(tool.id, listed, pins)
     pin = pins.actions.get(action.name)
@@ -192,22 +189,19 @@ def _serve_action(tool: Tool, action: ToolCapability, pins: ServerPins) -> ToolC
 
 
 def describe_changes(tool: Tool) -> dict[str, str]:
-    """What has changed in a server since the user accepted it, in a few words, by action; "" are the instructions."""
-    changes = {action.name: _describe_change(action) for action in tool.spec.capabilities if action.changes}
+    """Say in a few words what has changed in a server since the user accepted it, by action; "" for instructions."""
+    changes = {}
+    for action in tool.spec.capabilities:
+        if action.changes:
+            parts = find_changed_parts(action)
+            change = f"changed: {', '.join(parts)}" if parts else "new"
+            changes[action.name] = "withheld" if action.is_withheld else change
     if listed_instructions(tool) != tool.spec.metadata.get("instructions", ""):
         changes[INSTRUCTIONS] = "changed"
     return changes
 
 
-def _describe_change(action: ToolCapability) -> str:
-    if action.is_withheld:
-        return "withheld"
-    parts = find_changed_parts(action)
-    return f"changed: {', '.join(parts)}" if parts else "new"
-
-
 def _format_parts(parts: Mapping[str, Any]) -> str:
-    """What is pinned of an action, as text."""
     lines = ["description:", *(f"  {line}" for line in parts["description"].splitlines())]
     for name, value in parts.items():
         if value and name != "description":
@@ -216,7 +210,7 @@ def _format_parts(parts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _make_pin(text: str, packed: str | None = None) -> PinnedText:
+def _make_pin(text: str, packed: str = "") -> PinnedText:
     return PinnedText(digest=_digest_of(text), text=_cut_text(text), packed=packed)
 
 
@@ -232,7 +226,7 @@ def _cut_diff(lines: list[str]) -> str:
     text = "\n".join(lines)
     if len(text) <= MAX_DIFF_LENGTH:
         return text
-    # With the digest: whoever accepts what was shown does not accept another end.
+    # With the digest: a person who accepts what was shown does not accept another end.
     return f"{text[:MAX_DIFF_LENGTH]}\n… ({len(text) - MAX_DIFF_LENGTH:,} more characters, {_digest_of(text)[:16]})"
 
 
@@ -270,16 +264,14 @@ class PinTracker:
         return frozenset(self._unapplied)
 
     def apply_pins(self, tool: Tool) -> Tool:
-        """The tool of a server with its actions and instructions as the user accepted them.
+        """Return the tool of a server with its actions and instructions as the user accepted them.
 
-        A server that is new to the user is pinned. With many actions it takes long: call it in a thread.
+        A server that is new to the user is pinned. Many actions take long: call this in a thread.
         """
         pins, instructions = self._pins.get(tool.id, ServerPins()), listed_instructions(tool)
-        if not pins.problem:
-            unpinned = [action for action in tool.spec.capabilities if self._is_to_pin(tool, action, pins)]
-            if unpinned or not pins.is_known or pins.instructions is None:
-                new = instructions if pins.instructions is None else None
-                pins = self._pins[tool.id] = write_pins(self._store, tool.id, unpinned, pins, instructions=new)
+        if not pins.problem and not pins.is_known:
+            pins = write_pins(self._store, tool.id, tool.spec.capabilities, pins, instructions=instructions)
+            self._pins[tool.id] = pins
         tool = with_instructions(tool, choose_instructions(instructions, pins))
         capabilities = [_serve_action(tool, action, pins) for action in tool.spec.capabilities]
         if any(new is not old for new, old in zip(capabilities, tool.spec.capabilities, strict=True)):
@@ -287,13 +279,6 @@ class PinTracker:
         if not pins.problem:
             self._log_changes(tool)
         return tool
-
-    def _is_to_pin(self, tool: Tool, action: ToolCapability, pins: ServerPins) -> bool:
-        """Whether an action is new together with its server, or was pinned without its `listing` and is the same."""
-        if not pins.is_known:
-            return True
-        pin = pins.actions.get(action.name)
-        return pin is not None and pin.packed is None and not find_changes(tool.id, action, pins)
 
     def _log_changes(self, tool: Tool) -> None:
         """Warn of each change once."""

@@ -1,14 +1,16 @@
-"""Converts results and errors of a server to outputs and failures of calls."""
+"""Reads the messages of a server, and converts results and errors to outputs and failures of calls."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.core.content import Audio, Content, Image, Output, Resource, Text, as_text
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import (
     CallError,
     ExecutionFailed,
@@ -20,7 +22,7 @@ from ferrule.errors import (
 )
 
 if TYPE_CHECKING:
-    from mcp.types import CallToolResult, ContentBlock
+    from mcp.types import CallToolResult, ContentBlock, JSONRPCMessage
 
 CONNECTION_CLOSED: Final = -32000
 REQUEST_TIMEOUT: Final = -32001
@@ -52,6 +54,48 @@ PROTOCOL_ERRORS: Final[dict[int, type[CallError]]] = {
     -32022: ExecutionFailed,  # no protocol version in common
     -32042: NeedsApproval,  # a person must open a page first
 }
+
+_ESCAPE: Final = lazy_pattern(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape of JSON: two halves of a character, a half alone, or any other."""
+
+
+# Messages
+
+
+def read_json(data: bytes | str) -> Any:
+    """Parse JSON that a server has sent. Raises ValueError for anything else."""
+    data = replace_lone_surrogates(data if isinstance(data, bytes) else data.encode("utf-8", "replace"))
+    try:
+        return json.loads(data.decode())
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def read_message(value: Any) -> JSONRPCMessage:
+    """Convert JSON to a message of the protocol. Raises ValueError for anything else.
+
+    Pydantic does not read the JSON itself: it would do that once for each kind of message.
+    """
+    from mcp.types import jsonrpc_message_adapter
+
+    return jsonrpc_message_adapter.validate_python(value, by_name=False)
+
+
+def replace_lone_surrogates(data: bytes) -> bytes:
+    """Replace each half of a character in JSON.
+
+    JavaScript writes half of a character that was cut as an escape, which pydantic refuses: with it the whole message
+    would be lost, and the call that it answers would wait without end.
+    """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return data
+    return _ESCAPE.sub(lambda match: b"\\ufffd" if match["lone"] else match[0], data)
+
+
+# Results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ferrule.catalog.registry import ToolRegistry
@@ -63,7 +62,7 @@ class McpFileSource:
         self._last_tools: tuple[Tool, ...] = ()
 
     def load(self) -> LoadReport:
-        """All servers as tools, without starting one."""
+        """Return all servers as tools, without starting one."""
         if not self.path.exists():
             self._last_tools = ()
             return LoadReport()
@@ -90,7 +89,7 @@ class McpFileSource:
     async def discover(
         self, executor: McpExecutor, tools: Iterable[Tool], timeout: float = CONNECT_TIMEOUT
     ) -> LoadReport:
-        """Start servers concurrently and list their actions; the tool of a server that fails is returned unchanged."""
+        """Start servers concurrently and list their actions. The tool of a server that fails is returned unchanged."""
 
         async def connect(tool: Tool) -> Tool | LoadError:
             if not tool.spec.enabled:
@@ -110,7 +109,7 @@ class McpFileSource:
         return LoadReport(tools=current, errors=tuple(new for new in after if isinstance(new, LoadError)))
 
     def store_listing(self, tool: Tool, listing: ServerListing) -> Tool:
-        """Store what a server lists for the next start; returns the tool with these actions."""
+        """Store what a server lists for the next start. Return the tool with these actions."""
         if isinstance(tool.target, McpServerConfig):
             self._cache.write(tool.id, tool.target.digest, replace(listing, ttl=None))
         return apply_listing(tool, listing)
@@ -178,12 +177,12 @@ class McpServers:
                 self._pins.start_reading(tool.id)
 
     def find_unlisted(self, name: str) -> Tool | None:
-        """The server that a name stands for, if it has not listed its actions yet."""
+        """Return the server that a name stands for, if it has not listed its actions yet."""
         unlisted = (tool for tool in self._registry if tool.spec.metadata.get("listed") is False and tool.spec.enabled)
         return next((tool for tool in unlisted if _is_server_named(tool.id, name)), None)
 
     def explain_failure(self, name: str) -> str | None:
-        """Why the server that a name stands for has not listed its actions; None if it has, or there is none."""
+        """Return why the server that a name stands for has not listed its actions, or None."""
         tool = self.find_unlisted(name)
         return None if tool is None else self._failures.get(_make_server_key(tool))
 
@@ -192,10 +191,7 @@ class McpServers:
         if key not in self._discoveries:
             task = asyncio.create_task(self._discover(tool), name=f"ferrule-mcp-discovery-{tool.id}")
             self._discoveries[key] = task
-            task.add_done_callback(partial(self._on_discovery_done, key))
-
-    def _on_discovery_done(self, key: _ServerKey, _: asyncio.Task[None]) -> None:
-        self._discoveries.pop(key, None)
+            task.add_done_callback(lambda _: self._discoveries.pop(key, None))
 
     @property
     def is_discovering(self) -> bool:
@@ -223,7 +219,7 @@ class McpServers:
                 await self._pins.wait_until_applied(server)
 
     def _is_known(self, name: str) -> bool:
-        """Whether a tool has this name, or an action of a server; an action of a known tool need not be waited for."""
+        """Return whether a tool has this name, or an action of a server has it."""
         if name in self._registry:
             return True
         return any(
@@ -233,7 +229,7 @@ class McpServers:
         )
 
     async def end_server(self, tool: Tool) -> None:
-        """End the server of a tool that was removed, even when the caller is cancelled meanwhile."""
+        """End the server of a tool that was removed, even when the caller is cancelled."""
         self._listings.pop(_make_server_key(tool), None)
         await finish_despite_cancellation(self._executor.disconnect(tool.id))
 
@@ -260,16 +256,20 @@ class McpServers:
             self._on_error(error)
 
     async def _store_listing(self, tool_id: str, listing: ServerListing) -> None:
-        """Called whenever a server has listed its actions."""
+        """Put what a server has listed into the registry and into the cache."""
         tool = self._find_server(tool_id)
         if tool is None:
             return
         self._listings[_make_server_key(tool)] = listing
-        await self._change(tool, lambda tool: self._pins.apply_pins(self._with_listing(tool, listing)))
+
+        def apply(tool: Tool) -> Tool:
+            return self._pins.apply_pins(add_missing_tags(self._file.store_listing(tool, listing), self._tag_table))
+
+        await self._change(tool, apply)
         self._pins.start_reading(tool_id)
 
     async def _recheck_pins(self, tool_id: str) -> bool:
-        """Compare the actions of a server with what the user accepted; True when something is not accepted."""
+        """Compare the actions of a server with what the user accepted. Return whether something is not accepted."""
         tool = self._find_server(tool_id)
         if tool is None or not tool.spec.metadata.get("listed"):
             return False
@@ -292,9 +292,6 @@ class McpServers:
         for error in _errors_of_actions([changed]):
             self._on_error(error)
         return changed
-
-    def _with_listing(self, tool: Tool, listing: ServerListing) -> Tool:
-        return add_missing_tags(self._file.store_listing(tool, listing), self._tag_table)
 
     def _find_server(self, tool_id: str) -> Tool | None:
         return next((tool for tool in self._registry.candidates(tool_id) if tool.handler == HANDLER), None)

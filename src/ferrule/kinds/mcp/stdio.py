@@ -2,6 +2,9 @@
 
 When the connection is closed, the program and everything it started have ended: first its input is closed, as the
 protocol asks, then the process group is ended by signals.
+
+The SDK's own transports use memory streams with a task at each end. Here the transport puts a message straight into
+the reader's queue, and what the session sends is written directly: two task switches less for each message.
 """
 
 from __future__ import annotations
@@ -10,36 +13,238 @@ import asyncio
 import logging
 import os
 import signal
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 from ferrule.core.aio import finish_despite_cancellation, wait_at_most
+from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import ExecutionFailed, TransportFault
 from ferrule.kinds.mcp.config import McpServerConfig
-from ferrule.kinds.mcp.relay import add_client_details
-from ferrule.kinds.mcp.results import CONNECTION_CLOSED
-from ferrule.kinds.mcp.streams import (
-    MAX_QUEUED_MESSAGES,
-    ConnectionState,
-    MessageReader,
-    MessageWriter,
-    Streams,
-    read_json,
-    read_message,
-)
-from ferrule.process.groups import KILL_TIMEOUT, end_process_tree, find_process_tree, mark_environment
+from ferrule.kinds.mcp.listing import extract_entries
+from ferrule.kinds.mcp.relay import add_client_details, add_client_details_to_request
+from ferrule.kinds.mcp.results import CONNECTION_CLOSED, read_json, read_message
+from ferrule.process.groups import KILL_TIMEOUT, LineReader, end_process_tree, find_process_tree, mark_environment
 
 if TYPE_CHECKING:
     from mcp import ClientSession
+    from mcp.shared.message import SessionMessage
     from mcp.types import ErrorData
 
 logger = logging.getLogger("ferrule.mcp")
 
 EXIT_TIMEOUT: Final = 1.0
 """Seconds a server has to exit by itself once its input is closed."""
+MAX_QUEUED_MESSAGES: Final = 256
+"""Messages in the queue before reading from the server is paused."""
+
+Streams: TypeAlias = "tuple[Any, Any]"
+"""What a transport gives to a session: a read stream and a write stream."""
+
+
+class ConnectionState:
+    """What is known about a connection besides its messages."""
+
+    def __init__(self, log: ServerLog, config: McpServerConfig, auth: Any = None) -> None:
+        self.log, self.config, self.auth = log, config, auth
+        self.ended = asyncio.Event()
+        """No more messages can be exchanged, or the session is to be closed."""
+        self.end_reason = ""
+        """How the connection ended, if the transport knows."""
+        self.error_status: int | None = None
+        """The last HTTP status that was an error."""
+        self.serve_calls: Callable[[ClientSession], None] = lambda session: None
+        """Lets a transport send the calls of a session itself."""
+
+
+# The server's log
+
+MAX_LINES_PER_SECOND: Final = 100
+MAX_LINE_LENGTH: Final = 2_000
+TAIL_LENGTH: Final = 2_000
+MAX_RECENT_LINES: Final = 200
+
+_LOG_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    **dict.fromkeys(("critical", "alert", "emergency"), logging.CRITICAL),
+}
+"""The levels of the protocol. Other messages have the level `INFO`."""
+# Characters that would start a new line in the log, or move the cursor of a terminal that shows it.
+_CONTROL_CHARACTERS = lazy_pattern(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class ServerLog:
+    """What a server writes besides the protocol, logged under `ferrule.mcp.<name>` after `hide` has removed secrets.
+
+    A server may write any amount. All of it is read, so that the server never blocks. A limited number of lines per
+    second is logged and the rest is counted. The end is kept for messages about why the server ended.
+    """
+
+    def __init__(self, name: str, hide: Callable[[str], str] = str) -> None:
+        self._logger = logging.getLogger(f"ferrule.mcp.{name}")
+        self._hide = hide
+        self._stderr = LineReader(lambda line: self._write(logging.INFO, "stderr", line))
+        self._tail = b""
+        self.recent_lines: deque[str] = deque(maxlen=MAX_RECENT_LINES)
+        """What was logged last, without secrets."""
+        self._window_start = 0.0
+        self._lines_allowed = MAX_LINES_PER_SECOND
+        self._dropped_lines = 0
+
+    @property
+    def tail(self) -> str:
+        """The end of the server's standard error."""
+        return self._hide(self._tail.decode("utf-8", "replace").strip())
+
+    def feed(self, data: bytes) -> None:
+        """Take in a piece of the server's standard error."""
+        self._tail = (self._tail + data[-TAIL_LENGTH:])[-TAIL_LENGTH:]
+        self._stderr.feed(data)
+
+    def end(self) -> None:
+        """Log the rest after the server's standard error was closed."""
+        self._stderr.end()
+        self._report_dropped_lines()
+
+    def message(self, level: str, text: str) -> None:
+        """Log a message that the server sent through the protocol, or a message about what the server sent."""
+        self._write(_LOG_LEVELS.get(level, logging.INFO), "log", text)
+
+    def _write(self, level: int, kind: str, text: str) -> None:
+        now = time.monotonic()
+        if now - self._window_start >= 1:
+            self._window_start, self._lines_allowed = now, MAX_LINES_PER_SECOND
+            self._report_dropped_lines()
+        if self._lines_allowed <= 0:
+            self._dropped_lines += 1
+            return
+        self._lines_allowed -= 1
+        if text.strip():
+            text = self._hide(text.rstrip())[:MAX_LINE_LENGTH]
+            line = _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+            self._logger.log(level, "%s: %s", kind, line)
+            self.recent_lines.append(f"{kind}: {line}")
+
+    def _report_dropped_lines(self) -> None:
+        if self._dropped_lines:
+            self._logger.info("lines=<%d> | not logged: the server writes too much", self._dropped_lines)
+            self._dropped_lines = 0
+
+
+# Messages
+
+
+class CloseableStream:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        raise NotImplementedError
+
+
+class MessageReader(CloseableStream):
+    """Messages from a server, until it ends. `on_full` tells the transport when to pause reading (True) and resume."""
+
+    def __init__(
+        self,
+        max_actions: int,
+        on_full: Callable[[bool], None] = lambda is_full: None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._queue: deque[SessionMessage | Callable[[], None]] = deque()
+        self._wakeup: asyncio.Future[None] | None = None
+        self._ended = False
+        self._is_full = False
+        self._max_actions, self._on_full, self._on_end = max_actions, on_full, on_end
+
+    def run_in_order(self, delivery: Callable[[], None]) -> None:
+        """Deliver a message in another way, when the session has taken all earlier ones."""
+        if self._queue or self._wakeup is None or self._wakeup.done():
+            self.add(delivery)
+        else:
+            delivery()
+
+    def end(self) -> None:
+        """No more messages will come."""
+        self._ended = True
+        self._wake_reader()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        while True:
+            while not self._queue:
+                if self._ended:
+                    self._on_end()
+                    raise StopAsyncIteration
+                self._wakeup = asyncio.get_running_loop().create_future()
+                await self._wakeup
+            if self._is_full and len(self._queue) < MAX_QUEUED_MESSAGES // 2:
+                self._is_full = False
+                self._on_full(False)
+            message = self._queue.popleft()
+            if not callable(message):
+                await extract_entries(message, self._max_actions)
+                return message
+            message()
+
+    async def aclose(self) -> None:
+        self._queue.clear()
+        self.end()
+        self._on_end()
+
+    def add(self, message: SessionMessage | Callable[[], None]) -> None:
+        self._queue.append(message)
+        if len(self._queue) > MAX_QUEUED_MESSAGES and not self._is_full:
+            self._is_full = True
+            self._on_full(True)
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+
+class MessageWriter(CloseableStream):
+    """Messages to a server. `write(text, is_urgent)` raises ConnectionError when the server cannot be reached.
+
+    A cancellation is urgent: it is written without waiting for a server that does not read its input.
+    """
+
+    def __init__(self, write: Callable[[str, bool], Awaitable[None]]) -> None:
+        self._write = write
+        self._closed = False
+
+    async def send(self, message: SessionMessage, /) -> None:
+        from anyio import BrokenResourceError, ClosedResourceError
+
+        if self._closed:
+            raise ClosedResourceError
+        try:
+            add_client_details_to_request(message)
+            is_urgent = getattr(message.message, "method", None) == "notifications/cancelled"
+            await self._write(message.message.model_dump_json(by_alias=True, exclude_unset=True), is_urgent)
+        except ConnectionError as error:
+            raise BrokenResourceError from error
+
+    async def aclose(self) -> None:
+        self._closed = True
+
+
+# The process
 
 
 class ServerProcess(asyncio.SubprocessProtocol):
@@ -263,6 +468,10 @@ class SentCall:
         self.on_progress = on_progress
         self.answer: asyncio.Future[dict[str, Any] | ErrorData] = asyncio.get_running_loop().create_future()
 
+    def set_answer(self, answer: dict[str, Any] | ErrorData) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
 
 class LineCalls:
     """The calls of one session. `write(text, is_urgent)` raises ConnectionError when the server cannot be reached."""
@@ -335,7 +544,7 @@ class LineCalls:
         if "method" not in message:
             call = self._find(message.get("id"))
             answer = None if call is None else _read_answer(message)
-            return None if call is None or answer is None else partial(_set_answer, call, answer)
+            return None if call is None or answer is None else partial(call.set_answer, answer)
         params = message.get("params")
         if message["method"] != "notifications/progress" or not isinstance(params, dict):
             return None
@@ -385,11 +594,6 @@ def _read_answer(message: dict[str, Any]) -> dict[str, Any] | ErrorData | None:
         return ErrorData.model_validate(message.get("error"), by_name=False)
     except ValueError:
         return None
-
-
-def _set_answer(call: SentCall, answer: dict[str, Any] | ErrorData) -> None:
-    if not call.answer.done():
-        call.answer.set_result(answer)
 
 
 def _is_number(value: Any) -> bool:

@@ -7,30 +7,36 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 from ferrule.errors import MissingExtra
 from ferrule.kinds.mcp.config import McpServerConfig, TransportKind
-from ferrule.kinds.mcp.relay import ClientDetailsStream, current_request
-from ferrule.kinds.mcp.results import CONNECTION_CLOSED, CONNECTION_LOST, describe_cause
-from ferrule.kinds.mcp.stdio import open_stdio_streams
-from ferrule.kinds.mcp.streams import (
-    ConnectionState,
-    MessageReader,
-    MessageWriter,
-    ServerReadStream,
-    Streams,
-    current_call,
+from ferrule.kinds.mcp.listing import extract_entries
+from ferrule.kinds.mcp.relay import add_client_details_to_request, current_request
+from ferrule.kinds.mcp.results import (
+    CONNECTION_CLOSED,
+    CONNECTION_LOST,
+    describe_cause,
     read_json,
     read_message,
     replace_lone_surrogates,
+)
+from ferrule.kinds.mcp.stdio import (
+    CloseableStream,
+    ConnectionState,
+    MessageReader,
+    MessageWriter,
+    Streams,
+    open_stdio_streams,
 )
 from ferrule.texts.shorten import shorten, single_line
 
 if TYPE_CHECKING:
     import httpx2
+    from mcp.shared.message import SessionMessage
     from websockets.asyncio.client import ClientConnection
 
 CONNECT_TIMEOUT: Final = 30.0
@@ -40,6 +46,24 @@ MAX_ANSWER_TEXT: Final = 500
 """Characters of an answer that is no message of the protocol."""
 MIN_LISTEN_INTERVAL: Final = 0.5
 """Seconds between two requests that only listen: a server may ask for an immediate reconnect every time."""
+
+
+class OutgoingCall:
+    """One call that has been sent and not answered yet."""
+
+    def __init__(self) -> None:
+        self.error_status: int | None = None
+        """The HTTP status of the answer, if it is an error."""
+        self.error_text: str | None = None
+        """What the answer says, if it is an error and no message of the protocol."""
+        self.is_session_expired = False
+        """The server does not know our session any more, as the protocol says it: the call was not executed."""
+        self.is_session_doubtful = False
+        """The server may not know our session any more, but does not say so as the protocol requires."""
+
+
+current_call: ContextVar[OutgoingCall | None] = ContextVar("ferrule_mcp_call", default=None)
+"""The call an HTTP request is made for: the SDK makes requests in the context of the task that calls."""
 
 
 def open_streams(
@@ -87,6 +111,48 @@ async def _open_sse_streams(config: McpServerConfig, state: ConnectionState) -> 
         httpx_client_factory=factory,
     ) as (read, write):
         yield ServerReadStream(read, state), ClientDetailsStream(write)
+
+
+class ServerReadStream(CloseableStream):
+    """A read stream of the SDK that reports its end, whatever the reason."""
+
+    def __init__(self, stream: Any, state: ConnectionState) -> None:
+        self._stream, self._state = stream, state
+
+    @property
+    def last_context(self) -> Any:
+        """The context of the request that the last message came in answer to."""
+        return getattr(self._stream, "last_context", None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            message = await self._stream.__anext__()
+        except BaseException:
+            self._state.ended.set()
+            raise
+        if not isinstance(message, Exception):  # which the SDK puts there for what it could not parse
+            await extract_entries(message, self._state.config.max_actions)
+        return message
+
+    async def aclose(self) -> None:
+        """Leave the stream open: the SDK's reader task logs an error when its stream is closed before it is stopped."""
+
+
+class ClientDetailsStream(CloseableStream):
+    """A write stream of the SDK whose requests say for which client they are made."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def send(self, message: SessionMessage, /) -> None:
+        add_client_details_to_request(message)
+        await self._stream.send(message)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 # The HTTP client under the SDK's transports. It limits the size of responses and refuses compressed ones (a few

@@ -11,7 +11,6 @@ import base64
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
@@ -20,9 +19,9 @@ from ferrule.core.content import as_text, encode_json
 from ferrule.core.secrets import MIN_SECRET_LENGTH, Secrets
 from ferrule.errors import ExecutorNotFound, PermissionDenied, Retry
 from ferrule.http.bodies import read_body
-from ferrule.http.client import MAX_RESPONSE_BYTES, GuardedClient, format_url
+from ferrule.http.client import MAX_RESPONSE_BYTES, GuardedClient
 from ferrule.http.guard import AddressGuard, origin_of
-from ferrule.kinds.http_request import EndpointRequest, make_status_error
+from ferrule.kinds.http_request import EndpointRequest, send_endpoint_request
 from ferrule.kinds.openapi.operation import (
     FORM,
     MULTIPART,
@@ -42,46 +41,25 @@ class OpenApiExecutor:
         self._client = GuardedClient(guard or AddressGuard(), max_response=max_response)
 
     async def execute(self, invocation: Invocation, /) -> Any:
-        operation = _find_operation(invocation)
-        # The URL of the request may contain secrets: messages and results show the one of the document.
-        public_url = format_url(f"{operation.server}{operation.path}")
+        target, action = invocation.tool.target, invocation.capability.name
+        name = invocation.tool.id
+        if not isinstance(target, OpenApiTarget) or action not in target.operations:
+            raise ExecutorNotFound(f"tool {name!r} has no operation {action!r}: load it with read_openapi.")
+        operation = target.operations[action]
         request = build_request(operation, invocation.params, os.environ)
-        only_once = not invocation.tool.spec.effects_of(invocation.capability).repeatable
-        with request.secrets.hide_in_errors():
-            response = await self._client.send(
-                request.method,
-                request.url,
-                what=f"{request.method} {public_url}",
-                headers=request.headers,
-                content=request.content,
-                only_once=only_once,
-                private_headers=request.private_headers,
-            )
-        if response.status_code >= 400:
-            content = request.secrets.hide_in_bytes(response.content)
-            raise make_status_error(
-                f"{invocation.tool.id}.{invocation.capability.name}",
-                replace(response, content=content),
-                only_once=only_once,
-            )
+        public_url = f"{operation.server}{operation.path}"
+        response = await send_endpoint_request(self._client, request, invocation, f"{name}.{action}", public_url)
         if request.method == "HEAD":
             return request.secrets.hide({"status_code": response.status_code, "headers": response.headers})
-        return request.secrets.hide(read_body(replace(response, url=public_url)))
+        return request.secrets.hide(read_body(response))
 
     async def aclose(self) -> None:
         """Close idle connections."""
         await self._client.aclose()
 
 
-def _find_operation(invocation: Invocation) -> Operation:
-    target, action = invocation.tool.target, invocation.capability.name
-    if not isinstance(target, OpenApiTarget) or action not in target.operations:
-        raise ExecutorNotFound(f"tool {invocation.tool.id!r} has no operation {action!r}: load it with read_openapi.")
-    return target.operations[action]
-
-
 def build_request(operation: Operation, params: Mapping[str, Any], environ: Mapping[str, str]) -> EndpointRequest:
-    """The HTTP request of a call."""
+    """Make the HTTP request of a call. Raises Retry or PermissionDenied."""
     values = [(each, value) for each in operation.arguments if (value := params.get(each.argument)) is not None]
     in_path = {each.name: encode_path_argument(each, value) for each, value in values if each.location == "path"}
     path, _, query_of_path = _fill_path(operation.path, in_path).partition("?")
@@ -109,8 +87,10 @@ def build_request(operation: Operation, params: Mapping[str, Any], environ: Mapp
     url = f"{operation.server}{path}" + (f"?{'&'.join(query)}" if query else "")
     secrets = Secrets.from_template([f"${{{credential.variable}}}" for credential, _ in credentials], environ)
     for credential, _ in credentials:
-        if credential.is_basic:
-            secrets.add(_list_secret_forms_of_login(environ[credential.variable]))
+        if credential.is_basic:  # the login is hidden as it is sent, and the password alone
+            login = environ[credential.variable]
+            password = login.partition(":")[2]
+            secrets.add([_encode_login(login), *([password] if len(password) >= MIN_SECRET_LENGTH else [])])
     return EndpointRequest(
         method=operation.method,
         url=url,
@@ -140,7 +120,7 @@ def _fill_path(template: str, values: Mapping[str, str]) -> str:
 
 
 def _select_credentials(operation: Operation, environ: Mapping[str, str]) -> list[tuple[Credential, str]]:
-    """The first alternative whose variables are all set, with the values to send."""
+    """Return the first alternative whose variables are all set, with the values to send."""
     if not operation.may_get_credentials and operation.security:
         if () in operation.security:
             return []
@@ -151,7 +131,8 @@ def _select_credentials(operation: Operation, environ: Mapping[str, str]) -> lis
         )
     for alternative in operation.security:
         if all(environ.get(credential.variable) for credential in alternative):
-            return [(each, _encode_credential(each, environ[each.variable])) for each in alternative]
+            values = [(each, environ[each.variable]) for each in alternative]
+            return [(each, each.prefix + (_encode_login(v) if each.is_basic else v)) for each, v in values]
     if operation.security:
         options = [" and ".join(each.variable for each in alternative) for alternative in operation.security]
         variables = ", or ".join(options)
@@ -159,16 +140,6 @@ def _select_credentials(operation: Operation, environ: Mapping[str, str]) -> lis
             f"{operation.method} {operation.path} needs credentials: set the environment variable {variables}."
         )
     return []
-
-
-def _encode_credential(credential: Credential, value: str) -> str:
-    return credential.prefix + (_encode_login(value) if credential.is_basic else value)
-
-
-def _list_secret_forms_of_login(user_and_password: str) -> list[str]:
-    """Other texts that must be hidden: the login as it is sent, and the password alone."""
-    password = user_and_password.partition(":")[2]
-    return [_encode_login(user_and_password), *([password] if len(password) >= MIN_SECRET_LENGTH else [])]
 
 
 def _encode_login(user_and_password: str) -> str:
@@ -182,7 +153,7 @@ _SEPARATORS = {"form": ",", "simple": ",", "space": "%20", "tab": "%09", "pipe":
 
 
 def encode_path_argument(argument: Argument, value: Any) -> str:
-    """An argument as part of a path."""
+    """Encode an argument as part of a path."""
     if argument.style == "json":
         return _percent_encode(encode_json(value).decode())
     if argument.style == "matrix":
@@ -193,7 +164,7 @@ def encode_path_argument(argument: Argument, value: Any) -> str:
 
 
 def encode_query_argument(argument: Argument, value: Any) -> list[str]:
-    """An argument as `name=value` entries of a query."""
+    """Encode an argument as `name=value` entries of a query."""
     name = _percent_encode(argument.name)
     if argument.style == "json":
         return [f"{name}={_percent_encode(encode_json(value).decode())}"]
@@ -208,7 +179,7 @@ def encode_query_argument(argument: Argument, value: Any) -> list[str]:
 
 
 def encode_header_argument(argument: Argument, value: Any) -> str:
-    """An argument as a header, which is not percent-encoded."""
+    """Encode an argument as a header, without percent-encoding."""
     if argument.style == "json":
         return encode_json(value).decode()
     if isinstance(value, list):
@@ -251,7 +222,7 @@ def _percent_encode(text: str) -> str:
 
 
 def encode_body(body: Body, value: Any) -> tuple[bytes, str]:
-    """The bytes of a body, and their content type."""
+    """Encode a body. Return its bytes and its content type."""
     if body.media_type in (FORM, MULTIPART) and not isinstance(value, dict):
         raise Retry(f"{body.argument!r} is sent as a form: it must be an object with its fields.")
     if body.media_type == FORM:
@@ -264,7 +235,7 @@ def encode_body(body: Body, value: Any) -> tuple[bytes, str]:
 
 
 def _list_form_fields(value: dict[str, Any]) -> list[tuple[str, str]]:
-    """A list repeats its field; objects are written as JSON."""
+    """Return the fields as texts. A list repeats its field, and objects are written as JSON."""
     fields = [(name, item) for name, item in value.items() if item is not None]
     return [(name, as_text(each)) for name, item in fields for each in (item if isinstance(item, list) else [item])]
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from ferrule.http.client import format_url
 from ferrule.http.guard import AddressGuard
 from ferrule.kinds.openapi.document import OpenApiDocument, fetch_content, is_url, parse_document, read_document
 from ferrule.kinds.openapi.operation import OpenApiTarget, Operation
-from ferrule.kinds.openapi.tool import make_tool_of_document
+from ferrule.kinds.openapi.tool import OpenApiEntry, make_tool_of_document
 from ferrule.kinds.source import LoadedFile, LoadReport, WatchedFolder, combine_into_report, digest_file, load_or_report
 from ferrule.store.location import atomic_write, user_cache_directory
 
@@ -34,28 +34,6 @@ FETCH_TIMEOUT: Final = 10.0
 MAX_SHOWN_CHANGES: Final = 5
 RETRY_INTERVAL: Final = 30.0
 """Seconds until a document that could not be fetched is fetched again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenApiEntry:
-    """One document and the options for it, which are those of `read_openapi`."""
-
-    source: str
-    """A path or a URL."""
-    name: str | None = None
-    server: str | None = None
-    variables: dict[str, str] = field(default_factory=dict)
-    operations: list[str] | None = None
-    exclude: list[str] = field(default_factory=list)
-    credentials: dict[str, str] = field(default_factory=dict)
-    origins: list[str] = field(default_factory=list)
-    """Other origins than that of the API's server that may get the credentials, such as https://files.example.com."""
-    check_hours: float | None = None
-    """How old the copy of a document at a URL may be before it is compared with the URL; None: never."""
-
-    def resolve_path(self, folder: Path) -> OpenApiEntry:
-        """With its path relative to a folder."""
-        return self if is_url(self.source) else replace(self, source=str(folder / Path(self.source).expanduser()))
 
 
 class OpenApiDocuments:
@@ -77,7 +55,7 @@ class OpenApiDocuments:
         return [WatchedFolder.of_file(file) for file in self.files]
 
     def load(self) -> LoadReport:
-        """All tools as the documents are now. Documents are fetched: call it in a thread."""
+        """Load all tools as the documents are now. Documents are fetched: call this in a thread."""
         if not self._entries:
             return LoadReport()
         with ThreadPoolExecutor(min(len(self._entries), 8)) as threads:
@@ -109,7 +87,7 @@ class OpenApiDocuments:
         if is_url(entry.source):
             return self._read_url(entry)
         try:
-            tool = _make_tool(read_document(entry.source, self._guard), entry)
+            tool = make_tool_of_document(read_document(entry.source, self._guard), entry)
         except LoadError as error:
             return LoadedFile(errors=(error,))
         path = Path(entry.source)
@@ -118,14 +96,14 @@ class OpenApiDocuments:
     # Documents at URLs
 
     def _read_url(self, entry: OpenApiEntry) -> LoadedFile:
-        """The tool of the stored copy, and an error if the document has changed since; without a copy it is fetched."""
+        """Read the tool of the stored copy, and report a document that has changed since. Without a copy, fetch one."""
         copy, age = _read_cached_copy(self._copy_path(entry.source))
         try:
             if copy is None:
                 update = self.fetch_update(entry)
                 self.accept_update(entry, update)
                 return LoadedFile(tools=(update.tool,))
-            tool = _make_tool(_parse(copy, entry.source), entry)
+            tool = make_tool_of_document(_parse(copy, entry.source), entry)
         except LoadError as error:
             return LoadedFile(errors=(error,))
         if entry.check_hours is None or age < entry.check_hours * 3600:
@@ -141,20 +119,20 @@ class OpenApiDocuments:
         return LoadedFile(tools=(tool,))
 
     def fetch_update(self, entry: OpenApiEntry) -> DocumentUpdate:
-        """The document at a URL as it is now, and how it differs from the stored copy. LoadError if it is unusable."""
+        """Fetch the document at a URL and compare it with the stored copy. Raises LoadError if it cannot be used."""
         content = fetch_content(entry.source, self._guard, FETCH_TIMEOUT)
-        tool = _make_tool(_parse(content, entry.source), entry)
+        tool = make_tool_of_document(_parse(content, entry.source), entry)
         copy, _ = _read_cached_copy(self._copy_path(entry.source))
         changes: list[str] = []
         if copy is not None and copy != content:
             try:
-                changes = describe_changes(_make_tool(_parse(copy, entry.source), entry), tool)
+                changes = describe_changes(make_tool_of_document(_parse(copy, entry.source), entry), tool)
             except LoadError as error:
                 changes = [f"the stored copy cannot be used: {error.message}"]
         return DocumentUpdate(content=content, tool=tool, changes=tuple(changes), is_new=copy is None)
 
     def accept_update(self, entry: OpenApiEntry, update: DocumentUpdate) -> None:
-        """Store a document: it is used from now on."""
+        """Store a document, which is used from now on."""
         path = self._copy_path(entry.source)
         try:
             atomic_write(path, update.content)
@@ -178,7 +156,7 @@ class DocumentUpdate:
 
 
 def describe_changes(before: Tool, after: Tool) -> list[str]:
-    """How an API has changed: where requests go, which credentials they need, which operations there are."""
+    """Describe how servers, credentials and operations of an API have changed, one line each."""
     old, new = _operations_of(before), _operations_of(after)
     lines = [
         f"new server {url}" for url in after.spec.metadata["servers"] if url not in before.spec.metadata["servers"]
@@ -218,21 +196,8 @@ def _parse(content: bytes, url: str) -> OpenApiDocument:
     return parse_document(content, format_url(url), url)
 
 
-def _make_tool(document: OpenApiDocument, entry: OpenApiEntry) -> Tool:
-    return make_tool_of_document(
-        document,
-        name=entry.name,
-        server=entry.server,
-        variables=entry.variables,
-        operations=entry.operations,
-        exclude=entry.exclude,
-        credentials=entry.credentials,
-        origins=entry.origins,
-    )
-
-
 def _read_cached_copy(path: Path) -> tuple[bytes | None, float]:
-    """A stored copy, if there is one, and its age in seconds."""
+    """Read a stored copy, if there is one, and return its age in seconds too."""
     try:
         return path.read_bytes(), max(0.0, time.time() - path.stat().st_mtime)
     except OSError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -14,7 +14,7 @@ from ferrule.core.schema_limits import estimate_cost
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolCategory, ToolSpec, ToolType
 from ferrule.errors import SpecError
 from ferrule.http.guard import AddressGuard, origin_of
-from ferrule.kinds.openapi.document import OpenApiDocument, read_document, select_mappings, select_texts
+from ferrule.kinds.openapi.document import OpenApiDocument, is_url, read_document, select_mappings, select_texts
 from ferrule.kinds.openapi.operation import PLACEHOLDER, Credential, OpenApiTarget, Operation, OperationInputReader
 from ferrule.kinds.openapi.schemas import OpenApiSchemaConverter, make_unique_name, shorten_description
 
@@ -33,6 +33,28 @@ _EFFECTS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenApiEntry:
+    """One document and the options for it, which are the options of `read_openapi`."""
+
+    source: str
+    """A path or a URL."""
+    name: str | None = None
+    server: str | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    operations: list[str] | None = None
+    exclude: list[str] = field(default_factory=list)
+    credentials: dict[str, str] = field(default_factory=dict)
+    origins: list[str] = field(default_factory=list)
+    """Further origins that may get the credentials, such as https://files.example.com."""
+    check_hours: float | None = None
+    """How old the copy of a document at a URL may be before it is compared with the URL; None: never."""
+
+    def resolve_path(self, folder: Path) -> OpenApiEntry:
+        """Return the entry with its path relative to a folder."""
+        return self if is_url(self.source) else replace(self, source=str(folder / Path(self.source).expanduser()))
+
+
 def read_openapi(
     source: str | Path,
     *,
@@ -45,43 +67,35 @@ def read_openapi(
     origins: Collection[str] = (),
     guard: AddressGuard | None = None,
 ) -> Tool:
-    """The tool of a document at a path or a URL, or in a text. A URL is fetched: then call it in a thread.
+    """Make the tool of a document at a path or a URL, or in a text. A URL is fetched: then call this in a thread.
 
     `server` is a URL or the description of a listed server, `variables` are that server's; `operations` names those to
     use and `exclude` those to leave out (by action, operationId or `GET /path`); `credentials` names the environment
     variable of a security scheme. Credentials are sent to the origin of the API's server, and to `origins`.
     """
-    return make_tool_of_document(
-        read_document(source, guard or AddressGuard()),
+    entry = OpenApiEntry(
+        source=str(source),
         name=name,
         server=server,
-        variables=variables or {},
-        operations=operations,
-        exclude=exclude,
-        credentials=credentials or {},
-        origins=origins,
+        variables=dict(variables or {}),
+        operations=None if operations is None else list(operations),
+        exclude=list(exclude),
+        credentials=dict(credentials or {}),
+        origins=list(origins),
     )
+    return make_tool_of_document(read_document(source, guard or AddressGuard()), entry)
 
 
-def make_tool_of_document(
-    document: OpenApiDocument,
-    *,
-    name: str | None,
-    server: str | None,
-    variables: Mapping[str, str],
-    operations: Collection[str] | None,
-    exclude: Collection[str],
-    credentials: Mapping[str, str],
-    origins: Collection[str] = (),
-) -> Tool:
-    """Like `read_openapi`, for a document that has been read."""
-    tool_id = name or _derive_tool_id(document)
-    selected = _select_operations(document, list(_list_operations(document)), operations, exclude)
+def make_tool_of_document(document: OpenApiDocument, entry: OpenApiEntry) -> Tool:
+    """Make the tool of a document that has been read, with the options of its entry."""
+    title = str(document.mapping("info").get("title") or "")
+    tool_id = entry.name or _convert_to_identifier(title).lower()[:40].strip("_-") or "api"
+    selected = _select_operations(document, list(_list_operations(document)), entry.operations, entry.exclude)
     inputs = OperationInputReader(document, OpenApiSchemaConverter(document))
-    schemes = read_security_schemes(document, tool_id, credentials)
-    servers = ServerSelector(document, server, variables)
+    schemes = read_security_schemes(document, tool_id, entry.credentials)
+    servers = ServerSelector(document, entry.server, entry.variables)
     addresses = {each.action: servers.server_for(each.item, each.operation) for each in selected}
-    accepted = {*servers.api_origins(addresses.values()), *map(origin_of, origins)}
+    accepted = {*servers.api_origins(addresses.values()), *map(origin_of, entry.origins)}
     capabilities, targets = [], {}
     unavailable: dict[str, str] = {}
     for each in selected:
@@ -128,10 +142,6 @@ def _make_spec(
             "source_hash": document.digest,
         },
     )
-
-
-def _derive_tool_id(document: OpenApiDocument) -> str:
-    return _convert_to_identifier(str(document.mapping("info").get("title") or "")).lower()[:40].strip("_-") or "api"
 
 
 def _convert_to_identifier(text: str) -> str:
@@ -216,7 +226,7 @@ def _make_action_name(method: str, path: str, operation_id: Any) -> str:
 
 
 def _remove_fragment(path: str) -> str:
-    """Documents use fragments to distinguish operations of one path."""
+    """Remove the fragment by which documents distinguish operations of one path."""
     return path.partition("#")[0]
 
 
@@ -229,7 +239,7 @@ def _remove_fragment(path: str) -> str:
 def read_security_schemes(
     document: OpenApiDocument, tool_id: str, variables: Mapping[str, str]
 ) -> dict[str, Credential]:
-    """The document's schemes by name, without those that a variable cannot serve (client certificates)."""
+    """Read the document's schemes by name, except schemes that a variable cannot serve (client certificates)."""
     listed = document.mapping("securityDefinitions") or document.mapping("components", "securitySchemes")
     schemes = {AUTHORIZATION: {"type": "apiKey", "in": "header", "name": AUTHORIZATION}, **listed}
     for name in variables:
@@ -238,7 +248,8 @@ def read_security_schemes(
             raise document.error(f"there is no security scheme {name!r}", hint)
     credentials = {}
     for name, scheme in schemes.items():
-        variable = variables.get(name) or _default_variable(tool_id, name)
+        default = re.sub(r"[\W_]+", "_", f"FERRULE_{tool_id}_{name}", flags=re.ASCII).upper()
+        variable = variables.get(name) or default
         credential = _read_credential(document.resolve(scheme), variable)
         if credential is not None:
             credentials[name] = credential
@@ -248,16 +259,12 @@ def read_security_schemes(
 def read_security_alternatives(
     document: OpenApiDocument, item: Mapping[str, Any], operation: Mapping[str, Any], schemes: Mapping[str, Credential]
 ) -> tuple[tuple[Credential, ...], ...]:
-    """The alternatives of an operation; one without credentials comes last."""
+    """Read the alternatives of an operation. An alternative without credentials comes last."""
     requirements = select_mappings(operation.get("security", document.value.get("security")))
     alternatives = [tuple(schemes[name] for name in each if name in schemes) for each in requirements]
     if not any(alternatives) and _lists_authorization(document, item, operation):
         alternatives = [(schemes[AUTHORIZATION],), ()]
     return tuple(sorted(dict.fromkeys(alternatives), key=lambda alternative: not alternative))
-
-
-def _default_variable(tool_id: str, scheme: str) -> str:
-    return re.sub(r"[\W_]+", "_", f"FERRULE_{tool_id}_{scheme}", flags=re.ASCII).upper()
 
 
 def _lists_authorization(document: OpenApiDocument, item: Mapping[str, Any], operation: Mapping[str, Any]) -> bool:
@@ -290,10 +297,10 @@ def _read_credential(scheme: Mapping[str, Any], variable: str) -> Credential | N
 
 
 class ServerSelector:
-    """Finds the server of each operation.
+    """The choice of the server of each operation.
 
-    The one the user names; otherwise the first that the operation, its path or the document lists, with its variables
-    filled in. A relative URL is resolved against the URL of the document.
+    It is the server the user names; otherwise the first that the operation, its path or the document lists, with its
+    variables filled in. A relative URL is resolved against the URL of the document.
     """
 
     def __init__(self, document: OpenApiDocument, server: str | None, variables: Mapping[str, str]) -> None:
@@ -309,14 +316,14 @@ class ServerSelector:
         return self._absolute_url(next(iter(self._document_servers()), {"url": "/"}))
 
     def api_origins(self, addresses: Iterable[str]) -> set[str | None]:
-        """The origin of the API: that of its server, or that of all its operations where only these have servers."""
+        """Return the origin of the API's server, or of all operations where only these have servers."""
         if self._user_choice is not None or self._document.url or self._document_servers():
             return {origin_of(self.server_for({}, {}))}
         origins = set(map(origin_of, addresses))
         return origins if len(origins) == 1 else set()
 
     def _chosen_by_user(self, server: str) -> str:
-        """A URL, or the description of a server that the document lists."""
+        """Find the server by its URL, or by its description in the document."""
         listed = self._document_servers()
         for each in listed:
             if server in (each.get("description"), each["url"]):

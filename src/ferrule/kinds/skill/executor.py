@@ -16,8 +16,7 @@ from urllib.parse import quote
 from ferrule.core.call import Invocation
 from ferrule.core.content import Audio, Image, Resource, unwrap_reported_result
 from ferrule.errors import ExecutorNotFound
-from ferrule.kinds.command import CommandExecutor
-from ferrule.kinds.command_line import literal_command
+from ferrule.kinds.command import CommandExecutor, literal_command
 from ferrule.kinds.skill.folder import SkillFolder, build_script_command, split_skill_path
 
 ACTIVATE: Final = "activate"

@@ -15,7 +15,7 @@ from ferrule.core.names import did_you_mean
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import ToolType
 from ferrule.core.variables import find_parameters, find_placeholders
-from ferrule.kinds.command_line import SCRIPT_HINT, CommandArgument, find_unsafe_script
+from ferrule.kinds.command import SCRIPT_HINT, CommandArgument, find_unsafe_script
 from ferrule.kinds.function.targets import ImportedTarget
 from ferrule.kinds.yaml.models import BuiltinEntry, CommandEntry, CustomEntry, EntryType, HttpEntry, validate_section
 from ferrule.kinds.yaml.reader import Document, Place, describe_place, describe_value
