@@ -13,7 +13,6 @@ from ferrule.core.messages import text_of_message
 from ferrule.core.model import ModelReply, ModelRequest
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.history import load_trajectory
 from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.workflow.plans import add, broken, plan, shout, step
 
@@ -108,7 +107,7 @@ async def test_what_is_written_down_twice_is_given_once(workflow, tmp_path):
             await flow.resume("r")
             again = await flow.resume("r")
         assert [r.output for r in again.results] == [2]
-        assert len(await load_trajectory("r", library.engine.store)) == 4
+        assert len((await Run.load("r", library.engine.store)).messages) == 4
         assert (await Run.load("r", library.engine.store)).finished_plan_steps == 1
 
 
@@ -192,7 +191,7 @@ async def test_the_trajectory_has_the_calls_as_they_were_made(workflow):
         library.register(add, shout)
         async with workflow(library, ScriptedModel(script)) as flow:
             done = await flow.run("Go")
-        messages = await load_trajectory(done.run_id, library.engine.store)
+        messages = (await Run.load(done.run_id, library.engine.store)).messages
         calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
         made = {call["name"]: json.loads(call["arguments"]) for call in calls}
         assert made["shout"] == {"text": "got 3"}

@@ -260,10 +260,8 @@ class Agent:
     ) -> AgentAnswer[Any]:
         task = run.task
         async with lock_run(self.library.engine.store, run.id) as lock:
-            if run_id is not None and await run.exists():
-                raise SetupError(
-                    f"The run {run_id!r} exists already. Continue it with resume({run_id!r}), or choose another id."
-                )
+            if run_id is not None:
+                await run.require_new()
             active = await self._start_run(run, on_event, budget, output)
             earlier = [message for message in history if message["role"] != "system"]
             run.begin([system_message(self._build_instructions(task, output)), *earlier, user_message(task)])
@@ -416,7 +414,6 @@ class Agent:
             return
         for tool in filter(None, map(registry.get, {step.tool_id for step in run.steps})):
             active.turn.begin_tool_use(tool)  # so that the tool is released when the run ends
-        requested = run.open_requests if run.state is AgentState.WAITING else frozenset()
         run.set_running()
         self._restore_secrets(run)
         offer = self._toolbox.offer(run.topic)
@@ -425,7 +422,7 @@ class Agent:
         if not run.is_waiting:
             active.end_if_finished()
         else:
-            run.wait(is_recorded=run.open_requests <= requested)
+            run.wait()
 
     async def _take_turn(self, active: ActiveRun) -> None:
         run = active.run

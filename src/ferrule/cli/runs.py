@@ -21,7 +21,6 @@ from ferrule.cli.terminal import echo
 from ferrule.core.messages import Message, text_of_message
 from ferrule.memory.failure_history import FailureHistory, FailurePattern
 from ferrule.texts.shorten import single_line
-from ferrule.workflow.history import load_trajectory
 
 OfTool = Annotated[str | None, typer.Argument(help="Only this tool.")]
 
@@ -65,15 +64,15 @@ def list_runs(
 def show_run(context: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Print the history of a run; with --json in OpenAI's message format."""
 
-    async def command() -> tuple[list[Message], Run]:
+    async def command() -> Run:
         async with context.obj.store() as store:
-            return await load_trajectory(run_id, store), await Run.load_and_detect_interruption(run_id, store)
+            return await Run.load_and_detect_interruption(run_id, store)
 
-    messages, inspected = run(command())
+    inspected = run(command())
     if as_json:
-        printing.print_json(messages)
+        printing.print_json(inspected.messages)
         return
-    for message in messages:
+    for message in inspected.messages:
         for line in _message_lines(message):
             echo(line)
     echo(f"run: {inspected.state.value}" + (f" ({single_line(inspected.reason)})" if inspected.reason else ""))
@@ -136,7 +135,7 @@ def export_runs(
                         "run_id": run_id,
                         "task": loaded.task,
                         "state": loaded.state.value,
-                        "messages": await load_trajectory(run_id, store),
+                        "messages": loaded.messages,
                     }
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
             return len(selected)

@@ -39,7 +39,6 @@ from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence, shorten
 from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow, WorkflowResult
-from ferrule.workflow.history import read_run_entries
 from ferrule.workflow.planning import CORE_TOOLS, NoPlan, find_json_values
 from ferrule.workflow.results import new_run_id
 
@@ -209,18 +208,15 @@ class StrategyRunner:
         listener: EventListener | None,
     ) -> OrchestratorResult:
         """Continue a run with the agent or workflow that started it."""
-        entries = list((await read_run_entries(run_id, self._store)).values())
-        begin, last = entries[0], entries[-1]
-        if begin.get("workflow") is None:
+        run = await Run.load(run_id, self._store)
+        if run.workflow is None:
             bound = await self._memory.get_run_binding(run_id) or {}
             text = answer if isinstance(answer, str) or answer is None else "\n".join(answer.values())
             agent_answer = await self._agent.resume(run_id, text, approvals=approvals, on_event=listener)
             strategy = bound.get("strategy", "loop")
-            return await convert_agent_answer(
-                begin["task"], agent_answer, strategy, await self._summarize_calls(run_id)
-            )
-        workflow = self._get_workflow(begin["workflow"])
-        if answer is not None and not (last["kind"] == "end" and last.get("questions")):
+            return await convert_agent_answer(run.task, agent_answer, strategy, await self._summarize_calls(run_id))
+        workflow = self._get_workflow(run.workflow)
+        if answer is not None and not run.questions:
             raise SetupError(f"The run {run_id!r} has no open question. Resume it without an answer.")
         result = await workflow.resume(run_id, answer, approvals=approvals, on_event=listener)
         result = await self._ask_person(workflow, result, listener)
@@ -385,7 +381,7 @@ class StrategyRunner:
             before = result
             result = await workflow.resume(result.run_id, answers, approvals=approvals, on_event=listener)
             timings = {stage: before.timings.get(stage, 0.0) + seconds for stage, seconds in result.timings.items()}
-            result = replace(result, usage=before.usage + result.usage, timings=timings)
+            result = replace(result, timings=timings)
         return result
 
     async def _summarize_calls(self, run_id: str) -> dict[str, Any]:

@@ -52,6 +52,8 @@ class StepResult:
     description: str
     tool_type: str
     success: bool
+    arguments: Mapping[str, Any] | None = None
+    """The arguments of the call, or of the plan if no call was made. Redacted: secrets are replaced."""
     result: str = ""
     """As text for people and models: formatted and shortened."""
     output: Any = None
