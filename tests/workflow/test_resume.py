@@ -50,7 +50,7 @@ async def test_a_step_that_is_done_once_more_is_so_after_a_crash_too(workflow, t
 
 
 async def test_a_step_that_was_cut_off_is_not_repeated_however_many_calls_its_tool_has_made(workflow, monkeypatch):
-    monkeypatch.setattr("ferrule.workflow.history.MAX_CALLS", 10)
+    monkeypatch.setattr("ferrule.agent.recovery.MAX_RECORDS", 10)
     begun, made = asyncio.Event(), []
 
     @tool

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, Self, TypeVar, overload
 
-from ferrule.agent.active_run import ActiveRun
 from ferrule.agent.answer import (
     AgentAnswer,
     AgentState,
@@ -37,19 +35,36 @@ from ferrule.agent.formats import (
 from ferrule.agent.output import OutputType
 from ferrule.agent.prompts import (
     explain_denial,
+    explain_stop,
     short_failure_summary,
     suggest_missing_setup,
     system_prompt,
     warnings_from_earlier_runs,
 )
 from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
+from ferrule.agent.requests import (
+    Answers,
+    ApprovalDecisions,
+    ExtensionRequestingModel,
+    NeedsPerson,
+    PausedRuns,
+    RunRequests,
+    require_question,
+)
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
-from ferrule.agent.toolbox import AgentLibrary, CallResolver, ResolvedCall, Toolbox, ToolOffer, register_functions
-from ferrule.agent.turn import RunServices, TurnExecutor, policy_of_run
+from ferrule.agent.toolbox import (
+    AgentLibrary,
+    CallResolver,
+    ResolvedCall,
+    Toolbox,
+    ToolOffer,
+    policy_of_run,
+    register_functions,
+)
+from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
 from ferrule.core.messages import (
     Message,
-    ToolCall,
     assistant_message,
     system_message,
     user_message,
@@ -62,7 +77,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.library.subagent import ToolSubAgent
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
-from ferrule.policy.approvals import Approval, Person, check_person
+from ferrule.policy.approvals import ApprovalRequest, Person, check_person
 from ferrule.policy.policy import check_policy
 from ferrule.texts.language import detect_language
 
@@ -72,8 +87,6 @@ T = TypeVar("T")
 
 FAILED_TURNS_BEFORE_BRIEFING: Final = 3
 """The model gets a summary of the failures after this many turns in a row in which every call failed."""
-MAX_PAUSED_RUNS: Final = 1_000
-"""How many waiting runs have their calls, with the secrets in them, kept in memory."""
 
 
 class Agent:
@@ -134,7 +147,7 @@ class Agent:
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
         self._control_tools = frozenset((["ask_user"] if person else []) if control_tools is None else control_tools)
         self._toolbox = self._make_toolbox(None if tools is None else register_functions(self.library, tools))
-        self._paused_calls: OrderedDict[str, list[ToolCall]] = OrderedDict()
+        self._paused = PausedRuns()
 
     # Tools
 
@@ -273,35 +286,36 @@ class Agent:
     async def resume(
         self,
         run_id: str,
-        answer: str | None = None,
+        answer: Answers = None,
         *,
         output: type[T],
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
     ) -> AgentAnswer[T]: ...
     @overload
     async def resume(
         self,
         run_id: str,
-        answer: str | None = None,
+        answer: Answers = None,
         *,
         output: None = None,
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
     ) -> AgentAnswer[str]: ...
     async def resume(
         self,
         run_id: str,
-        answer: str | None = None,
+        answer: Answers = None,
         *,
         output: Any = None,
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
     ) -> AgentAnswer[Any]:
         """Continue a run that is waiting or was interrupted by a crash.
 
-        `answer` is the user's answer to the run's question. `approvals` maps the ids of waiting calls to decisions; a
-        single value decides about all of them. `output` is the type of the answer, as `run` got it.
+        `answer` is the user's answer to the run's question, or maps the ids of questions to answers. `approvals` maps
+        the ids of waiting calls to decisions; a single value decides about all of them. `output` is the type of the
+        answer, as `run` got it.
         """
         output_type = None if output is None else OutputType(output)
         async with self, lock_run(self.library.engine.store, run_id):
@@ -364,23 +378,25 @@ class Agent:
             model=BudgetedModel(self.model, budget),
             priority=self.limits.priority,
         )
-        services = RunServices(
-            engine=engine,
-            subagent=subagent,
-            resolver=CallResolver(self.library.hub, self._toolbox),
-            person=self.person,
-            budget=budget,
-            memory=memory,
-            listener=log_listener_errors(on_event),
-            can_reason=can_reason(self.model),
-        )
         permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
         run.context.available_tools = [*map(permissions.permitted_spec, permissions.select_tools(snapshot).values())]
         reply_format = ToolCallFormat(self._window) if self._style == "tool_calls" else self._style
         if isinstance(reply_format, str):
             reply_format = DecisionFormat()
-        turn = TurnExecutor(run, services, self.model)
-        return ActiveRun(run=run, services=services, turn=turn, format=reply_format, events=events, output=output)
+        return ActiveRun(
+            run,
+            model=self.model,
+            engine=engine,
+            subagent=subagent,
+            resolver=CallResolver(self.library.hub, self._toolbox),
+            requests=RunRequests(run, engine, budget, self.person),
+            budget=budget,
+            memory=memory,
+            listener=log_listener_errors(on_event),
+            events=events,
+            reply_format=reply_format,
+            output=output,
+        )
 
     async def _run_loop(self, active: ActiveRun, first: Awaitable[None] | None = None) -> AgentAnswer[Any]:
         run = active.run
@@ -398,53 +414,65 @@ class Agent:
                 raise
             finally:
                 if run.state is not AgentState.WAITING:
-                    await active.turn.end_tool_use()
+                    await active.end_tool_use()
             answer = data["answer"] = active.emit_answer()
         return answer
 
-    async def _resolve_open_calls(
-        self, active: ActiveRun, answer: str | None, approvals: Mapping[str, Approval | bool] | bool | None
-    ) -> None:
+    async def _resolve_open_calls(self, active: ActiveRun, answer: Answers, approvals: ApprovalDecisions) -> None:
         """Give the open calls of an interrupted or waiting run their results, as far as people have replied."""
         run, registry = active.run, self.library.engine.registry
-        restore_memory(run, active.services.memory, registry)
-        if answer is not None and not run.questions:
-            raise SetupError(f"The run {run.id!r} has no open question. Resume it without an answer.")
+        restore_memory(run, active.memory, registry)
+        require_question(run, answer)
         if run.state in (AgentState.FINISHED, AgentState.STOPPED):
             return
         for tool in filter(None, map(registry.get, {step.tool_id for step in run.steps})):
-            active.turn.begin_tool_use(tool)  # so that the tool is released when the run ends
+            active.begin_tool_use(tool)  # so that the tool is released when the run ends
         run.set_running()
-        self._restore_secrets(run)
+        # Only the agent that paused the run has the secrets of its calls, not the store.
+        calls = {call.id: call for call in self._paused.pop(run) or ()}
+        run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
         offer = self._toolbox.offer(run.topic)
-        await answer_interrupted_calls(run, active.turn, active.services, offer)
-        await self._apply_replies(active, offer, answer, approvals)
+        await answer_interrupted_calls(active, offer)
+        replies, refusal = await active.requests.match_replies(answer, approvals)
+        if refusal is not None:
+            active.stop(refusal)
+            return
+        await active.apply_replies(replies, offer)
         if not run.is_waiting:
             active.end_if_finished()
         else:
-            run.wait()
+            self._pause(run)
+
+    def _pause(self, run: Run) -> None:
+        run.wait()
+        self._paused.add(run, run.open_calls)
 
     async def _take_turn(self, active: ActiveRun) -> None:
         run = active.run
-        limit = active.services.budget.find_reached_limit(turns=run.turns, calls=len(run.steps))
-        if (reason := limit or active.turn.find_endless_repetition()) is not None:
+        limit = active.budget.find_reached_limit(turns=run.turns, calls=len(run.steps))
+        if (reason := limit or active.find_endless_repetition()) is not None:
             active.stop(reason)
             return
         offer = self._toolbox.offer(run.topic, run.used_tools)
         run.set_offer(offer.schemas, self.model.name)
         try:
             reply = await self._ask_model(active, offer)
-        except BudgetSpent as spent:
-            await active.turn.handle_spent_budget(spent)
+        except NeedsPerson as needs:
+            assert isinstance(needs.request, ApprovalRequest)
+            await active.request_extension(needs.request)
+            return
+        except BudgetSpent as spent:  # the run can continue when there is money again
+            text = explain_stop(run.context, str(spent), language=detect_language(run.task))
+            run.end(AgentState.INTERRUPTED, text, str(spent))
             return
         parsed = active.format.parse(run, reply, offer)
-        resolver = active.services.resolver
+        resolver = active.resolver
         calls = reject_calls_over_limit(run, assign_call_ids(run, parsed.calls), self.limits)
         resolved = [resolver.resolve(call, offer) for call in calls]
         self._collect_secrets(run, resolved)
         redacted = assistant_message(parsed.text, [resolver.redact(call) for call in resolved])
         message = assistant_message(parsed.text, calls)
-        cost = active.services.budget.reply_cost
+        cost = active.budget.reply_cost
         run.add_reply(message, calls, reply.usage, redacted=redacted, source=parsed.source, cost=cost)
         if calls:
             await self._execute_calls(active, offer, resolved)
@@ -465,10 +493,10 @@ class Agent:
         return denial or f"{refusal}\n{suggest_missing_setup(task, filter(permissions.may_use, snapshot.unavailable))}"
 
     async def _ask_model(self, active: ActiveRun, offer: ToolOffer) -> ModelReply:
-        active.services.emit(TurnStarted(active.run.turns + 1))
+        active.emit(TurnStarted(active.run.turns + 1))
         while True:
             try:
-                request = active.format.request(active.run, offer, may_call=active.turn.may_call)
+                request = active.format.request(active.run, offer, may_call=active.may_call)
                 if active.output is not None:
                     request = active.output.constrain(request, is_retry=active.rejected_outputs > 0)
                 return await self._generate(active, request, offer)
@@ -477,8 +505,9 @@ class Agent:
                     raise
 
     async def _generate(self, active: ActiveRun, request: ModelRequest, offer: ToolOffer) -> ModelReply:
-        streamer = TextStreamer.create(active.services.listener, offer.known_tools, self.model)
-        reply = await BudgetedModel(self.model, active.services.budget).generate(request, streamer)
+        streamer = TextStreamer.create(active.listener, offer.known_tools, self.model)
+        model = ExtensionRequestingModel(BudgetedModel(self.model, active.budget), active.budget)
+        reply = await model.generate(request, streamer)
         if streamer is not None:
             streamer.finish()
         return reply
@@ -486,12 +515,9 @@ class Agent:
     async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[ResolvedCall]) -> None:
         run, active.empty_replies = active.run, 0
         before = len(run.steps)
-        await active.turn.execute_calls(calls, offer)
+        await active.execute_calls(calls, offer)
         if run.is_waiting:
-            run.wait()
-            self._paused_calls[run.id] = run.open_calls
-            if len(self._paused_calls) > MAX_PAUSED_RUNS:
-                self._paused_calls.popitem(last=False)
+            self._pause(run)
         elif not active.end_if_finished():
             has_success = any(step.is_success for step in run.steps[before:])
             active.failed_turns = 0 if has_success else active.failed_turns + 1
@@ -515,30 +541,12 @@ class Agent:
         form = "" if output is None else output.instruction
         return "\n\n".join(filter(None, [prompt, form, warnings_from_earlier_runs(warnings, language=language)]))
 
-    async def _apply_replies(
-        self,
-        active: ActiveRun,
-        offer: ToolOffer,
-        answer: str | None,
-        approvals: Mapping[str, Approval | bool] | bool | None,
-    ) -> None:
-        run = active.run
-        waiting = {call.id: call for call in run.open_calls if call.id not in run.answers}
-        if answer is not None:
-            active.turn.record_user_answer(waiting[next(iter(run.questions))], answer)
-        await active.turn.apply_approvals(waiting, offer, approvals)
-
     def _collect_secrets(self, run: Run, calls: Sequence[ResolvedCall]) -> None:
         """Remember the secrets that calls pass to tools, so that they are removed from every stored entry."""
         for resolved in calls:
             if resolved.target is not None and resolved.target[1].secret_names:
                 secrets = self.library.engine.store.get_run_secrets(run.id)
                 secrets.add_params(resolved.call.arguments, resolved.target[1].secret_names)
-
-    def _restore_secrets(self, run: Run) -> None:
-        """Put the secrets back into waiting calls: only the agent that paused the run has them, not the store."""
-        calls = {call.id: call for call in self._paused_calls.pop(run.id, ())}
-        run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
 
     def _make_toolbox(self, tools: Collection[str] | None) -> Toolbox:
         principal = self._principal if tools is None else self._principal.restricted_to(tools)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -32,13 +31,12 @@ from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Tur
 from ferrule.orchestrator.questions import refers_to_history
 from ferrule.orchestrator.request_cache import EventListener, digest_configuration
 from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
-from ferrule.policy.approvals import ask_for_answer, ask_for_approval
-from ferrule.policy.budgets import is_extension_request
+from ferrule.policy.approvals import ask_for_approval
 from ferrule.store import ToolCallSummary
 from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence, shorten
-from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow, WorkflowResult
+from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow
 from ferrule.workflow.planning import CORE_TOOLS, NoPlan, find_json_values
 from ferrule.workflow.results import new_run_id
 
@@ -114,8 +112,6 @@ async def _ask_model_for_strategy(question: str, library: UnifiedToolLibrary, mo
 
 WorkflowKind: TypeAlias = Literal["auto", "simple", "langgraph"]
 _WORKFLOWS: Final = ("auto", "simple", "langgraph")
-MAX_REQUESTS_PER_STEP: Final = 3
-"""How often a person is asked about one step."""
 MAX_HISTORY_TURNS: Final = 10
 """How many earlier turns are given to a model."""
 _MAX_TURN_LENGTH: Final = 1_000
@@ -211,15 +207,11 @@ class StrategyRunner:
         run = await Run.load(run_id, self._store)
         if run.workflow is None:
             bound = await self._memory.get_run_binding(run_id) or {}
-            text = answer if isinstance(answer, str) or answer is None else "\n".join(answer.values())
-            agent_answer = await self._agent.resume(run_id, text, approvals=approvals, on_event=listener)
+            agent_answer = await self._agent.resume(run_id, answer, approvals=approvals, on_event=listener)
             strategy = bound.get("strategy", "loop")
             return await convert_agent_answer(run.task, agent_answer, strategy, await self._summarize_calls(run_id))
         workflow = self._get_workflow(run.workflow)
-        if answer is not None and not run.questions:
-            raise SetupError(f"The run {run_id!r} has no open question. Resume it without an answer.")
         result = await workflow.resume(run_id, answer, approvals=approvals, on_event=listener)
-        result = await self._ask_person(workflow, result, listener)
         return convert_workflow_result(result, await self._summarize_calls(run_id))
 
     # The strategies
@@ -246,7 +238,6 @@ class StrategyRunner:
             )
         except NoPlan as problem:
             return await self._run_loop_instead(problem, request, turns, listener, budget)
-        result = await self._ask_person(workflow, result, listener)
         return convert_workflow_result(result, await self._summarize_calls(run_id))
 
     async def _run_loop_instead(
@@ -352,38 +343,6 @@ class StrategyRunner:
 
     # Details
 
-    async def _ask_person(
-        self, workflow: Workflow, result: WorkflowResult, listener: EventListener | None
-    ) -> WorkflowResult:
-        """Ask the person, if there is one, for the replies that a plan waits for.
-
-        If the person does not reply, the request is not repeated. A step that is repeated with another tool or other
-        arguments asks again, up to a limit.
-        """
-        requests: Counter[str] = Counter()
-        while result.state is AgentState.WAITING and self._person is not None:
-            approvals: dict[str, Approval] = {}
-            answers: dict[str, str] = {}
-            for request in result.approvals:
-                # A budget may be exceeded often in a long run, and each time it is another request.
-                key = request.approval_id if is_extension_request(request) else request.call_id
-                if requests[key] >= MAX_REQUESTS_PER_STEP:
-                    continue
-                approval = await ask_for_approval(self._person, request)
-                requests[key] += 1 if approval is not None else MAX_REQUESTS_PER_STEP
-                approvals |= {} if approval is None else {request.call_id: approval}
-            for question in (q for q in result.questions if requests[q.call_id] < MAX_REQUESTS_PER_STEP):
-                text = await ask_for_answer(self._person, question)
-                requests[question.call_id] += 1 if text is not None else MAX_REQUESTS_PER_STEP
-                answers |= {} if text is None else {question.call_id: text}
-            if not approvals and not answers:
-                break
-            before = result
-            result = await workflow.resume(result.run_id, answers, approvals=approvals, on_event=listener)
-            timings = {stage: before.timings.get(stage, 0.0) + seconds for stage, seconds in result.timings.items()}
-            result = replace(result, timings=timings)
-        return result
-
     async def _summarize_calls(self, run_id: str) -> dict[str, Any]:
         return (await self._library.engine.get_call_summary(run_id)).to_brief()
 
@@ -418,6 +377,7 @@ class StrategyRunner:
                 tools=self._tools,
                 limits=self._limits,
                 principal=self._principal,
+                person=self._person,
             )
         return self._workflows[kind]
 

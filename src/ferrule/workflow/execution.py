@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ferrule.agent.made_up_numbers import find_made_up_operand
 from ferrule.agent.prompts import explain_denial
+from ferrule.agent.requests import HumanReply, NeedsPerson
 from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
@@ -60,7 +61,6 @@ from ferrule.workflow.results import (
     format_result,
     text_of_evidence,
 )
-from ferrule.workflow.waiting import HumanReply, NeedsPerson
 
 UNKNOWN_OUTCOME: Final = "unknown_outcome"
 MAX_ARGUMENTS_TOKENS: Final = 1000

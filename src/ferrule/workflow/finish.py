@@ -110,8 +110,12 @@ class StageTimer:
 
     def end_stage(self, stage: str) -> None:
         now = time.perf_counter()
-        self.seconds[stage] = now - self._last
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
+
+    def restart(self) -> None:
+        """Measure the next stage from now on."""
+        self._last = time.perf_counter()
 
 
 def finish_run(

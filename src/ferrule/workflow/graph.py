@@ -21,6 +21,7 @@ from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.errors import MissingExtra
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.policy.approvals import Person
 from ferrule.store.escapes import to_storable_text
 from ferrule.workflow.checkpoints import log_checkpointer_errors
 from ferrule.workflow.results import StepResult
@@ -85,12 +86,13 @@ class GraphWorkflow(PlanWorkflow):
         tools: Collection[str] | None = None,
         limits: RunLimits | None = None,
         principal: Principal = PLANNER_PRINCIPAL,
+        person: Person | None = None,
         checkpointer: Any = None,
     ) -> None:
         """`checkpointer` is a LangGraph checkpointer, such as `open_checkpointer` gives. It receives the state after
         each node, under the run's id.
         """
-        super().__init__(library, model, policy=policy, tools=tools, limits=limits, principal=principal)
+        super().__init__(library, model, policy=policy, tools=tools, limits=limits, principal=principal, person=person)
         self._checkpointer = checkpointer
         self._graph = build_graph().compile(checkpointer=log_checkpointer_errors(checkpointer))
 

@@ -1,14 +1,14 @@
-"""What the run of a plan is resumed from: the records of its calls, and the replies of people."""
+"""The plan of a run in the store: without its secrets, and with the results of its calls when the run is resumed."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.agent.run import Run
-from ferrule.core.call import CALLER_PLANNER, ToolExecutionResult
+from ferrule.catalog.registry import ToolRegistry
+from ferrule.core.call import ToolExecutionResult
 from ferrule.errors import (
     APPROVAL_REQUIRED,
     CANCELLED,
@@ -22,31 +22,14 @@ from ferrule.errors import (
     ToolNotFound,
 )
 from ferrule.library.library import UnifiedToolLibrary
-from ferrule.policy.approvals import Approval, ApprovalRequest, Approvals
-from ferrule.policy.budgets import CostControl, Payer, is_extension_request
-from ferrule.store import ToolCallRecord, ToolKnowledgeStore
+from ferrule.store import ToolCallRecord
 from ferrule.store.escapes import map_texts, to_storable_text
-from ferrule.workflow.execution import UNKNOWN_OUTCOME, call_id_of, failure_result, success_result
+from ferrule.workflow.execution import UNKNOWN_OUTCOME, failure_result, success_result
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan, PlanStep
 from ferrule.workflow.references import find_referenced_steps, find_referenced_values
-from ferrule.workflow.results import Answers, ApprovalDecisions, StepAttempt, StepResult
-from ferrule.workflow.waiting import HumanReply
+from ferrule.workflow.results import StepAttempt, StepResult
 
-MAX_CALLS: Final = 10_000
-"""How many call records of one run are read."""
-MAX_PAUSED_RUNS: Final = 1_000
 INTERRUPTED: Final = "This call was interrupted while it ran, so its outcome is unknown. It was not repeated."
-_NEVER_RAN: Final = frozenset(
-    {
-        VALIDATION_ERROR,
-        TOOL_NOT_FOUND,
-        EXECUTOR_NOT_FOUND,
-        REJECTED,
-        PERMISSION_DENIED,
-        APPROVAL_REQUIRED,
-        KNOWN_FAILURE,
-    }
-)
 
 
 def restore_plan(run: Run) -> tuple[Plan | None, dict[str, StepResult]]:
@@ -105,123 +88,42 @@ class PlanSecrets:
             return frozenset()
 
 
-# The data that a resumed run continues from
+_NEVER_RAN: Final = frozenset(
+    {
+        VALIDATION_ERROR,
+        TOOL_NOT_FOUND,
+        EXECUTOR_NOT_FOUND,
+        REJECTED,
+        PERMISSION_DENIED,
+        APPROVAL_REQUIRED,
+        KNOWN_FAILURE,
+    }
+)
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecords:
-    """The records of a run's calls, by the ids its steps gave them."""
-
-    by_call: dict[str, ToolCallRecord] = field(default_factory=dict)
-
-    @classmethod
-    async def of_run(cls, store: ToolKnowledgeStore, run_id: str) -> CallRecords:
-        records: dict[str, ToolCallRecord] = {}
-        # Without the calls that tools made: there may be very many, and none of them is the call of a step.
-        for record in await store.query_call_records(
-            conversation_id=run_id, caller_type=CALLER_PLANNER, limit=MAX_CALLS
-        ):
-            call_id = str(record.metadata.get("tool_call_id"))
-            if call_id not in records or record.is_success:
-                records[call_id] = record
-        return cls(records)
-
-    def has_call_of(self, step: PlanStep) -> bool:
-        return call_id_of(step, 1) in self.by_call
-
-    def restore_result(self, step: PlanStep, attempt: int, library: UnifiedToolLibrary) -> StepResult | None:
-        """The recorded result of a step's call; None if it was never executed or can safely be repeated."""
-        record = self.by_call.get(call_id_of(step, attempt))
-        if record is None or step.tool_type == NO_TOOL:
-            return None
-        try:
-            tool, capability = library.engine.registry.find(step.tool_type)
-        except ToolNotFound:
-            return None
-        if record.is_success:
-            result = ToolExecutionResult(is_success=True, tool_name=tool.id, output=record.result or {})
-            return replace(success_result(step, result, tool, [_attempt_from_record(record)]), arguments=record.params)
-        if tool.spec.effects_of(capability).repeatable or record.error_type in _NEVER_RAN:
-            return None
-        is_certain = record.status == "failed" and record.error_type not in (TIMEOUT, CANCELLED)
-        if is_certain and record.metadata.get("outcome") != "unknown":
-            error, error_type = record.error or "It failed.", record.error_type
-        else:
-            error, error_type = INTERRUPTED, UNKNOWN_OUTCOME
-        failure = failure_result(step, error, error_type, [_attempt_from_record(record)])
-        return replace(failure, arguments=record.params)
-
-
-def _attempt_from_record(record: ToolCallRecord) -> StepAttempt:
-    return StepAttempt(
-        level="name",
-        tool=record.tool_name,
-        success=record.is_success,
-        error=None if record.is_success else record.error or INTERRUPTED,
-        call_id=record.record_id,
+def restore_result(step: PlanStep, record: ToolCallRecord | None, registry: ToolRegistry) -> StepResult | None:
+    """Return the recorded result of a step's call; None if the call never ran or can safely be repeated."""
+    if record is None or step.tool_type == NO_TOOL:
+        return None
+    try:
+        tool, capability = registry.find(step.tool_type)
+    except ToolNotFound:
+        return None
+    error = None if record.is_success else record.error or INTERRUPTED
+    attempt = StepAttempt(
+        level="name", tool=record.tool_name, success=record.is_success, error=error, call_id=record.record_id
     )
+    if record.is_success:
+        output = ToolExecutionResult(is_success=True, tool_name=tool.id, output=record.result or {})
+        restored = success_result(step, output, tool, [attempt])
+    elif tool.spec.effects_of(capability).repeatable or record.error_type in _NEVER_RAN:
+        return None
+    elif record.status != "failed" or record.error_type in (TIMEOUT, CANCELLED) or _is_unknown(record):
+        restored = failure_result(step, INTERRUPTED, UNKNOWN_OUTCOME, [attempt])
+    else:
+        restored = failure_result(step, record.error or "It failed.", record.error_type, [attempt])
+    return replace(restored, arguments=record.params)
 
 
-async def match_human_replies(
-    run: Run, answer: Answers, decisions: ApprovalDecisions, approvals: Approvals
-) -> dict[str, HumanReply]:
-    """Return the person's reply to each waiting step."""
-    replies: dict[str, HumanReply] = {}
-    requests_by_id: dict[str, ApprovalRequest | None] = {}
-    for waiting in run.approvals.values():
-        if is_extension_request(waiting):
-            continue
-        step_id, approval_id = waiting.call_id, waiting.approval_id
-        decision = decisions if isinstance(decisions, bool) or decisions is None else decisions.get(step_id)
-        if approval_id not in requests_by_id:  # steps that make the same call have one request
-            requests_by_id[approval_id] = await _decide(approval_id, decision, approvals)
-        if (request := requests_by_id[approval_id]) is not None:
-            replies[step_id] = request
-    questions = list(run.questions)
-    if isinstance(answer, str):
-        answer = {step_id: answer for step_id in questions[:1]}
-    return replies | {step_id: text for step_id, text in (answer or {}).items() if step_id in questions}
-
-
-async def _decide(approval_id: str, decision: Approval | bool | None, approvals: Approvals) -> ApprovalRequest | None:
-    """The request with the person's decision, made now or elsewhere; None for one that must be decided (again)."""
-    request = await approvals.get(approval_id)
-    is_plain = decision is True or (isinstance(decision, Approval) and decision.allowed and not decision.arguments)
-    if decision is not None and (request.state == "pending" or (request.state == "approved" and not is_plain)):
-        return await approvals.record_decision(approval_id, decision)
-    return request if request.state in ("approved", "refused") else None
-
-
-async def apply_budget_decisions(
-    run: Run, decisions: ApprovalDecisions, payer: Payer, costs: CostControl
-) -> str | None:
-    """Extend the budgets that a person has decided about; returns why the run must stop, if the person refused."""
-    for request in run.approvals.values():
-        if not is_extension_request(request):
-            continue
-        decision = decisions.get(request.call_id) if isinstance(decisions, Mapping) else decisions
-        approval = Approval(allowed=decision) if isinstance(decision, bool) else decision
-        try:
-            refusal = await costs.apply_decision(payer, request, approval)
-        except LookupError:  # if the model is still needed, the run waits again
-            continue
-        if refusal is not None:
-            return refusal
-    return None
-
-
-class PausedRuns:
-    """The plans and results of waiting runs in this process, with the secrets that the store does not have."""
-
-    def __init__(self) -> None:
-        self._runs: OrderedDict[str, tuple[int, tuple[Plan, dict[str, StepResult]]]] = OrderedDict()
-
-    def add(self, run: Run, plan: Plan, results: dict[str, StepResult]) -> None:
-        self._runs[run.id] = (run.entry_count, (plan, results))
-        if len(self._runs) > MAX_PAUSED_RUNS:
-            self._runs.popitem(last=False)
-
-    def pop(self, run: Run) -> tuple[Plan, dict[str, StepResult]] | None:
-        """Return the plan and results of the run; None if another process has continued the run since."""
-        number, paused = self._runs.pop(run.id, (0, None))
-        return paused if number == run.entry_count else None
+def _is_unknown(record: ToolCallRecord) -> bool:
+    return record.metadata.get("outcome") == "unknown"

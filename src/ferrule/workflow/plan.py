@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from ferrule.agent.run import NO_TOOL
+from ferrule.agent.run import NO_TOOL as NO_TOOL
 from ferrule.core.names import model_name, similar_names
 from ferrule.workflow.references import find_referenced_steps, renumber_references
 

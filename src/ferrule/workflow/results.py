@@ -9,11 +9,12 @@ from uuid import uuid4
 
 from ferrule.agent.answer import AgentState
 from ferrule.agent.budget import RunBudget
+from ferrule.agent.requests import Answers, ApprovalDecisions
 from ferrule.core.content import as_text
 from ferrule.core.messages import Usage
 from ferrule.core.names import did_you_mean
 from ferrule.hub.synthesis import strategy_tag_of
-from ferrule.policy.approvals import Approval, ApprovalRequest, Question
+from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.texts.shorten import shorten
 from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep, StepId
 
@@ -219,9 +220,6 @@ class StepEnded:
 
 WorkflowEvent: TypeAlias = PlanCreated | StepEnded
 OnWorkflowEvent: TypeAlias = Callable[[WorkflowEvent], None]
-Answers: TypeAlias = Mapping[str, str] | str | None
-"""The user's answers to the questions of steps, by step id; a single text answers the first question."""
-ApprovalDecisions: TypeAlias = Mapping[str, Approval | bool] | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

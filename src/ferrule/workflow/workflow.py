@@ -6,36 +6,43 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from ferrule.agent.answer import AgentState
 from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
+from ferrule.agent.recovery import find_call_records
+from ferrule.agent.requests import (
+    Answers,
+    ApprovalDecisions,
+    ExtensionRequestingModel,
+    HumanReply,
+    HumanRequest,
+    NeedsPerson,
+    PausedRuns,
+    RunRequests,
+    require_question,
+)
 from ferrule.agent.run import Run, lock_run
+from ferrule.core.call import CALLER_PLANNER
 from ferrule.core.events import RunEvents, ToolEngineEventType
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import ExecutionContext
-from ferrule.policy.budgets import Payer
+from ferrule.policy.approvals import Approval, ApprovalRequest, Person, check_person
+from ferrule.policy.budgets import is_extension_request
+from ferrule.store import ToolCallRecord
 from ferrule.workflow.execution import ExecutionAgent
 from ferrule.workflow.finish import CoordinationAgent, StageTimer, finish_run, result_of_ended_run
-from ferrule.workflow.history import (
-    CallRecords,
-    PausedRuns,
-    PlanSecrets,
-    apply_budget_decisions,
-    is_call,
-    match_human_replies,
-    restore_plan,
-)
+from ferrule.workflow.history import PlanSecrets, is_call, restore_plan
 from ferrule.workflow.plan import EMPTY_PLAN, Plan
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.planning import NoPlan, PlanningAgent, make_planning_toolbox
 from ferrule.workflow.results import (
-    Answers,
-    ApprovalDecisions,
     OnWorkflowEvent,
     PlanCreated,
     StepContext,
@@ -45,7 +52,9 @@ from ferrule.workflow.results import (
     WorkflowResult,
 )
 from ferrule.workflow.verification import VerificationAgent
-from ferrule.workflow.waiting import ExtensionRequestingModel, HumanReply, NeedsPerson
+
+MAX_REQUESTS_PER_STEP: Final = 3
+"""How often the person is asked about one step."""
 
 
 class WorkflowAgents:
@@ -78,8 +87,9 @@ class WorkflowRun:
         library: UnifiedToolLibrary,
         *,
         budget: RunBudget,
+        requests: RunRequests,
         replies: Mapping[str, HumanReply],
-        records: CallRecords | None,
+        records: Mapping[str, ToolCallRecord] | None,
         on_event: OnWorkflowEvent | None,
         events: RunEvents,
         requires_plan: bool = False,
@@ -89,7 +99,9 @@ class WorkflowRun:
         self.run, self._agents, self._library, self._events = run, agents, library, events
         self._plan, self._results, self._records = plan, results, records
         self.secrets = PlanSecrets(run, library)
-        self._usage_before = run.usage
+        self._usage_before, self._requests = run.usage, requests
+        self._request_counts: Counter[str] = Counter()
+        """How often the person was asked about a step or a budget."""
         self._budget, self._replies, self._emit = budget, replies, on_event or _ignore_event
         self._requires_plan, self._stop_reason = requires_plan, stop_reason
         self._timer = StageTimer()
@@ -187,6 +199,41 @@ class WorkflowRun:
                 self.runner.paused_for = needs.request
         self._timer.end_stage("synthesis")
 
+    async def ask_person(self) -> bool:
+        """Ask the person at hand for what the plan waits for. Return whether the plan can continue.
+
+        A request without a reply is not repeated. A step that is repeated with another tool or other arguments asks
+        again, up to a limit.
+        """
+        self._timer.end_stage("execution")
+        started, has_reply = time.monotonic(), False
+        for request in self.runner.open_requests:
+            # A budget may be exceeded often in a long run, and each time it is another request.
+            is_extension = isinstance(request, ApprovalRequest) and is_extension_request(request)
+            key = request.approval_id if isinstance(request, ApprovalRequest) and is_extension else request.call_id
+            if self._request_counts[key] >= MAX_REQUESTS_PER_STEP:
+                continue
+            reply = await self._requests.ask(request)
+            self._request_counts[key] += 1 if reply is not None else MAX_REQUESTS_PER_STEP
+            if reply is not None:
+                has_reply = True
+                await self._apply_reply(request, reply)
+        self._budget.exclude_time(time.monotonic() - started)
+        self._timer.restart()
+        return has_reply
+
+    async def _apply_reply(self, request: HumanRequest, reply: Approval | str) -> None:
+        runner = self.runner
+        if isinstance(reply, str):
+            runner.apply_replies({request.call_id: reply})
+        elif isinstance(request, ApprovalRequest) and is_extension_request(request):
+            self._stop_reason = runner.stop_reason = await self._requests.decide_extension(request, reply)
+            runner.continue_after_extension(request)
+            if not runner.plan.steps:
+                self._runner = None  # the plan itself was waited for
+        elif isinstance(request, ApprovalRequest):
+            runner.apply_replies({request.call_id: await self._requests.decide(request, reply)})
+
     def finish(self) -> WorkflowResult:
         if not self.runner.is_done:
             self._timer.end_stage("execution")
@@ -235,11 +282,13 @@ class PlanWorkflow:
         principal: Principal = PLANNER_PRINCIPAL,
         tools: Collection[str] | None = None,
         limits: RunLimits | None = None,
+        person: Person | None = None,
     ) -> None:
         """`tools` restricts plans to these tools. `limits` apply to planning, to all steps and to the answer, except
-        the limit on turns.
+        the limit on turns. Without a `person`, a run that needs an answer or an approval waits.
         """
         self._library, self._model, self._policy, self._limits = library, model, policy, limits
+        self._person = check_person(person)
         principal = library.with_tenant(principal)
         self._principal = principal if tools is None else principal.restricted_to(tools)
         self._toolbox = make_planning_toolbox(library, self._principal, policy)
@@ -283,6 +332,7 @@ class PlanWorkflow:
         engine = self._library.engine
         async with lock_run(engine.store, run_id):
             run = await Run.load(run_id, engine.store)
+            require_question(run, answer)
             if run.state in (AgentState.FINISHED, AgentState.STOPPED):
                 return result_of_ended_run(run)
             budget = RunBudget(
@@ -292,27 +342,28 @@ class PlanWorkflow:
                 seconds=run.seconds,
                 run_costs=run.costs,
             )
-            payer = Payer(principal=self._principal, run_id=run_id)
-            replies = await match_human_replies(run, answer, approvals, engine.approvals)
-            refusal = await apply_budget_decisions(run, approvals, payer, engine.costs)
-            records = await CallRecords.of_run(engine.store, run_id)
             run.set_running()
-            return await self._continue(run, budget, on_event, replies, records, stop_reason=refusal)
+            return await self._continue(run, budget, on_event, answer, approvals, is_resumed=True)
 
     async def _continue(
         self,
         stored: Run,
         budget: RunBudget,
         on_event: OnWorkflowEvent | None,
-        replies: Mapping[str, HumanReply] | None = None,
-        records: CallRecords | None = None,
+        answer: Answers = None,
+        approvals: ApprovalDecisions = None,
         *,
+        is_resumed: bool = False,
         requires_plan: bool = False,
-        stop_reason: str | None = None,
     ) -> WorkflowResult:
-        events = budget.attach(self._library.engine, self._principal, stored.id)
+        engine, records = self._library.engine, None
+        events = budget.attach(engine, self._principal, stored.id)
         stored.costs = budget.run_costs
         plan, results = self._paused.pop(stored) or restore_plan(stored)
+        requests = RunRequests(stored, engine, budget, self._person)
+        if is_resumed:
+            records = await find_call_records(stored.id, engine.store, CALLER_PLANNER)
+        replies, refusal = await requests.match_replies(answer, approvals)
         run = WorkflowRun(
             stored,
             plan,
@@ -320,15 +371,18 @@ class PlanWorkflow:
             await self._make_agents(stored.task, budget),
             self._library,
             budget=budget,
-            replies=replies or {},
+            requests=requests,
+            replies=replies,
             records=records,
             on_event=on_event,
             events=events,
             requires_plan=requires_plan,
-            stop_reason=stop_reason,
+            stop_reason=refusal,
         )
         try:
             await self._run_stages(run)
+            while not run.runner.is_done and await run.ask_person():
+                await self._run_stages(run)
         except BaseException as error:
             run.interrupt(error)
             raise
@@ -336,7 +390,7 @@ class PlanWorkflow:
             await run.stop()
         result = run.finish()
         if not run.runner.is_done and run.runner.plan.steps:
-            self._paused.add(stored, run.runner.plan, run.runner.context.results)
+            self._paused.add(stored, (run.runner.plan, run.runner.context.results))
         return result
 
     async def _run_stages(self, run: WorkflowRun) -> None:
@@ -370,7 +424,8 @@ class SimpleWorkflow(PlanWorkflow):
     kind = "simple"
 
     async def _run_stages(self, run: WorkflowRun) -> None:
-        await run.plan()
+        if not run.has_plan:
+            await run.plan()
         while True:
             if run.runner.needs_revision:
                 await run.revise()
