@@ -20,6 +20,7 @@ from ferrule.agent.answer import (
     CustomEvent,
     OnEvent,
     RunEvent,
+    TextPiece,
     TurnStarted,
     log_listener_errors,
 )
@@ -69,7 +70,7 @@ from ferrule.core.messages import (
     system_message,
     user_message,
 )
-from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
+from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
@@ -77,7 +78,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.library.subagent import ToolSubAgent
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
-from ferrule.policy.approvals import ApprovalRequest, Person, check_person
+from ferrule.policy.approvals import Person, check_person
 from ferrule.policy.policy import check_policy
 from ferrule.texts.language import detect_language
 
@@ -234,6 +235,25 @@ class Agent:
             run = Run(task, self.library.engine.store, run_id)
             return await self._run_task(run, run_id, output_type, history, on_event, budget or RunBudget(self.limits))
 
+    async def answer_directly(
+        self,
+        task: str,
+        prompt: str,
+        *,
+        history: Sequence[Message] = (),
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        budget: RunBudget | None = None,
+    ) -> AgentAnswer[str]:
+        """Answer a task with one reply of the model, without tools. `prompt` is the system message.
+
+        Like any other run, the run is stored and can be resumed. The loop then continues it.
+        """
+        async with self:
+            self.library.require_open()
+            run, budget = Run(task, self.library.engine.store, run_id), budget or RunBudget(self.limits)
+            return await self._run_task(run, run_id, None, history, on_event, budget, direct_prompt=prompt)
+
     @overload
     def run_sync(self, task: str, *, output: type[T], history: Sequence[Message] = ()) -> AgentAnswer[T]: ...
     @overload
@@ -270,6 +290,8 @@ class Agent:
         history: Sequence[Message],
         on_event: OnEvent | None,
         budget: RunBudget,
+        *,
+        direct_prompt: str | None = None,
     ) -> AgentAnswer[Any]:
         task = run.task
         async with lock_run(self.library.engine.store, run.id) as lock:
@@ -277,8 +299,12 @@ class Agent:
                 await run.require_new()
             active = await self._start_run(run, on_event, budget, output)
             earlier = [message for message in history if message["role"] != "system"]
-            run.begin([system_message(self._build_instructions(task, output)), *earlier, user_message(task)])
-            answer = await self._run_loop(active)
+            if direct_prompt is None:
+                prompt, first = self._build_instructions(task, output), self._toolbox.prepare(run.topic)
+            else:
+                prompt, first = direct_prompt, self._reply_directly(active)
+            run.begin([system_message(prompt), *earlier, user_message(task)])
+            answer = await self._run_loop(active, first)
             lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
             return answer
 
@@ -398,13 +424,12 @@ class Agent:
             output=output,
         )
 
-    async def _run_loop(self, active: ActiveRun, first: Awaitable[None] | None = None) -> AgentAnswer[Any]:
+    async def _run_loop(self, active: ActiveRun, first: Awaitable[None]) -> AgentAnswer[Any]:
+        """Take turns until the run ends or waits. What is done `first` may end the run."""
         run = active.run
-        await self._toolbox.prepare(run.topic)
         with active.events.emit_agent_start_and_end(self.name, run.task) as data:
             try:
-                if first is not None:
-                    await first
+                await first
                 while run.state is AgentState.RUNNING:
                     await self._take_turn(active)
             except ModelError as error:
@@ -421,6 +446,7 @@ class Agent:
     async def _resolve_open_calls(self, active: ActiveRun, answer: Answers, approvals: ApprovalDecisions) -> None:
         """Give the open calls of an interrupted or waiting run their results, as far as people have replied."""
         run, registry = active.run, self.library.engine.registry
+        await self._toolbox.prepare(run.topic)
         restore_memory(run, active.memory, registry)
         require_question(run, answer)
         if run.state in (AgentState.FINISHED, AgentState.STOPPED):
@@ -458,7 +484,6 @@ class Agent:
         try:
             reply = await self._ask_model(active, offer)
         except NeedsPerson as needs:
-            assert isinstance(needs.request, ApprovalRequest)
             await active.request_extension(needs.request)
             return
         except BudgetSpent as spent:  # the run can continue when there is money again
@@ -486,6 +511,23 @@ class Agent:
         else:
             active.finish(parsed.text)
 
+    async def _reply_directly(self, active: ActiveRun) -> None:
+        """End the run with one reply of the model, or let the run wait for more money."""
+        run, listener = active.run, active.listener
+        on_text = None if listener is None else lambda text: listener(TextPiece(text))
+        while run.state is AgentState.RUNNING:
+            try:
+                reply = await self._generate(active, ModelRequest(messages=run.messages), on_text)
+            except NeedsPerson as needs:
+                await active.request_extension(needs.request)
+                continue
+            message, text = assistant_message(reply.text), reply.text.strip()
+            run.add_reply(message, [], reply.usage, redacted=message, cost=active.budget.reply_cost)
+            if text:
+                active.finish(text)
+            else:
+                active.stop(f"the model {self.model.name!r} returned no text")
+
     def _explain_refusal(self, task: str, refusal: str) -> str:
         """Why nothing was called: the policy forbids it, or something is missing that could answer."""
         snapshot, permissions = self.library.engine.registry.snapshot(), self._toolbox.permissions
@@ -499,18 +541,18 @@ class Agent:
                 request = active.format.request(active.run, offer, may_call=active.may_call)
                 if active.output is not None:
                     request = active.output.constrain(request, is_retry=active.rejected_outputs > 0)
-                return await self._generate(active, request, offer)
+                streamer = TextStreamer.create(active.listener, offer.known_tools, self.model)
+                reply = await self._generate(active, request, streamer)
+                if streamer is not None:
+                    streamer.finish()
+                return reply
             except RequestTooLong:
                 if not active.format.shorten_history():
                     raise
 
-    async def _generate(self, active: ActiveRun, request: ModelRequest, offer: ToolOffer) -> ModelReply:
-        streamer = TextStreamer.create(active.listener, offer.known_tools, self.model)
+    async def _generate(self, active: ActiveRun, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
         model = ExtensionRequestingModel(BudgetedModel(self.model, active.budget), active.budget)
-        reply = await model.generate(request, streamer)
-        if streamer is not None:
-            streamer.finish()
-        return reply
+        return await model.generate(request, on_text)
 
     async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[ResolvedCall]) -> None:
         run, active.empty_replies = active.run, 0

@@ -34,7 +34,7 @@ from ferrule.agent.formats import ReplyFormat
 from ferrule.agent.made_up_values import MadeUpValueCheck
 from ferrule.agent.output import MAX_OUTPUT_ATTEMPTS, OutputType
 from ferrule.agent.prompts import explain_stop
-from ferrule.agent.requests import HumanReply, RunRequests
+from ferrule.agent.requests import HumanReply, HumanRequest, RunRequests
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import CallResolver, ResolvedCall, ToolOffer
 from ferrule.core.call import Progress, ToolExecutionResult
@@ -178,8 +178,9 @@ class ActiveRun:
         self.emit(RunPaused(answer) if answer.state is AgentState.WAITING else RunEnded(answer))
         return answer
 
-    async def request_extension(self, request: ApprovalRequest) -> None:
+    async def request_extension(self, request: HumanRequest) -> None:
         """Ask for more money: the run continues with it, stops if a person refuses it, or waits for a decision."""
+        assert isinstance(request, ApprovalRequest)
         try:
             refusal = await self.requests.decide_extension(request, await self._ask_approval(request))
         except LookupError:

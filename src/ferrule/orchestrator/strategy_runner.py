@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from ferrule.agent import Agent, Approval, Person, RunLimits
-from ferrule.agent.answer import AgentAnswer, AgentState, TextPiece
 from ferrule.agent.budget import BudgetedModel, RunBudget
-from ferrule.agent.prompts import explain_stop
-from ferrule.agent.run import Run, lock_run
+from ferrule.agent.run import Run
 from ferrule.core.content import as_text
 from ferrule.core.messages import (
     Message,
@@ -22,17 +20,15 @@ from ferrule.core.messages import (
     text_of_message,
     user_message,
 )
-from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
+from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
-from ferrule.errors import BudgetSpent, ModelError, SetupError
+from ferrule.errors import ModelError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
 from ferrule.orchestrator.questions import refers_to_history
 from ferrule.orchestrator.request_cache import EventListener, digest_configuration
 from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
-from ferrule.policy.approvals import ask_for_approval
-from ferrule.store import ToolCallSummary
 from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence, shorten
@@ -275,71 +271,15 @@ class StrategyRunner:
         listener: EventListener | None,
         budget: RunBudget,
     ) -> OrchestratorResult:
-        # As the agent, which continues the run if it waits.
-        principal = self._principal if self._tools is None else self._principal.restricted_to(self._tools)
-        budget.attach(self._library.engine, principal, run_id)
-        async with lock_run(self._store, run_id) as lock:
-            answer = await self._answer_directly(request, run_id, turns, listener, budget)
-            lock.release_in_background = answer.state is not AgentState.WAITING
-        return await convert_agent_answer(request.task, answer, "direct", answer.summary)
-
-    async def _answer_directly(
-        self,
-        request: TaskRequest,
-        run_id: str,
-        turns: Sequence[Turn],
-        listener: EventListener | None,
-        budget: RunBudget,
-    ) -> AgentAnswer:
-        """Make one request without tools. It is stored like any other run, so it can be continued after a crash."""
-        run, language = Run(request.task, self._store, run_id), detect_language(request.task)
-        run.costs = budget.run_costs
+        language = detect_language(request.task)
         prompt = "\n\n".join(
             filter(None, [DIRECT_ANSWER[language], self._instructions, _format_context(request.context)])
         )
         history = [*request.messages, *history_as_messages(turns)]
-        run.begin([system_message(prompt), *history, user_message(request.task)])
-        on_text = None if listener is None else lambda text: listener(TextPiece(text))
-        error = ""
-        try:
-            reply = await self._generate_within_budgets(run, budget, on_text)
-        except LookupError:
-            run.wait()
-            return run.answer(ToolCallSummary(conversation_id=run_id).to_brief())
-        except ModelError as problem:
-            error, text = str(problem), ""
-        except BaseException as interruption:
-            run.interrupt(interruption)
-            raise
-        else:
-            message, text = assistant_message(reply.text), reply.text.strip()
-            run.add_reply(message, [], reply.usage, redacted=message, cost=budget.reply_cost)
-            error = "" if text else f"the model {self._model.name!r} returned no text"
-        if error:
-            run.end(AgentState.STOPPED, explain_stop(run.context, error, language=language), error)
-        else:
-            run.end(AgentState.FINISHED, text)
-        return run.answer(ToolCallSummary(conversation_id=run_id).to_brief())
-
-    async def _generate_within_budgets(self, run: Run, budget: RunBudget, on_text: TextSink | None) -> ModelReply:
-        """The model's reply. Raises LookupError if a person must first decide about a budget: the run has the request.
-
-        When it is resumed, the agent's loop answers.
-        """
-        costs = self._library.engine.costs
-        while True:
-            try:
-                return await BudgetedModel(self._model, budget).generate(ModelRequest(messages=run.messages), on_text)
-            except BudgetSpent as spent:
-                if not spent.must_ask:
-                    raise
-                extension = await costs.request_extension(budget.payer, spent)
-            run.approvals = {extension.call_id: extension}
-            approval = None if self._person is None else await ask_for_approval(self._person, extension)
-            refusal = await costs.apply_decision(budget.payer, extension, approval)
-            run.approvals = {}
-            if refusal is not None:
-                raise ModelError(refusal)
+        answer = await self._agent.answer_directly(
+            request.task, prompt, history=history, run_id=run_id, on_event=listener, budget=budget
+        )
+        return await convert_agent_answer(request.task, answer, "direct", answer.summary)
 
     # Details
 

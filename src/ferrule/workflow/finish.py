@@ -150,7 +150,7 @@ def _make_result(
         state=run.state,
         answer=run.text,
         plan=plan,
-        results=tuple(results),
+        steps=tuple(results),
         approvals=tuple(run.approvals.values()),
         questions=tuple(run.questions.values()),
         errors=_collect_errors(plan or EMPTY_PLAN, results, run.reason or None),
