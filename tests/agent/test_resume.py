@@ -123,28 +123,6 @@ def test_a_run_goes_on_from_every_line_it_was_cut_off_at(tmp_path: Path, step: i
     assert lines > 25
 
 
-async def test_a_run_that_goes_on_cannot_be_gone_on_with_by_another():
-    begun, end = asyncio.Event(), asyncio.Event()
-    made = []
-
-    @tool
-    async def slow() -> str:
-        made.append(1)
-        begun.set()
-        await end.wait()
-        return "done"
-
-    async with UnifiedToolLibrary() as library:
-        library.register(slow)
-        agent = Agent(library, ScriptedModel([call("slow"), "ok"]))
-        task = asyncio.create_task(agent.run("Go", run_id="r"))
-        await begun.wait()
-        with pytest.raises(SetupError, match="is in progress, here or in another process"):
-            await Agent(library, ScriptedModel(["x"])).resume("r")
-        end.set()
-        assert (await task).text == "ok" and made == [1]
-
-
 async def test_a_run_goes_on_in_one_process_at_a_time(tmp_path):
     url = f"sqlite:///{tmp_path / 'calls.db'}"
     async with ToolKnowledgeStore(url) as store, ToolKnowledgeStore(url) as that_of_another_process:
@@ -172,83 +150,6 @@ async def test_approvals_given_twice_at_once_make_one_call():
     both = [asyncio.create_task(agent.resume(first.run_id, approvals=True)) for _ in range(2)]
     results = await asyncio.gather(*both, return_exceptions=True)
     assert made == [1] and sum(isinstance(one, SetupError) for one in results) == 1
-
-
-async def test_a_call_that_was_cancelled_is_made_again_only_if_that_is_safe():
-    made: list[str] = []
-    begun = asyncio.Event()
-
-    @tool(read_only=True)
-    async def look() -> str:
-        made.append("look")
-        begun.set()
-        if made.count("look") == 1:
-            await asyncio.Event().wait()
-        return "seen"
-
-    @tool
-    async def write() -> str:
-        made.append("write")
-        await asyncio.Event().wait()
-        return "written"
-
-    async with UnifiedToolLibrary() as library:
-        library.register(look, write)
-        task = asyncio.create_task(Agent(library, ScriptedModel([[call("write"), call("look")]])).run("Go", run_id="r"))
-        await begun.wait()
-        task.cancel()
-        await asyncio.wait({task})
-        answer = await Agent(library, ScriptedModel(["ok"])).resume("r")
-        assert sorted(made) == ["look", "look", "write"] and answer.is_finished
-        assert "is unknown" in answer.messages[3]["content"] and answer.messages[4]["content"] == "seen"
-
-
-async def test_an_interrupted_call_is_not_repeated_however_many_calls_its_tool_has_made():
-    begun, made = asyncio.Event(), []
-
-    @tool(read_only=True)
-    async def look() -> str:
-        return "seen"
-
-    @tool
-    async def tidy(context: ToolExecutionContext) -> str:
-        made.append("tidy")
-        if len(made) == 1:
-            for _ in range(600):
-                await context.call_tool("look")
-            begun.set()
-            await asyncio.Event().wait()
-        return "tidied"
-
-    async with UnifiedToolLibrary() as library:
-        library.register(look, tidy)
-        task = asyncio.create_task(Agent(library, ScriptedModel([call("tidy")])).run("Go", run_id="r"))
-        await begun.wait()
-        task.cancel()
-        await asyncio.wait({task})
-        answer = await Agent(library, ScriptedModel(["ok"])).resume("r")
-        assert made == ["tidy"] and [step.error_type for step in answer.steps] == ["interrupted"]
-
-
-@pytest.mark.parametrize("is_another_process", [True, False])
-async def test_a_call_that_waits_is_made_with_its_secret_or_not_at_all(is_another_process: bool):
-    seen: list[str] = []
-
-    @tool(destructive=True)
-    async def login(password: str) -> str:
-        seen.append(password)
-        return "in"
-
-    async with UnifiedToolLibrary() as library:
-        library.register(login)
-        agent = Agent(library, ScriptedModel([call("login", password="hunter2-hunter2"), "ok"]))
-        first = await agent.run("Log in")
-        assert "hunter2" not in str(await library.engine.store.read_entries(f"run:{first.run_id}"))
-        if is_another_process:
-            agent = Agent(library, ScriptedModel(["a"]))
-        answer = await agent.resume(first.run_id, approvals=True)
-        assert seen == ([] if is_another_process else ["hunter2-hunter2"])
-        assert ("contained a secret" in answer.messages[3]["content"]) is is_another_process
 
 
 async def test_secrets_that_only_the_tool_declares_are_not_written_down_either():
@@ -282,26 +183,6 @@ async def test_a_run_that_was_cut_off_while_it_asked_waits_again():
         again = await agent.resume("r")
         assert again.state is AgentState.WAITING and again.questions[0].text == "Which?"
         assert (await agent.resume("r", "that")).text == "fine"
-
-
-async def test_a_call_that_was_approved_and_made_is_not_made_again_when_its_answer_was_lost():
-    made = []
-
-    @tool(destructive=True)
-    async def delete() -> str:
-        made.append(1)
-        return "gone"
-
-    async with UnifiedToolLibrary() as library:
-        library.register(delete)
-        first = await Agent(library, ScriptedModel([call("delete")])).run("Go")
-        before = await library.engine.store.read_entries(f"run:{first.run_id}")
-        await Agent(library, ScriptedModel(["ok"])).resume(first.run_id, approvals=True)
-        book = f"run:{first.run_id}"
-        after = [key for key in await library.engine.store.read_entries(book) if key not in before]
-        await library.engine.store.delete_entries(book, after)  # as if it had been killed right after the call
-        answer = await Agent(library, ScriptedModel(["ok"])).resume(first.run_id)
-        assert made == [1] and answer.messages[3]["content"] == "gone" and answer.is_finished
 
 
 async def test_what_was_refused_is_not_held_against_a_call_after_a_restart():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import NeedsApproval, SetupError, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule import UnifiedToolLibrary, tool
 from ferrule.agent import Agent, AgentState, Approval
 from ferrule.agent.answer import CallStarted
 from ferrule.kinds.skill.folder import SkillFolder
@@ -47,20 +47,6 @@ async def test_a_question_suspends_the_run_and_its_answer_goes_on_with_it(url):
         assert list(model.requests[0].messages) == answer.messages[:-1]
 
 
-async def test_a_destructive_call_waits_for_leave_and_is_then_made(url):
-    deleted: list[str] = []
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(make_delete(deleted))
-        first = await Agent(library, ScriptedModel([call("delete", path="a.txt")])).run("Delete a.txt")
-        (request,) = first.approvals
-        assert first.state is AgentState.WAITING and deleted == []
-        assert (request.tool_id, request.arguments) == ("delete", {"path": "a.txt"})
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(make_delete(deleted))
-        answer = await Agent(library, ScriptedModel(["Gone."])).resume(first.run_id, approvals=True)
-        assert deleted == ["a.txt"] and answer.text == "Gone."
-
-
 @pytest.mark.parametrize(
     ("word", "told", "made"),
     [
@@ -94,54 +80,6 @@ async def test_a_denial_by_the_policy_is_not_reported_as_a_refusal_by_the_user()
             "Delete a.txt"
         )
         assert answer.messages[3]["content"] == "The policy does not allow 'delete'." and deleted == []
-
-
-async def test_a_person_at_hand_is_asked_at_once():
-    deleted: list[str] = []
-
-    class Ann:
-        async def answer(self, question):
-            return f"my answer to {question.text}"
-
-        async def approve(self, request):
-            return Approval(allowed=request.arguments["path"] == "a.txt")
-
-    async with UnifiedToolLibrary() as library:
-        library.register(make_delete(deleted))
-        calls = [call("delete", path="a.txt"), call("delete", path="b.txt"), call("ask_user", question="why?")]
-        answer = await Agent(library, ScriptedModel([calls, "ok"]), person=Ann()).run("Go")
-        assert deleted == ["a.txt"] and answer.is_finished
-        assert {s.id: s.is_success for s in answer.steps} == {"call_1": True, "call_2": False, "call_3": True}
-        assert answer.messages[5]["content"] == "my answer to why?"
-
-
-async def test_a_tool_may_ask_for_leave_itself():
-    paid: list[int] = []
-
-    @tool
-    async def pay(amount: int, context: ToolExecutionContext) -> str:
-        if amount > 100 and not context.is_approved:
-            raise NeedsApproval(f"{amount} is a lot")
-        paid.append(amount)
-        return "paid"
-
-    agent = Agent([pay], ScriptedModel([call("pay", amount=50), call("pay", amount=500), "ok"]))
-    first = await agent.run("Pay")
-    assert paid == [50] and first.approvals[0].reason == "500 is a lot"
-    await agent.resume(first.run_id, approvals=True)
-    assert paid == [50, 500]
-
-
-async def test_wrong_words_get_a_clear_error():
-    agent = Agent([], ScriptedModel(["done"]))
-    finished = await agent.run("Go")
-    with pytest.raises(SetupError, match="There is no run 'nope'"):
-        await agent.resume("nope")
-    with pytest.raises(SetupError, match="has no open question"):
-        await agent.resume(finished.run_id, "hello")
-    with pytest.raises(SetupError, match="exists already"):
-        await agent.run("Go", run_id=finished.run_id)
-    assert (await agent.resume(finished.run_id)).text == "done"
 
 
 async def test_many_runs_wait_and_go_on_beside_each_other():

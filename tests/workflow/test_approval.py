@@ -1,16 +1,15 @@
 """What a person agreed to is what is done: no other tool, no other arguments; the same on both workflows."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
-from ferrule import Approval, NeedsApproval, Policy, Rule, Secret, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule import Approval, Policy, Rule, ToolExecutionContext, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
 from ferrule.kinds.function.tools import tool_of
 from ferrule.library.meta_tools import make_meta_tools
 from ferrule.testing import ScriptedModel
-from ferrule.workflow import SimpleWorkflow
 from tests.workflow.plans import plan
 
 
@@ -121,21 +120,6 @@ async def test_the_arguments_that_were_shown_are_those_that_are_used(workflow):
     assert [r.arguments for r in paused.approvals] == [{"path": "a.txt"}] and deleted == ["a.txt"]
 
 
-async def test_a_tool_that_asks_for_leave_by_itself_is_not_taken_for_broken(workflow):
-    @tool
-    async def pay(amount: int, context: ToolExecutionContext) -> str:
-        """Pay."""
-        if not context.is_approved:
-            raise NeedsApproval("May I pay?")
-        return f"paid {amount}"
-
-    async with workflow([pay], ScriptedModel([plan(step("pay", amount=5)), "I have paid."])) as flow:
-        paused = await flow.run("Pay")
-        assert [r.reason for r in paused.approvals] == ["May I pay?"]
-        done = await flow.resume(paused.run_id, approvals=True)
-    assert [r.result for r in done.results] == ["paid 5"]
-
-
 async def test_a_tool_that_calls_others_by_name_is_no_way_round_a_policy(workflow):
     @tool(destructive=True)
     async def delete(path: str) -> str:
@@ -150,37 +134,6 @@ async def test_a_tool_that_calls_others_by_name_is_no_way_round_a_policy(workflo
             assert paused.state is AgentState.WAITING and paused.approvals[0].tool_id == "delete"
             done = await flow.resume(paused.run_id, approvals=True)
         assert done.results[0].output == "deleted a"
-
-
-@tool(destructive=True)
-async def unlock(door: str, combination: Annotated[str, Secret]) -> str:
-    """Unlock a door."""
-    return f"{door} {combination == 'open sesame'}"
-
-
-async def test_secrets_of_a_plan_are_not_written_down_and_are_there_when_leave_is_given(workflow):
-    async with UnifiedToolLibrary() as library:
-        library.register(unlock)
-        model = ScriptedModel([plan(step("unlock", "say open sesame", door="d", combination="open sesame")), "ok"])
-        async with workflow(library, model) as flow:
-            paused = await flow.run("Unlock it")
-            assert "open sesame" not in str(await library.engine.store.read_entries(f"run:{paused.run_id}"))
-            done = await flow.resume(paused.run_id, approvals=True)
-        assert [r.result for r in done.results] == ["d True"]
-
-
-async def test_a_call_whose_secret_is_lost_is_not_made_with_its_blank(tmp_path):
-    url = f"sqlite:///{tmp_path / 'calls.db'}"
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(unlock)
-        model = ScriptedModel([plan(step("unlock", door="d", combination="open sesame"))])
-        paused = await SimpleWorkflow(library, model).run("Unlock it")
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(unlock)
-        done = await SimpleWorkflow(library, ScriptedModel(["{}"])).resume(paused.run_id, approvals=True)
-        assert not done.results[0].success and "secrets are not stored" in (done.results[0].error or "")
-        records = await library.engine.query_call_records(tool_name="unlock")
-        assert [record.error_type for record in records] == ["approval_required"]
 
 
 @pytest.mark.parametrize("is_idempotent", [False, True])

@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 import pytest
 
-from ferrule import Secret, ToolExecutionContext, UnifiedToolLibrary, tool
+from ferrule import Secret, UnifiedToolLibrary, tool
 from ferrule.agent import AgentState
 from ferrule.agent.run import Run
 from ferrule.core.messages import text_of_message
 from ferrule.core.model import ModelReply, ModelRequest
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
-from ferrule.workflow.history import load_trajectory
 from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.workflow.plans import add, broken, plan, shout, step
 
@@ -48,27 +47,6 @@ async def test_a_step_that_is_done_once_more_is_so_after_a_crash_too(workflow, t
         async with workflow(library, ScriptedModel(['{"steps": []}'])) as flow:
             done = await flow.resume("r")
         assert done.answer == "sunny" and done.plan.steps[0].tool_type == "station"
-
-
-async def test_a_step_that_was_cut_off_is_not_repeated_however_many_calls_its_tool_has_made(workflow, monkeypatch):
-    monkeypatch.setattr("ferrule.workflow.history.MAX_CALLS", 10)
-    begun, made = asyncio.Event(), []
-
-    @tool
-    async def tidy(context: ToolExecutionContext) -> str:
-        """Tidy up."""
-        made.append("tidy")
-        if len(made) == 1:
-            for _ in range(20):
-                await context.call_tool("shout", {"text": "x"})
-            begun.set()
-            await asyncio.Event().wait()
-        return "tidied"
-
-    async with workflow([shout, tidy], ScriptedModel([plan(step(1, "tidy")), '{"steps": []}', "Unknown."])) as flow:
-        await cut_short(flow.run("Tidy up", run_id="r"), begun)
-        done = await flow.resume("r")
-    assert made == ["tidy"] and "interrupted" in str(done.results[0].error)
 
 
 async def test_cut_short_while_it_plans_anew_it_still_asks_what_it_has_asked(workflow, tmp_path):
@@ -108,7 +86,7 @@ async def test_what_is_written_down_twice_is_given_once(workflow, tmp_path):
             await flow.resume("r")
             again = await flow.resume("r")
         assert [r.output for r in again.results] == [2]
-        assert len(await load_trajectory("r", library.engine.store)) == 4
+        assert len((await Run.load("r", library.engine.store)).messages) == 4
         assert (await Run.load("r", library.engine.store)).finished_plan_steps == 1
 
 
@@ -192,7 +170,7 @@ async def test_the_trajectory_has_the_calls_as_they_were_made(workflow):
         library.register(add, shout)
         async with workflow(library, ScriptedModel(script)) as flow:
             done = await flow.run("Go")
-        messages = await load_trajectory(done.run_id, library.engine.store)
+        messages = (await Run.load(done.run_id, library.engine.store)).messages
         calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
         made = {call["name"]: json.loads(call["arguments"]) for call in calls}
         assert made["shout"] == {"text": "got 3"}

@@ -39,17 +39,6 @@ async def test_a_step_asks_the_user_and_goes_on_with_the_answer(workflow):
     assert "ask_user" in str(model.requests[0].messages[0]["content"])
 
 
-async def test_of_two_questions_one_answer_is_for_the_first_and_a_map_for_both(workflow):
-    steps = [step(1, "ask_user", question="Who?"), step(2, "ask_user", question="Why?")]
-    async with workflow([], ScriptedModel([plan(*steps), "Both."])) as flow:
-        paused = await flow.run("Ask")
-        assert [q.text for q in paused.questions] == ["Who?", "Why?"]
-        one = await flow.resume(paused.run_id, "me")
-        assert [q.call_id for q in one.questions] == ["2"] and one.state is AgentState.WAITING
-        done = await flow.resume(paused.run_id, {"2": "because", "7": "nobody asked"})
-    assert [r.output for r in done.results] == ["me", "because"] and done.answer == "Both."
-
-
 async def test_a_question_may_hold_what_was_found_out_before(workflow):
     steps = [step(1, "add", a=1, b=2), step(2, "ask_user", [1], question="Is ${1} enough?")]
     async with workflow([add], ScriptedModel([plan(*steps)])) as flow:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ferrule import SetupError, UnifiedToolLibrary, tool
-from ferrule.agent import AgentState, Approval
+from ferrule import UnifiedToolLibrary, tool
+from ferrule.agent import AgentState
 from ferrule.errors import ModelRefused
 from ferrule.testing import ScriptedModel
 from ferrule.workflow.results import PlanCreated, StepEnded
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
-from tests.workflow.plans import add, broken, delete, plan, step
+from tests.workflow.plans import add, broken, plan, step
 
 NOTHING_ELSE = '{"steps": []}'
 
@@ -234,27 +234,6 @@ async def test_a_step_that_needs_leave_waits_and_the_others_go_on(workflow):
         assert done.answer == "all done" and deleted == ["a"]
 
 
-@pytest.mark.parametrize("word", [False, {"1": Approval(allowed=False, reason="Not now.")}])
-async def test_a_step_that_is_denied_fails(workflow, word):
-    async with workflow([delete], ScriptedModel([plan(step(1, "delete", path="a"))])) as flow:
-        paused = await flow.run("Delete a")
-        done = await flow.resume(paused.run_id, approvals=word)
-        assert done.state is AgentState.STOPPED and done.results[0].error_type == "permission_denied"
-
-
-async def test_a_finished_run_is_given_again_and_an_unknown_one_refused(workflow, tmp_path):
-    url = f"sqlite:///{tmp_path / 'calls.db'}"
-    async with UnifiedToolLibrary(store=url) as library:
-        library.register(add)
-        async with workflow(library, ScriptedModel([plan(step(1, "add", a=1, b=1))])) as flow:
-            done = await flow.run("1 + 1?")
-    async with UnifiedToolLibrary(store=url) as library, workflow(library, ScriptedModel(["x"])) as flow:
-        again = await flow.resume(done.run_id)
-        assert (again.answer, len(again.results)) == ("2", 1)
-        with pytest.raises(SetupError, match="There is no run 'nope'"):
-            await flow.resume("nope")
-
-
 async def test_cancelling_ends_everything(workflow):
     begun: list[str] = []
     ended: list[str] = []
@@ -295,25 +274,6 @@ async def test_a_plan_is_held_to_the_tools_it_may_use(workflow):
         done = await flow.run("Go")
     assert "shop" not in str(model.requests[0].messages[0]["content"])
     assert done.plan.steps[0].tool_type == "none" and done.results[1].output == 2
-
-
-async def test_what_was_running_when_a_run_was_cancelled_is_not_done_again(workflow):
-    done: list[int] = []
-
-    @tool
-    async def append(n: int) -> str:
-        """Append a number."""
-        done.append(n)
-        await asyncio.Event().wait()
-        return "appended"
-
-    async with workflow([append], ScriptedModel([plan(step(1, "append", n=1))])) as flow:
-        running = asyncio.create_task(flow.run("Go", run_id="it"))
-        await until(lambda: done)
-        running.cancel()
-        await asyncio.wait({running})
-        resumed = await flow.resume("it")
-    assert done == [1] and resumed.results[0].error_type == "unknown_outcome"
 
 
 async def test_a_call_that_failed_before_a_crash_is_not_made_again_if_it_may_change_something(workflow):

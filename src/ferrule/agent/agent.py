@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, Self, TypeVar, overload
 
-from ferrule.agent.active_run import ActiveRun
 from ferrule.agent.answer import (
     AgentAnswer,
     AgentState,
@@ -22,6 +20,7 @@ from ferrule.agent.answer import (
     CustomEvent,
     OnEvent,
     RunEvent,
+    TextPiece,
     TurnStarted,
     log_listener_errors,
 )
@@ -37,24 +36,41 @@ from ferrule.agent.formats import (
 from ferrule.agent.output import OutputType
 from ferrule.agent.prompts import (
     explain_denial,
+    explain_stop,
     short_failure_summary,
     suggest_missing_setup,
     system_prompt,
     warnings_from_earlier_runs,
 )
 from ferrule.agent.recovery import answer_interrupted_calls, restore_memory
+from ferrule.agent.requests import (
+    Answers,
+    ApprovalDecisions,
+    ExtensionRequestingModel,
+    NeedsPerson,
+    PausedRuns,
+    RunRequests,
+    require_question,
+)
 from ferrule.agent.run import RUN_PREFIX, Run, lock_run
-from ferrule.agent.toolbox import AgentLibrary, CallResolver, ResolvedCall, Toolbox, ToolOffer, register_functions
-from ferrule.agent.turn import RunServices, TurnExecutor, policy_of_run
+from ferrule.agent.toolbox import (
+    AgentLibrary,
+    CallResolver,
+    ResolvedCall,
+    Toolbox,
+    ToolOffer,
+    policy_of_run,
+    register_functions,
+)
+from ferrule.agent.turn import ActiveRun
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
 from ferrule.core.messages import (
     Message,
-    ToolCall,
     assistant_message,
     system_message,
     user_message,
 )
-from ferrule.core.model import Model, ModelReply, ModelRequest, can_reason
+from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.errors import BudgetSpent, ModelError, RequestTooLong, SetupError
@@ -62,7 +78,7 @@ from ferrule.library.library import UnifiedToolLibrary
 from ferrule.library.subagent import ToolSubAgent
 from ferrule.models.choose import choose_model
 from ferrule.models.retry import RetryingModel, close_model
-from ferrule.policy.approvals import Approval, Person, check_person
+from ferrule.policy.approvals import Person, check_person
 from ferrule.policy.policy import check_policy
 from ferrule.texts.language import detect_language
 
@@ -72,8 +88,6 @@ T = TypeVar("T")
 
 FAILED_TURNS_BEFORE_BRIEFING: Final = 3
 """The model gets a summary of the failures after this many turns in a row in which every call failed."""
-MAX_PAUSED_RUNS: Final = 1_000
-"""How many waiting runs have their calls, with the secrets in them, kept in memory."""
 
 
 class Agent:
@@ -134,7 +148,7 @@ class Agent:
         self._core, self._schema_tokens = tuple(core_tools), schema_tokens
         self._control_tools = frozenset((["ask_user"] if person else []) if control_tools is None else control_tools)
         self._toolbox = self._make_toolbox(None if tools is None else register_functions(self.library, tools))
-        self._paused_calls: OrderedDict[str, list[ToolCall]] = OrderedDict()
+        self._paused = PausedRuns()
 
     # Tools
 
@@ -221,6 +235,25 @@ class Agent:
             run = Run(task, self.library.engine.store, run_id)
             return await self._run_task(run, run_id, output_type, history, on_event, budget or RunBudget(self.limits))
 
+    async def answer_directly(
+        self,
+        task: str,
+        prompt: str,
+        *,
+        history: Sequence[Message] = (),
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        budget: RunBudget | None = None,
+    ) -> AgentAnswer[str]:
+        """Answer a task with one reply of the model, without tools. `prompt` is the system message.
+
+        Like any other run, the run is stored and can be resumed. The loop then continues it.
+        """
+        async with self:
+            self.library.require_open()
+            run, budget = Run(task, self.library.engine.store, run_id), budget or RunBudget(self.limits)
+            return await self._run_task(run, run_id, None, history, on_event, budget, direct_prompt=prompt)
+
     @overload
     def run_sync(self, task: str, *, output: type[T], history: Sequence[Message] = ()) -> AgentAnswer[T]: ...
     @overload
@@ -257,17 +290,21 @@ class Agent:
         history: Sequence[Message],
         on_event: OnEvent | None,
         budget: RunBudget,
+        *,
+        direct_prompt: str | None = None,
     ) -> AgentAnswer[Any]:
         task = run.task
         async with lock_run(self.library.engine.store, run.id) as lock:
-            if run_id is not None and await run.exists():
-                raise SetupError(
-                    f"The run {run_id!r} exists already. Continue it with resume({run_id!r}), or choose another id."
-                )
+            if run_id is not None:
+                await run.require_new()
             active = await self._start_run(run, on_event, budget, output)
             earlier = [message for message in history if message["role"] != "system"]
-            run.begin([system_message(self._build_instructions(task, output)), *earlier, user_message(task)])
-            answer = await self._run_loop(active)
+            if direct_prompt is None:
+                prompt, first = self._build_instructions(task, output), self._toolbox.prepare(run.topic)
+            else:
+                prompt, first = direct_prompt, self._reply_directly(active)
+            run.begin([system_message(prompt), *earlier, user_message(task)])
+            answer = await self._run_loop(active, first)
             lock.release_in_background = answer.state is not AgentState.WAITING  # nobody continues it
             return answer
 
@@ -275,35 +312,36 @@ class Agent:
     async def resume(
         self,
         run_id: str,
-        answer: str | None = None,
+        answer: Answers = None,
         *,
         output: type[T],
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
     ) -> AgentAnswer[T]: ...
     @overload
     async def resume(
         self,
         run_id: str,
-        answer: str | None = None,
+        answer: Answers = None,
         *,
         output: None = None,
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
     ) -> AgentAnswer[str]: ...
     async def resume(
         self,
         run_id: str,
-        answer: str | None = None,
+        answer: Answers = None,
         *,
         output: Any = None,
-        approvals: Mapping[str, Approval | bool] | bool | None = None,
+        approvals: ApprovalDecisions = None,
         on_event: OnEvent | None = None,
     ) -> AgentAnswer[Any]:
         """Continue a run that is waiting or was interrupted by a crash.
 
-        `answer` is the user's answer to the run's question. `approvals` maps the ids of waiting calls to decisions; a
-        single value decides about all of them. `output` is the type of the answer, as `run` got it.
+        `answer` is the user's answer to the run's question, or maps the ids of questions to answers. `approvals` maps
+        the ids of waiting calls to decisions; a single value decides about all of them. `output` is the type of the
+        answer, as `run` got it.
         """
         output_type = None if output is None else OutputType(output)
         async with self, lock_run(self.library.engine.store, run_id):
@@ -366,31 +404,32 @@ class Agent:
             model=BudgetedModel(self.model, budget),
             priority=self.limits.priority,
         )
-        services = RunServices(
-            engine=engine,
-            subagent=subagent,
-            resolver=CallResolver(self.library.hub, self._toolbox),
-            person=self.person,
-            budget=budget,
-            memory=memory,
-            listener=log_listener_errors(on_event),
-            can_reason=can_reason(self.model),
-        )
         permissions, snapshot = self._toolbox.permissions, engine.registry.snapshot()
         run.context.available_tools = [*map(permissions.permitted_spec, permissions.select_tools(snapshot).values())]
         reply_format = ToolCallFormat(self._window) if self._style == "tool_calls" else self._style
         if isinstance(reply_format, str):
             reply_format = DecisionFormat()
-        turn = TurnExecutor(run, services, self.model)
-        return ActiveRun(run=run, services=services, turn=turn, format=reply_format, events=events, output=output)
+        return ActiveRun(
+            run,
+            model=self.model,
+            engine=engine,
+            subagent=subagent,
+            resolver=CallResolver(self.library.hub, self._toolbox),
+            requests=RunRequests(run, engine, budget, self.person),
+            budget=budget,
+            memory=memory,
+            listener=log_listener_errors(on_event),
+            events=events,
+            reply_format=reply_format,
+            output=output,
+        )
 
-    async def _run_loop(self, active: ActiveRun, first: Awaitable[None] | None = None) -> AgentAnswer[Any]:
+    async def _run_loop(self, active: ActiveRun, first: Awaitable[None]) -> AgentAnswer[Any]:
+        """Take turns until the run ends or waits. What is done `first` may end the run."""
         run = active.run
-        await self._toolbox.prepare(run.topic)
         with active.events.emit_agent_start_and_end(self.name, run.task) as data:
             try:
-                if first is not None:
-                    await first
+                await first
                 while run.state is AgentState.RUNNING:
                     await self._take_turn(active)
             except ModelError as error:
@@ -400,54 +439,65 @@ class Agent:
                 raise
             finally:
                 if run.state is not AgentState.WAITING:
-                    await active.turn.end_tool_use()
+                    await active.end_tool_use()
             answer = data["answer"] = active.emit_answer()
         return answer
 
-    async def _resolve_open_calls(
-        self, active: ActiveRun, answer: str | None, approvals: Mapping[str, Approval | bool] | bool | None
-    ) -> None:
+    async def _resolve_open_calls(self, active: ActiveRun, answer: Answers, approvals: ApprovalDecisions) -> None:
         """Give the open calls of an interrupted or waiting run their results, as far as people have replied."""
         run, registry = active.run, self.library.engine.registry
-        restore_memory(run, active.services.memory, registry)
-        if answer is not None and not run.questions:
-            raise SetupError(f"The run {run.id!r} has no open question. Resume it without an answer.")
+        await self._toolbox.prepare(run.topic)
+        restore_memory(run, active.memory, registry)
+        require_question(run, answer)
         if run.state in (AgentState.FINISHED, AgentState.STOPPED):
             return
         for tool in filter(None, map(registry.get, {step.tool_id for step in run.steps})):
-            active.turn.begin_tool_use(tool)  # so that the tool is released when the run ends
-        requested = run.open_requests if run.state is AgentState.WAITING else frozenset()
+            active.begin_tool_use(tool)  # so that the tool is released when the run ends
         run.set_running()
-        self._restore_secrets(run)
+        # Only the agent that paused the run has the secrets of its calls, not the store.
+        calls = {call.id: call for call in self._paused.pop(run) or ()}
+        run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
         offer = self._toolbox.offer(run.topic)
-        await answer_interrupted_calls(run, active.turn, active.services, offer)
-        await self._apply_replies(active, offer, answer, approvals)
+        await answer_interrupted_calls(active, offer)
+        replies, refusal = await active.requests.match_replies(answer, approvals)
+        if refusal is not None:
+            active.stop(refusal)
+            return
+        await active.apply_replies(replies, offer)
         if not run.is_waiting:
             active.end_if_finished()
         else:
-            run.wait(is_recorded=run.open_requests <= requested)
+            self._pause(run)
+
+    def _pause(self, run: Run) -> None:
+        run.wait()
+        self._paused.add(run, run.open_calls)
 
     async def _take_turn(self, active: ActiveRun) -> None:
         run = active.run
-        limit = active.services.budget.find_reached_limit(turns=run.turns, calls=len(run.steps))
-        if (reason := limit or active.turn.find_endless_repetition()) is not None:
+        limit = active.budget.find_reached_limit(turns=run.turns, calls=len(run.steps))
+        if (reason := limit or active.find_endless_repetition()) is not None:
             active.stop(reason)
             return
         offer = self._toolbox.offer(run.topic, run.used_tools)
         run.set_offer(offer.schemas, self.model.name)
         try:
             reply = await self._ask_model(active, offer)
-        except BudgetSpent as spent:
-            await active.turn.handle_spent_budget(spent)
+        except NeedsPerson as needs:
+            await active.request_extension(needs.request)
+            return
+        except BudgetSpent as spent:  # the run can continue when there is money again
+            text = explain_stop(run.context, str(spent), language=detect_language(run.task))
+            run.end(AgentState.INTERRUPTED, text, str(spent))
             return
         parsed = active.format.parse(run, reply, offer)
-        resolver = active.services.resolver
+        resolver = active.resolver
         calls = reject_calls_over_limit(run, assign_call_ids(run, parsed.calls), self.limits)
         resolved = [resolver.resolve(call, offer) for call in calls]
         self._collect_secrets(run, resolved)
         redacted = assistant_message(parsed.text, [resolver.redact(call) for call in resolved])
         message = assistant_message(parsed.text, calls)
-        cost = active.services.budget.reply_cost
+        cost = active.budget.reply_cost
         run.add_reply(message, calls, reply.usage, redacted=redacted, source=parsed.source, cost=cost)
         if calls:
             await self._execute_calls(active, offer, resolved)
@@ -461,6 +511,23 @@ class Agent:
         else:
             active.finish(parsed.text)
 
+    async def _reply_directly(self, active: ActiveRun) -> None:
+        """End the run with one reply of the model, or let the run wait for more money."""
+        run, listener = active.run, active.listener
+        on_text = None if listener is None else lambda text: listener(TextPiece(text))
+        while run.state is AgentState.RUNNING:
+            try:
+                reply = await self._generate(active, ModelRequest(messages=run.messages), on_text)
+            except NeedsPerson as needs:
+                await active.request_extension(needs.request)
+                continue
+            message, text = assistant_message(reply.text), reply.text.strip()
+            run.add_reply(message, [], reply.usage, redacted=message, cost=active.budget.reply_cost)
+            if text:
+                active.finish(text)
+            else:
+                active.stop(f"the model {self.model.name!r} returned no text")
+
     def _explain_refusal(self, task: str, refusal: str) -> str:
         """Why nothing was called: the policy forbids it, or something is missing that could answer."""
         snapshot, permissions = self.library.engine.registry.snapshot(), self._toolbox.permissions
@@ -468,33 +535,31 @@ class Agent:
         return denial or f"{refusal}\n{suggest_missing_setup(task, filter(permissions.may_use, snapshot.unavailable))}"
 
     async def _ask_model(self, active: ActiveRun, offer: ToolOffer) -> ModelReply:
-        active.services.emit(TurnStarted(active.run.turns + 1))
+        active.emit(TurnStarted(active.run.turns + 1))
         while True:
             try:
-                request = active.format.request(active.run, offer, may_call=active.turn.may_call)
+                request = active.format.request(active.run, offer, may_call=active.may_call)
                 if active.output is not None:
                     request = active.output.constrain(request, is_retry=active.rejected_outputs > 0)
-                return await self._generate(active, request, offer)
+                streamer = TextStreamer.create(active.listener, offer.known_tools, self.model)
+                reply = await self._generate(active, request, streamer)
+                if streamer is not None:
+                    streamer.finish()
+                return reply
             except RequestTooLong:
                 if not active.format.shorten_history():
                     raise
 
-    async def _generate(self, active: ActiveRun, request: ModelRequest, offer: ToolOffer) -> ModelReply:
-        streamer = TextStreamer.create(active.services.listener, offer.known_tools, self.model)
-        reply = await BudgetedModel(self.model, active.services.budget).generate(request, streamer)
-        if streamer is not None:
-            streamer.finish()
-        return reply
+    async def _generate(self, active: ActiveRun, request: ModelRequest, on_text: TextSink | None) -> ModelReply:
+        model = ExtensionRequestingModel(BudgetedModel(self.model, active.budget), active.budget)
+        return await model.generate(request, on_text)
 
     async def _execute_calls(self, active: ActiveRun, offer: ToolOffer, calls: Sequence[ResolvedCall]) -> None:
         run, active.empty_replies = active.run, 0
         before = len(run.steps)
-        await active.turn.execute_calls(calls, offer)
+        await active.execute_calls(calls, offer)
         if run.is_waiting:
-            run.wait()
-            self._paused_calls[run.id] = run.open_calls
-            if len(self._paused_calls) > MAX_PAUSED_RUNS:
-                self._paused_calls.popitem(last=False)
+            self._pause(run)
         elif not active.end_if_finished():
             has_success = any(step.is_success for step in run.steps[before:])
             active.failed_turns = 0 if has_success else active.failed_turns + 1
@@ -518,30 +583,12 @@ class Agent:
         form = "" if output is None else output.instruction
         return "\n\n".join(filter(None, [prompt, form, warnings_from_earlier_runs(warnings, language=language)]))
 
-    async def _apply_replies(
-        self,
-        active: ActiveRun,
-        offer: ToolOffer,
-        answer: str | None,
-        approvals: Mapping[str, Approval | bool] | bool | None,
-    ) -> None:
-        run = active.run
-        waiting = {call.id: call for call in run.open_calls if call.id not in run.answers}
-        if answer is not None:
-            active.turn.record_user_answer(waiting[next(iter(run.questions))], answer)
-        await active.turn.apply_approvals(waiting, offer, approvals)
-
     def _collect_secrets(self, run: Run, calls: Sequence[ResolvedCall]) -> None:
         """Remember the secrets that calls pass to tools, so that they are removed from every stored entry."""
         for resolved in calls:
             if resolved.target is not None and resolved.target[1].secret_names:
                 secrets = self.library.engine.store.get_run_secrets(run.id)
                 secrets.add_params(resolved.call.arguments, resolved.target[1].secret_names)
-
-    def _restore_secrets(self, run: Run) -> None:
-        """Put the secrets back into waiting calls: only the agent that paused the run has them, not the store."""
-        calls = {call.id: call for call in self._paused_calls.pop(run.id, ())}
-        run.open_calls = [calls.get(call.id, call) for call in run.open_calls]
 
     def _make_toolbox(self, tools: Collection[str] | None) -> Toolbox:
         principal = self._principal if tools is None else self._principal.restricted_to(tools)

@@ -10,25 +10,43 @@ from ferrule.agent.answer import AgentStep
 from ferrule.agent.control_tools import CONTROL_TOOLS
 from ferrule.agent.run import Run
 from ferrule.agent.toolbox import ResolvedCall, ToolOffer
-from ferrule.agent.turn import RunServices, TurnExecutor, advice_for_model
+from ferrule.agent.turn import ActiveRun, advice_for_model
 from ferrule.catalog.registry import ToolRegistry
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, ToolExecutionResult
 from ferrule.core.messages import ToolCall
 from ferrule.errors import CANCELLED, KNOWN_FAILURE, PERMISSION_DENIED, VALIDATION_ERROR, ToolNotFound
 from ferrule.memory import RunMemory
-from ferrule.store import ToolCallRecord
+from ferrule.store import ToolCallRecord, ToolKnowledgeStore
 
 UNKNOWN_OUTCOME: Final = (
     "This call was interrupted while it ran, so its outcome is unknown. It was not repeated. "
     "Find out what it did before you repeat it."
 )
 INTERRUPTED: Final = "interrupted"
-_INTERRUPTED_STATUSES: Final = (INTERRUPTED, "cancelled", "running")
-"""Whoever resumes a run has its lock. A call that still runs is one of a process that died on another machine."""
+INTERRUPTED_STATUSES: Final = (INTERRUPTED, "cancelled", "running")
+"""The process that resumes a run has its lock. A running call belongs to a process that died on another machine."""
 _STOP_TIMEOUT: Final = 5.0
 """Seconds in which a process that has lost the lock of a run, but lives, ends the calls of the run."""
-_MAX_RECORDS: Final = 10_000
-"""Of the calls that the model made: many times what it may make in one turn."""
+MAX_RECORDS: Final = 10_000
+"""Of the calls that the model or the plan made: many times what they may make before they are resumed."""
+
+
+async def find_call_records(run_id: str, store: ToolKnowledgeStore, caller_type: str) -> dict[str, ToolCallRecord]:
+    """Return the records of a run's calls by call id, when no call runs any more as far as can be known.
+
+    If several tools were tried for a call, a success is preferred, then an interruption. Records of calls that only
+    asked for approval are ignored: nothing was executed.
+    """
+    deadline = time.monotonic() + _STOP_TIMEOUT
+    while True:
+        # Without the calls that tools made: there may be very many, and the run did not make them.
+        records = await store.query_call_records(conversation_id=run_id, caller_type=caller_type, limit=MAX_RECORDS)
+        if time.monotonic() > deadline or all(record.status != "running" for record in records):
+            break
+        await asyncio.sleep(0.25)
+    records = [record for record in reversed(records) if record.metadata.get("advice") != "ask_approval"]
+    records.sort(key=lambda record: (record.is_success, record.status in INTERRUPTED_STATUSES))
+    return {str(record.metadata.get("tool_call_id")): record for record in records}
 
 
 def restore_memory(run: Run, memory: RunMemory | None, registry: ToolRegistry) -> None:
@@ -45,48 +63,22 @@ def restore_memory(run: Run, memory: RunMemory | None, registry: ToolRegistry) -
         memory.restore_call(tool, capability, dict(step.arguments), result)
 
 
-async def answer_interrupted_calls(run: Run, turn: TurnExecutor, services: RunServices, offer: ToolOffer) -> None:
+async def answer_interrupted_calls(active: ActiveRun, offer: ToolOffer) -> None:
     """Give open calls their results: from their records if they ended, or by executing them if that is safe."""
+    run = active.run
     open_calls = [call for call in run.open_calls if call.id not in run.answers and call.id not in run.questions]
     if not open_calls:
         return
-    records = await _read_records(run, services)
+    records = await find_call_records(run.id, active.engine.store, CALLER_CONVERSATION_AGENT)
     unanswered = []
     for call in open_calls:
-        resolved = services.resolver.resolve(call, offer)
-        record = None if resolved.tool_id in CONTROL_TOOLS else _find_record(call, records)
-        if record is not None and not (record.status in _INTERRUPTED_STATUSES and _is_repeatable(resolved)):
+        resolved = active.resolver.resolve(call, offer)
+        record = None if resolved.tool_id in CONTROL_TOOLS else records.get(call.id)
+        if record is not None and not (record.status in INTERRUPTED_STATUSES and _is_repeatable(resolved)):
             run.add_answer(_step_from_record(call, record))
         elif call.id not in run.approvals:
             unanswered.append(resolved)
-    await turn.execute_calls(unanswered, offer)
-
-
-async def _read_records(run: Run, services: RunServices) -> list[ToolCallRecord]:
-    """The records of the run's calls, when none of them runs any more as far as can be known."""
-    deadline = time.monotonic() + _STOP_TIMEOUT
-    while True:
-        # Without the calls that tools made: there may be very many, and none of them is an open call.
-        records = await services.engine.query_call_records(
-            conversation_id=run.id, caller_type=CALLER_CONVERSATION_AGENT, limit=_MAX_RECORDS
-        )
-        if time.monotonic() > deadline or all(record.status != "running" for record in records):
-            return records
-        await asyncio.sleep(0.25)
-
-
-def _find_record(call: ToolCall, records: list[ToolCallRecord]) -> ToolCallRecord | None:
-    """The record of a call. If several tools were tried, a successful one is preferred.
-
-    Records of calls that only asked for approval are ignored: nothing was executed.
-    """
-    matches = [
-        record
-        for record in records
-        if record.metadata.get("tool_call_id") == call.id and record.metadata.get("advice") != "ask_approval"
-    ]
-    matches.sort(key=lambda record: (not record.is_success, record.status not in _INTERRUPTED_STATUSES))
-    return matches[0] if matches else None
+    await active.execute_calls(unanswered, offer)
 
 
 def _is_repeatable(resolved: ResolvedCall) -> bool:
@@ -104,7 +96,7 @@ def _was_executed(step: AgentStep) -> bool:
 
 def _step_from_record(call: ToolCall, record: ToolCallRecord) -> AgentStep:
     text, advice, error_type = UNKNOWN_OUTCOME, "", record.error_type
-    if record.status in _INTERRUPTED_STATUSES:
+    if record.status in INTERRUPTED_STATUSES:
         error_type = INTERRUPTED
     else:
         result = ToolExecutionResult(

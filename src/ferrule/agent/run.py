@@ -1,14 +1,19 @@
-"""One run: its messages, steps, open questions and lock. It is written into the store as it proceeds.
+"""One run: its messages, calls, plan, open questions and lock. The loop, plans and direct answers all use this run.
 
 Everything that happens is one entry in the run's stream (see `ferrule.store.entry_streams`), appended and never
 rewritten, so the hundredth turn costs as much as the first. The entries contain the whole state of the run: if a
 process is killed between any two of them, another process can continue.
 
-    begin    the task, with all messages before the model's first reply
+    begin    the task, with all messages before the model's first reply; of a plan, also the workflow
     message  a message of the system, the user or the model
     answer   the result of one call, as soon as it is available
-    wait     the questions and approvals it waits for
-    end      how it ended, also by an error; if the run is resumed later, further entries follow
+    plan     the plan, and each revision of the plan
+    step     the result of one step of the plan, after it was verified
+    wait     the questions and approvals that the run waits for
+    end      how the run ended, also by an error; if the run is resumed later, further entries follow
+
+Each entry also has the seconds of the run so far and, where they have changed, the usage of the model and the costs so
+far. A reply of the model has the usage of this reply instead (`used`).
 """
 
 from __future__ import annotations
@@ -23,17 +28,20 @@ from uuid import uuid4
 
 from ferrule.agent.answer import NO_OUTPUT, AgentAnswer, AgentState, AgentStep
 from ferrule.catalog.model_schemas import estimate_schema_tokens
+from ferrule.core.content import as_text
 from ferrule.core.messages import (
     Message,
     Schema,
     ToolCall,
     Usage,
     arguments_to_send,
+    assistant_message,
     decode_tool_call,
     text_of_message,
     tool_message,
 )
 from ferrule.core.names import model_name
+from ferrule.core.secrets import Secrets
 from ferrule.errors import (
     FerruleError,
     LockHeld,
@@ -51,6 +59,8 @@ from ferrule.store.store import StoreLock
 
 _STEP_FIELDS = tuple(field.name for field in fields(AgentStep))
 _MAX_EARLIER_QUESTION: Final = 500
+NO_TOOL: Final = "none"
+"""The tool of a step that is reasoning."""
 _SECRET_LOST: Final = (
     "This call was not executed: it contained a secret, and secrets are not stored while a run waits or is "
     "interrupted. Make it again with the value itself, or ask for it."
@@ -82,7 +92,14 @@ class Run:
         """The message of `finish_task`; None until it is called."""
         self.value: Any = NO_OUTPUT
         """The output of a run that has a type for it."""
-        self._planned_steps: set[str] = set()
+        self.workflow: str | None = None
+        """The kind of workflow that executes the plan of the run; None for a run without a plan."""
+        self.history = ""
+        """The conversation before the task of a plan, as text."""
+        self.plan: Mapping[str, Any] | None = None
+        """The latest plan, as stored: without secrets."""
+        self.results: dict[str, Mapping[str, Any]] = {}
+        """The results of the plan's steps, as stored, by step id."""
         # Kept up to date with the messages and steps, which only grow: a turn must not read all of them again.
         self._topic: str | None = None
         self._read_messages = 0
@@ -99,6 +116,9 @@ class Run:
         self._offer_fields: dict[str, Any] = {}
         """What is stored with the next reply, because it differs from before."""
         self._store, self._entries = store, RunEntries(store, self.id)
+        self._stored_usage, self._stored_costs = Usage(), RunCosts().to_dict()
+        self._stored_requests: frozenset[str] = frozenset()
+        """What the last entry says that the run waits for."""
         self._seconds_before, self._started = 0.0, time.monotonic()
 
     @property
@@ -108,11 +128,20 @@ class Run:
     @property
     def finished_plan_steps(self) -> int:
         """How many steps of the run's plan have results; 0 without a plan."""
-        return len(self._planned_steps)
+        return len(self.results)
+
+    @property
+    def entry_count(self) -> int:
+        return self._entries.entry_count
+
+    @property
+    def secrets(self) -> Secrets:
+        """The secrets that calls pass to tools. They are removed from every entry."""
+        return self._store.get_run_secrets(self.id)
 
     @property
     def open_requests(self) -> frozenset[str]:
-        """The ids of what people are asked."""
+        """Ids of the pending questions and approvals."""
         return frozenset({*self.questions, *(request.approval_id for request in self.approvals.values())})
 
     @property
@@ -154,19 +183,39 @@ class Run:
         return bool(self.questions or self.approvals)
 
     async def exists(self) -> bool:
-        """Whether the store already has a run with this id."""
+        """Return whether the store already has a run with this id."""
         return bool(await self._store.read_entries(RUN_PREFIX + self.id))
+
+    async def require_new(self) -> None:
+        """Raise SetupError if the store already has a run with this id."""
+        if await self.exists():
+            raise SetupError(
+                f"The run {self.id!r} exists already. Continue it with resume({self.id!r}), or choose another id."
+            )
 
     # Changes of state, each written as an entry
 
-    def begin(self, messages: Iterable[Message]) -> None:
+    def begin(self, messages: Iterable[Message], *, workflow: str | None = None, history: str = "") -> None:
+        """Begin the run. `workflow` and `history` belong to a plan."""
         self.messages += messages
         self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
-        self._entries.write("begin", task=self.task, messages=list(self.messages))
+        self.workflow, self.history = workflow, history
+        fields = {} if workflow is None else {"strategy": "plan", "workflow": workflow, "history": history}
+        self._write("begin", task=self.task, messages=list(self.messages), **fields)
 
     def add(self, message: Message) -> None:
         self.messages.append(message)
-        self._entries.write("message", message=message)
+        self._write("message", message=message)
+
+    def add_plan(self, plan: Mapping[str, Any]) -> None:
+        """Store a plan, or a revision of the plan, from which secrets were removed."""
+        self.plan = plan
+        self._write("plan", plan=plan)
+
+    def add_step(self, result: Mapping[str, Any]) -> None:
+        """Store the result of a step of the plan."""
+        self._write("step", result=result)
+        self._apply_step(result)
 
     def set_offer(self, schemas: Sequence[Schema], model: str) -> None:
         """Note which model is asked next, and how many tokens the schemas of each tool take that it is shown."""
@@ -196,9 +245,8 @@ class Run:
         self.messages.append(message)
         self.open_calls, self.answers, self.finish_message = calls, {}, None
         self.refused_names = set()
-        used = [usage.requests, usage.input_tokens, usage.output_tokens, usage.cached_tokens]
         errors = {call.id: call.error for call in calls if call.error is not None}
-        fields: dict[str, Any] = {"message": redacted, "used": used, "errors": errors, "seconds": self.seconds}
+        fields: dict[str, Any] = {"message": redacted, "used": _usage_to_list(usage), "errors": errors}
         fields |= self._offer_fields
         self._offer_fields = {}
         if source:
@@ -206,29 +254,31 @@ class Run:
             fields |= {"source": source} if redacted == message else {}
         if cost is not None:
             fields["cost"] = cost
-        self._entries.write("message", **fields)
+        self._write("message", **fields)
 
     def add_answer(self, step: AgentStep) -> None:
         """Add the result of one call. Once all open calls have results, these enter the history in call order."""
         values = {name: getattr(step, name) for name in _STEP_FIELDS}
-        self._entries.write("answer", step=values)
+        self._write("answer", step=values)
         self._apply_answer(step)
 
-    def wait(self, *, is_recorded: bool = False) -> None:
+    def wait(self) -> None:
+        """Let the run wait for people. A resumed run that waits for the same as before writes nothing."""
         self.state = AgentState.WAITING
-        if is_recorded:
+        if self.open_requests <= self._stored_requests:
             return
         questions = [asdict(question) for question in self.questions.values()]
         approvals = [asdict(request) for request in self.approvals.values()]
-        self._entries.write("wait", questions=questions, approvals=approvals, costs=self.costs.to_dict())
+        self._write("wait", questions=questions, approvals=approvals)
 
     def set_running(self) -> None:
+        if self.state is AgentState.WAITING:
+            self._stored_requests = self.open_requests
         self.state = AgentState.RUNNING
 
     def end(self, state: AgentState, text: str, reason: str = "") -> None:
         self.state, self.text, self.reason = state, text, reason
-        costs = self.costs.to_dict()
-        self._entries.write("end", state=state.value, text=text, reason=reason, seconds=self.seconds, costs=costs)
+        self._write("end", state=state.value, text=text, reason=reason)
 
     def interrupt(self, error: BaseException) -> None:
         """Record why the run ended before it was done. It can be resumed."""
@@ -252,6 +302,24 @@ class Run:
             summary=dict(summary),
             value=self.value,
         )
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        self._stored_requests = frozenset()
+        if self.usage != self._stored_usage:
+            self._stored_usage = self.usage
+            if "used" not in fields:
+                fields["usage"] = _usage_to_list(self.usage)
+        if (costs := self.costs.to_dict()) != self._stored_costs:
+            fields["costs"] = self._stored_costs = costs
+        self._entries.write(kind, seconds=self.seconds, **fields)
+
+    def _apply_step(self, result: Mapping[str, Any]) -> None:
+        step_id = str(result["step_id"])
+        if step_id not in self.results:
+            self.messages += _messages_of_step(result)
+        self.results[step_id] = result
+        self.questions.pop(step_id, None)
+        self.approvals.pop(step_id, None)
 
     def _apply_answer(self, step: AgentStep) -> None:
         self.steps.append(step)
@@ -297,9 +365,16 @@ class Run:
     def _replay(self, entry: Mapping[str, Any]) -> None:
         kind = entry.get("kind")
         self._seconds_before = float(entry.get("seconds", self._seconds_before))
-        if "costs" in entry:  # all of it; what messages and answers say is without the calls that tools made
+        if "used" in entry:
+            self.usage += _usage_from_list(entry["used"])
+        elif "usage" in entry:
+            self.usage = _usage_from_list(entry["usage"])
+        self._stored_usage = self.usage
+        if "costs" in entry:
+            self._stored_costs = entry["costs"]
             self.costs = RunCosts(**entry["costs"])
         if kind == "begin":
+            self.workflow, self.history = entry.get("workflow"), entry.get("history", "")
             self.messages += entry.get("messages", ())
             self.call_ids |= {call["id"] for message in self.messages for call in message.get("tool_calls") or ()}
         elif kind == "message":
@@ -309,12 +384,16 @@ class Run:
         elif kind == "wait":
             self.state = AgentState.WAITING
             self._replay_requests(entry)
+        elif kind == "plan":
+            self.plan, self.state = entry["plan"], AgentState.RUNNING
         elif kind == "step":
-            self._planned_steps.add(str(entry["result"]["step_id"]))
+            self._apply_step(entry["result"])
             self.state = AgentState.RUNNING
         elif kind == "end":
             self.state, self.text, self.reason = AgentState(entry["state"]), entry["text"], entry["reason"]
-            self._replay_requests(entry)  # a plan that waits has them here
+            self._replay_requests(entry)
+            if self.workflow is not None and self.text:
+                self.messages.append(assistant_message(self.text))
 
     def _replay_requests(self, entry: Mapping[str, Any]) -> None:
         questions, approvals = entry.get("questions", ()), entry.get("approvals", ())
@@ -327,16 +406,11 @@ class Run:
         self.state = AgentState.RUNNING
         if "used" in entry:
             self.turns += 1
-            requests, input_tokens, output_tokens, cached = entry["used"]
-            self.usage += Usage(
-                requests=requests, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached
-            )
             self.open_calls = [
                 self._decode_call(call, entry.get("errors", {})) for call in message.get("tool_calls") or ()
             ]
             self.answers, self.finish_message = {}, None
             self.call_ids |= {call.id for call in self.open_calls}
-            self.costs.add_reply(entry.get("cost"))
             # The model was asked again, so no budget is waited for any more.
             self.approvals = {key: each for key, each in self.approvals.items() if not is_extension_request(each)}
             if entry.get("source") and self.open_calls:
@@ -344,7 +418,6 @@ class Run:
 
     def _replay_answer(self, step: AgentStep) -> None:
         self._apply_answer(step)
-        self.costs.add_call(step.cost)
         if step.tool_id == "finish_task" and step.is_success:
             self.finish_message = str(step.arguments.get("message", ""))
 
@@ -356,6 +429,25 @@ class Run:
         if error is None and self._store.redaction.replacement in str(function["arguments"]):
             error = _SECRET_LOST
         return replace(call, error=error)
+
+
+def _usage_to_list(usage: Usage) -> list[int]:
+    return [usage.requests, usage.input_tokens, usage.output_tokens, usage.cached_tokens]
+
+
+def _usage_from_list(used: Sequence[int]) -> Usage:
+    requests, input_tokens, output_tokens, cached_tokens = used
+    return Usage(requests=requests, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)
+
+
+def _messages_of_step(result: Mapping[str, Any]) -> list[Message]:
+    """Return a step of a plan as the messages of a conversation: as a tool call with its result."""
+    text = result["result"] if result["success"] else result["error"] or "failed"
+    if result["tool_type"] == NO_TOOL or result["skipped"]:
+        return [assistant_message(f"{result['description']}: {text}")]
+    call = ToolCall(name=result["tool_type"], arguments=result["arguments"] or {}, id=f"step-{result['step_id']}-1")
+    full = as_text(result["output"]) if result["success"] and result["output"] is not None else text
+    return [assistant_message(result["description"], [call]), tool_message(call, full)]
 
 
 def describe_interruption(error: BaseException) -> str:
@@ -387,7 +479,7 @@ async def lock_run(store: ToolKnowledgeStore, run_id: str) -> AsyncIterator[Stor
 # The entries that a run writes into the store, without its secrets.
 
 RUN_PREFIX: Final = "run:"
-_NEVER_SECRET: Final = ("kind", "state", "used", "seconds", "cost", "costs")
+_NEVER_SECRET: Final = ("kind", "state", "used", "usage", "seconds", "cost", "costs")
 """Fields that are needed to continue the run; a number in them may equal a secret by chance."""
 
 

@@ -14,22 +14,25 @@ from itertools import accumulate
 from typing import Any, Final
 
 from ferrule.agent.control_tools import CONTROL_TOOLS, control_tools
+from ferrule.agent.run import Run
 from ferrule.catalog.model_schemas import NamedAction, estimate_schema_tokens
-from ferrule.catalog.registry import RegistrySnapshot
+from ferrule.catalog.registry import RegistrySnapshot, ToolRegistry
 from ferrule.core.call import Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.messages import Schema, ToolCall, decode_tool_call
 from ferrule.core.model import Model, selects_tools
-from ferrule.core.permission import CallPolicy, Principal
+from ferrule.core.permission import CallPolicy, Decision, Principal, matches_any
 from ferrule.core.spec import Tool, ToolCapability
 from ferrule.engine import ToolEngineConfig
 from ferrule.engine.config import NO_FOLDER
 from ferrule.errors import SetupError
 from ferrule.hub import ToolHub
 from ferrule.kinds.function.tools import collect_tools
+from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.library.meta_tools import META_TOOLS, make_meta_tools
 from ferrule.memory.call_identity import identify_call
 from ferrule.parsing import KnownTools
+from ferrule.policy.policy import Policy
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence
 
@@ -427,3 +430,40 @@ def _wrap_arguments(call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]
         return arguments
     inner = decode_tool_call(str(call.arguments["name"]), call.arguments.get("arguments") or {})
     return {**call.arguments, "arguments": _wrap_arguments(inner, arguments)}
+
+
+def policy_of_run(run: Run, policy: CallPolicy, registry: ToolRegistry) -> CallPolicy:
+    """The policy, with the tools that trusted skills of the run bring."""
+    if isinstance(policy, Policy) and policy.trusted_skills:
+        return SkillPolicy(policy, run, registry)
+    return policy
+
+
+class SkillPolicy:
+    """The policy of a run in which the tools of trusted, active skills (`allowed-tools`) need no approval.
+
+    Only the default of the policy is changed: a rule of the user comes first.
+    """
+
+    def __init__(self, policy: Policy, run: Run, registry: ToolRegistry) -> None:
+        self._policy, self._run, self._registry = policy, run, registry
+
+    def decide(
+        self, principal: Principal, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any] | None, /
+    ) -> Decision:
+        decision = self._policy.decide(principal, tool, capability, arguments)
+        if decision.verdict != "ask" or decision.rule or capability.changes:
+            return decision
+        is_granted = matches_any(self._granted_tools(), tool, capability)
+        return replace(decision, verdict="allow" if is_granted else "ask", depends_on_arguments=True)
+
+    def _granted_tools(self) -> frozenset[str]:
+        activations = {step.tool_id for step in self._run.steps if step.is_success and step.action == "activate"}
+        trusted = self._policy.trusted_skills
+        skills = [tool for tool in map(self._registry.get, activations & trusted.keys()) if tool is not None]
+        return frozenset(
+            name
+            for tool in skills
+            if isinstance(tool.target, SkillFolder) and tool.target.digest == trusted[tool.id]
+            for name in tool.spec.metadata.get("allowed_tools", ())
+        )

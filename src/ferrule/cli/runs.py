@@ -23,7 +23,6 @@ from ferrule.cli import printing
 from ferrule.cli.session import AsJson, MaxCount, ModelName, Output, RunId, open_output, parse_since, run_with_store
 from ferrule.cli.terminal import echo, has_terminal, indent_lines, print_error, show_control_characters
 from ferrule.core.content import as_text
-from ferrule.core.messages import Message
 from ferrule.core.patterns import lazy_pattern
 from ferrule.errors import CallCancelled
 from ferrule.evaluation.tasks_from_runs import read_tasks_from_runs
@@ -35,7 +34,6 @@ from ferrule.texts.error_messages import translate_error
 from ferrule.texts.fixed_replies import QUESTIONS_TO_USER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import shorten, single_line
-from ferrule.workflow.history import load_trajectory
 from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep
 from ferrule.workflow.results import PlanCreated, StepEnded, StepResult
 
@@ -391,14 +389,14 @@ def list_runs(context: typer.Context, limit: MaxCount = 20, as_json: AsJson = Fa
 def show_run(context: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Print the history of a run; with --json in OpenAI's message format."""
 
-    async def read(store: ToolKnowledgeStore) -> tuple[list[Message], Run]:
-        return await load_trajectory(run_id, store), await Run.load_and_detect_interruption(run_id, store)
+    async def read(store: ToolKnowledgeStore) -> Run:
+        return await Run.load_and_detect_interruption(run_id, store)
 
-    messages, inspected = run_with_store(context.obj, read)
+    inspected = run_with_store(context.obj, read)
     if as_json:
-        printing.print_json(messages)
+        printing.print_json(inspected.messages)
         return
-    printing.print_messages(messages)
+    printing.print_messages(inspected.messages)
     echo(f"run: {inspected.state.value}" + (f" ({single_line(inspected.reason)})" if inspected.reason else ""))
     if inspected.state is AgentState.INTERRUPTED:
         echo(f"Resume with: ferrule runs resume {run_id}")
@@ -451,7 +449,7 @@ def export_runs(
             for run_id in selected:
                 loaded = await Run.load_and_detect_interruption(run_id, store)
                 line = {"run_id": run_id, "task": loaded.task, "state": loaded.state.value}
-                line["messages"] = await load_trajectory(run_id, store)
+                line["messages"] = loaded.messages
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         return len(selected)
 

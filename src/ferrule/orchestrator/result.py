@@ -3,75 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.agent.answer import AgentAnswer, AgentState, AgentStep
 from ferrule.core.content import as_text
-from ferrule.core.messages import Usage
-from ferrule.core.names import did_you_mean, model_name
-from ferrule.policy.approvals import ApprovalRequest, Question
+from ferrule.core.names import model_name
 from ferrule.texts.shorten import shorten
-from ferrule.workflow import Plan, StepContext, StepResult, Verification, VerificationAgent, WorkflowResult
+from ferrule.workflow import StepContext, StepResult, Verification, VerificationAgent, WorkflowResult
 from ferrule.workflow.results import StepAttempt
 
 AnswerStrategy: TypeAlias = Literal["fast_path", "plan", "loop", "direct"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrchestratorResult:
+class OrchestratorResult(WorkflowResult):
     """The answer, and how it was found. Fields can also be read as `result["answer"]`."""
 
-    question: str
-    answer: str
-    state: AgentState
     strategy: AnswerStrategy
-    trace_id: str = ""
-    """The id of this question in the log."""
     run_id: str = ""
     """The run that found the answer, for resuming it or reading its records; empty if no run was needed."""
+    trace_id: str = ""
+    """The id of this question in the log."""
     conversation_id: str = ""
-    plan: Plan | None = None
-    steps: tuple[StepResult, ...] = ()
-    """The steps of a plan, or the calls of the loop."""
     verification: Verification | None = None
     """The verification of all steps together; the lowest confidence counts."""
     tool_usage_summary: dict[str, Any] = field(default_factory=dict)
-    usage: Usage = field(default_factory=Usage)
     cost: float | None = None
     """What models and tools cost together; None if nothing of it has a price, 0 if it comes from the cache."""
-    model_cost: float | None = None
-    """The part of the models' replies, also of those that tools asked for."""
-    tool_cost: float | None = None
-    """The part of the calls, also of those that tools made."""
-    timings: dict[str, float] = field(default_factory=dict)
-    """Seconds that each stage took, and `total`."""
     cached: bool = False
     """The answer comes from the cache."""
     shared: bool = False
     """The answer comes from a run that another caller started with the same question."""
-    questions: tuple[Question, ...] = ()
-    approvals: tuple[ApprovalRequest, ...] = ()
-    """Calls that wait for approval; `questions` wait for an answer."""
-    errors: tuple[str, ...] = ()
-    """Problems that did not stop the run, or the reason why it stopped."""
 
     @property
     def is_finished(self) -> bool:
         return self.state is AgentState.FINISHED
 
-    @property
-    def final_answer(self) -> str:
-        """The answer, by its name in the state of a workflow."""
-        return self.answer
-
     def __str__(self) -> str:
         return self.answer
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in _FIELD_NAMES:
-            raise KeyError(f"A result has no {name!r}.{did_you_mean(name, _FIELD_NAMES)}")
-        return getattr(self, name)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, for files, pipes and pages."""
@@ -100,9 +70,6 @@ class OrchestratorResult:
         }
 
 
-_FIELD_NAMES = (*(field.name for field in fields(OrchestratorResult)), "final_answer")
-
-
 def combine_verifications(steps: tuple[StepResult, ...]) -> Verification | None:
     """Combine the verifications of all steps; None if there are none."""
     verifications = [step.verification for step in steps if step.verification is not None and not step.skipped]
@@ -122,22 +89,10 @@ _MAX_DESCRIPTION_LENGTH: Final = 200
 
 def convert_workflow_result(done: WorkflowResult, summary: Mapping[str, Any]) -> OrchestratorResult:
     return OrchestratorResult(
-        question=done.question,
-        answer=done.answer,
-        state=done.state,
+        **{each.name: getattr(done, each.name) for each in fields(done)},
         strategy="plan",
-        run_id=done.run_id,
-        plan=done.plan,
-        steps=done.results,
-        verification=combine_verifications(done.results),
+        verification=combine_verifications(done.steps),
         tool_usage_summary=dict(summary),
-        usage=done.usage,
-        model_cost=done.model_cost,
-        tool_cost=done.tool_cost,
-        timings=dict(done.timings),
-        approvals=done.approvals,
-        questions=done.questions,
-        errors=done.errors,
     )
 
 
@@ -145,7 +100,7 @@ async def convert_agent_answer(
     task: str, answer: AgentAnswer, strategy: AnswerStrategy, summary: Mapping[str, Any]
 ) -> OrchestratorResult:
     """Convert an agent's answer. Its calls are verified like the steps of a plan."""
-    steps = tuple([await _verify_step(convert_agent_step(step), task) for step in answer.steps])
+    steps = tuple([await _convert_agent_step(step, task) for step in answer.steps])
     return OrchestratorResult(
         question=task,
         answer=answer.text,
@@ -164,27 +119,24 @@ async def convert_agent_answer(
     )
 
 
-def convert_agent_step(step: AgentStep) -> StepResult:
-    """Convert a call of an agent to a step."""
+async def _convert_agent_step(step: AgentStep, task: str) -> StepResult:
+    """Convert a call of an agent to a step, and verify the step."""
     name = step.tool_id if step.action in (None, step.tool_id) else model_name(step.tool_id, step.action)
     error = None if step.is_success else step.text
-    return StepResult(
+    attempt = StepAttempt(level="name", tool=step.tool_id, success=step.is_success, error=error, call_id=step.record_id)
+    converted = StepResult(
         step_id=step.id,
         description=shorten(f"{name} {as_text(step.arguments)}", _MAX_DESCRIPTION_LENGTH),
         tool_type=name,
         success=step.is_success,
+        arguments=step.arguments,
         result=step.text if step.is_success else "",
         output=step.text if step.is_success else None,
         error=error,
         error_type=step.error_type,
-        attempts=(
-            StepAttempt(level="name", tool=step.tool_id, success=step.is_success, error=error, call_id=step.record_id),
-        ),
+        attempts=(attempt,),
         seconds=step.seconds,
     )
-
-
-async def _verify_step(step: StepResult, task: str) -> StepResult:
     # Without the other results: unlike steps of a plan, two calls of one tool have the same subject but need not agree.
-    verification = await VerificationAgent().verify_result(step, StepContext(question=task))
-    return replace(step, verification=verification)
+    converted.verification = await VerificationAgent().verify_result(converted, StepContext(question=task))
+    return converted

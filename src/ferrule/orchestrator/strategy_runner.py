@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from ferrule.agent import Agent, Approval, Person, RunLimits
-from ferrule.agent.answer import AgentAnswer, AgentState, TextPiece
 from ferrule.agent.budget import BudgetedModel, RunBudget
-from ferrule.agent.prompts import explain_stop
-from ferrule.agent.run import Run, lock_run
+from ferrule.agent.run import Run
 from ferrule.core.content import as_text
 from ferrule.core.messages import (
     Message,
@@ -23,23 +20,19 @@ from ferrule.core.messages import (
     text_of_message,
     user_message,
 )
-from ferrule.core.model import Model, ModelReply, ModelRequest, TextSink, can_reason
+from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
-from ferrule.errors import BudgetSpent, ModelError, SetupError
+from ferrule.errors import ModelError, SetupError
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.conversation import ConversationMemory, HistorySnapshot, Turn
 from ferrule.orchestrator.questions import refers_to_history
 from ferrule.orchestrator.request_cache import EventListener, digest_configuration
 from ferrule.orchestrator.result import OrchestratorResult, convert_agent_answer, convert_workflow_result
-from ferrule.policy.approvals import ask_for_answer, ask_for_approval
-from ferrule.policy.budgets import is_extension_request
-from ferrule.store import ToolCallSummary
 from ferrule.texts.fixed_replies import CONVERSATION_HEADING, DIRECT_ANSWER
 from ferrule.texts.language import detect_language
 from ferrule.texts.shorten import first_sentence, shorten
-from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow, WorkflowResult
-from ferrule.workflow.history import read_run_entries
+from ferrule.workflow import GraphWorkflow, SimpleWorkflow, Workflow
 from ferrule.workflow.planning import CORE_TOOLS, NoPlan, find_json_values
 from ferrule.workflow.results import new_run_id
 
@@ -115,8 +108,6 @@ async def _ask_model_for_strategy(question: str, library: UnifiedToolLibrary, mo
 
 WorkflowKind: TypeAlias = Literal["auto", "simple", "langgraph"]
 _WORKFLOWS: Final = ("auto", "simple", "langgraph")
-MAX_REQUESTS_PER_STEP: Final = 3
-"""How often a person is asked about one step."""
 MAX_HISTORY_TURNS: Final = 10
 """How many earlier turns are given to a model."""
 _MAX_TURN_LENGTH: Final = 1_000
@@ -209,21 +200,14 @@ class StrategyRunner:
         listener: EventListener | None,
     ) -> OrchestratorResult:
         """Continue a run with the agent or workflow that started it."""
-        entries = list((await read_run_entries(run_id, self._store)).values())
-        begin, last = entries[0], entries[-1]
-        if begin.get("workflow") is None:
+        run = await Run.load(run_id, self._store)
+        if run.workflow is None:
             bound = await self._memory.get_run_binding(run_id) or {}
-            text = answer if isinstance(answer, str) or answer is None else "\n".join(answer.values())
-            agent_answer = await self._agent.resume(run_id, text, approvals=approvals, on_event=listener)
+            agent_answer = await self._agent.resume(run_id, answer, approvals=approvals, on_event=listener)
             strategy = bound.get("strategy", "loop")
-            return await convert_agent_answer(
-                begin["task"], agent_answer, strategy, await self._summarize_calls(run_id)
-            )
-        workflow = self._get_workflow(begin["workflow"])
-        if answer is not None and not (last["kind"] == "end" and last.get("questions")):
-            raise SetupError(f"The run {run_id!r} has no open question. Resume it without an answer.")
+            return await convert_agent_answer(run.task, agent_answer, strategy, await self._summarize_calls(run_id))
+        workflow = self._get_workflow(run.workflow)
         result = await workflow.resume(run_id, answer, approvals=approvals, on_event=listener)
-        result = await self._ask_person(workflow, result, listener)
         return convert_workflow_result(result, await self._summarize_calls(run_id))
 
     # The strategies
@@ -250,7 +234,6 @@ class StrategyRunner:
             )
         except NoPlan as problem:
             return await self._run_loop_instead(problem, request, turns, listener, budget)
-        result = await self._ask_person(workflow, result, listener)
         return convert_workflow_result(result, await self._summarize_calls(run_id))
 
     async def _run_loop_instead(
@@ -288,105 +271,17 @@ class StrategyRunner:
         listener: EventListener | None,
         budget: RunBudget,
     ) -> OrchestratorResult:
-        # As the agent, which continues the run if it waits.
-        principal = self._principal if self._tools is None else self._principal.restricted_to(self._tools)
-        budget.attach(self._library.engine, principal, run_id)
-        async with lock_run(self._store, run_id) as lock:
-            answer = await self._answer_directly(request, run_id, turns, listener, budget)
-            lock.release_in_background = answer.state is not AgentState.WAITING
-        return await convert_agent_answer(request.task, answer, "direct", answer.summary)
-
-    async def _answer_directly(
-        self,
-        request: TaskRequest,
-        run_id: str,
-        turns: Sequence[Turn],
-        listener: EventListener | None,
-        budget: RunBudget,
-    ) -> AgentAnswer:
-        """Make one request without tools. It is stored like any other run, so it can be continued after a crash."""
-        run, language = Run(request.task, self._store, run_id), detect_language(request.task)
-        run.costs = budget.run_costs
+        language = detect_language(request.task)
         prompt = "\n\n".join(
             filter(None, [DIRECT_ANSWER[language], self._instructions, _format_context(request.context)])
         )
         history = [*request.messages, *history_as_messages(turns)]
-        run.begin([system_message(prompt), *history, user_message(request.task)])
-        on_text = None if listener is None else lambda text: listener(TextPiece(text))
-        error = ""
-        try:
-            reply = await self._generate_within_budgets(run, budget, on_text)
-        except LookupError:
-            run.wait()
-            return run.answer(ToolCallSummary(conversation_id=run_id).to_brief())
-        except ModelError as problem:
-            error, text = str(problem), ""
-        except BaseException as interruption:
-            run.interrupt(interruption)
-            raise
-        else:
-            message, text = assistant_message(reply.text), reply.text.strip()
-            run.add_reply(message, [], reply.usage, redacted=message, cost=budget.reply_cost)
-            error = "" if text else f"the model {self._model.name!r} returned no text"
-        if error:
-            run.end(AgentState.STOPPED, explain_stop(run.context, error, language=language), error)
-        else:
-            run.end(AgentState.FINISHED, text)
-        return run.answer(ToolCallSummary(conversation_id=run_id).to_brief())
-
-    async def _generate_within_budgets(self, run: Run, budget: RunBudget, on_text: TextSink | None) -> ModelReply:
-        """The model's reply. Raises LookupError if a person must first decide about a budget: the run has the request.
-
-        When it is resumed, the agent's loop answers.
-        """
-        costs = self._library.engine.costs
-        while True:
-            try:
-                return await BudgetedModel(self._model, budget).generate(ModelRequest(messages=run.messages), on_text)
-            except BudgetSpent as spent:
-                if not spent.must_ask:
-                    raise
-                extension = await costs.request_extension(budget.payer, spent)
-            run.approvals = {extension.call_id: extension}
-            approval = None if self._person is None else await ask_for_approval(self._person, extension)
-            refusal = await costs.apply_decision(budget.payer, extension, approval)
-            run.approvals = {}
-            if refusal is not None:
-                raise ModelError(refusal)
+        answer = await self._agent.answer_directly(
+            request.task, prompt, history=history, run_id=run_id, on_event=listener, budget=budget
+        )
+        return await convert_agent_answer(request.task, answer, "direct", answer.summary)
 
     # Details
-
-    async def _ask_person(
-        self, workflow: Workflow, result: WorkflowResult, listener: EventListener | None
-    ) -> WorkflowResult:
-        """Ask the person, if there is one, for the replies that a plan waits for.
-
-        If the person does not reply, the request is not repeated. A step that is repeated with another tool or other
-        arguments asks again, up to a limit.
-        """
-        requests: Counter[str] = Counter()
-        while result.state is AgentState.WAITING and self._person is not None:
-            approvals: dict[str, Approval] = {}
-            answers: dict[str, str] = {}
-            for request in result.approvals:
-                # A budget may be exceeded often in a long run, and each time it is another request.
-                key = request.approval_id if is_extension_request(request) else request.call_id
-                if requests[key] >= MAX_REQUESTS_PER_STEP:
-                    continue
-                approval = await ask_for_approval(self._person, request)
-                requests[key] += 1 if approval is not None else MAX_REQUESTS_PER_STEP
-                approvals |= {} if approval is None else {request.call_id: approval}
-            for question in (q for q in result.questions if requests[q.call_id] < MAX_REQUESTS_PER_STEP):
-                text = await ask_for_answer(self._person, question)
-                requests[question.call_id] += 1 if text is not None else MAX_REQUESTS_PER_STEP
-                answers |= {} if text is None else {question.call_id: text}
-            if not approvals and not answers:
-                break
-            before = result
-            result = await workflow.resume(result.run_id, answers, approvals=approvals, on_event=listener)
-            timings = {stage: before.timings.get(stage, 0.0) + seconds for stage, seconds in result.timings.items()}
-            result = replace(result, usage=before.usage + result.usage, timings=timings)
-        return result
 
     async def _summarize_calls(self, run_id: str) -> dict[str, Any]:
         return (await self._library.engine.get_call_summary(run_id)).to_brief()
@@ -422,6 +317,7 @@ class StrategyRunner:
                 tools=self._tools,
                 limits=self._limits,
                 principal=self._principal,
+                person=self._person,
             )
         return self._workflows[kind]
 

@@ -14,7 +14,6 @@ from ferrule.memory.conversation import ConversationMemory
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.entry_streams import find_entry_times
 from ferrule.store.spending import CostSummary, summarize_costs
-from ferrule.workflow.history import load_trajectory, read_run_entries
 
 MAX_SUMMARIES: Final = 5_000
 
@@ -73,29 +72,28 @@ def describe_usage(usage: Usage) -> dict[str, Any]:
 async def describe_whole_run(run_id: str, store: ToolKnowledgeStore, tenant: str) -> dict[str, Any]:
     """A run with its messages in the format of OpenAI's API, and everything that happened, in order."""
     run = await Run.load_and_detect_interruption(run_id, store)
-    entries = await read_run_entries(run_id, store)
+    entries = await store.read_entries(RUN_PREFIX + run_id)
     times = await store.query(find_entry_times, RUN_PREFIX + run_id)
     binding = await ConversationMemory(store).get_run_binding(run_id) or {}
     since = datetime.fromtimestamp(min(times.values()), UTC)
     cost = (await store.query(summarize_costs, "run", since, keys=[run_id])).get(run_id, CostSummary())
-    plans = [entry["plan"] for entry in entries.values() if entry["kind"] == "plan"]
     return {
         **describe_run(run, max(times.values())),
         "started_at": _format_time(min(times.values())),
         "cost": cost.cost if cost.cost or run.costs.total is not None else None,
         "costs": cost.to_dict(),
-        "strategy": binding.get("strategy", "plan" if plans else "loop"),
+        "strategy": binding.get("strategy", "plan" if run.workflow else "loop"),
         "model": binding.get("model"),
         "conversation_id": str(binding.get("conversation_id", "")).removeprefix(f"{tenant}/"),
         "questions": [asdict(question) for question in run.questions.values()],
         "approvals": [asdict(request) for request in run.approvals.values()],
-        "plan": plans[-1] if plans else None,
+        "plan": run.plan,
         "history": [
             described
             for key, entry in entries.items()
             if (described := _describe_entry(entry, times.get(key, 0.0))) is not None
         ],
-        "messages": await load_trajectory(run_id, store),
+        "messages": run.messages,
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ferrule.agent.made_up_numbers import find_made_up_operand
 from ferrule.agent.prompts import explain_denial
+from ferrule.agent.requests import HumanReply, NeedsPerson
 from ferrule.agent.turn import REFUSED_BY_USER
 from ferrule.catalog.model_schemas import NamedAction
 from ferrule.catalog.registry import ToolRegistry
@@ -60,7 +61,6 @@ from ferrule.workflow.results import (
     format_result,
     text_of_evidence,
 )
-from ferrule.workflow.waiting import HumanReply, NeedsPerson
 
 UNKNOWN_OUTCOME: Final = "unknown_outcome"
 MAX_ARGUMENTS_TOKENS: Final = 1000
@@ -172,12 +172,16 @@ class ExecutionAgent:
                 other_params = await self._choose_other_arguments(step, tool, capability, context, params, result)
             if other_params is None:
                 failed = ToolCandidate.of(tool, capability)
-                return await self._replace_failed_call(
+                ended = await self._replace_failed_call(
                     step, context, failed, candidates, params, call, result, attempts
                 )
+                break
             params, refills = other_params, refills - 1
             result = await self._library.hub.execute(tool.id, params, call, action=capability.name)
             attempts.append(_make_attempt("name", tool.id, result))
+        if approval is not None and result.metadata.get("arguments_edited"):
+            params = approval.edited_arguments or params
+        ended.arguments = self._library.engine.redact_arguments(tool.id, params, capability.name)
         return ended
 
     def _may_need_other_arguments(

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from ferrule.agent.answer import AgentState
 from ferrule.agent.made_up_numbers import find_made_up_number
+from ferrule.agent.run import Run
 from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model, ModelRequest, can_reason
 from ferrule.errors import ModelError
 from ferrule.policy.approvals import ApprovalRequest, Question
-from ferrule.policy.budgets import RunCosts
 from ferrule.texts.answers import main_text
 from ferrule.texts.error_messages import translate_error
 from ferrule.texts.language import detect_language
 from ferrule.texts.planning_prompts import NO_ANSWER, NO_RESULT, REASONED_INSTEAD, SYNTHESIS
 from ferrule.texts.shorten import shorten, single_line
-from ferrule.workflow.history import RunHistory, RunLog
+from ferrule.workflow.history import PlanSecrets, restore_plan
 from ferrule.workflow.plan import EMPTY_PLAN, Plan
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.results import StepResult, WorkflowResult, text_of_evidence
@@ -111,64 +110,54 @@ class StageTimer:
 
     def end_stage(self, stage: str) -> None:
         now = time.perf_counter()
-        self.seconds[stage] = now - self._last
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
+
+    def restart(self) -> None:
+        """Measure the next stage from now on."""
+        self._last = time.perf_counter()
 
 
 def finish_run(
-    log: RunLog, question: str, runner: PlanRunner, answer: str, *, usage: Usage, costs: RunCosts, timer: StageTimer
+    run: Run, runner: PlanRunner, answer: str, secrets: PlanSecrets, timings: dict[str, float]
 ) -> WorkflowResult:
     """Write the last entry, with the answer or the requests the run waits for, and return the result."""
-    results, requests = runner.results, runner.open_requests
-    approvals = tuple(request for request in requests if isinstance(request, ApprovalRequest))
-    questions = tuple(request for request in requests if isinstance(request, Question))
-    state = AgentState.WAITING
-    if runner.is_done:
-        is_good = runner.stop_reason is None and any(result.success for result in results)
-        state = AgentState.FINISHED if is_good else AgentState.STOPPED
-    log.write(
-        "end",
-        state=state.value,
-        text=answer,
-        reason=runner.stop_reason or "",
-        approvals=[asdict(request) for request in approvals],
-        questions=[asdict(request) for request in questions],
-        seconds=sum(timer.seconds.values()),
-        used=asdict(usage),
-        costs=costs.to_dict(),
-    )
-    return WorkflowResult(
-        run_id=log.run_id,
-        question=question,
-        state=state,
-        answer=answer,
-        plan=log.redact_plan(runner.plan) if runner.plan.steps else None,
-        results=tuple(results),
-        approvals=approvals,
-        questions=questions,
-        errors=_collect_errors(runner.plan, results, runner.stop_reason),
-        usage=usage,
-        model_cost=costs.models,
-        tool_cost=costs.tools,
-        timings=timer.seconds,
-    )
+    requests = runner.open_requests
+    run.approvals = {request.call_id: request for request in requests if isinstance(request, ApprovalRequest)}
+    run.questions = {request.call_id: request for request in requests if isinstance(request, Question)}
+    if not runner.is_done:
+        run.wait()
+    else:
+        is_good = runner.stop_reason is None and any(result.success for result in runner.results)
+        run.end(AgentState.FINISHED if is_good else AgentState.STOPPED, answer, runner.stop_reason or "")
+    plan = secrets.redact_plan(runner.plan) if runner.plan.steps else None
+    return _make_result(run, plan, runner.results, timings)
 
 
-def result_of_ended_run(run_id: str, history: RunHistory) -> WorkflowResult:
-    """The result of a run that is over, from the store."""
-    plan, end = history.plan, history.end or {}
+def result_of_ended_run(run: Run) -> WorkflowResult:
+    """Return the result of a run that is over, from the store."""
+    plan, results = restore_plan(run)
     steps = () if plan is None else plan.steps
-    results = [history.results[str(step.id)] for step in steps if str(step.id) in history.results]
+    return _make_result(run, plan, [results[str(step.id)] for step in steps if str(step.id) in results], {})
+
+
+def _make_result(
+    run: Run, plan: Plan | None, results: Sequence[StepResult], timings: dict[str, float]
+) -> WorkflowResult:
     return WorkflowResult(
-        run_id=run_id,
-        question=history.task,
-        state=AgentState(end["state"]),
-        answer=end["text"],
+        run_id=run.id,
+        question=run.task,
+        state=run.state,
+        answer=run.text,
         plan=plan,
-        results=tuple(results),
-        errors=_collect_errors(plan or EMPTY_PLAN, results, end.get("reason") or None),
-        model_cost=history.costs.models,
-        tool_cost=history.costs.tools,
+        steps=tuple(results),
+        approvals=tuple(run.approvals.values()),
+        questions=tuple(run.questions.values()),
+        errors=_collect_errors(plan or EMPTY_PLAN, results, run.reason or None),
+        usage=run.usage,
+        model_cost=run.costs.models,
+        tool_cost=run.costs.tools,
+        timings=timings,
     )
 
 

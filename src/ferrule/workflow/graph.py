@@ -21,6 +21,7 @@ from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.errors import MissingExtra
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.policy.approvals import Person
 from ferrule.store.escapes import to_storable_text
 from ferrule.workflow.checkpoints import log_checkpointer_errors
 from ferrule.workflow.results import StepResult
@@ -51,7 +52,7 @@ class GraphRun:
 
     def state(self) -> PlanState:
         """The state of the run, without secrets. Mostly empty without a checkpointer, because nothing else reads it."""
-        runner, log = self.run.runner, self.run.log
+        runner, secrets = self.run.runner, self.run.secrets
         if not self._shows_state:
             return PlanState(current_step=len(runner.context.results))
         issues = [
@@ -61,13 +62,13 @@ class GraphRun:
             for issue in result.verification.issues
         ]
         state = PlanState(
-            task_plan=log.redact_plan_dict(runner.plan.to_dict()),
+            task_plan=secrets.redact_plan_dict(runner.plan),
             step_results=[result.to_dict() for result in runner.results],
             current_step=len(runner.context.results),
             errors=[*runner.plan.problems, *issues],
             final_answer=self.run.answer,
         )
-        redacted: PlanState = log.redact(state)
+        redacted: PlanState = secrets.redact(state)
         return redacted
 
 
@@ -85,20 +86,21 @@ class GraphWorkflow(PlanWorkflow):
         tools: Collection[str] | None = None,
         limits: RunLimits | None = None,
         principal: Principal = PLANNER_PRINCIPAL,
+        person: Person | None = None,
         checkpointer: Any = None,
     ) -> None:
         """`checkpointer` is a LangGraph checkpointer, such as `open_checkpointer` gives. It receives the state after
         each node, under the run's id.
         """
-        super().__init__(library, model, policy=policy, tools=tools, limits=limits, principal=principal)
+        super().__init__(library, model, policy=policy, tools=tools, limits=limits, principal=principal, person=person)
         self._checkpointer = checkpointer
         self._graph = build_graph().compile(checkpointer=log_checkpointer_errors(checkpointer))
 
     async def _run_stages(self, run: WorkflowRun) -> None:
-        thread_id = to_storable_text(run.log.run_id)
+        thread_id = to_storable_text(run.run.id)
         config = {"configurable": {"thread_id": thread_id}, "recursion_limit": MAX_NODES}
         graph_run = GraphRun(run, shows_state=self._checkpointer is not None)
-        question = run.log.redact(run.history.task)
+        question = run.secrets.redact(run.run.task)
         await self._graph.ainvoke(PlanState(question=question), config, context=graph_run)
 
 

@@ -12,10 +12,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
+from ferrule.agent.run import NO_TOOL as NO_TOOL
 from ferrule.core.names import model_name, similar_names
 from ferrule.workflow.references import find_referenced_steps, renumber_references
 
-NO_TOOL: Final = "none"
 ASK_USER: Final = "ask_user"
 """The step is a question to the user."""
 MAX_STEPS: Final = 50

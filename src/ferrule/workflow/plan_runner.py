@@ -13,26 +13,28 @@ from dataclasses import replace
 from typing import Final
 
 from ferrule.agent.budget import RunBudget
+from ferrule.agent.requests import HumanReply, HumanRequest, NeedsPerson
 from ferrule.core.events import RunEvents
 from ferrule.core.spec import Effects
 from ferrule.errors import PERMISSION_DENIED, ToolNotFound
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory.advice import AlternativeTool, alternative_tools
+from ferrule.store import ToolCallRecord
 from ferrule.workflow.execution import (
     STOPPED,
     UNKNOWN_OUTCOME,
     ExecutionAgent,
+    call_id_of,
     can_repeat,
     changes_nothing,
     failure_result,
     skipped_result,
 )
-from ferrule.workflow.history import CallRecords
+from ferrule.workflow.history import restore_result
 from ferrule.workflow.plan import ASK_USER, NO_TOOL, Plan, PlanStep, StepId
 from ferrule.workflow.planning import PlanningAgent
 from ferrule.workflow.results import StepContext, StepResult, Verification
 from ferrule.workflow.verification import VerificationAgent
-from ferrule.workflow.waiting import HumanReply, HumanRequest, NeedsPerson
 
 MIN_SIMILARITY: Final = 0.4
 """The minimum score of another tool to be called instead."""
@@ -56,15 +58,15 @@ class PlanRunner:
         execution: ExecutionAgent,
         verification: VerificationAgent,
         budget: RunBudget,
-        records: CallRecords | None = None,
+        records: Mapping[str, ToolCallRecord] | None = None,
         events: RunEvents | None = None,
     ) -> None:
-        """`records` are the calls executed before the run was interrupted; they are not repeated."""
+        """`records` are the calls made before the run was interrupted, by call id; they are not repeated."""
         self.plan, self.context = plan, context
         self._library, self._planning = library, planning
         self._execution, self._verification = execution, verification
         self._budget = budget
-        self._records = records or CallRecords()
+        self._records = records or {}
         self._events = events
         self._running: dict[str, asyncio.Task[StepResult]] = {}
         self._replacements: dict[str, PlanStep] = {}
@@ -106,10 +108,16 @@ class PlanRunner:
         return self.stop_reason is None and self._budget.find_reached_limit() is None
 
     def apply_replies(self, replies: Mapping[str, HumanReply]) -> None:
-        """Let the steps continue that a person has replied to."""
+        """Let the steps continue that a person has replied to. A request that was used or has expired is no reply."""
         for step_id, reply in replies.items():
-            self._replies[step_id] = reply
-            self.waiting.pop(step_id, None)
+            if isinstance(reply, str) or reply.state in ("approved", "refused"):
+                self._replies[step_id] = reply
+                self.waiting.pop(step_id, None)
+
+    def continue_after_extension(self, request: HumanRequest) -> None:
+        """Let what waits for more money continue. A person has decided about the request."""
+        self.waiting = {step_id: other for step_id, other in self.waiting.items() if other != request}
+        self.paused_for = None
 
     async def advance(self) -> list[StepResult]:
         """Start the ready steps and wait for the next results; empty if all are done or a person must reply first."""
@@ -274,13 +282,13 @@ class PlanRunner:
             self._replies,
             self._replacements,
         )
-        return any(step_id in steps for steps in by_step) or self._records.has_call_of(step)
+        return any(step_id in steps for steps in by_step) or call_id_of(step, 1) in self._records
 
     async def _run_step(self, step: PlanStep) -> StepResult:
         step_id = str(step.id)
         step, attempt = self._replacements.get(step_id, step), 1 + (step_id in self._replacements)
         context = self.context.select_for(step)
-        result = self._records.restore_result(step, attempt, self._library)
+        result = restore_result(step, self._records.get(call_id_of(step, attempt)), self._library.engine.registry)
         if result is None:
             # A reply covers one call: for another tool or other arguments, the person is asked again.
             reply = self._replies.pop(step_id, None)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias
 from uuid import uuid4
 
 from ferrule.agent.answer import AgentState
 from ferrule.agent.budget import RunBudget
+from ferrule.agent.requests import Answers, ApprovalDecisions
 from ferrule.core.content import as_text
 from ferrule.core.messages import Usage
 from ferrule.core.names import did_you_mean
 from ferrule.hub.synthesis import strategy_tag_of
-from ferrule.policy.approvals import Approval, ApprovalRequest, Question
+from ferrule.policy.approvals import ApprovalRequest, Question
 from ferrule.texts.shorten import shorten
 from ferrule.workflow.plan import NO_TOOL, Plan, PlanStep, StepId
 
@@ -52,6 +53,8 @@ class StepResult:
     description: str
     tool_type: str
     success: bool
+    arguments: Mapping[str, Any] | None = None
+    """The arguments of the call, or of the plan if no call was made. Redacted: secrets are replaced."""
     result: str = ""
     """As text for people and models: formatted and shortened."""
     output: Any = None
@@ -217,9 +220,6 @@ class StepEnded:
 
 WorkflowEvent: TypeAlias = PlanCreated | StepEnded
 OnWorkflowEvent: TypeAlias = Callable[[WorkflowEvent], None]
-Answers: TypeAlias = Mapping[str, str] | str | None
-"""The user's answers to the questions of steps, by step id; a single text answers the first question."""
-ApprovalDecisions: TypeAlias = Mapping[str, Approval | bool] | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,21 +231,22 @@ class WorkflowResult:
     state: AgentState
     answer: str = ""
     plan: Plan | None = None
-    results: tuple[StepResult, ...] = ()
+    steps: tuple[StepResult, ...] = ()
+    """The results of the steps of a plan, or of the calls of the loop."""
     approvals: tuple[ApprovalRequest, ...] = ()
     questions: tuple[Question, ...] = ()
     """Questions that wait for an answer; `approvals` are calls that wait for approval."""
     errors: tuple[str, ...] = ()
-    """Problems with the plan or with results, and why the run stopped early."""
+    """Problems that did not stop the run, and why the run stopped early."""
     usage: Usage = field(default_factory=Usage)
     model_cost: float | None = None
-    """What the model's replies have cost, since the run began; None if none has a price."""
+    """What the replies of models have cost since the run began, also replies to tools; None if none has a price."""
     tool_cost: float | None = None
-    """What the calls have cost, those that tools made too; None if none has a price."""
+    """What the calls have cost, also those that tools made; None if none has a price."""
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds that each stage took."""
 
-    # Names that the state of a workflow is known by in the design documents; also as `result["final_answer"]`.
+    # Other names of the fields, which the design documents use; also as `result["final_answer"]`.
 
     @property
     def final_answer(self) -> str:
@@ -256,24 +257,26 @@ class WorkflowResult:
         return self.plan
 
     @property
+    def results(self) -> tuple[StepResult, ...]:
+        return self.steps
+
+    @property
     def step_results(self) -> tuple[StepResult, ...]:
-        return self.results
+        return self.steps
 
     @property
     def current_step(self) -> int:
         """How many steps have results."""
-        return len(self.results)
+        return len(self.steps)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in _WORKFLOW_RESULT_NAMES:
-            raise KeyError(f"A result has no {name!r}.{did_you_mean(name, _WORKFLOW_RESULT_NAMES)}")
+        names = [*(f.name for f in fields(self)), *_OTHER_NAMES]
+        if name not in names:
+            raise KeyError(f"A result has no {name!r}.{did_you_mean(name, names)}")
         return getattr(self, name)
 
 
-_WORKFLOW_RESULT_NAMES: Final = (
-    *WorkflowResult.__slots__,
-    *("final_answer", "task_plan", "step_results", "current_step"),
-)
+_OTHER_NAMES: Final = ("final_answer", "task_plan", "results", "step_results", "current_step")
 
 
 class Workflow(Protocol):

@@ -6,36 +6,43 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from ferrule.agent.answer import AgentState
 from ferrule.agent.budget import BudgetedModel, RunBudget, RunLimits
-from ferrule.agent.run import describe_interruption, lock_run
+from ferrule.agent.recovery import find_call_records
+from ferrule.agent.requests import (
+    Answers,
+    ApprovalDecisions,
+    ExtensionRequestingModel,
+    HumanReply,
+    HumanRequest,
+    NeedsPerson,
+    PausedRuns,
+    RunRequests,
+    require_question,
+)
+from ferrule.agent.run import Run, lock_run
+from ferrule.core.call import CALLER_PLANNER
 from ferrule.core.events import RunEvents, ToolEngineEventType
-from ferrule.core.messages import Usage
+from ferrule.core.messages import Usage, user_message
 from ferrule.core.model import Model
 from ferrule.core.permission import PLANNER_PRINCIPAL, CallPolicy, Principal
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import ExecutionContext
-from ferrule.policy.budgets import Payer
+from ferrule.policy.approvals import Approval, ApprovalRequest, Person, check_person
+from ferrule.policy.budgets import is_extension_request
+from ferrule.store import ToolCallRecord
 from ferrule.workflow.execution import ExecutionAgent
 from ferrule.workflow.finish import CoordinationAgent, StageTimer, finish_run, result_of_ended_run
-from ferrule.workflow.history import (
-    CallRecords,
-    PausedRuns,
-    RunHistory,
-    RunLog,
-    apply_budget_decisions,
-    match_human_replies,
-)
+from ferrule.workflow.history import PlanSecrets, is_call, restore_plan
 from ferrule.workflow.plan import EMPTY_PLAN, Plan
 from ferrule.workflow.plan_runner import PlanRunner
 from ferrule.workflow.planning import NoPlan, PlanningAgent, make_planning_toolbox
 from ferrule.workflow.results import (
-    Answers,
-    ApprovalDecisions,
     OnWorkflowEvent,
     PlanCreated,
     StepContext,
@@ -43,10 +50,11 @@ from ferrule.workflow.results import (
     StepResult,
     WorkflowEvent,
     WorkflowResult,
-    new_run_id,
 )
 from ferrule.workflow.verification import VerificationAgent
-from ferrule.workflow.waiting import ExtensionRequestingModel, HumanReply, NeedsPerson
+
+MAX_REQUESTS_PER_STEP: Final = 3
+"""How often the person is asked about one step."""
 
 
 class WorkflowAgents:
@@ -72,20 +80,28 @@ class WorkflowRun:
 
     def __init__(
         self,
-        log: RunLog,
-        history: RunHistory,
+        run: Run,
+        plan: Plan | None,
+        results: dict[str, StepResult],
         agents: WorkflowAgents,
         library: UnifiedToolLibrary,
         *,
         budget: RunBudget,
+        requests: RunRequests,
         replies: Mapping[str, HumanReply],
+        records: Mapping[str, ToolCallRecord] | None,
         on_event: OnWorkflowEvent | None,
         events: RunEvents,
         requires_plan: bool = False,
         stop_reason: str | None = None,
     ) -> None:
-        """With a `stop_reason`, nothing more is done than to write what there is."""
-        self.log, self.history, self._agents, self._library, self._events = log, history, agents, library, events
+        """`plan` and `results` are those of a resumed run. With a `stop_reason`, only what there is is written."""
+        self.run, self._agents, self._library, self._events = run, agents, library, events
+        self._plan, self._results, self._records = plan, results, records
+        self.secrets = PlanSecrets(run, library)
+        self._usage_before, self._requests = run.usage, requests
+        self._request_counts: Counter[str] = Counter()
+        """How often the person was asked about a step or a budget."""
         self._budget, self._replies, self._emit = budget, replies, on_event or _ignore_event
         self._requires_plan, self._stop_reason = requires_plan, stop_reason
         self._timer = StageTimer()
@@ -106,7 +122,7 @@ class WorkflowRun:
 
         A run that waits for a person before it has a plan, or is stopped then, goes on with a plan without steps.
         """
-        history, plan, needs = self.history, self.history.plan, None
+        plan, needs = self._plan, None
         if plan is None and self._stop_reason is None:
             try:
                 plan = await self._create_plan()
@@ -114,33 +130,41 @@ class WorkflowRun:
                 needs = error
         self._timer.end_stage("planning")
         if plan is not None:
-            self._emit(PlanCreated(self.log.redact_plan(plan), tuple(history.results.values())))
+            self._emit(PlanCreated(self.secrets.redact_plan(plan), tuple(self._results.values())))
         self._runner = self._make_runner(plan or EMPTY_PLAN)
         self._runner.stop_reason = self._stop_reason
         self._runner.paused_for = None if needs is None else needs.request
         self._runner.apply_replies(self._replies)
 
     async def _create_plan(self) -> Plan:
-        history = self.history
+        run = self.run
         types = ToolEngineEventType.PLANNING_STARTED, ToolEngineEventType.PLANNING_ENDED
         with (
-            self._events.emit_start_and_end(*types, task=history.task) as data,
-            self._events.emit_agent_start_and_end("planning", history.task),
+            self._events.emit_start_and_end(*types, task=run.task) as data,
+            self._events.emit_agent_start_and_end("planning", run.task),
         ):
             plan = await self._agents.planning.decompose_task(
-                history.task, history=history.conversation, is_required=self._requires_plan
+                run.task, history=run.history, is_required=self._requires_plan
             )
-            data["plan"] = self.log.redact_plan(plan)
-        self.log.write("plan", plan=plan.to_dict())  # before any step runs, so that its calls belong to a stored plan
+            data["plan"] = self.secrets.redact_plan(plan)
+        self._store_plan(plan)  # before any step runs, so that its calls belong to a stored plan
         return plan
+
+    def _store_plan(self, plan: Plan) -> None:
+        self._count_usage()
+        self.run.add_plan(self.secrets.redact_plan_dict(plan))
+
+    def _count_usage(self) -> None:
+        """Add what the model was asked for since the last entry to the usage of the run."""
+        self.run.usage = self._usage_before + self._agents.usage
 
     async def revise(self) -> None:
         """Replace the steps after a bad result."""
         await self.runner.revise()
         if self.runner.paused_for is not None:
             return
-        self.log.write("plan", plan=self.runner.plan.to_dict())
-        self._emit(PlanCreated(self.log.redact_plan(self.runner.plan)))
+        self._store_plan(self.runner.plan)
+        self._emit(PlanCreated(self.secrets.redact_plan(self.runner.plan)))
 
     async def execute(self) -> list[StepResult]:
         """The next results; empty if all steps have results or a person must reply first."""
@@ -151,18 +175,21 @@ class WorkflowRun:
         for result in results:
             verified = await self.runner.verify(result)
             if verified is not None:
-                self.log.add_referenced_secrets(self.runner.plan, verified)
-                self.log.write("step", result=verified.to_dict())
+                self.secrets.add_referenced_secrets(self.runner.plan, verified)
+                if verified.arguments is None:
+                    verified.arguments = self.secrets.redact(self.runner.plan[verified.step_id].parameters)
+                self._count_usage()
+                self.run.add_step(verified.to_dict())
                 self.runner.accept(verified)
                 self._emit(StepEnded(verified))
 
     async def synthesize(self) -> None:
         """Write the answer; if a limit was reached, without asking the model."""
         self._timer.end_stage("execution")
-        with self._events.emit_agent_start_and_end("coordination", self.history.task):
+        with self._events.emit_agent_start_and_end("coordination", self.run.task):
             try:
                 self.answer = await self._agents.coordination.synthesize(
-                    self.history.task,
+                    self.run.task,
                     self.runner.plan,
                     self.runner.results,
                     may_reason=self.runner.may_ask_model,
@@ -172,32 +199,54 @@ class WorkflowRun:
                 self.runner.paused_for = needs.request
         self._timer.end_stage("synthesis")
 
+    async def ask_person(self) -> bool:
+        """Ask the person at hand for what the plan waits for. Return whether the plan can continue.
+
+        A request without a reply is not repeated. A step that is repeated with another tool or other arguments asks
+        again, up to a limit.
+        """
+        self._timer.end_stage("execution")
+        started, has_reply = time.monotonic(), False
+        for request in self.runner.open_requests:
+            # A budget may be exceeded often in a long run, and each time it is another request.
+            is_extension = isinstance(request, ApprovalRequest) and is_extension_request(request)
+            key = request.approval_id if isinstance(request, ApprovalRequest) and is_extension else request.call_id
+            if self._request_counts[key] >= MAX_REQUESTS_PER_STEP:
+                continue
+            reply = await self._requests.ask(request)
+            self._request_counts[key] += 1 if reply is not None else MAX_REQUESTS_PER_STEP
+            if reply is not None:
+                has_reply = True
+                await self._apply_reply(request, reply)
+        self._budget.exclude_time(time.monotonic() - started)
+        self._timer.restart()
+        return has_reply
+
+    async def _apply_reply(self, request: HumanRequest, reply: Approval | str) -> None:
+        runner = self.runner
+        if isinstance(reply, str):
+            runner.apply_replies({request.call_id: reply})
+        elif isinstance(request, ApprovalRequest) and is_extension_request(request):
+            self._stop_reason = runner.stop_reason = await self._requests.decide_extension(request, reply)
+            runner.continue_after_extension(request)
+            if not runner.plan.steps:
+                self._runner = None  # the plan itself was waited for
+        elif isinstance(request, ApprovalRequest):
+            runner.apply_replies({request.call_id: await self._requests.decide(request, reply)})
+
     def finish(self) -> WorkflowResult:
         if not self.runner.is_done:
             self._timer.end_stage("execution")
-        return finish_run(
-            self.log,
-            self.history.task,
-            self.runner,
-            self.answer,
-            usage=self._agents.usage,
-            costs=self._budget.run_costs,
-            timer=self._timer,
-        )
+        self._count_usage()
+        return finish_run(self.run, self.runner, self.answer, self.secrets, self._timer.seconds)
 
     def interrupt(self, error: BaseException) -> None:
         """Write the last entry of a run that ended before it was done. It can be resumed if it has a plan."""
-        self._timer.end_stage("interrupted")
-        is_without_plan = isinstance(error, NoPlan)
-        self.log.write(
-            "end",
-            state=(AgentState.STOPPED if is_without_plan else AgentState.INTERRUPTED).value,
-            text="",
-            reason=str(error) if is_without_plan else describe_interruption(error),
-            seconds=sum(self._timer.seconds.values()),
-            used=asdict(self._agents.usage),
-            costs=self._budget.run_costs.to_dict(),
-        )
+        self._count_usage()
+        if isinstance(error, NoPlan):
+            self.run.end(AgentState.STOPPED, "", str(error))
+        else:
+            self.run.interrupt(error)
 
     async def stop(self) -> None:
         """Cancel the running steps."""
@@ -205,21 +254,16 @@ class WorkflowRun:
             await self._runner.stop()
 
     def _make_runner(self, plan: Plan) -> PlanRunner:
-        history, agents = self.history, self._agents
+        run, agents = self.run, self._agents
         return PlanRunner(
             plan,
-            StepContext(
-                question=history.task,
-                run_id=self.log.run_id,
-                results=history.results,
-                history=history.conversation,
-            ),
+            StepContext(question=run.task, run_id=run.id, results=self._results, history=run.history),
             library=self._library,
             planning=agents.planning,
             execution=agents.execution,
             verification=agents.verification,
             budget=self._budget,
-            records=history.records,
+            records=self._records,
             events=self._events,
         )
 
@@ -238,11 +282,13 @@ class PlanWorkflow:
         principal: Principal = PLANNER_PRINCIPAL,
         tools: Collection[str] | None = None,
         limits: RunLimits | None = None,
+        person: Person | None = None,
     ) -> None:
         """`tools` restricts plans to these tools. `limits` apply to planning, to all steps and to the answer, except
-        the limit on turns.
+        the limit on turns. Without a `person`, a run that needs an answer or an approval waits.
         """
         self._library, self._model, self._policy, self._limits = library, model, policy, limits
+        self._person = check_person(person)
         principal = library.with_tenant(principal)
         self._principal = principal if tools is None else principal.restricted_to(tools)
         self._toolbox = make_planning_toolbox(library, self._principal, policy)
@@ -263,12 +309,14 @@ class PlanWorkflow:
         `budget` is given by a caller who has used part of the limits for this question already. A question for which
         the model writes no plan is one step, or NoPlan if the caller `requires_plan`.
         """
-        budget = budget or RunBudget(self._limits)
-        log = RunLog(self._library, run_id or new_run_id())
-        history = RunHistory(task=task, conversation=str((context or {}).get("history", "")))
-        async with lock_run(self._library.engine.store, log.run_id) as lock:
-            log.write("begin", task=task, strategy="plan", workflow=self.kind, history=history.conversation)
-            result = await self._continue(log, history, budget, {}, on_event, requires_plan=requires_plan)
+        run = Run(task, self._library.engine.store, run_id)
+        async with lock_run(self._library.engine.store, run.id) as lock:
+            if run_id is not None:
+                await run.require_new()
+            history = str((context or {}).get("history", ""))
+            run.begin([user_message(task)], workflow=self.kind, history=history)
+            budget = budget or RunBudget(self._limits)
+            result = await self._continue(run, budget, on_event, requires_plan=requires_plan)
             lock.release_in_background = result.state is not AgentState.WAITING  # nobody continues it
             return result
 
@@ -281,52 +329,60 @@ class PlanWorkflow:
         on_event: OnWorkflowEvent | None = None,
     ) -> WorkflowResult:
         """Continue a run that is waiting or was interrupted by a crash. No step is executed twice."""
-        log = RunLog(self._library, run_id)
-        async with lock_run(self._library.engine.store, run_id):
-            history = RunHistory.from_entries(await log.read())
-            if history.is_over:
-                return result_of_ended_run(run_id, history)
-            history.plan, history.results = self._paused.pop(log) or (history.plan, history.results)
-            history.records = await CallRecords.of_run(self._library.engine.store, run_id)
+        engine = self._library.engine
+        async with lock_run(engine.store, run_id):
+            run = await Run.load(run_id, engine.store)
+            require_question(run, answer)
+            if run.state in (AgentState.FINISHED, AgentState.STOPPED):
+                return result_of_ended_run(run)
             budget = RunBudget(
                 self._limits,
-                usage=history.usage,
-                calls=history.calls,
-                seconds=history.seconds,
-                run_costs=history.costs,
+                usage=run.usage,
+                calls=sum(map(is_call, run.results.values())),
+                seconds=run.seconds,
+                run_costs=run.costs,
             )
-            engine, payer = self._library.engine, Payer(principal=self._principal, run_id=run_id)
-            replies = await match_human_replies(history.end, answer, approvals, engine.approvals)
-            refusal = await apply_budget_decisions(history.end, approvals, payer, engine.costs)
-            return await self._continue(log, history, budget, replies, on_event, stop_reason=refusal)
+            run.set_running()
+            return await self._continue(run, budget, on_event, answer, approvals, is_resumed=True)
 
     async def _continue(
         self,
-        log: RunLog,
-        history: RunHistory,
+        stored: Run,
         budget: RunBudget,
-        replies: Mapping[str, HumanReply],
         on_event: OnWorkflowEvent | None,
+        answer: Answers = None,
+        approvals: ApprovalDecisions = None,
         *,
+        is_resumed: bool = False,
         requires_plan: bool = False,
-        stop_reason: str | None = None,
     ) -> WorkflowResult:
-        events = budget.attach(self._library.engine, self._principal, log.run_id)
-        agents = await self._make_agents(history.task, budget)
+        engine, records = self._library.engine, None
+        events = budget.attach(engine, self._principal, stored.id)
+        stored.costs = budget.run_costs
+        plan, results = self._paused.pop(stored) or restore_plan(stored)
+        requests = RunRequests(stored, engine, budget, self._person)
+        if is_resumed:
+            records = await find_call_records(stored.id, engine.store, CALLER_PLANNER)
+        replies, refusal = await requests.match_replies(answer, approvals)
         run = WorkflowRun(
-            log,
-            history,
-            agents,
+            stored,
+            plan,
+            results,
+            await self._make_agents(stored.task, budget),
             self._library,
             budget=budget,
+            requests=requests,
             replies=replies,
+            records=records,
             on_event=on_event,
             events=events,
             requires_plan=requires_plan,
-            stop_reason=stop_reason,
+            stop_reason=refusal,
         )
         try:
             await self._run_stages(run)
+            while not run.runner.is_done and await run.ask_person():
+                await self._run_stages(run)
         except BaseException as error:
             run.interrupt(error)
             raise
@@ -334,7 +390,7 @@ class PlanWorkflow:
             await run.stop()
         result = run.finish()
         if not run.runner.is_done and run.runner.plan.steps:
-            self._paused.add(log, run.runner.plan, run.runner.context.results)
+            self._paused.add(stored, (run.runner.plan, run.runner.context.results))
         return result
 
     async def _run_stages(self, run: WorkflowRun) -> None:
@@ -368,7 +424,8 @@ class SimpleWorkflow(PlanWorkflow):
     kind = "simple"
 
     async def _run_stages(self, run: WorkflowRun) -> None:
-        await run.plan()
+        if not run.has_plan:
+            await run.plan()
         while True:
             if run.runner.needs_revision:
                 await run.revise()
