@@ -37,7 +37,8 @@ MAX_BODY_SIZE: Final = 16 * 1024 * 1024
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 FORWARDED_HEADERS: Final = frozenset(b"cdn-loop forwarded forwarded-for via x-real-ip x-varnish".split())
 FORWARDED_PREFIXES: Final = tuple(
-    b"cf- fly- tailscale- x-amz-cf- x-amzn- x-appengine- x-arr- x-azure- x-envoy- x-forwarded x-original- x-vercel-".split()
+    b"cf- fly- tailscale- x-amz-cf- x-amzn- x-appengine- x-arr- x-azure- x-envoy- x-forwarded x-original- "
+    b"x-vercel-".split()
 )
 FORWARDED_SUFFIXES: Final = (b"client-ip", b"clientip")
 """What proxies and tunnels add to the requests that they pass on: whole names, and their beginnings and ends."""
