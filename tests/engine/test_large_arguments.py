@@ -71,8 +71,8 @@ def test_a_size_is_estimated_from_texts_and_items():
     assert is_larger_than([[[[0] * 10] * 10] * 10], 100)
 
 
-# The first takes seconds for a thousand letters. The second takes no time, but nobody can tell without trying it.
-SLOW_PATTERN, LONG_PATTERN = r"(\w{1,100}){1,100}b", r"^[a-z ]{1,3000}$"
+# The first two take seconds for thousands of letters. The third takes no time, but nobody can tell without trying it.
+SLOW_PATTERN, POSSESSIVE_PATTERN, LONG_PATTERN = r"(\w{1,100}){1,100}b", r"(\w*)*+\d", r"^[a-z ]{1,3000}$"
 
 
 ECHO = """
@@ -92,8 +92,9 @@ def config_with(pattern: str, folder: Path) -> ToolEngineConfig:
 
 
 @pytest.mark.integration
-async def test_arguments_that_are_slow_to_check_time_out_and_hold_up_nobody_else(tmp_path):
-    async with engine_with(take, config=config_with(SLOW_PATTERN, tmp_path)) as engine:
+@pytest.mark.parametrize("pattern", [SLOW_PATTERN, POSSESSIVE_PATTERN])
+async def test_arguments_that_are_slow_to_check_time_out_and_hold_up_nobody_else(tmp_path, pattern: str):
+    async with engine_with(take, config=config_with(pattern, tmp_path)) as engine:
         slow = asyncio.create_task(engine.execute("match", {"text": "x" * 200_000}, timeout=2))
         others = 0
         while not slow.done():

@@ -22,7 +22,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def test_the_server_says_that_it_is_open_to_this_machine_and_to_no_proxy(server: RunningServer, http: httpx.Client):
     assert "there are no tokens" in server.log
-    names = "Forwarded Via X-Forwarded-For X-Forwarded-Host X-Forwarded-Proto CF-Connecting-IP X-Real-IP".split()
+    names = (
+        "Forwarded Via X-Forwarded-For X-Forwarded-Host X-Forwarded-Proto CF-Connecting-IP X-Real-IP X-Forwarded "
+        "True-Client-IP X-Azure-ClientIP Incap-Client-IP CDN-Loop X-Original-Host Fly-Region X-Amz-Cf-Id"
+    ).split()
     assert {http.get("/v1/tools", headers={name: "elsewhere"}).status_code for name in names} == {403}
     assert http.get("/healthz").json()["status"] == "ok"
     assert http.get("/v1/me").json()["permissions"] == ["read", "call", "approve", "administer"]

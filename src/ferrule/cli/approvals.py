@@ -140,7 +140,7 @@ def explain_policy(
         echo(f"{decision.verdict}: a call of {name} by {principal.label}")
         echo(f"rule: {decision.rule or 'none matches, so the default decides'}")
         if decision.reason:
-            echo(f"why: {decision.reason}")
+            echo(f"why: {indent_lines(decision.reason)}")
         if decision.depends_on_arguments and not arguments:
             echo("It depends on the arguments: add them to the command to see what applies to one call.")
     exit_on_denial(decision.verdict)

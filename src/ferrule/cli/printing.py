@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ferrule.catalog.validation.messages import describe_expected
-from ferrule.cli.terminal import echo, print_error, show_control_characters
+from ferrule.cli.terminal import echo, indent_lines, print_error, show_control_characters
 from ferrule.core.call import ToolExecutionResult
 from ferrule.core.content import as_text, encode_json
 from ferrule.core.messages import Message, text_of_message
@@ -177,7 +177,7 @@ def print_tool(entry: Tool, engine: ToolEngine) -> None:
         if spec.name != spec.tool_id
         else title
     )
-    console.print(Text(show_control_characters(spec.description or "(no description)")))
+    console.print(Text(show_control_characters(indent_lines(spec.description) or "(no description)")))
     facts = [
         ("version", spec.version),
         ("category", str(spec.category) + ("" if spec.subcategory == "general" else f", {spec.subcategory}")),

@@ -19,7 +19,7 @@ from ferrule import __version__
 from ferrule.cli import printing
 from ferrule.cli.models import choose_for_project, explain_problem
 from ferrule.cli.session import AsJson, Session, fail, run
-from ferrule.cli.terminal import echo
+from ferrule.cli.terminal import echo, indent_lines
 from ferrule.config import FILE_NAME, FerruleConfig, ServerSection
 from ferrule.core.patterns import lazy_pattern
 from ferrule.core.spec import Limits, Tool, ToolCapability, ToolSpec
@@ -514,7 +514,7 @@ def doctor(context: typer.Context, as_json: AsJson = False) -> None:
         printing.print_json([vars(check) for check in checks])
     else:
         for check in checks:
-            echo(f"{'ok  ' if check.ok else 'BAD '} {check.name:<15} {check.finding}")
+            echo(f"{'ok  ' if check.ok else 'BAD '} {check.name:<15} {indent_lines(check.finding)}")
             if check.advice:
                 echo(f"     {'':<15} {check.advice}")
     if not all(check.ok for check in checks):

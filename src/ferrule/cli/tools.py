@@ -24,7 +24,7 @@ from ferrule.cli.session import (
     parse_arguments,
     run,
 )
-from ferrule.cli.terminal import ProgressLine, echo, print_error, terminal_elicitation
+from ferrule.cli.terminal import ProgressLine, echo, indent_lines, print_error, terminal_elicitation
 from ferrule.config import FerruleConfig
 from ferrule.core.call import ToolExecutionContext, ToolExecutionResult
 from ferrule.core.spec import Tool, ToolType, listing_order
@@ -174,7 +174,7 @@ def validate_tools(
         printing.print_json({"tools": [tool.id for tool in report.tools], "errors": problems})
     else:
         for error in report.errors:
-            echo(error)
+            echo(indent_lines(str(error)))
         printing.print_check_summary(len(report.tools), "tool", len(report.errors))
     if report.errors:
         raise typer.Exit(1)
@@ -291,7 +291,7 @@ def validate_skills(
         )
     else:
         for error in problems:
-            echo(error)
+            echo(indent_lines(str(error)))
         printing.print_check_summary(len(valid), "skill", len(problems))
     if problems:
         raise typer.Exit(1)

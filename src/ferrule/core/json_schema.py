@@ -109,9 +109,12 @@ def follow_reference(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
     target: Any = root
     for part in reference.split("/")[1:]:
         if isinstance(target, list):
-            target = dict(enumerate(target)).get(int(part)) if part.isdecimal() and len(part) < 10 else None
+            index = int(part) if part.isdecimal() and len(part) < 10 else len(target)
+            target = target[index] if index < len(target) else None
         else:
             target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+        if target is None:
+            break
     return target if isinstance(target, dict) else {}
 
 

@@ -40,7 +40,8 @@ MAX_SCHEMA_STATES: Final = 50_000
 """Of all patterns of one schema: compiling a state takes up to 40 µs."""
 MAX_PATTERN_STEPS: Final = 1_000_000
 """Characters of a value, each counted as often as the patterns for it have states. A step takes up to 0.15 µs."""
-MAX_ESTIMATE_STEPS: Final = 1_000_000
+MAX_ESTIMATE_STEPS: Final = 100_000
+"""Real schemas take up to 4,000; a step takes up to 2 µs."""
 MAX_VALUE_DEPTH: Final = 64
 """Levels of a value for which the cost is estimated."""
 MIN_VALUE_DEPTH: Final = 2
@@ -69,6 +70,8 @@ _OPTION_CHECKS: Final = {dict: 50, list: 50, float: 25, int: 2}
 _LONG_FLOAT: Final = 2.0**64
 _LONG_NUMBER_CHECKS: Final = 5_000
 """What it costs to compare with a number of very many digits, or to divide by a very small one."""
+_FRACTION_CHECKS: Final = 25
+"""What it costs to divide by a number that is not an integer."""
 
 _Place: TypeAlias = "tuple[str, str | int | None]"
 """A property by its name, an item by its index; None for all of them."""
@@ -330,16 +333,17 @@ class _CostEstimate:
         self._checks[number] = None
         checks = _SubschemaCounts(self._own_cost(schema), {})
         for place, part in _schemas_of_parts(schema):
-            self._count_step()
+            self._count_steps()
             self._pending.append(part)
             checks.parts.setdefault(place, Counter())[id(part)] += 1
         for inner in self._schemas_of_same_value(schema):
+            self._count_steps()
             other = self._count_subschemas_of(inner)
             checks.own = min(checks.own + other.own, MAX_CHECKS)
             for place, targets in other.parts.items():
                 mine = checks.parts.setdefault(place, Counter())
                 for target, times in targets.items():
-                    self._count_step()
+                    self._count_steps()
                     mine[target] = min(mine[target] + times, MAX_CHECKS)
         if not _UNEVALUATED.isdisjoint(schema):
             checks.own = min(3 * checks.own, MAX_CHECKS)
@@ -362,6 +366,8 @@ class _CostEstimate:
         if not isinstance(reference, str):
             return []
         fragment = unquote(reference.partition("#")[2])
+        # Many references, to many places in many schemas, would take hours to follow.
+        self._count_steps(len(self._named) * (1 + fragment.count("/")))
         if not fragment.startswith("/"):
             return self._named
         targets = [follow_reference({"$ref": f"#{fragment}"}, start) for start in self._named]
@@ -375,13 +381,13 @@ class _CostEstimate:
         for place, targets in checks.parts.items():
             self._steps += len(targets)
             sums[place] = sum(times * costs.get(target, 1) for target, times in targets.items())
-        self._count_step()
+        self._count_steps()
         everywhere = {"property": sums.get(("property", None), 0), "item": sums.get(("item", None), 0)}
         totals = (total + (everywhere[place[0]] if place[1] is not None else 0) for place, total in sums.items())
         return min(max(checks.own, *totals, 0), MAX_CHECKS)
 
-    def _count_step(self) -> None:
-        self._steps += 1
+    def _count_steps(self, steps: int = 1) -> None:
+        self._steps += steps
         if self._steps > MAX_ESTIMATE_STEPS:
             raise _too_costly()
 
@@ -402,8 +408,9 @@ def _own_cost(schema: JsonSchema) -> int:
     options = sum(map(_count_option_checks, read_list_keyword("enum", schema)))
     names = sum(len(each) for each in dependent if isinstance(each, dict))  # each is looked up in every value
     backtracking = sum(map(_needs_backtracking, _patterns_of(schema)))
-    numbers = sum(_is_long_number(schema.get(keyword)) for keyword in _NUMBER_LIMITS)
-    return 1 + options + names + backtracking * MAX_BACKTRACKS + numbers * _LONG_NUMBER_CHECKS
+    numbers = sum(_is_long_number(schema.get(keyword)) for keyword in _NUMBER_LIMITS) * _LONG_NUMBER_CHECKS
+    numbers += _FRACTION_CHECKS if isinstance(schema.get("multipleOf"), float) else 0
+    return 1 + options + names + backtracking * MAX_BACKTRACKS + numbers
 
 
 def _count_option_checks(option: Any) -> int:
@@ -415,8 +422,16 @@ def _is_long_number(value: Any) -> bool:
 
 
 def _needs_backtracking(pattern: str) -> bool:
-    """Whether a pattern needs the engine that goes back: for a look around, or for a group that is repeated."""
-    return "(?" in pattern or any(f"\\{digit}" in pattern for digit in "123456789k")
+    """Return whether a pattern needs the engine that goes back: for a look around, a reference to a group, or a
+    possessive quantifier (`a++`)."""
+    if "(?" in pattern or any(f"\\{digit}" in pattern for digit in "123456789k"):
+        return True
+    is_after_quantifier = False
+    for part in _PATTERN_PART.finditer(pattern) if "+" in pattern else ():
+        if part["mark"] == "+" and is_after_quantifier:
+            return True
+        is_after_quantifier = part["least"] is not None or part["mark"] in ("*", "+", "?")
+    return False
 
 
 def _schemas_of_parts(schema: JsonSchema) -> Iterator[tuple[_Place, JsonSchema]]:

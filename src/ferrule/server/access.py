@@ -35,12 +35,13 @@ MAX_KNOWN_ADDRESSES: Final = 100
 Headers: TypeAlias = Mapping[bytes, bytes]
 MAX_BODY_SIZE: Final = 16 * 1024 * 1024
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-FORWARDED_HEADERS: Final = frozenset(
-    b"fastly-client-ip fly-client-ip forwarded true-client-ip via x-client-ip x-cluster-client-ip x-original-host "
-    b"x-real-ip".split()
+FORWARDED_HEADERS: Final = frozenset(b"cdn-loop forwarded forwarded-for via x-real-ip x-varnish".split())
+FORWARDED_PREFIXES: Final = tuple(
+    b"cf- fly- tailscale- x-amz-cf- x-amzn- x-appengine- x-arr- x-azure- x-envoy- x-forwarded x-original- "
+    b"x-vercel-".split()
 )
-FORWARDED_PREFIXES: Final = (b"cf-", b"x-amzn-", b"x-envoy-", b"x-forwarded-", b"tailscale-")
-"""What proxies and tunnels add to the requests that they pass on."""
+FORWARDED_SUFFIXES: Final = (b"client-ip", b"clientip")
+"""What proxies and tunnels add to the requests that they pass on: whole names, and their beginnings and ends."""
 REQUEST_HEADERS: Final = frozenset(
     b"accept accept-encoding content-length content-type host idempotency-key if-modified-since if-none-match "
     b"last-event-id origin range traceparent tracestate transfer-encoding user-agent".split()
@@ -162,15 +163,17 @@ class AccessControl:
                 "This needs a valid token: send it as `Authorization: Bearer …`. `ferrule tokens new` creates one.",
                 headers={"WWW-Authenticate": self._authenticator.challenge(text)},
             )
-        if client.token is None and any(
-            name in FORWARDED_HEADERS or name.startswith(FORWARDED_PREFIXES) for name in headers
-        ):
+        if client.token is None and any(map(_is_of_proxy, headers)):
             raise Problem(
                 403,
                 "This server has no tokens and answers this machine alone; a proxy has forwarded the request from "
                 "elsewhere. Create a token: `ferrule tokens new NAME`.",
             )
         return client
+
+
+def _is_of_proxy(header: bytes) -> bool:
+    return header in FORWARDED_HEADERS or header.startswith(FORWARDED_PREFIXES) or header.endswith(FORWARDED_SUFFIXES)
 
 
 @lru_cache(MAX_KNOWN_ADDRESSES)

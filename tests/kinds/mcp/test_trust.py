@@ -136,8 +136,16 @@ def nested(levels: int) -> dict[str, Any]:
     return schema
 
 
+def slow_to_estimate(reference: dict[str, str]) -> dict[str, Any]:
+    """A schema with thousands of references, each to any of thousands of places."""
+    places = {str(number): {"$id": f"https://x/{number}", "$dynamicAnchor": "n"} for number in range(3_000)}
+    return {"type": "object", "properties": {f"x{number}": reference for number in range(3_000)}, "$defs": places}
+
+
 BAD_ENTRIES: dict[str, Any] = {
     "multiplied": multiplied(10, 12),
+    "long_references": slow_to_estimate({"$ref": "#/" + "a/" * 3_000}),
+    "many_targets": slow_to_estimate({"$dynamicRef": "#n"}),
     "nested": nested(80),
     "huge": {"type": "object", "properties": {"x": {"enum": [str(number) for number in range(60_000)]}}},
     "invalid": {"type": "object", "properties": {"x": {"type": "no-such-type"}}},
@@ -157,7 +165,9 @@ async def test_a_bad_schema_hides_only_its_action_and_the_reason_is_reported(tmp
         spec = engine.registry.find_tool("raw").spec
         reported = " ".join(map(str, engine.load_errors))
         refused = await engine.execute("raw__multiplied", {"x": 1})
-    assert spec.unavailable_actions.keys() >= BAD_ENTRIES.keys() and len(spec.unavailable_actions) == 10
+    assert (
+        spec.unavailable_actions.keys() >= BAD_ENTRIES.keys() and len(spec.unavailable_actions) == len(BAD_ENTRIES) + 2
+    )
     assert spec.unavailable_actions.keys().isdisjoint(actions_of(engine, "raw"))
     assert all(f"the action {name!r} is unavailable" in reported for name in BAD_ENTRIES)
     assert refused.error_type == "tool_not_found" and "too costly to check" in (refused.error or "")
