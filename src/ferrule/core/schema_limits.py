@@ -247,7 +247,7 @@ def _count_characters(value: Any) -> int:
 
 
 def count_values(value: Any) -> int:
-    """How many values there are in a JSON value. Very long numbers count as many."""
+    """Return how many values there are in a JSON value. Very long numbers count as many."""
     count, pending = 0, [value]
     while pending and count <= MAX_CHECKS:  # more are too many for any schema; the value may contain itself
         part = pending.pop()
@@ -414,7 +414,7 @@ def _is_long_number(value: Any) -> bool:
 
 
 def _needs_backtracking(pattern: str) -> bool:
-    """Whether a pattern needs the engine that goes back: for a look around, or for a group that is repeated."""
+    """Return whether a pattern needs the engine that goes back: for a look around, or for a group that is repeated."""
     return "(?" in pattern or any(f"\\{digit}" in pattern for digit in "123456789k")
 
 

@@ -130,7 +130,7 @@ class WorkerCall:
 
 
 def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
-    """A pickle of everything that the caller passed in."""
+    """Return a pickle of everything that the caller passed in."""
     assert function.signature is not None
     try:
         if isinstance(function.reference, FunctionCopy):
