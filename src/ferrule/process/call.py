@@ -21,11 +21,11 @@ from ferrule.process.groups import process_clock
 from ferrule.process.protocol import (
     BoundArguments,
     CallArguments,
-    CallStarted,
     FunctionCall,
     FunctionError,
     FunctionNotLoaded,
     FunctionResult,
+    FunctionStarted,
     NestedReply,
     NestedRequest,
     ProcessEnvironment,
@@ -79,7 +79,7 @@ class WorkerCall:
             message = await channel.receive()
             if message.number != self._number:  # from a thread that an earlier call left running
                 continue
-            if isinstance(message, CallStarted):
+            if isinstance(message, FunctionStarted):
                 self.has_started = True
             elif isinstance(message, ProgressReport):
                 self._invocation.report(message.progress)
