@@ -133,8 +133,8 @@ def test_readers_never_see_a_partial_change():
 def test_a_change_of_what_callers_notice_changes_the_fingerprint():
     spec = make("a").spec
     assert replace(spec, description="other").fingerprint != spec.fingerprint
-    unnoticed = {"enabled": False, "subcategory": "x", "priority": 9, "dependencies": ["b"]}
-    assert replace(spec, **unnoticed).fingerprint == spec.fingerprint
+    unnoticed = replace(spec, enabled=False, subcategory="x", priority=9, dependencies=["b"])
+    assert unnoticed.fingerprint == spec.fingerprint
     assert make("a").spec.fingerprint == spec.fingerprint
 
 

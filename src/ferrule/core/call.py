@@ -294,7 +294,7 @@ class ValidationError:
         return f"{where}{self.message}" + (f" {self.hint}" if self.hint else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ValidationResult:
     """Whether the arguments of a call are valid, and what they are after defaults and coercion."""
 

@@ -229,8 +229,9 @@ def is_larger_than(value: Any, max_bytes: int) -> bool:
         elif kind is dict or kind is list or kind is tuple:
             remaining -= 8 * len(item)
             if remaining >= 0:
-                pending.extend(item)  # the keys, of a dictionary
-                pending.extend(item.values() if kind is dict else ())
+                pending += item  # the keys, of a dictionary
+                if kind is dict:
+                    pending += item.values()
     return remaining < 0
 
 
