@@ -190,12 +190,12 @@ async def test_the_arguments_of_a_single_candidate_are_validated_once(monkeypatc
     async with engine_with(CallRecorder().search("find", "it")) as engine:
         hub = ToolHub(engine)
         validations: list[Any] = []
-        original = ParameterCheck.fill_defaults_if_valid
+        original = ParameterCheck.check
 
         def counted(check: ParameterCheck, params: Any) -> Any:
             validations.append(params)
             return original(check, params)
 
-        monkeypatch.setattr(ParameterCheck, "fill_defaults_if_valid", counted)
+        monkeypatch.setattr(ParameterCheck, "check", counted)
         assert (await hub.execute("find", {"query": "tea"})).text == "it"
     assert validations == [{"query": "tea"}]

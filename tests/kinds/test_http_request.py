@@ -512,6 +512,7 @@ async def test_a_request_that_broke_off_may_have_been_read():
     ("header", "seconds"),
     [
         ("7", 7.0),
+        ("nan", None),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
         ("soon", None),
         ("-1", None),
@@ -523,6 +524,7 @@ async def test_a_request_that_broke_off_may_have_been_read():
 )
 def test_a_server_says_how_long_to_wait(header, seconds):
     assert retry.parse_retry_after({"retry-after": header}) == seconds
+    assert retry.parse_retry_after({"retry-after": header, "retry-after-ms": "250"}) == 0.25
 
 
 SECRET = "secret-0123456789"

@@ -264,22 +264,6 @@ async def test_failures_are_temporary_or_permanent(answer, kind, message):
     assert len(server.requests) == 1  # it is `RetryingModel` that asks again
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry_after": "7"}, 7.0),
-        ({"retry_after_ms": "250", "retry_after": "9"}, 0.25),
-        ({"retry_after": "nan"}, None),
-        ({"retry_after": "Fri, 31 Dec 1999 23:59:59 GMT"}, 0.0),
-    ],
-)
-async def test_retry_after_is_read_from_the_headers(headers, seconds):
-    async with asking(failure(429, "slow down", **headers)) as (model, _):
-        with pytest.raises(ModelUnavailable) as caught:
-            await model.generate(QUESTION)
-    assert caught.value.retry_after == seconds
-
-
 @pytest.mark.parametrize("then", ["cut", "finish"])
 async def test_a_stream_that_breaks_off_is_no_answer(then):
     events = chunks({"content": "It is"}, finish=None)[:1]

@@ -50,20 +50,14 @@ async def test_an_agent_asks_the_model_object_it_was_given_again(make):
     assert reply.text == "3" and len(server.requests) == 2
 
 
-async def test_waits_double_up_to_max_wait_and_attempts_are_limited():
+@pytest.mark.parametrize(("jitter", "expected"), [(1.0, [0.5, 1.0, 2.0, 3.0]), (0.0, [0.25, 0.5, 1.0, 1.5])])
+async def test_waits_double_up_to_max_wait_and_attempts_are_limited(jitter, expected):
     waits = Waits()
     failing = ScriptedModel([ModelUnavailable("busy")], loop=True)
-    model = RetryingModel(failing, attempts=5, max_wait=3.0, sleep=waits.sleep, jitter=lambda: 1.0)
+    model = RetryingModel(failing, attempts=5, max_wait=3.0, sleep=waits.sleep, jitter=lambda: jitter)
     with pytest.raises(ModelUnavailable, match="busy"):
         await model.generate(QUESTION)
-    assert waits == [0.5, 1.0, 2.0, 3.0] and len(failing.requests) == 5
-
-
-async def test_jitter_takes_up_to_half_of_a_wait():
-    waits = Waits()
-    model = RetryingModel(ScriptedModel([ModelUnavailable("busy"), "3"]), sleep=waits.sleep, jitter=lambda: 0.0)
-    await model.generate(QUESTION)
-    assert waits == [0.25]
+    assert waits == expected and len(failing.requests) == 5
 
 
 async def test_a_refusal_is_final():
@@ -105,27 +99,20 @@ async def test_there_is_no_retry_after_text_was_streamed():
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("hangs", [HANG, Answer(events=chunks({"content": "It"}, finish=None)[:1], then="hang")])
-async def test_a_cancelled_request_ends_and_closes_its_connection(hangs):
+@pytest.mark.parametrize(
+    ("make", "hangs"),
+    [
+        (OpenAIModel, HANG),
+        (OpenAIModel, Answer(events=chunks({"content": "It"}, finish=None)[:1], then="hang")),
+        (AnthropicModel, Answer(events=claude(text_block("It is"), stop_reason=None).events, then="hang")),
+    ],
+)
+async def test_a_cancelled_request_ends_and_closes_its_connection(make, hangs):
+    pieces: list[str] = []
     async with model_server(hangs) as server:
-        model = RetryingModel(OpenAIModel("m", base_url=f"{server.url}/v1"))
-        task = asyncio.create_task(model.generate(QUESTION, None if hangs is HANG else print))
-        await until(lambda: server.requests)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until(lambda: server.abandoned)
-        await model.aclose()
-
-
-@pytest.mark.integration
-async def test_a_cancelled_stream_of_claude_closes_its_connection():
-    has_text = asyncio.Event()
-    begun = Answer(events=claude(text_block("It is"), stop_reason=None).events, then="hang")
-    async with model_server(begun) as server:
-        model = RetryingModel(AnthropicModel("c", base_url=server.url))
-        task = asyncio.create_task(model.generate(QUESTION, lambda _: has_text.set()))
-        await has_text.wait()
+        model = RetryingModel(make("m", base_url=f"{server.url}/v1" if make is OpenAIModel else server.url))
+        task = asyncio.create_task(model.generate(QUESTION, None if hangs is HANG else pieces.append))
+        await until(lambda: server.requests if hangs is HANG else pieces)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -164,7 +164,7 @@ class _BudgetedDescription:
         return True
 
     def text(self, tool_count: int) -> str:
-        """The page, with the number of the tools that are not on it."""
+        """Return the page, with the number of the tools that are not on it."""
         end = [f"{self._texts.other_tools}:", *self._lines] if self._lines else []
         if omitted := tool_count - len(self._in_full) - len(self._lines):
             end.append(self._texts.more.format(count=omitted))
@@ -195,7 +195,7 @@ def describe_in_full(spec: ToolSpec, texts: DescriptionTexts) -> str:
 
 
 def describe_in_one_line(spec: ToolSpec, texts: DescriptionTexts) -> str:
-    """A tool's name and the first sentence of its description."""
+    """Return a tool's name and the first sentence of its description."""
     sentence = first_sentence(spec.description or _description_of_only_action(spec))
     count = len(spec.capabilities)
     actions = texts.actions_of.format(count=count) if count > 1 else ""
@@ -212,7 +212,7 @@ def make_usage_examples(spec: ToolSpec) -> list[dict[str, Any]]:
 
 
 def get_or_generate_examples(capability: ToolCapability) -> list[dict[str, Any]]:
-    """The author's examples of arguments; if there are none, a generated one."""
+    """Return the author's examples of arguments; if there are none, a generated one."""
     if capability.examples:
         return [copy_json(example) for example in capability.examples]
     example = generate_example(capability.schema_or_empty)
@@ -261,7 +261,7 @@ def _describe_type(schema: Any, root: JsonSchema, depth: int = 0) -> str:
 
 
 def _description_to_clause(description: str) -> str:
-    """The first sentence of a description, as a part of another sentence."""
+    """Return the first sentence of a description, as a part of another sentence."""
     sentence = first_sentence(description).rstrip(".。!！ ")
     is_word = len(sentence) > 1 and not sentence[1].isupper()
     return sentence[:1].lower() + sentence[1:] if is_word else sentence

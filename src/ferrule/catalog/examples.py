@@ -138,7 +138,7 @@ def _generate_value(schema: Any, root: _RootSchema, name: str, depth: int) -> An
 
 
 def _merge_first_option(schema: JsonSchema, root: _RootSchema, depth: int) -> JsonSchema:
-    """The schema with the parts of allOf and the first option of anyOf and oneOf merged into it."""
+    """Return the schema with the parts of allOf and the first option of anyOf and oneOf merged into it."""
     root.count_step()
     if depth > _MAX_DEPTH:
         raise _NoExample

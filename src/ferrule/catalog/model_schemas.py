@@ -113,7 +113,7 @@ def _remove_redundant(node: Any, name: str = "") -> Any:
 
 
 def _title_repeats_name(title: Any, name: str) -> bool:
-    """Whether a title is a name in other letters, as pydantic makes them: `Start Time` of `start_time`."""
+    """Return whether a title is a name in other letters, as pydantic makes them: `Start Time` of `start_time`."""
     return isinstance(title, str) and re.sub(r"[\s_-]", "", title).casefold() == re.sub(r"[_-]", "", name).casefold()
 
 
@@ -169,7 +169,7 @@ _MAX_PARTS = 1_000
 
 
 def simplify_schema(schema: JsonSchema) -> JsonSchema:
-    """The parameters of an action for a model API; the original is not changed."""
+    """Return the parameters of an action for a model API; the original is not changed."""
     try:
         return _simplify_top_level(schema)
     except RecursionError:  # nested too deep
@@ -235,7 +235,7 @@ def _clean_keyword(keyword: str, value: Any) -> Any:
 
 
 def _clean_schema_map(schemas: Any) -> Any:
-    """A map of names to schemas: the names are not keywords of JSON Schema."""
+    """Return a map of names to schemas: the names are not keywords of JSON Schema."""
     if not isinstance(schemas, dict):
         return schemas
     return {name: {} if schema is True else _clean_schema(schema) for name, schema in schemas.items()}

@@ -41,7 +41,7 @@ class RegistrySnapshot:
             yield from candidates
 
     def get(self, tool_id: str) -> Tool | None:
-        """The first candidate of an id that can be called."""
+        """Return the first candidate of an id that can be called."""
         return next((tool for tool in self.by_id.get(tool_id, ()) if self.is_callable(tool)), None)
 
     @cached_property
@@ -50,7 +50,7 @@ class RegistrySnapshot:
         return sorted(filter(None, map(self.get, self.by_id)), key=lambda tool: model_name(tool.id))
 
     def is_callable(self, tool: Tool) -> bool:
-        """Whether a tool is enabled and set up, and so is everything it depends on."""
+        """Return whether a tool is enabled and set up, and so is everything it depends on."""
         return tool.spec.enabled and tool not in self.unavailable
 
     @cached_property
@@ -62,7 +62,7 @@ class RegistrySnapshot:
         return MappingProxyType(_find_unavailable(self.by_id))
 
     def why_unavailable(self, tool: Tool) -> str | None:
-        """What an enabled tool needs before it can be called; None when it can be called."""
+        """Return what an enabled tool needs before it can be called; None when it can be called."""
         missing = self.unavailable.get(tool)
         if missing is None:
             return None
@@ -101,7 +101,7 @@ class RegistrySnapshot:
         return name in self.by_id or name in self._by_model_name or name in self._by_name or ACTION_SEPARATOR in name
 
     def find_tool(self, name: str) -> Tool:
-        """The tool with this id, model name (of one of its actions) or display name."""
+        """Return the tool with this id, model name (of one of its actions) or display name."""
         action = self._by_model_name.get(name)  # in the order of `find`: what is allowed is what is called
         tool = self.get(name) or (action[0] if action is not None else self._by_name.get(name))
         if tool is None:
@@ -109,7 +109,7 @@ class RegistrySnapshot:
         return tool
 
     def find(self, name: str, action: str | None = None) -> tuple[Tool, ToolCapability]:
-        """The tool and action with this id, model name or display name."""
+        """Return the tool and action with this id, model name or display name."""
         tool = self.get(name)
         if tool is not None and action is None and tool.spec.capability() is None and name in self._by_model_name:
             tool = None  # a call of this tool would have to name one of its actions
@@ -254,17 +254,17 @@ class ToolRegistry:
     # As the design documents read it, for descriptions of their own.
 
     async def get_tool(self, tool_id: str) -> ToolSpec | None:
-        """The spec of a tool that can be called."""
+        """Return the spec of a tool that can be called."""
         tool = self.get(tool_id)
         return None if tool is None else tool.spec
 
     async def get_all_tools(self) -> list[ToolSpec]:
-        """The specs of all tools that can be called, one for each id."""
+        """Return the specs of all tools that can be called, one for each id."""
         snapshot = self.snapshot()
         return [tool.spec for tool in map(snapshot.get, snapshot.by_id) if tool is not None]
 
     def candidates(self, tool_id: str) -> tuple[Tool, ...]:
-        """Every tool of this id, best first, disabled ones included."""
+        """Return every tool of this id, best first, disabled ones included."""
         return self._by_id.get(tool_id, ())
 
     def find(self, name: str, action: str | None = None) -> tuple[Tool, ToolCapability]:
@@ -296,7 +296,7 @@ class ToolRegistry:
 
 
 def find_action(tool: Tool, action: str | None) -> ToolCapability:
-    """The action of a tool with this name, or its only one."""
+    """Return the action of a tool with this name, or its only one."""
     capability = tool.spec.capability(action)
     if capability is None and action in tool.spec.unavailable_actions:
         reason = tool.spec.unavailable_actions[action]
@@ -340,7 +340,7 @@ def _find_unavailable(by_id: Mapping[str, tuple[Tool, ...]]) -> dict[Tool, tuple
 
 
 def _first_by_key(pairs: Iterable[tuple[str, _T]]) -> dict[str, _T]:
-    """A dictionary in which the first value of a key wins."""
+    """Return a dictionary in which the first value of a key wins."""
     first: dict[str, _T] = {}
     for key, value in pairs:
         first.setdefault(key, value)

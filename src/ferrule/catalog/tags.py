@@ -34,7 +34,7 @@ class TagTable:
         return TagTable(words={**self.words, **words})
 
     def tags_in(self, texts: Iterable[str]) -> list[str]:
-        """The tags of the words in the texts, in the order of the texts, each once."""
+        """Return the tags of the words in the texts, in the order of the texts, each once."""
         result: dict[str, None] = {}
         for text in texts:
             for form, (pattern, tags) in self._by_form.items():
@@ -57,12 +57,12 @@ class TagTable:
 
 
 def extract_tags(name: str, description: str, table: TagTable | None = None) -> list[str]:
-    """The tags of the words in a name and a description."""
+    """Return the tags of the words in a name and a description."""
     return (table or DEFAULT_TABLE).tags_in((name, description))
 
 
 def add_missing_tags(tool: Tool, table: TagTable | None = None) -> Tool:
-    """The tool with tags from its name and description; unchanged if it has tags already or none are found.
+    """Return the tool with tags from its name and description; unchanged if it has tags already or none are found.
 
     The actions of MCP servers and web APIs get tags of their own.
     """

@@ -8,7 +8,6 @@ wait, a cancellation of the waiting task itself is remembered and raised afterwa
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
@@ -23,8 +22,12 @@ MAX_QUEUED_PROGRESS: Final = 10_000
 """Reports of one call that wait for a program that reads them."""
 
 
-def backoff_delay(attempt: int, *, first: float, longest: float, jitter: Callable[[], float] = random.random) -> float:
+def backoff_delay(attempt: int, *, first: float, longest: float, jitter: Callable[[], float] | None = None) -> float:
     """Return the seconds to wait after an attempt (1, 2, …): twice as long each time, with jitter to spread callers."""
+    if jitter is None:
+        import random  # here, because worker processes load this module and need no jitter
+
+        jitter = random.random
     return min(first * 2.0 ** (attempt - 1), longest) * (0.5 + jitter() / 2)
 
 

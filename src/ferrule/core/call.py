@@ -126,7 +126,7 @@ class CallMemory(Protocol):
     """What a run remembers of its calls, including those that tools make."""
 
     def find_result(self, tool: Tool, capability: ToolCapability, params: dict[str, Any], /) -> Output | None:
-        """The result of the call where it is known without making it; raises `KnownFailure` if it would fail."""
+        """Return the result of the call where it is known without making it; raises `KnownFailure` if it would fail."""
 
     def record_result(
         self, tool: Tool, capability: ToolCapability, params: dict[str, Any], result: ToolExecutionResult, /
@@ -182,7 +182,7 @@ class ToolExecutor(Protocol):
 
 
 def current_invocation(function: str) -> Invocation:
-    """The call that is being executed; `function` is named in the error when there is none."""
+    """Return the call that is being executed; `function` is named in the error when there is none."""
     invocation = Invocation.current.get()
     if invocation is None:
         raise SetupError(f"{function} works only inside a tool that the engine is running")
@@ -304,7 +304,7 @@ class ValidationError:
         return f"{where}{self.message}" + (f" {self.hint}" if self.hint else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ValidationResult:
     """Whether the arguments of a call are valid, and what they are after defaults and coercion."""
 

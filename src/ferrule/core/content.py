@@ -112,7 +112,7 @@ _RESULT_FIELDS: Final = frozenset({"success", "result", "error", "_meta"})
 
 
 def unwrap_reported_result(output: Output) -> Output:
-    """The result in `{"success": true, "result": …}`; ExecutionFailed for `{"success": false, "error": …}`.
+    """Return the result in `{"success": true, "result": …}`; ExecutionFailed for `{"success": false, "error": …}`.
 
     Any other output is returned unchanged.
     """
@@ -129,7 +129,7 @@ def unwrap_reported_result(output: Output) -> Output:
 
 
 def describe_part(part: Content) -> dict[str, Any]:
-    """A part as JSON, with the size of its data instead of the data."""
+    """Return a part as JSON, with the size of its data instead of the data."""
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     described: dict[str, Any] = {"type": part.kind}
@@ -145,12 +145,12 @@ def describe_part(part: Content) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """A value as a model reads it: text as it is, anything else as JSON."""
+    """Return a value as a model reads it: text as it is, anything else as JSON."""
     return replace_surrogates(value) if isinstance(value, str) else encode_json(value).decode()
 
 
 def replace_surrogates(text: str) -> str:
-    """The text without lone surrogates, which JSON can hold but UTF-8 cannot encode."""
+    """Return the text without lone surrogates, which JSON can hold but UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -229,13 +229,14 @@ def is_larger_than(value: Any, max_bytes: int) -> bool:
         elif kind is dict or kind is list or kind is tuple:
             remaining -= 8 * len(item)
             if remaining >= 0:
-                pending.extend(item)  # the keys, of a dictionary
-                pending.extend(item.values() if kind is dict else ())
+                pending += item  # the keys, of a dictionary
+                if kind is dict:
+                    pending += item.values()
     return remaining < 0
 
 
 def plain_json(value: Any) -> Any:
-    """The value after a round trip through JSON: dictionaries, lists, text, numbers, booleans, None."""
+    """Return the value after a round trip through JSON: dictionaries, lists, text, numbers, booleans, None."""
     if type(value) in SCALAR_TYPES:
         return value
     data = encode_json(value)
@@ -292,7 +293,7 @@ def _convert_to_json(value: Any) -> Any:
 
 
 def number_to_json(value: Decimal | Fraction) -> int | float | str:
-    """The number in JSON with the same digits, of a fraction the nearest one; text where there is none."""
+    """Return the number in JSON with the same digits, of a fraction the nearest one; text where there is none."""
     if isinstance(value, Fraction):
         try:
             return value.numerator if value.denominator == 1 else value.numerator / value.denominator
@@ -307,7 +308,7 @@ def number_to_json(value: Decimal | Fraction) -> int | float | str:
 
 
 def safe_str(value: Any) -> str:
-    """The value as text; where its `__str__` fails, the name of its type."""
+    """Return the value as text; where its `__str__` fails, the name of its type."""
     try:
         return str(value)
     except KeyboardInterrupt:

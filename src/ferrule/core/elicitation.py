@@ -63,7 +63,7 @@ def _fill_in_defaults(content: dict[str, Any], question: Elicitation) -> dict[st
 
 
 def elicitation_callback(tool_id: str, on_elicit: OnElicit) -> ElicitationFnT:
-    """The callback for the MCP SDK that asks through `on_elicit`."""
+    """Return the callback for the MCP SDK that asks through `on_elicit`."""
     from mcp.types import ElicitRequestURLParams, ElicitResult
 
     turn = asyncio.Lock()

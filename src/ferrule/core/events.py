@@ -226,7 +226,7 @@ class EventBus:
         return bool(subscribers)
 
     def has_subscriber_for(self, event_type: ToolEngineEventType) -> bool:
-        """Whether some subscriber may get events of this type; others need not be created."""
+        """Return whether some subscriber may get events of this type; others need not be created."""
         return event_type in self._subscribers_of
 
     def emit(self, event: ToolEngineEvent) -> None:
@@ -313,7 +313,7 @@ class RunEvents:
         return self.bus.emit_start_and_end(started, ended, self.principal, run_id=self.run_id, **data)
 
     def emit_agent_start_and_end(self, name: str, task: str) -> contextlib.AbstractContextManager[dict[str, Any]]:
-        """The work of one agent of the run."""
+        """Emit the start and the end of the work of one agent."""
         types = ToolEngineEventType.AGENT_STARTED, ToolEngineEventType.AGENT_ENDED
         return self.emit_start_and_end(*types, agent=name, task=task)
 
@@ -458,7 +458,7 @@ class _AsyncSubscriber(_Subscriber):
             self._busy = False
 
     def _is_ending(self) -> bool:
-        """Whether the task is being ended from outside; the callback may raise the same exceptions itself."""
+        """Return whether the task is being ended from outside; the callback may raise the same exceptions itself."""
         try:
             task = asyncio.current_task()
         except RuntimeError:  # its loop has ended

@@ -22,7 +22,7 @@ MAX_REFERENCES = 32
 
 
 def resolve_schema(schema: Any, root: JsonSchema) -> JsonSchema:
-    """The schema with local references followed; an empty one where there is nothing to follow."""
+    """Return the schema with local references followed; an empty one where there is nothing to follow."""
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, dict):
             return {}
@@ -33,7 +33,7 @@ def resolve_schema(schema: Any, root: JsonSchema) -> JsonSchema:
 
 
 def list_branches(schema: JsonSchema, root: JsonSchema) -> list[JsonSchema]:
-    """The schemas a value may follow: those of anyOf/oneOf, else the schema itself."""
+    """Return the schemas a value may follow: those of anyOf/oneOf, else the schema itself."""
     return list(_iterate_branches(schema, root, set()))
 
 
@@ -52,7 +52,7 @@ def _iterate_branches(schema: JsonSchema, root: JsonSchema, visited: set[str]) -
 
 
 def allowed_types(schema: JsonSchema) -> list[str]:
-    """The JSON types a schema allows; empty when it does not say."""
+    """Return the JSON types a schema allows; empty when it does not say."""
     types = schema.get("type")
     if isinstance(types, str):
         return [types]
@@ -65,7 +65,7 @@ def properties_of(schema: JsonSchema) -> dict[str, Any]:
 
 
 def read_list_keyword(keyword: str, schema: JsonSchema) -> list[Any]:
-    """The value of a keyword that should be a list; an empty one if it is not."""
+    """Return the value of a keyword that should be a list; an empty one if it is not."""
     value = schema.get(keyword)
     return value if isinstance(value, list) else []
 
@@ -75,7 +75,7 @@ def required_names(schema: JsonSchema) -> list[str]:
 
 
 def secret_properties(schema: JsonSchema) -> frozenset[str]:
-    """The properties with something `writeOnly` anywhere in them."""
+    """Return the properties with something `writeOnly` anywhere in them."""
     properties = {**properties_of(follow_reference(schema, schema)), **properties_of(schema)}
     return frozenset(name for name, inner in properties.items() if _contains_secret(inner, schema))
 
@@ -102,7 +102,7 @@ _NO_SUBSCHEMAS = frozenset({"default", "examples", "enum", "const", "description
 
 
 def follow_reference(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
-    """What a local `$ref` points to; empty where there is none."""
+    """Return what a local `$ref` points to; empty where there is none."""
     reference = schema.get("$ref")
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return {}
@@ -135,7 +135,7 @@ def is_whole_schema(parameters: Mapping[str, Any]) -> bool:
 
 
 def parameters_to_schema(parameters: Mapping[str, Any]) -> JsonSchema:
-    """The schema of a map such as `{"url": {"type": "string", "required": True}}`."""
+    """Return the schema of a map such as `{"url": {"type": "string", "required": True}}`."""
     properties: dict[str, Any] = {}
     required = []
     for name, parameter in parameters.items():
@@ -160,7 +160,7 @@ _DEFINITION_PREFIX = "#/$defs/"
 
 
 def inline_definitions(schema: JsonSchema, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    """The schema with definitions written where they are used, if that is one place or they are only an enum.
+    """Return the schema with definitions written where they are used, if that is one place or they are only an enum.
 
     What is used more often, or contains itself, stays a definition. Definitions lose their titles, which repeat
     the names of classes.

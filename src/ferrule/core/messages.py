@@ -66,7 +66,7 @@ def user_message(text: str) -> Message:
 
 
 def assistant_message(text: str = "", calls: Iterable[ToolCall] = ()) -> Message:
-    """A model's text and the calls it requests."""
+    """Return a model's text and the calls it requests."""
     tool_calls = [_encode_tool_call(call) for call in calls]
     message: Message = {"role": "assistant", "content": text or (None if tool_calls else "")}
     if tool_calls:
@@ -75,12 +75,12 @@ def assistant_message(text: str = "", calls: Iterable[ToolCall] = ()) -> Message
 
 
 def tool_message(call: ToolCall, text: str) -> Message:
-    """The result of a call, for the model."""
+    """Return the result of a call, for the model."""
     return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text}
 
 
 def text_of_message(message: Mapping[str, Any]) -> str:
-    """The text of a message, whether its content is a string or a list of parts."""
+    """Return the text of a message, whether its content is a string or a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -103,7 +103,7 @@ UNREADABLE_KEY = "unreadable_arguments"
 
 
 def decode_tool_call(name: str, arguments: Any, *, id: str = "", is_cut_off: bool = False) -> ToolCall:
-    """A call whose arguments are invalid has `error` set; it never gets empty arguments instead.
+    """Decode a call. A call whose arguments are invalid has `error` set, and never empty arguments instead.
 
     `is_cut_off`: the model ran out of tokens while it wrote this call, so that even empty arguments are incomplete.
     """
@@ -123,7 +123,7 @@ def decode_tool_call(name: str, arguments: Any, *, id: str = "", is_cut_off: boo
 
 
 def arguments_to_send(arguments: Any) -> dict[str, Any]:
-    """The arguments of an earlier call, as an object: many servers refuse a history with invalid ones."""
+    """Return the arguments of an earlier call, as an object: many servers refuse a history with invalid ones."""
     if isinstance(arguments, dict):
         return arguments
     if not isinstance(arguments, str) or not arguments.strip():

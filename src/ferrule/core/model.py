@@ -34,7 +34,7 @@ class ModelRequest:
 
     @classmethod
     def of(cls, request: ModelRequest | str) -> ModelRequest:
-        """A request; a text is a request with this text as the user's message."""
+        """Return a request; a text is a request with this text as the user's message."""
         return cls(messages=[user_message(request)]) if isinstance(request, str) else request
 
 
@@ -74,12 +74,12 @@ def can_end_reply(model: Model) -> bool:
 
 
 def can_reason(model: Model) -> bool:
-    """Whether a model can reply without tools. A model that can only use tools has `can_reason = False`."""
+    """Return whether a model can reply without tools. A model that can only use tools has `can_reason = False`."""
     return bool(getattr(model, "can_reason", True))
 
 
 def selects_tools(model: Model) -> bool:
-    """Whether a model picks the fitting tools of a request itself, so that schemas cost it no tokens."""
+    """Return whether a model picks the fitting tools of a request itself, so that schemas cost it no tokens."""
     return bool(getattr(model, "selects_tools", False))
 
 

@@ -28,7 +28,7 @@ _CODE_RUN = lazy_pattern(r"-((?:[0-9a-f]{1,6}_)*[0-9a-f]{1,6})-")
 
 @lru_cache(maxsize=10_000)
 def encode_model_name(name: str) -> str:
-    """The name for model APIs of a tool (or tool and action) with this name."""
+    """Return the name for model APIs of a tool (or tool and action) with this name."""
     if _ALLOWED_NAME.match(name) and not _CODE_RUN.search(name) and "-h-" not in name:
         return name
     # Dashes are encoded too: a dash in the result is always the edge of a code, so it can be decoded.
@@ -43,7 +43,7 @@ def _shorten(encoded: str, original: str) -> str:
 
 
 def decode_model_name(encoded: str) -> str:
-    """The original of a name made by `encode_model_name`, unless it was too long and ends in a digest."""
+    """Return the original of a name made by `encode_model_name`, unless it was too long and ends in a digest."""
     return _CODE_RUN.sub(_decode_characters, encoded)
 
 
@@ -63,13 +63,13 @@ def model_name(tool_id: str, action: str | None = None) -> str:
 
 
 def split_model_name(name: str) -> tuple[str, str]:
-    """The tool and the action of a name that `model_name` made of both."""
+    """Return the tool and the action of a name that `model_name` made of both."""
     tool, _, action = name.partition(ACTION_SEPARATOR)
     return decode_model_name(tool), decode_model_name(action)
 
 
 def similar_names(name: str, known_names: Iterable[str], *, limit: int = 3) -> list[str]:
-    """The known names most similar to one, best first."""
+    """Return the known names most similar to one, best first."""
     by_folded = {each.casefold().replace("-", "_"): each for each in known_names}
     folded = name.casefold().replace("-", "_")
     return [by_folded[match] for match in get_close_matches(folded, by_folded, n=limit, cutoff=0.6)]

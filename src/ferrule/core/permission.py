@@ -81,12 +81,12 @@ class Principal:
         return f"{self.label}#{sha256(repr(limits).encode()).hexdigest()[:8]}"
 
     def restricted_to(self, tools: Iterable[str]) -> Principal:
-        """The principal with one more restriction."""
+        """Return the principal with one more restriction."""
         outer = self.outer_tools if self.tools is None else (*self.outer_tools, self.tools)
         return replace(self, tools=frozenset(tools), outer_tools=outer)
 
     def extended_by(self, tools: Iterable[str]) -> Principal:
-        """The principal that may also call the agent's own tools, whatever its restrictions."""
+        """Return the principal that may also call the agent's own tools, whatever its restrictions."""
         return replace(self, own_tools=self.own_tools | frozenset(tools))
 
     def owns(self, tool: Tool) -> bool:
@@ -104,7 +104,7 @@ class Principal:
         return self.outer_tools if self.tools is None else (self.tools, *self.outer_tools)
 
     def explain_restriction(self, tool: Tool, capability: ToolCapability) -> str | None:
-        """Why it may not call an action, whatever the policy says; None when it may."""
+        """Return why it may not call an action, whatever the policy says; None when it may."""
         if self.own_tools and self.owns(tool):
             return None
         for names in self._tool_sets():
@@ -124,7 +124,7 @@ PLANNER_PRINCIPAL: Final = Principal(kind="agent", name="planner")
 
 
 def matches_any(patterns: frozenset[str], tool: Tool, capability: ToolCapability) -> bool:
-    """Whether a tool or this action of it is named in a set of names and patterns."""
+    """Return whether a tool or this action of it is named in a set of names and patterns."""
     spec = tool.spec
     names: tuple[str, ...] = (spec.tool_id, spec.name, spec.model_name(capability))
     if not patterns.isdisjoint(names):
@@ -158,4 +158,4 @@ class CallPolicy(Protocol):
     def decide(
         self, principal: Principal, tool: Tool, capability: ToolCapability, arguments: Mapping[str, Any] | None, /
     ) -> Decision:
-        """Whether a call may be made; without arguments: whether it may be made with any."""
+        """Return whether a call may be made; without arguments: whether it may be made with any."""

@@ -251,7 +251,7 @@ def _count_characters(value: Any) -> int:
 
 
 def count_values(value: Any) -> int:
-    """How many values there are in a JSON value. Very long numbers count as many."""
+    """Return how many values there are in a JSON value. Very long numbers count as many."""
     count, pending = 0, [value]
     while pending and count <= MAX_CHECKS:  # more are too many for any schema; the value may contain itself
         part = pending.pop()

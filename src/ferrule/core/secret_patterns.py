@@ -85,11 +85,11 @@ class SecretNames:
         self.is_secret = lru_cache(maxsize=4096)(self._is_secret)
 
     def hides(self, name: str, value: Any) -> bool:
-        """Whether the value of a member is secret because of its name."""
+        """Return whether the value of a member is secret because of its name."""
         return self.is_secret(name) and not _is_harmless_value(name, value)
 
     def hides_member(self, name: str, value: Any, members: Mapping[Any, Any]) -> bool:
-        """Whether a name hides the value, or a sibling does, as in `{"name": "X-Api-Key", "value": …}`."""
+        """Return whether a name hides the value, or a sibling does, as in `{"name": "X-Api-Key", "value": …}`."""
         if self.hides(name, value):
             return True
         if name.lower() != "value":
@@ -98,17 +98,17 @@ class SecretNames:
         return any(self.is_label(label) and self.hides(label, value) for label in labels)
 
     def is_label(self, text: Any) -> bool:
-        """Whether a text is just the name of a secret."""
+        """Return whether a text is just the name of a secret."""
         return isinstance(text, str) and _LABEL.match(text) is not None and self.is_secret(text)
 
     def is_secret_pair(self, item: Any) -> bool:
-        """Whether it is a pair like `["X-Api-Key", "abc"]`, as headers are listed."""
+        """Return whether it is a pair like `["X-Api-Key", "abc"]`, as headers are listed."""
         if not isinstance(item, (list, tuple)) or len(item) != 2:
             return False
         return self.is_label(item[0]) and self.hides(item[0], item[1])
 
     def mark_secret_items(self, items: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-        """Each item, and whether it is the value of a secret option, as in `["--password", "abc"]`."""
+        """Yield each item, and whether it is the value of a secret option, as in `["--password", "abc"]`."""
         is_value = False
         for item in items:
             hidden = is_value and isinstance(item, str) and not item.startswith("-")
@@ -128,18 +128,18 @@ class SecretNames:
 
 @cache
 def secret_names() -> SecretNames:
-    """The names that are secret unless a `Redaction` has others."""
+    """Return the names that are secret unless a `Redaction` has others."""
     return SecretNames(SECRET_NAMES)
 
 
 def _spelling_pattern(names: Iterable[str]) -> str:
-    """A pattern for the names in any spelling: `api_key` also as `apiKey`, `API-KEY` and `api key`."""
+    """Return a pattern for the names in any spelling: `api_key` also as `apiKey`, `API-KEY` and `api key`."""
     parts = [[re.escape(part) for part in re.split(_SEPARATORS[:-1], name) if part] for name in names]
     return "|".join(_SEPARATORS.join(p) for p in parts if p) or r"[^\s\S]"
 
 
 def _is_harmless_value(name: str, value: Any) -> bool:
-    """An empty value or a boolean is no secret (`has_password: true`), and a number of tokens or passes is a count."""
+    """Return whether a value is empty, a boolean (`has_password: true`), or a number of tokens or passes."""
     if value is None or isinstance(value, bool) or (isinstance(value, str) and not value):
         return True
     numbers = value if isinstance(value, list) else [value]
@@ -248,7 +248,7 @@ class PlainTextRedaction:
         return None if value is None or _is_placeholder(named["name"], value.group()) else value
 
     def _find_assigned_value(self, named: re.Match[str]) -> re.Match[str] | None:
-        """The value after `name=`, `name = ` or `name: `."""
+        """Return the value after `name=`, `name = ` or `name: `."""
         name, text = named["name"], named.string
         if named["sign"].endswith("="):
             before = text[named.start() - 1 : named.start()]

@@ -59,7 +59,7 @@ class Secrets:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any], names: Iterable[str]) -> Secrets:
-        """The values of the parameters that a tool declares secret."""
+        """Return the values of the parameters that a tool declares secret."""
         texts = _find_texts([params[name] for name in names if name in params])
         return cls(text for text in texts if len(text) >= MIN_DECLARED_LENGTH)
 
@@ -80,7 +80,7 @@ class Secrets:
         self.spellings = merge_secrets(self.spellings, spellings)
 
     def find_in(self, *values: Any) -> tuple[str, ...]:
-        """The spellings that occur in values."""
+        """Return the spellings that occur in values."""
         if not self.spellings:
             return ()
         try:
@@ -90,14 +90,14 @@ class Secrets:
         return tuple(spelling for spelling in self.spellings if spelling in text)
 
     def redact(self, value: Any) -> Any:
-        """The value as plain JSON, without these values and without whatever looks like a secret."""
+        """Return the value as plain JSON, without these values and without whatever looks like a secret."""
         redaction = self._redaction or _default_redaction()
         for start in range(0, max(1, len(self.spellings)), MAX_SECRETS):
             value = redaction.redact(value, self.spellings[start : start + MAX_SECRETS])
         return value
 
     def hide(self, value: Any) -> Any:
-        """The same value with the secrets in its texts replaced."""
+        """Return the same value with the secrets in its texts replaced."""
         try:
             return self._hide(value) if self.spellings else value
         except RecursionError:
@@ -200,19 +200,19 @@ class Redaction:
     def redact_params(
         self, params: Mapping[str, Any], declared: frozenset[str], secrets: tuple[str, ...]
     ) -> dict[str, Any]:
-        """The arguments of a call as they may be recorded."""
+        """Return the arguments of a call as they may be recorded."""
         open_params = {name: self.replacement if name in declared else value for name, value in params.items()}
         redacted: dict[str, Any] = self.redact(open_params, secrets)
         return redacted
 
     def redact(self, value: Any, secrets: tuple[str, ...] = ()) -> Any:
-        """The value as plain JSON without secrets, and without anything that JSON cannot represent."""
+        """Return the value as plain JSON without secrets, and without anything that JSON cannot represent."""
         if len(secrets) > MAX_SECRETS:
             return self._hide_all(value)
         return _Walk(self, secrets).visit(value, MAX_DEPTH)
 
     def redact_text(self, text: str, secrets: tuple[str, ...] = ()) -> str:
-        """The text without secrets. JSON text stays JSON."""
+        """Return the text without secrets. JSON text stays JSON."""
         redacted: str = self.redact(text, secrets)
         return redacted
 
@@ -324,12 +324,12 @@ def select_likely(values: Iterable[str]) -> Iterator[str]:
 
 
 def merge_secrets(*groups: Iterable[str]) -> tuple[str, ...]:
-    """All spellings once, longest first: one may be a part of another."""
+    """Return all spellings once, longest first: one may be a part of another."""
     return tuple(sorted(dict.fromkeys(secret for group in groups for secret in group), key=len, reverse=True))
 
 
 def _list_spellings(text: str) -> Iterator[str]:
-    """A secret as it is written in plain text, in JSON, in the JSON of PHP, and in URLs."""
+    """Yield a secret as it is written in plain text, in JSON, in the JSON of PHP, and in URLs."""
     if text:
         yield text
         yield json.dumps(text, ensure_ascii=False)[1:-1]
@@ -340,7 +340,7 @@ def _list_spellings(text: str) -> Iterator[str]:
 
 
 def _find_texts(values: Iterable[Any], *, has_names: bool = False) -> Iterator[str]:
-    """All texts and numbers in values, at any depth."""
+    """Yield all texts and numbers in values, at any depth."""
     visited, pending = dict[int, Any](), [iter(values)]
     while pending:
         for value in pending[-1]:

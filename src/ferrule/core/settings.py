@@ -50,7 +50,7 @@ class SettingsOrigin:
         return cls(name, lines)
 
     def of_item(self, name: str, number: int) -> SettingsOrigin:
-        """The same for one section of a list."""
+        """Return the origin of one section of a list."""
         item = f"{name}#{number}"
         paths = [path for path in self.lines if f"{path}.".startswith(f"{item}.")]
         lines = {name + path.removeprefix(item): self.lines[path] for path in paths}
@@ -66,7 +66,7 @@ class SettingsOrigin:
 def read_section(
     config_type: type[T], name: str, values: Any, origin: SettingsOrigin, environ: Mapping[str, str] | None = None
 ) -> T:
-    """A section as a dataclass or a pydantic model. SetupError names the file, the section and the key."""
+    """Return a section as a dataclass or a pydantic model. SetupError names the file, the section and the key."""
     if not isinstance(values, dict):
         raise SetupError(f"{origin.at(name)}: [{name}] must be a section with keys, not {values!r}")
     hints = _get_field_types(config_type)
@@ -163,7 +163,7 @@ def _is_section_type(hint: Any) -> bool:
 
 
 def _get_field_types(config_type: Any) -> dict[str, Any]:
-    """The keys of a section and their types."""
+    """Return the keys of a section and their types."""
     hints = typing.get_type_hints(config_type)
     if issubclass(config_type, BaseModel):
         return {key: hints[key] for key in config_type.model_fields}

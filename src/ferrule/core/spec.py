@@ -113,7 +113,7 @@ class Limits:
 
 
 def is_above_zero(value: object) -> bool:
-    """Whether an option is a number above 0; text such as "5" is none."""
+    """Return whether an option is a number above 0; text such as "5" is none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
@@ -272,7 +272,7 @@ class ToolSpec:
         return parse_parameters(self.capabilities[0].schema) if len(self.capabilities) == 1 else []
 
     def capability(self, action: str | None = None) -> ToolCapability | None:
-        """The action of this name; without a name, the only one there is."""
+        """Return the action of this name; without a name, the only one there is."""
         if not action:
             return self.capabilities[0] if len(self.capabilities) == 1 else None
         for capability in self.capabilities:
@@ -284,7 +284,7 @@ class ToolSpec:
         return None
 
     def describe_actions(self, unknown: str | None = None) -> str:
-        """A sentence that lists the actions, for messages about an unknown one."""
+        """Return a sentence that lists the actions, for messages about an unknown one."""
         names = [c.name for c in self.capabilities]
         hint = did_you_mean(unknown, names) if unknown else ""
         return f"Its actions are: {', '.join(names) or 'none'}.{hint}"
@@ -303,7 +303,7 @@ class ToolSpec:
         return self.limits_of(capability).bucket or category
 
     def model_name(self, capability: ToolCapability) -> str:
-        """The name of this action for models: `tool_id`, or `tool_id__action` where there are several."""
+        """Return the name of this action for models: `tool_id`, or `tool_id__action` where there are several."""
         return model_name(self.tool_id, None if len(self.capabilities) == 1 else capability.name)
 
     @cached_property
@@ -421,7 +421,7 @@ def listing_order(tool: Tool) -> tuple[int, int, str]:
 
 
 def parse_parameters(schema: JsonSchema) -> list[ToolParameter]:
-    """The parameters of an object schema, in order."""
+    """Return the parameters of an object schema, in order."""
     required = set(schema.get("required") or ())
     properties = schema.get("properties") or {}
     return [

@@ -31,22 +31,22 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
 
 
 def find_variables(text: str) -> list[str]:
-    """The names of the variables `${NAME}` in a text, in order."""
+    """Return the names of the variables `${NAME}` in a text, in order."""
     return [match["variable"] for match in _VARIABLES.finditer(text)]
 
 
 def is_common_variable(name: str) -> bool:
-    """Whether a variable is one that every program gets."""
+    """Return whether a variable is one that every program gets."""
     return name in _COMMON_VARIABLES or name.startswith("LC_")
 
 
 def find_placeholders(text: str) -> list[str]:
-    """The names of the parameters `{name}` in a text, in order."""
+    """Return the names of the parameters `{name}` in a text, in order."""
     return [match["parameter"] for match in _TEMPLATE.finditer(text) if match["parameter"]]
 
 
 def fill_template(text: str, environ: Mapping[str, str], render_parameter: Callable[[str], str]) -> str:
-    """The text with its variables replaced, and each `{name}` by `render_parameter(name)`."""
+    """Return the text with its variables replaced, and each `{name}` by `render_parameter(name)`."""
 
     def replace_match(match: re.Match[str]) -> str:
         if match["variable"]:
@@ -67,7 +67,7 @@ def _variable_value(match: re.Match[str], environ: Mapping[str, str]) -> str:
 
 
 def fill_if_complete(text: str, params: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
-    """The text with its variables and parameters filled in; None when one of its parameters has no value."""
+    """Return the text with its variables and parameters filled in; None when one of its parameters has no value."""
     if any(params.get(name) is None for name in find_placeholders(text)):
         return None
     # Text stays unchanged, lone surrogates included: the executor refuses what it cannot send.
@@ -75,19 +75,19 @@ def fill_if_complete(text: str, params: Mapping[str, Any], environ: Mapping[str,
 
 
 def sole_placeholder_name(text: str) -> str | None:
-    """The name of the parameter when the text is only `{name}`: then its value need not become text."""
+    """Return the name of the parameter when the text is only `{name}`: then its value need not become text."""
     names = find_placeholders(text)
     return names[0] if len(names) == 1 and text == f"{{{names[0]}}}" else None
 
 
 def find_parameters(template: Any) -> Iterator[str]:
-    """The names of the parameters in all strings of a template (strings, lists and mappings)."""
+    """Yield the names of the parameters in all strings of a template (strings, lists and mappings)."""
     for text in find_strings(template):
         yield from find_placeholders(text)
 
 
 def find_strings(template: Any) -> Iterator[str]:
-    """Every string in a template (strings, lists and mappings)."""
+    """Yield every string in a template (strings, lists and mappings)."""
     if isinstance(template, str):
         yield template
     elif isinstance(template, Mapping):

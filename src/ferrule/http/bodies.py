@@ -24,7 +24,7 @@ _NO_CHARSETS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-esc
 
 
 def encode_body(body: Any, headers: dict[str, str]) -> bytes | None:
-    """The bytes to send; adds a Content-Type header unless there is one. Text is sent as it is."""
+    """Return the bytes to send; adds a Content-Type header unless there is one. Text is sent as it is."""
     if body is None:
         return None
     content_type = next((value for name, value in headers.items() if name.lower() == "content-type"), None)
@@ -64,7 +64,7 @@ def read_body(response: HttpResponse) -> Any:
 
 
 def body_excerpt(response: HttpResponse, max_length: int = 500) -> str:
-    """The beginning of a body, for messages."""
+    """Return the beginning of a body, for messages."""
     text = " ".join(response.content[: 4 * max_length].decode("utf-8", "replace").split())
     return text if len(text) <= max_length else f"{text[:max_length]}…"
 

@@ -212,7 +212,7 @@ def error_from_httpx(error: Exception, what: str) -> CallError:
 
 
 def format_url(url: str) -> str:
-    """A URL for messages: without credentials and query, both of which may contain secrets."""
+    """Return a URL for messages: without credentials and query, both of which may contain secrets."""
     text = re.sub(r"//[^/?#]*@", "//", url.split("?")[0])
     return text if len(text) <= 200 else f"{text[:200]}…"
 
@@ -230,7 +230,7 @@ def _make_first_request(method: str, url: str, headers: Mapping[str, str], conte
 
 
 def _make_redirected_request(request: httpx.Request, response: httpx.Response, state: _RequestState) -> httpx.Request:
-    """The next request, as browsers make it: after 302 and 303, and for POST after 301, it becomes a GET."""
+    """Return the next request, as browsers make it: after 302 and 303, and for POST after 301, it becomes a GET."""
     import httpx
 
     try:
@@ -264,7 +264,7 @@ def _build_request(method: str, url: httpx.URL, headers: httpx.Headers, content:
 
 
 def describe_header_problem(name: str) -> str:
-    """Why a header of this name cannot be sent; empty if it can."""
+    """Return why a header of this name cannot be sent; empty if it can."""
     if not _HEADER_NAME.fullmatch(name):
         return f"{name!r} cannot be the name of a header: use letters, digits and dashes"
     if name.lower() in _CLIENT_HEADERS:
@@ -307,7 +307,7 @@ def _check_url(url: httpx.URL) -> None:
 
 
 def _is_same_server(first: httpx.URL, second: httpx.URL) -> bool:
-    """The same server, or its https form at the default port."""
+    """Return whether the second is the same server as the first, or its https form at the default port."""
     if first.host != second.host:
         return False
     is_upgrade = (first.scheme, first.port, second.scheme, second.port) == ("http", None, "https", None)
@@ -315,7 +315,7 @@ def _is_same_server(first: httpx.URL, second: httpx.URL) -> bool:
 
 
 def _decompress(content: bytes, encodings: str, limit: int) -> bytes:
-    """The content without its content encodings, decompressed no further than the limit."""
+    """Return the content without its content encodings, decompressed no further than the limit."""
     applied = [name for each in encodings.lower().split(",") if (name := each.strip()) not in ("", "identity")]
     if len(applied) > MAX_ENCODINGS:
         raise ExecutionFailed(f"the response is compressed more than {MAX_ENCODINGS} times, and is not read.")

@@ -100,7 +100,7 @@ class AddressGuard:
                 )
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """The addresses to connect to for a host, each of them checked."""
+        """Return the addresses to connect to for a host, each of them checked."""
         if len(host) > MAX_HOST_LENGTH:
             raise TransportFault(f"{host[:50]!r}… is longer than a host name can be.", unknown_host=True)
         is_unrestricted = self.allow_private or self._is_allowed_name(host)
@@ -138,7 +138,7 @@ class AddressGuard:
 
 
 def describe_special_address(address: IPAddress) -> str | None:
-    """What kind of address it is, for messages; None for a public one."""
+    """Return what kind of address it is, for messages; None for a public one."""
     embedded = _find_embedded_v4(address)
     if embedded is not None:
         kind = describe_special_address(embedded)
@@ -159,7 +159,7 @@ def describe_special_address(address: IPAddress) -> str | None:
 
 
 def _find_embedded_v4(address: IPAddress) -> IPv4Address | None:
-    """The IPv4 address to which packets for an IPv6 address would be sent."""
+    """Return the IPv4 address to which packets for an IPv6 address would be sent."""
     if isinstance(address, IPv4Address):
         return None
     if address in _NAT64:
@@ -190,7 +190,7 @@ NEXT_ADDRESS_TIMEOUT = 1.0
 
 
 def open_transport(guard: AddressGuard) -> httpx.AsyncHTTPTransport:
-    """A pool of connections to addresses that the guard has checked.
+    """Return a pool of connections to addresses that the guard has checked.
 
     TLS and the Host header keep the name. Proxies of the environment are not used: they would look up names themselves,
     without the guard.
@@ -241,7 +241,7 @@ def _load_certificates() -> ssl.SSLContext:
 
 
 def is_base_address(text: str) -> bool:
-    """Whether a configuration may contain this as the address of a server: no password, no placeholder."""
+    """Return whether a configuration may contain this as the address of a server: no password, no placeholder."""
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port

@@ -31,7 +31,7 @@ FIRST_RETRY_DELAY = 0.2
 async def send_with_retries(
     send: Callable[[], Awaitable[HttpResponse]], *, what: str, attempts: int, timeout: float | None
 ) -> HttpResponse:
-    """The last response of up to `attempts` attempts, all within `timeout` seconds; raises the last fault."""
+    """Return the last response of up to `attempts` attempts, all within `timeout` seconds; raises the last fault."""
     try:
         async with asyncio.timeout(timeout) as limit:
             for attempt in range(1, attempts + 1):

@@ -127,7 +127,7 @@ class AnthropicModel:
         return reply
 
     def _build_parameters(self, request: ModelRequest, reductions: Reductions) -> dict[str, Any]:
-        """The parameters of `messages.create`, without what the server has refused before."""
+        """Return the parameters of `messages.create`, without what the server has refused before."""
         reduced = reductions.get
         system, turns = to_anthropic_conversation(request.messages)
         parameters: dict[str, Any] = {
@@ -170,7 +170,7 @@ class AnthropicModel:
 
 
 def _answer_format(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The output format for a schema; None for a schema that the API does not support."""
+    """Return the output format for a schema; None for a schema that the API does not support."""
     from anthropic import transform_schema
 
     try:
@@ -228,7 +228,7 @@ class ThinkingHistory:
 
 
 def _start_digest(parameters: dict[str, Any]) -> Any:
-    """A hash of the system text and the tools, to be continued with the turns."""
+    """Return a hash of the system text and the tools, to be continued with the turns."""
     unmarked = [
         [
             {name: value for name, value in block.items() if name != "cache_control"}
@@ -284,7 +284,7 @@ class AnthropicReplyBuilder:
             self._update_counts(read_field(event, "usage"))
 
     def reply(self, *, model: str) -> ModelReply:
-        """The reply; `ModelUnavailable` if the stream ended before it was complete."""
+        """Return the reply; `ModelUnavailable` if the stream ended before it was complete."""
         if self._stop_reason is None:
             raise ModelUnavailable(f"Model {model!r} stopped before its answer was complete.")
         finish = _FINISH_REASONS.get(self._stop_reason, "stop")
@@ -305,7 +305,7 @@ class AnthropicReplyBuilder:
         )
 
     def content(self) -> list[Block]:
-        """The blocks as they arrived, thinking included."""
+        """Return the blocks as they arrived, thinking included."""
         return [_to_request_block(block) for block in self._blocks]
 
     def _start_block(self, index: int, content: Any) -> None:

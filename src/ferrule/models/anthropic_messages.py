@@ -25,7 +25,7 @@ _DATA_URL = lazy_pattern(r"data:([\w/+.-]+);base64,(.+)", re.DOTALL)
 
 
 def to_anthropic_conversation(messages: Sequence[Message]) -> tuple[str, list[Turn]]:
-    """The system text, and the turns."""
+    """Return the system text, and the turns."""
     first = next((i for i, m in enumerate(messages) if m.get("role") not in _SYSTEM_ROLES), len(messages))
     system = "\n\n".join(text for message in messages[:first] if (text := text_of_message(message).strip()))
     turns = _TurnBuilder()

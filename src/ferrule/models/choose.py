@@ -58,7 +58,7 @@ def _make_offline_model(name: str | None, environ: Mapping[str, str]) -> Model:
 
 
 def _make_server_model(server: LocalServer, name: str | None, environ: Mapping[str, str]) -> Model:
-    """A model of a server on this machine. The server is asked for its models only if none is named."""
+    """Return a model of a server on this machine. The server is asked for its models only if none is named."""
     if name is None:
         [state] = find_servers(environ, [server.prefix])
         if state.problem:
@@ -119,7 +119,7 @@ def choose_model(spec: Model | str | None = None, environ: Mapping[str, str] | N
 
 
 def parse_model_spec(spec: str | None, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """The provider and the name after the colon, without creating the model."""
+    """Return the provider and the name after the colon, without creating the model."""
     if spec is None:
         spec = find_default(environ, servers=()).spec
     provider, colon, name = spec.strip().partition(":")
@@ -144,7 +144,7 @@ class ModelChoice:
 
 
 def find_default(environ: Mapping[str, str], servers: Sequence[ServerState] | None = None) -> ModelChoice:
-    """The model that answers when none is named, and why.
+    """Return the model that answers when none is named, and why.
 
     `servers` are the servers on this machine; None: they are asked, unless the environment is one's own.
     """
@@ -193,7 +193,7 @@ def _find_plugins(provider: str) -> list[EntryPoint]:
 
 
 def list_plugins() -> dict[str, str]:
-    """The prefixes that installed packages add, and what each is loaded from."""
+    """Return the prefixes that installed packages add, and what each is loaded from."""
     return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 

@@ -26,7 +26,7 @@ _IN_KEYRING: Final = {"keyring": True}
 
 
 def key_variable(provider: str) -> str:
-    """The variable that has the key of a provider."""
+    """Return the variable that has the key of a provider."""
     return f"{provider.upper().replace('-', '_')}_API_KEY"
 
 
@@ -37,11 +37,11 @@ class StoredKeys:
         self.path = settings_directory(environ) / "keys.json"
 
     def places(self) -> dict[str, KeyPlace]:
-        """Where each key is, by its variable."""
+        """Return where each key is, by its variable."""
         return {name: "keyring" if entry == _IN_KEYRING else "file" for name, entry in self._read().items()}
 
     def get_all(self) -> dict[str, str]:
-        """Every key that can be read, by its variable."""
+        """Return every key that can be read, by its variable."""
         entries = self._read()
         keys = {name: _read_keyring(name) if entry == _IN_KEYRING else str(entry) for name, entry in entries.items()}
         return {name: key for name, key in keys.items() if key}
@@ -94,7 +94,7 @@ class EnvironmentWithKeys(dict[str, str]):
 
 
 def model_environment(environ: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """The environment of the process with the stored keys; an environment of one's own is returned unchanged."""
+    """Return the environment of the process with the stored keys; an environment of one's own is returned unchanged."""
     if environ is not None and environ is not os.environ:
         return environ
     keys = {name: key for name, key in StoredKeys().get_all().items() if not os.environ.get(name)}
@@ -119,7 +119,7 @@ def _load_keyring() -> Any:
 
 
 def _read_keyring(variable: str) -> str | None:
-    """The key; None if the keyring cannot be read, so that models that need no key still work."""
+    """Return the key; None if the keyring cannot be read, so that models that need no key still work."""
     try:
         return _load_keyring().get_password(_KEYRING_SERVICE, variable)  # type: ignore[no-any-return]
     except Exception as error:

@@ -20,7 +20,7 @@ logger = logging.getLogger("ferrule.models")
 
 
 def schema_instruction(schema: Mapping[str, Any]) -> str:
-    """The prompt for models that cannot be constrained to a schema while they write."""
+    """Return the prompt for models that cannot be constrained to a schema while they write."""
     return f"Answer with one JSON object and nothing else. It must fit this JSON Schema: {encode_json(schema).decode()}"
 
 
@@ -121,7 +121,7 @@ class FeatureNegotiation:
     def _reduce_refused_feature(
         self, error: Exception, parameters: Parameters, reductions: Reductions
     ) -> Reductions | None:
-        """The reductions to try after this error; None when it is not about any feature."""
+        """Return the reductions to try after this error; None when it is not about any feature."""
         if getattr(error, "status_code", None) not in _FEATURE_ERRORS:
             return None
         message = f"{getattr(error, 'param', '')} {getattr(error, 'body', '')} {error}".casefold()
@@ -154,7 +154,7 @@ def report_unreadable_reply(model: str) -> Iterator[None]:
 
 
 async def read_events(stream: Any, model: str) -> AsyncIterator[Any]:
-    """The events of a reply that is streamed."""
+    """Yield the events of a reply that is streamed."""
     events = aiter(stream)
     while True:
         with report_unreadable_reply(model):
@@ -220,7 +220,7 @@ def classify_error(error: BaseException, table: ErrorTable) -> ErrorClass | None
 
 
 def to_model_error(error: Exception, table: ErrorTable, *, model: str) -> ModelError | None:
-    """What to raise instead. None: the exception is not the SDK's, and is raised unchanged."""
+    """Return what to raise instead. None: the exception is not the SDK's, and is raised unchanged."""
     error_class = classify_error(error, table)
     if error_class is None:
         return None
@@ -261,7 +261,7 @@ def _is_permanent(details: str) -> bool:
 
 
 def _error_message(error: Exception) -> str:
-    """The server's own sentence where its response has one, else the exception's text and its cause."""
+    """Return the server's own sentence where its response has one, else the exception's text and its cause."""
     body = getattr(error, "body", None)
     inner = body.get("error", body) if isinstance(body, Mapping) else body
     if isinstance(inner, Mapping):

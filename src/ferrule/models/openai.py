@@ -119,7 +119,7 @@ class OpenAIModel:
         await self._client.aclose()
 
     def _build_parameters(self, request: ModelRequest, reductions: Reductions, *, stream: bool) -> dict[str, Any]:
-        """The parameters of `chat.completions.create`, without what the server has refused before."""
+        """Return the parameters of `chat.completions.create`, without what the server has refused before."""
         reduced = reductions.get
         parameters: dict[str, Any] = {
             "model": self.model,
@@ -276,7 +276,7 @@ class OpenAIReplyBuilder:
         self._usage = Usage(requests=1)
 
     def add(self, chunk: Any) -> None:
-        """A chunk of a stream, or a whole completion. Any field may be missing, whatever the SDK's types say."""
+        """Add a chunk of a stream, or a whole completion. Any field may be missing, whatever the SDK's types say."""
         if (usage := read_field(chunk, "usage")) is not None:
             self._usage = _read_usage(usage)
         for choice in read_list(chunk, "choices")[:1]:
@@ -288,11 +288,11 @@ class OpenAIReplyBuilder:
                 self._add_message(message, is_whole=True)
 
     def end(self) -> None:
-        """End the reply with what there is of it."""
+        """Close the reply early, keeping what has arrived."""
         self._finish = "stop"
 
     def reply(self, *, model: str) -> ModelReply:
-        """The reply; `ModelUnavailable` if the stream ended before it was complete."""
+        """Return the reply; `ModelUnavailable` if the stream ended before it was complete."""
         if self._finish is None:
             raise ModelUnavailable(f"Model {model!r} stopped before its answer was complete.")
         is_cut_off = _FINISH_REASONS.get(self._finish) == "length"

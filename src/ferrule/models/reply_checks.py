@@ -28,26 +28,26 @@ _FINISH_REASONS: Final = frozenset(get_args(FinishReason))
 
 
 def read_field(value: Any, name: str) -> Any:
-    """The field of an SDK's object or of a dictionary; None if there is none."""
+    """Return the field of an SDK's object or of a dictionary; None if there is none."""
     if isinstance(value, Mapping):
         return value.get(name)
     return None if isinstance(value, (str, bytes, list, tuple)) else getattr(value, name, None)
 
 
 def read_text(value: Any, name: str) -> str:
-    """A field that is text; empty if it is anything else."""
+    """Return a field that is text; empty if it is anything else."""
     text = read_field(value, name)
     return replace_surrogates(text) if isinstance(text, str) else ""
 
 
 def read_list(value: Any, name: str) -> list[Any]:
-    """A field that is a list; empty if it is anything else."""
+    """Return a field that is a list; empty if it is anything else."""
     items = read_field(value, name)
     return items if isinstance(items, list) else []
 
 
 def read_count(value: Any, name: str) -> int | None:
-    """A number of tokens; None if it is missing or impossible."""
+    """Return a number of tokens; None if it is missing or impossible."""
     count = read_field(value, name)
     return count if _is_count(count) else None
 
@@ -59,7 +59,7 @@ def _is_count(value: Any) -> bool:
 async def hide_key(
     key: str | None, on_text: TextSink | None, generate: Callable[[TextSink | None], Awaitable[ModelReply]]
 ) -> ModelReply:
-    """The reply, or the model error that is raised instead, without the API key, which a server may repeat."""
+    """Return the reply, or the model error that is raised instead, without the API key, which a server may repeat."""
     secrets = Secrets(select_likely([key or ""]))
     stream = None if on_text is None else StreamFilter(secrets, on_text)
     with secrets.hide_in_errors():
@@ -88,7 +88,7 @@ def complete_usage(reply: ModelReply, request: ModelRequest) -> ModelReply:
 
 
 def check_reply(reply: Any, request: ModelRequest, *, model: str) -> ModelReply:
-    """The reply of any model, with fields of the types that a run relies on."""
+    """Return the reply of any model, with fields of the types that a run relies on."""
     if not isinstance(reply, ModelReply):
         raise ModelError(f"the model {model!r} returned {type(reply).__name__}, which is not a ModelReply")
     calls = reply.tool_calls if isinstance(reply.tool_calls, (tuple, list)) else ()
@@ -103,7 +103,7 @@ def check_reply(reply: Any, request: ModelRequest, *, model: str) -> ModelReply:
 
 
 def _change(value: V, **fields: Any) -> V:
-    """The value with other fields; the value itself if they are the same, as those of most replies are."""
+    """Replace fields of a value. Returns the same object if nothing changes, as for most replies."""
     for name, new in fields.items():
         old = getattr(value, name)
         if type(old) is not type(new) or old != new:

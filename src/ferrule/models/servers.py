@@ -40,7 +40,7 @@ class LocalServer:
     start: str
 
     def url(self, environ: Mapping[str, str]) -> str:
-        """The server's address, without a path."""
+        """Return the server's address, without a path."""
         address = environ.get(self.variable, "").strip().rstrip("/").removesuffix("/v1")
         if not address:
             return f"http://127.0.0.1:{self.port}"
@@ -96,7 +96,7 @@ class ServerState:
 
 
 def find_servers(environ: Mapping[str, str], prefixes: Sequence[str] = tuple(LOCAL_SERVERS)) -> list[ServerState]:
-    """The state of each server, asked at the same time."""
+    """Return the state of each server, asked at the same time."""
     servers = [LOCAL_SERVERS[prefix] for prefix in prefixes]
     states = [ServerState(server=server, url=server.url(environ)) for server in servers]
     # Daemon threads: a server that answers slowly must not keep the program from ending.
@@ -150,7 +150,7 @@ def _request_listing(url: str, key: str | None) -> Any:
 
 
 def _read_models(listing: Any, server: LocalServer) -> list[str]:
-    """The names of the models that can talk; ValueError if this is no list of models of this server."""
+    """Return the names of the models that can talk; ValueError if this is no list of models of this server."""
     entries = listing.get("models" if server.path == "/api/tags" else "data") if isinstance(listing, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("not a list of models")

@@ -21,11 +21,11 @@ from ferrule.process.groups import process_clock
 from ferrule.process.protocol import (
     BoundArguments,
     CallArguments,
-    CallStarted,
     FunctionCall,
     FunctionError,
     FunctionNotLoaded,
     FunctionResult,
+    FunctionStarted,
     NestedReply,
     NestedRequest,
     ProcessEnvironment,
@@ -79,7 +79,7 @@ class WorkerCall:
             message = await channel.receive()
             if message.number != self._number:  # from a thread that an earlier call left running
                 continue
-            if isinstance(message, CallStarted):
+            if isinstance(message, FunctionStarted):
                 self.has_started = True
             elif isinstance(message, ProgressReport):
                 self._invocation.report(message.progress)
@@ -130,7 +130,7 @@ class WorkerCall:
 
 
 def pack_arguments(function: RemoteFunction, invocation: Invocation) -> bytes:
-    """A pickle of everything that the caller passed in."""
+    """Return a pickle of everything that the caller passed in."""
     assert function.signature is not None
     try:
         if isinstance(function.reference, FunctionCopy):

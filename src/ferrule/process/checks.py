@@ -38,7 +38,7 @@ _BOOTSTRAP: Final = "import sys; sys.path[:] = sys.argv[2:]; from ferrule.proces
 async def check_arguments(
     check: ParameterCheck, arguments: Mapping[str, Any], principal: Principal
 ) -> ValidationResult:
-    """What `check.check(arguments)` returns in a process that may take its time."""
+    """Return what `check.check(arguments)` returns in a process that may take its time."""
     capability = check.capability
     answer = await _ask(
         principal,
@@ -56,7 +56,7 @@ async def check_arguments(
 
 
 async def is_valid_value(schema: JsonSchema, value: Any) -> bool:
-    """Whether a schema accepts a value that the current call has returned."""
+    """Return whether a schema accepts a value that the current call has returned."""
     invocation = Invocation.current.get()
     principal = LOCAL_USER if invocation is None else invocation.context.principal
     return bool((await _ask(principal, schema=schema, value=value))["is_valid"])

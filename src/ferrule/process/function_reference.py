@@ -109,7 +109,7 @@ class NotSendable:
 
 
 def pickle_copy(value: Any) -> bytes:
-    """A pickle that includes what is defined only in `__main__`."""
+    """Return a pickle that includes what is defined only in `__main__`."""
     import cloudpickle  # type: ignore[import-untyped]
 
     pickled: bytes = cloudpickle.dumps(value)
@@ -117,7 +117,7 @@ def pickle_copy(value: Any) -> bytes:
 
 
 def make_reference(function: Callable[..., Any], *, copy_objects: bool = False) -> FunctionReference | NotSendable:
-    """What a worker needs to find the function, or why it cannot.
+    """Return what a worker needs to find the function, or why it cannot.
 
     With `copy_objects`, objects that may keep state are copied too; the state of the copies is lost after the call.
     """
@@ -171,7 +171,7 @@ def _refer_to_object(function: ObjectFunction) -> FunctionReference | NotSendabl
 
 
 def _to_plain_partial(function: ObjectFunction) -> Callable[..., Any]:
-    """The function without `source_function`, which a copy does not need."""
+    """Return the function without `source_function`, which a copy does not need."""
     return partial(function.func, *function.args)
 
 
@@ -205,7 +205,7 @@ def _refer_by_name(module_name: str, qualname: str) -> FunctionReference | NotSe
 
 
 def _find_module_origin(module_name: str) -> str | None:
-    """The file a new process would import the module from."""
+    """Return the file a new process would import the module from."""
     package = sys.modules.get(module_name.rpartition(".")[0])
     for finder in sys.meta_path:
         spec = finder.find_spec(module_name, getattr(package, "__path__", None))

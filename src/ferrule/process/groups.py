@@ -54,7 +54,7 @@ async def end_process_group(leader: int, grace: float = GRACE_SECONDS) -> None:
 
 
 def mark_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """An environment for a process that `end_process_tree` shall end, and the mark in it."""
+    """Return an environment for a process that `end_process_tree` shall end, and the mark in it."""
     mark = f"{MARK_VARIABLE}={os.urandom(12).hex()}"
     return {**environment, MARK_VARIABLE: mark.partition("=")[2]}, mark
 
@@ -220,7 +220,7 @@ class LineReader:
 
 
 def find_running_groups(leader: int) -> set[int]:
-    """The groups of a session with running processes; on other systems than Linux only the first group."""
+    """Return the groups of a session with running processes; on other systems than Linux only the first group."""
     if not os.path.isdir("/proc/self"):
         return {leader} if signal_group(leader, 0) else set()
     groups = set()
@@ -232,12 +232,12 @@ def find_running_groups(leader: int) -> set[int]:
 
 
 def find_session_processes(leader: int) -> set[int]:
-    """The processes of a session, those that have ended and were not waited for included; only on Linux."""
+    """Return the processes of a session, those that have ended and were not waited for included; only on Linux."""
     return {int(name) for name in os.listdir("/proc") if name.isdecimal() and _is_in_session(int(name), leader)}
 
 
 def signal_group(group: int, kind: int) -> bool:
-    """Whether any process got the signal."""
+    """Return whether any process got the signal."""
     try:
         os.killpg(group, kind)
     except (ProcessLookupError, PermissionError):  # macOS says "not permitted" when all are zombies
@@ -276,12 +276,12 @@ class _RunningProcess(NamedTuple):
 
 
 def process_clock() -> float:
-    """The time on the clock in which Linux records the start of a process."""
+    """Return the time on the clock in which Linux records the start of a process."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def find_detached_groups(ancestor: int, *, since: float) -> set[int]:
-    """The groups, other than its own, of all that a process and its descendants have started since a time."""
+    """Return the groups, other than its own, of all that a process and its descendants have started since a time."""
     processes = _list_processes()
     groups: set[int] = set()
     pending = [ancestor]

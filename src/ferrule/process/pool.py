@@ -128,7 +128,7 @@ class WorkerPool:
     async def _run_call(
         self, worker: WorkerProcess, function: RemoteFunction, invocation: Invocation, arguments: bytes
     ) -> FunctionResult | FunctionError | FunctionNotLoaded | None:
-        """How the call ended; None when the worker had died while idle and never started it."""
+        """Return how the call ended; None when the worker had died while idle and never started it."""
         call = WorkerCall(worker, next(self._numbers), invocation, self._semaphore.suspend)
         try:
             outcome = await call.run(function, arguments)
@@ -252,7 +252,7 @@ class WorkerPool:
 
 
 def _has_right_version(worker: WorkerProcess, reference: FunctionReference) -> bool:
-    """Whether the worker cannot have imported another version of the function's module."""
+    """Return whether the worker cannot have imported another version of the function's module."""
     if not isinstance(reference, NameReference):
         return True
     digest = worker.modules.get(reference.module)
@@ -282,7 +282,7 @@ class IsolatedFunction:
         self._remote: RemoteFunction | None = None
 
     async def __call__(self, **params: Any) -> dict[str, Any]:
-        """The result of the function for keyword arguments; may be called only inside a running tool."""
+        """Return the result of the function for keyword arguments; may be called only inside a running tool."""
         outcome = await self._pool.run(
             self._get_remote(), replace(current_invocation("an isolated function"), params=params)
         )

@@ -97,7 +97,7 @@ class NestedReply(NamedTuple):
 # Messages from a worker
 
 
-class CallStarted(NamedTuple):
+class FunctionStarted(NamedTuple):
     """The worker has read the call. A call that a dead worker did not start can safely be sent to another one."""
 
     number: int
@@ -222,7 +222,7 @@ _MESSAGES = {
     for message in (
         FunctionCall,
         NestedReply,
-        CallStarted,
+        FunctionStarted,
         NestedRequest,
         ProgressReport,
         FunctionResult,

@@ -60,7 +60,7 @@ class ModuleVersion:
 
 
 def read_version(path: Path) -> ModuleVersion:
-    """The file as it is now; LoadError when it cannot be read."""
+    """Return the file as it is now; LoadError when it cannot be read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -70,7 +70,7 @@ def read_version(path: Path) -> ModuleVersion:
 
 
 def load_version(version: ModuleVersion) -> ModuleType:
-    """The module of this version, run now unless it was loaded before; raises what its code raises."""
+    """Return the module of this version, run now unless it was loaded before; raises what its code raises."""
     with _loading_lock:
         loaded = sys.modules.get(version.name)
         if loaded is not None:
@@ -88,12 +88,12 @@ def load_version(version: ModuleVersion) -> ModuleType:
 
 
 def load_python_module(path: Path) -> ModuleType:
-    """The module of a file as it is now; LoadError, with the line of the user's code, when it does not load."""
+    """Return the module of a file as it is now; LoadError, with the line of the user's code, when it does not load."""
     return load_or_explain(read_version(path), display_path=path)
 
 
 def load_or_explain(version: ModuleVersion, *, display_path: Path) -> ModuleType:
-    """The module of a version that was read before; error messages show `display_path`."""
+    """Return the module of a version that was read before; error messages show `display_path`."""
     try:
         return load_version(version)
     except (Exception, SystemExit) as error:
@@ -101,13 +101,13 @@ def load_or_explain(version: ModuleVersion, *, display_path: Path) -> ModuleType
 
 
 def find_sibling_module(path: Path, module: str) -> Path | None:
-    """The file beside this one that `import module` loads in it; None for a module that is imported normally."""
+    """Return the file beside this one that `import module` loads in it; None for a module that is imported normally."""
     sibling = Path(os.path.abspath(path)).with_name(f"{module}.py")
     return sibling if sibling.is_file() and not _is_importable_elsewhere(sibling) else None
 
 
 def find_module_version(function: Callable[..., Any]) -> ModuleVersion | None:
-    """The version of the file a function (or class) was loaded from; None when it comes from a normal module."""
+    """Return the version of the file a function (or class) was loaded from; None when it comes from a normal module."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     version = getattr(module, "__ferrule_version__", None)
     return version if isinstance(version, ModuleVersion) else None

@@ -18,7 +18,7 @@ Report = Callable[[Progress], None]
 
 
 def run_blocking(function: Callable[..., Any], bind: Bind, invocation: Invocation) -> Any:
-    """The result of the function, for a thread without a running event loop."""
+    """Return the result of the function, for a thread without a running event loop."""
     try:
         value = _call_function(function, bind, invocation)
         if inspect.isgenerator(value):
@@ -31,7 +31,7 @@ def run_blocking(function: Callable[..., Any], bind: Bind, invocation: Invocatio
 
 
 async def run_in_task(function: Callable[..., Any], bind: Bind, invocation: Invocation) -> Any:
-    """The result of the function, run in the task of the caller."""
+    """Return the result of the function, run in the task of the caller."""
     try:
         value = _call_function(function, bind, invocation)
         if inspect.isgenerator(value):
@@ -70,7 +70,7 @@ async def _drain_async_generator(generator: AsyncGenerator[Any, Any], report: Re
 
 
 def refuse_process_exit(invocation: Invocation, error: BaseException) -> NoReturn:
-    """A tool that tries to end the process it runs in ends only its call."""
+    """Raise ExecutionFailed. A tool that tries to end the process it runs in ends only its call."""
     raise ExecutionFailed(
         f"Tool {invocation.tool.id!r} raised {error!r}, which would end the whole process. "
         "A tool ends by returning a value or raising an ordinary exception."

@@ -38,11 +38,11 @@ from ferrule.process.protocol import (
     HEADER_SIZE,
     BoundArguments,
     CallArguments,
-    CallStarted,
     FunctionCall,
     FunctionError,
     FunctionNotLoaded,
     FunctionResult,
+    FunctionStarted,
     NestedReply,
     NestedRequest,
     ProcessEnvironment,
@@ -180,7 +180,7 @@ class ParentConnection:
         call = self._calls.popleft()
         self.current_call = call.number if call is not None else 0
         if call is not None:
-            self.send(encode_message(CallStarted(call.number)))
+            self.send(encode_message(FunctionStarted(call.number)))
         return call
 
     def finish(self, encoded: bytes) -> None:

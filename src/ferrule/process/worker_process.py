@@ -104,7 +104,7 @@ class WorkerProcess:
         self.channel.shut_down()
 
     def finish_exit(self, *, deadline: float) -> bool:
-        """Whether a stopping worker is gone; kills what is left of it when it has ended, or at the deadline."""
+        """Return whether a stopping worker is gone; kills what is left of it when it has ended, or at the deadline."""
         if self.channel.is_open() and time.monotonic() < deadline:
             return False
         self.kill()
@@ -198,7 +198,7 @@ class WorkerOutput:
         self._report_dropped()
 
     def wait_for_remaining_output(self) -> None:
-        """The same when the worker has ended, and perhaps no event loop runs any more."""
+        """Wait like `end_call` when the worker has ended, and perhaps no event loop runs any more."""
         deadline = time.monotonic() + OUTPUT_TIMEOUT
         while self._is_behind() and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
@@ -311,7 +311,7 @@ class WorkerChannel:
                 self._buffer += self._read_chunk()
 
     def is_open(self) -> bool:
-        """Whether the worker had not closed its end just now."""
+        """Return whether the worker had not closed its end just now."""
         try:
             return bool(self._socket.recv(1, socket.MSG_PEEK))
         except BlockingIOError:

@@ -77,7 +77,7 @@ def answer_sentence(
     key: str = "",
     subject: str = "",
 ) -> str:
-    """The result of a call as a person would say it.
+    """Return the result of a call as a person would say it.
 
     `key` names the answer if the question asked for one part of the result; `subject` is what a number is about.
     """
@@ -95,14 +95,14 @@ def answer_sentence(
 
 
 def main_text(result: str) -> str:
-    """The part of a result that a later step may refer to, as text."""
+    """Return the part of a result that a later step may refer to, as text."""
     value = parse_json(result)
     main = _main_value(value if value is not None else result.strip())
     return str(main) if isinstance(main, int | float) else value_as_text(main)
 
 
 def error_text(result: str) -> str:
-    """The error message of a failed call, without what it advises a model."""
+    """Return the error message of a failed call, without what it advises a model."""
     result = result.partition("\nTry instead: ")[0]
     value = parse_json(result)
     message = value.get("error") or value.get("message") if isinstance(value, dict) else None
@@ -132,7 +132,7 @@ def number_as_text(value: float) -> str:
 
 
 def value_as_text(value: Any, indent: str = "") -> str:
-    """A value as plain text: lists and objects as lines."""
+    """Return a value as plain text: lists and objects as lines."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool):
@@ -164,7 +164,7 @@ def _item_as_text(item: Any) -> str:
 
 
 def _main_value(value: Any) -> Any:
-    """The part of a result that answers a question."""
+    """Return the part of a result that answers a question."""
     if not isinstance(value, dict):
         return value
     main = next((value[name] for name in _MAIN_FIELDS if value.get(name) not in (None, "")), None)
@@ -216,7 +216,7 @@ def _format_field(value: Any, style: str | None, chinese: bool) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """The value that a text is; None if it is no JSON."""
+    """Return the value that a text is; None if it is no JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -91,7 +91,7 @@ def _compile_table() -> list[tuple[re.Pattern[str], str | Callable[[re.Match[str
 
 
 def translate_error(message: str, language: str) -> str:
-    """The text of an error in the language of an answer; what is not known stays in English."""
+    """Return the text of an error in the language of an answer; what is not known stays in English."""
     if language != "zh" or len(message) > _MAX_LENGTH:
         return message
     for pattern, chinese in _compile_table():

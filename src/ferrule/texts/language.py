@@ -44,7 +44,7 @@ def detect_language(text: str) -> Language:
 
 
 def get_texts(language: str, texts: Mapping[str, T], subject: str) -> T:
-    """The texts of a language out of a table; the SetupError for another one names the subject."""
+    """Return the texts of a language out of a table; the SetupError for another one names the subject."""
     try:
         return texts[language]
     except KeyError:
@@ -54,10 +54,10 @@ def get_texts(language: str, texts: Mapping[str, T], subject: str) -> T:
 
 
 def contains_chinese(text: str) -> bool:
-    """Whether there is a Chinese character anywhere in a text: for short texts, where one is enough to tell."""
+    """Return whether there is a Chinese character anywhere in a text: for short texts, where one is enough to tell."""
     return _HAN.search(text) is not None
 
 
 def begins_with_cjk(text: str) -> bool:
-    """Whether a text begins with a Chinese, Japanese or Korean character."""
+    """Return whether a text begins with a Chinese, Japanese or Korean character."""
     return _CJK.match(text) is not None

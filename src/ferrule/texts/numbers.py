@@ -61,7 +61,7 @@ class ValueSpan:
 
 
 def parse_number(text: str) -> int | float | None:
-    """The value of a number, however it is written; None for any other text."""
+    """Return the value of a number, however it is written; None for any other text."""
     text = text.strip().lower().removesuffix("%")
     if len(text) > _MAX_LENGTH:  # int() refuses thousands of digits
         return None
@@ -81,7 +81,7 @@ def _multiply(number: float, scale: int) -> int | float:
 
 
 def find_numbers(text: str) -> list[ValueSpan]:
-    """The numbers of a text, in order."""
+    """Return the numbers of a text, in order."""
     articles = {match.start() for match in CHINESE_ARTICLE.finditer(text)}
     numbers = []
     for match in _NUMBER_IN_TEXT.finditer(text):

@@ -205,7 +205,7 @@ _TOOL_PHRASES = [
 
 
 def find_tool_phrases(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The phrases that a text consists of: the action, the key of the answer, and the arguments."""
+    """Yield the phrases that a text consists of: the action, the key of the answer, and the arguments."""
     request = POLITE.sub("", text.replace("’", "'").strip())
     for name, pattern in _TOOL_PHRASES:
         match = pattern.fullmatch(request)
@@ -215,7 +215,7 @@ def find_tool_phrases(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _read_groups(match: re.Match[str]) -> dict[str, Any]:
-    """The arguments that the groups of a phrase stand for."""
+    """Return the arguments that the groups of a phrase stand for."""
     groups: dict[str, Any] = match.groupdict(default="")
     if "lines" in groups:
         groups["lines"] = int(groups["lines"])

@@ -13,7 +13,7 @@ _LETTERS_PER_TOKEN = 4
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence on one line; a very long one is cut."""
+    """Return the first sentence on one line; a very long one is cut."""
     end = _SENTENCE_END.search(text.strip())
     sentence = single_line(text.strip()[: end.end()] if end else text)
     return sentence if len(sentence) <= _MAX_SENTENCE else sentence[: _MAX_SENTENCE - 1] + "…"
@@ -29,12 +29,12 @@ def shorten(text: str, max_length: int) -> str:
 
 
 def cut(text: str, max_length: int) -> str:
-    """The first characters; `…` stands for the rest."""
+    """Return the first characters; `…` stands for the rest."""
     return text if len(text) <= max_length else f"{text[:max_length]}…"
 
 
 def end_sentence(text: str) -> str:
-    """The text with punctuation at its end, so that another sentence can follow."""
+    """Return the text with punctuation at its end, so that another sentence can follow."""
     if not text or text.endswith(tuple(".!?…。！？")):
         return text
     return f"{text}。" if _WIDE_CHARACTER.match(text[-1]) else f"{text}."

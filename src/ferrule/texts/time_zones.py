@@ -51,7 +51,7 @@ class TimeZone:
 
 
 def find_time_zone(name: str | None) -> TimeZone:
-    """The zone with a name, that of this machine without one; `Retry` if there is none, or more than one."""
+    """Return the zone with a name, that of this machine without one; `Retry` if there is none, or more than one."""
     text = name or ""
     if len(text) > _MAX_LENGTH:
         raise Retry(f"timezone has {len(text)} characters: name a city such as Tokyo, or a zone such as Asia/Tokyo.")
@@ -65,7 +65,7 @@ def find_time_zone(name: str | None) -> TimeZone:
 
 
 def find_time_zones_in_text(text: str) -> list[ValueSpan]:
-    """The IANA names of the zones that a sentence mentions, in order."""
+    """Return the IANA names of the zones that a sentence mentions, in order."""
     zones = _zone_names()
     exact = [ValueSpan(m.group(), *m.span()) for m in _IANA_NAME.finditer(text) if m.group() in available_timezones()]
     lowered = "".join(unicodedata.normalize("NFKD", char)[0] for char in text.lower())  # without accents
@@ -159,7 +159,7 @@ def _is_zone(name: str) -> bool:
 
 
 def _find_local_zone() -> TimeZone:
-    """The zone of this machine, by name if the machine has one."""
+    """Return the zone of this machine, by name if the machine has one."""
     path = os.path.realpath(_LOCALTIME_PATH)
     name = os.environ.get("TZ", "").removeprefix(":") or path.partition("zoneinfo/")[2]
     if name in available_timezones():
@@ -198,7 +198,7 @@ def place_names() -> dict[str, str]:
 
 @cache
 def _iana_names() -> dict[str, str]:
-    """Every zone by its own name, and those of continents by the city in it."""
+    """Return every zone by its own name, and those of continents by the city in it."""
     zones = sorted(available_timezones())
     cities = {normalize_name(name.rpartition("/")[2]): name for name in zones if name.startswith(_CONTINENTS)}
     return cities | {

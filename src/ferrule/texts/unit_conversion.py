@@ -47,7 +47,7 @@ _BY_NAME: Final = _read_units()
 
 
 def _join_names(*, ascii_only: bool) -> str:
-    """An alternative for each name, the longest first; its plural belongs to it."""
+    """Return an alternative for each name, the longest first; its plural belongs to it."""
     names = sorted((name for name in _BY_NAME if name.isascii() == ascii_only), key=len, reverse=True)
     singular = (name for name in names if not (name.endswith("s") and name[:-1] in _BY_NAME))
     return "|".join(re.escape(name) + ("s?" if f"{name}s" in _BY_NAME else "") for name in singular)
@@ -64,7 +64,7 @@ _TO_KELVIN: Final = {
 
 
 def convert_units(value: Fraction, unit: str, to_unit: str) -> Fraction:
-    """A value in another unit. ValueError: the two units do not measure the same thing."""
+    """Return a value in another unit. ValueError: the two units do not measure the same thing."""
     (dimension, factor, name), (other, to_factor, to_name) = (_BY_NAME[key.lower()] for key in (unit, to_unit))
     if dimension != other:
         raise ValueError(f"{unit} is a unit of {dimension} and {to_unit} one of {other}")

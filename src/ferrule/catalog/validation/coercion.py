@@ -101,7 +101,7 @@ def _coerce_union(value: Any, options: list[JsonSchema]) -> Any:
 
 
 def _parse_as_only_type(text: str, types: list[str]) -> Any:
-    """The text parsed as the only one of the types it can be parsed as; otherwise unchanged."""
+    """Return the text parsed as the only one of the types it can be parsed as; otherwise unchanged."""
     values: list[Any] = []
     for type_ in dict.fromkeys(types):
         if type_ == "number" and "integer" in types and _INTEGER.match(text.strip()):
@@ -146,7 +146,7 @@ Filler: TypeAlias = Callable[[Any], Any]
 
 
 def compile_defaults_filler(schema: JsonSchema, *, only_required: bool = False) -> Filler | None:
-    """A function that returns a value with its defaults filled in; None when the schema has no defaults.
+    """Return a function that returns a value with its defaults filled in; None when the schema has no defaults.
 
     `only_required`: those of optional parameters are left out.
     """

@@ -92,12 +92,12 @@ def format_path(path: Iterable[Any]) -> str:
 
 
 def describe_expected(schema: JsonSchema, root: JsonSchema) -> str:
-    """What a parameter accepts, in a few words."""
+    """Return what a parameter accepts, in a few words."""
     return " or ".join(dict.fromkeys(_describe_option(option) for option in list_branches(schema, root)))
 
 
 def find_schema_at(schema: JsonSchema, path: Sequence[Any]) -> JsonSchema:
-    """The part of the schema for a path in the arguments; empty when there is none."""
+    """Return the part of the schema for a path in the arguments; empty when there is none."""
     result = resolve_schema(schema, schema)
     for part in path:
         for option in list_branches(result, schema):
@@ -130,7 +130,7 @@ def _missing_parameter_error(
 
 
 def _describe_violation(keyword: str, limit: Any, received: Any, fallback: str, schema: JsonSchema) -> tuple[str, str]:
-    """The message and the hint for a value that violates a keyword of its schema."""
+    """Return the message and the hint for a value that violates a keyword of its schema."""
     got = f"not {received}" if isinstance(received, str) else f"not {as_text(received)}"
     match keyword:
         case "type":
@@ -174,7 +174,7 @@ def _redact_params(params: Any, secret: frozenset[str]) -> Any:
 
 
 def _shorten_value(value: Any) -> Any:
-    """A value, cut to a length that fits a message."""
+    """Return a value, cut to a length that fits a message."""
     if isinstance(value, (int, float, bool)) or value is None:
         return value
     text = repr(value) if isinstance(value, str) else as_text(value)

@@ -73,7 +73,7 @@ class ParameterCheck:
         """Parameters that are or contain integers."""
 
     def takes_long(self, params: Any) -> bool:
-        """Whether only another process may make the check (`ferrule.process.checks`): it cannot be interrupted."""
+        """Return whether only another process (`ferrule.process.checks`) may check: a check cannot be interrupted."""
         return self._limits_texts and not self._cost.permits_texts(params)
 
     def _fill_defaults_if_valid(self, params: Any) -> dict[str, Any] | None:
@@ -243,7 +243,7 @@ def _too_deep_result() -> ValidationResult:
 
 
 def _unreadable_result(error: BaseException) -> ValidationResult:
-    """A method of an argument failed."""
+    """Return the result for arguments of which a method failed."""
     problem = ValidationError(
         path="",
         message=f"arguments cannot be read: {type(error).__name__}: {error_text(error)}.",

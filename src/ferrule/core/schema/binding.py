@@ -38,7 +38,7 @@ class Conversion:
 
 
 def make_conversion(hint: Any) -> Conversion:
-    """The conversion for a hint; raises a SpecError for a hint that cannot be converted from JSON."""
+    """Return the conversion for a hint; raises a SpecError for a hint that cannot be converted from JSON."""
     from pydantic import PydanticUserError, TypeAdapter
 
     if isinstance(hint, (types.FunctionType, types.BuiltinFunctionType)):
@@ -52,12 +52,12 @@ def make_conversion(hint: Any) -> Conversion:
 
 
 def input_schemas(conversions: Mapping[str, Conversion]) -> tuple[dict[str, JsonSchema], dict[str, JsonSchema]]:
-    """The schema of each conversion, by name, and the definitions that the schemas share."""
+    """Return the schema of each conversion, by name, and the definitions that the schemas share."""
     return _generate_schemas(conversions, "validation")
 
 
 def output_schema(hint: Any) -> JsonSchema | None:
-    """The schema of the results of a function with this return hint, or None when there is none."""
+    """Return the schema of the results of a function with this return hint, or None when there is none."""
     try:
         schemas, definitions = _generate_schemas({"output": make_conversion(hint)}, "serialization")
     except SpecError:
@@ -99,7 +99,7 @@ def _schema_generator() -> Any:
 
 
 def _adapt_hint(hint: Any, copies: dict[Any, Any]) -> Any:
-    """The hint with metadata for pydantic where its own JSON form is not what a model should write."""
+    """Return the hint with metadata for pydantic where its own JSON form is not what a model should write."""
     if hint is bytes:
         return Annotated[bytes, _Base64]
     if is_typeddict(hint):
@@ -122,7 +122,7 @@ def _adapt_hint(hint: Any, copies: dict[Any, Any]) -> Any:
 
 
 def _copy_typeddict(typed_dict: Any, copies: dict[Any, Any]) -> Any:
-    """The same TypedDict made by typing_extensions: before Python 3.12 pydantic accepts no other."""
+    """Return the same TypedDict made by typing_extensions: before Python 3.12 pydantic accepts no other."""
     import typing_extensions
 
     create: Any = typing_extensions.TypedDict
@@ -264,7 +264,7 @@ class ConvertingBinder:
 
 
 def _explain_refusal(name: str, pydantic_error: Any, *, is_secret: bool) -> list[ValidationError]:
-    """The problems of a value that matches its schema and is still refused by its type."""
+    """Return the problems of a value that matches its schema and is still refused by its type."""
     return [
         ValidationError(
             path=".".join([name, *map(str, error["loc"])]),

@@ -66,7 +66,7 @@ _FIELD_KEYWORDS = ("title", "description", "examples")
 
 
 def schema_of_plain_hint(hint: Any) -> JsonSchema | None:
-    """The schema of a hint whose values need no conversion; None for any other hint."""
+    """Return the schema of a hint whose values need no conversion; None for any other hint."""
     if hint is None or isinstance(hint, type):
         simple = _SIMPLE_SCHEMAS.get(hint)
         return None if simple is None else dict(simple)
@@ -90,12 +90,12 @@ def schema_of_plain_hint(hint: Any) -> JsonSchema | None:
 
 
 def metadata_of(hint: Any) -> tuple[Any, ...]:
-    """The metadata beside the type in `Annotated`."""
+    """Return the metadata beside the type in `Annotated`."""
     return () if isinstance(hint, type) or get_origin(hint) is not Annotated else get_args(hint)[1:]
 
 
 def description_of(metadata: tuple[Any, ...]) -> str:
-    """The description in `Annotated[..., "text"]`, `Doc("text")` or `Field(description="text")`."""
+    """Return the description in `Annotated[..., "text"]`, `Doc("text")` or `Field(description="text")`."""
     for item in metadata:
         description = item if isinstance(item, str) else getattr(item, "documentation", None)
         description = description or getattr(item, "description", None)
@@ -114,7 +114,7 @@ def allows_none(hint: Any) -> bool:
 
 
 def mentions_class(hint: Any, classes: tuple[type, ...]) -> bool:
-    """Whether one of the classes is used anywhere in the hint."""
+    """Return whether one of the classes is used anywhere in the hint."""
     return hint in classes or any(mentions_class(arg, classes) for arg in get_args(hint) if not isinstance(arg, str))
 
 
@@ -157,7 +157,7 @@ def _add_metadata(schema: JsonSchema, metadata: abc.Iterable[Any], json_type: st
 
 
 def _metadata_to_keywords(metadata: Any, json_type: str) -> JsonSchema | None:
-    """The keywords that metadata beside a type adds to the schema; None if only pydantic knows what it means."""
+    """Return the keywords that metadata beside a type adds to the schema; None if only pydantic knows what it means."""
     if metadata is None:  # used by pydantic's conint() and the like for "no limit"
         return {}
     if isinstance(metadata, str):
@@ -189,7 +189,7 @@ def _limits_to_keywords(limits: dict[str, Any], json_type: str) -> JsonSchema | 
 
 
 def _field_to_keywords(field: Any, json_type: str) -> JsonSchema | None:
-    """The schema of pydantic's `Field(...)`, unless it also changes how values are converted."""
+    """Return the schema of pydantic's `Field(...)`, unless it also changes how values are converted."""
     converting = ("alias", "validation_alias", "discriminator", "json_schema_extra")
     if any(getattr(field, name, None) is not None for name in converting):
         return None

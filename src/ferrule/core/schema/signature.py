@@ -121,7 +121,7 @@ def _choose_bind(
     schema: JsonSchema,
     context: str | None,
 ) -> Bind:
-    """The cheapest function that passes arguments in a form the callable takes."""
+    """Return the cheapest function that passes arguments in a form the callable takes."""
     if all(p.is_passed_unchanged for p in parameters) and not any(p.kind is _POSITIONAL_ONLY for p in declared):
         return bind_unchanged if context is None else partial(bind_with_context, context)
     variadic = next((p.name for p in declared if p.kind is _VAR_POSITIONAL), None)
@@ -180,7 +180,7 @@ class FunctionParameter:
         return schema
 
     def _json_default(self) -> Any:
-        """The default as JSON; MISSING if JSON cannot express it, and the function's own default applies."""
+        """Return the default as JSON; MISSING if JSON cannot express it, and the function's own default applies."""
         value = self.make_default() if self.make_default is not None else self.default
         if value is MISSING:
             return MISSING
@@ -255,13 +255,13 @@ def _is_pydantic_field(thing: Any) -> bool:
 
 
 def callable_name(fn: Any) -> str:
-    """The name of a callable for messages."""
+    """Return the name of a callable for messages."""
     function = unwrap_callable(fn)
     return str(getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or repr(fn))
 
 
 def unwrap_callable(fn: Any) -> Any:
-    """The plain function below partials, methods, wrappers and callable objects, or the closest thing to it."""
+    """Return the plain function below partials, methods, wrappers and callable objects, or the closest thing to it."""
     while True:
         if hasattr(fn, "__wrapped__"):
             fn = fn.__wrapped__
@@ -278,12 +278,12 @@ def unwrap_callable(fn: Any) -> Any:
 
 
 def is_callable_object(thing: Any) -> bool:
-    """Whether it is an object whose class has a `__call__` written in Python."""
+    """Return whether it is an object whose class has a `__call__` written in Python."""
     return callable(thing) and not isinstance(thing, type) and isinstance(type(thing).__call__, types.FunctionType)
 
 
 def callable_kind(fn: Callable[..., Any]) -> CallableKind:
-    """How a call of it returns its result. A wrapper counts, not what it wraps."""
+    """Return how a call of it returns its result. A wrapper counts, not what it wraps."""
     called = type(fn).__call__ if is_callable_object(fn) else fn
     if inspect.iscoroutinefunction(called):
         return "async"
@@ -293,7 +293,7 @@ def callable_kind(fn: Callable[..., Any]) -> CallableKind:
 
 
 def docstring_of(fn: Any) -> str | None:
-    """The docstring of a callable; that of a partial is its function's, a method may inherit its own."""
+    """Return the docstring of a callable; that of a partial is its function's, a method may inherit its own."""
     if isinstance(fn, partial):
         return docstring_of(fn.func)
     if is_callable_object(fn):
@@ -302,7 +302,7 @@ def docstring_of(fn: Any) -> str | None:
 
 
 def caller_parameters(fn: Callable[..., Any]) -> tuple[list[inspect.Parameter], Any]:
-    """The parameters a caller may pass, and the return annotation.
+    """Return the parameters a caller may pass, and the return annotation.
 
     Keyword arguments of a partial are left out: they may be keys, and a model must not choose them.
     """
@@ -317,7 +317,7 @@ def caller_parameters(fn: Callable[..., Any]) -> tuple[list[inspect.Parameter], 
 
 
 def resolve_hints(fn: Callable[..., Any], annotations: dict[str, Any]) -> dict[str, Any]:
-    """The annotations with names in quotes replaced by what they name."""
+    """Return the annotations with names in quotes replaced by what they name."""
     if all(isinstance(hint, type) for hint in annotations.values()):
         return annotations
     function = unwrap_callable(fn)

@@ -58,7 +58,7 @@ _MIN_COMMON_PREFIX = 5
 
 
 def find_identifier(sentence: Sentence, parameter: OfferedParameter) -> ValueSpan | None:
-    """A word with a digit in it, best after the parameter's name; else any word after the name."""
+    """Return a word with a digit in it, best after the parameter's name; else any word after the name."""
     nouns = [word for word in parameter.words if word not in ("id", "number", "no", "code", "key")]
     names = "|".join(map(re.escape, [*nouns, *parameter.words]))
     after_name = rf"(?<![A-Za-z])(?i:{names})\b(?i:\s+(?:id|number|no\.?|code|#))?\s*(?:is\b|=|:|：|是)?\s*#?"
@@ -80,7 +80,7 @@ def find_place_by_role(sentence: Sentence, parameter: OfferedParameter) -> Value
 
 
 def find_remaining_text(sentence: Sentence, tool: OfferedTool) -> ValueSpan | None:
-    """The rest of the sentence without the words that ask for the tool, at its beginning and at its end."""
+    """Return the rest of the sentence without the words that ask for the tool, at its beginning and at its end."""
     rest = sentence.rest
     is_chinese = contains_chinese(rest) and not re.search(r"[A-Za-z]{3,}\s+[A-Za-z]{3,}\s+[A-Za-z]", rest)
     start, end = (_chinese_bounds if is_chinese else _english_bounds)(rest, tool)
@@ -140,7 +140,7 @@ def _chinese_bounds(rest: str, tool: OfferedTool) -> tuple[int, int]:
 
 
 def _names_tool(term: str, tool: OfferedTool) -> bool:
-    """Whether a word asks for the tool; `remind` asks for a `reminder`."""
+    """Return whether a word asks for the tool; `remind` asks for a `reminder`."""
     if term in tool.request_terms:
         return True
     if len(term) < _MIN_COMMON_PREFIX or not term.isalpha():
@@ -192,7 +192,7 @@ class FilledTool:
 
 
 def fill_parameters(tool: OfferedTool, text: str) -> FilledTool:
-    """The arguments for a tool that a text gives."""
+    """Return the arguments for a tool that a text gives."""
     filler = _ArgumentFiller(tool, Sentence(text))
     filler.fill()
     arguments = filler.arguments
@@ -209,7 +209,7 @@ def fill_parameters(tool: OfferedTool, text: str) -> FilledTool:
 
 
 def fill_from_phrase(tool: OfferedTool, text: str, arguments: dict[str, Any]) -> FilledTool:
-    """The arguments that a phrase gives, and the language of the answer if the tool has a parameter for it."""
+    """Return the arguments that a phrase gives, and the language of the answer if the tool has a parameter for it."""
     filler = _ArgumentFiller(tool, Sentence(text))
     filler.arguments = arguments
     filler.fill_answer_language()
@@ -285,7 +285,7 @@ class _ArgumentFiller:
         self._fill_remaining_text()
 
     def _fill_remaining_text(self) -> None:
-        """The one open text parameter gets the rest of the sentence, if that can be its value."""
+        """Give the rest of the sentence to the one open text parameter, if that can be its value."""
         parameters = [p for p in self._open_parameters("text", "place") if p.is_required]
         if not parameters and not any(p.is_required for p in self._tool.parameters):
             parameters = [p for p in self._open_parameters("text") if QUERY_WORDS.intersection(p.words)][:1]
@@ -313,7 +313,7 @@ class _ArgumentFiller:
             self.alternatives = [{parameter.name: place.value} for place in places]
 
     def fill_answer_language(self) -> None:
-        """A question in Chinese is answered in Chinese, if the tool has a parameter for that."""
+        """Ask for an answer in Chinese if the question is in Chinese and the tool has a parameter for that."""
         for parameter in self._open_parameters("code"):
             if _ANSWER_LANGUAGE.search(parameter.description) and detect_language(self.sentence.text) == "zh":
                 self.arguments[parameter.name] = "zh"
@@ -374,7 +374,7 @@ class _ArgumentFiller:
         return 0
 
     def _extend_over_name(self, value: ValueSpan, parameter: OfferedParameter) -> ValueSpan:
-        """A value together with the parameter's name beside it, which is used with it."""
+        """Return a value together with the parameter's name beside it, which is used with it."""
         text = self.sentence.rest
         name = _find_name_before(parameter, text[: value.start])
         unit = _UNIT.match(text, value.end)
@@ -390,7 +390,7 @@ def _find_name_before(parameter: OfferedParameter, before: str) -> re.Match[str]
 
 
 def _parse_value(parameter: OfferedParameter, text: str) -> Any:
-    """A value that was written after the parameter's name."""
+    """Return a value that was written after the parameter's name."""
     if parameter.kind in ("array", "object"):
         return None
     if parameter.kind == "boolean":

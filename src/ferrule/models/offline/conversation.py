@@ -39,7 +39,7 @@ class ParsedConversation:
 
 
 def read_conversation(request: ModelRequest) -> ParsedConversation:
-    """The question that is being worked on, and what happened since it was asked."""
+    """Return the question that is being worked on, and what happened since it was asked."""
     messages = request.messages
     answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant" and not m.get("tool_calls")]
     user_messages = [

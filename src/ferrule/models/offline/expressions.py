@@ -71,7 +71,7 @@ class ExpressionSpan(ValueSpan):
 
 
 def find_expression(text: str) -> ExpressionSpan | None:
-    """The longest arithmetic expression of a text."""
+    """Return the longest arithmetic expression of a text."""
     text = _NOT_ARITHMETIC.sub(lambda match: "\0" * len(match.group()), text)
     currencies = list(_CURRENCY.finditer(text))
     if len({match.group() for match in currencies}) > 1:

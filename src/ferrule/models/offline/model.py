@@ -42,7 +42,7 @@ class OfflineModel:
         self._tools = OfferedToolsCache()
 
     async def generate(self, request: ModelRequest | str, on_text: TextSink | None = None) -> ModelReply:
-        """The next calls for the last question of the conversation, or the results of the calls made for it."""
+        """Return the next calls for the last question of the conversation, or the results of the calls made for it."""
         request = ModelRequest.of(request)
         conversation = read_conversation(request)
         tools = self._tools.get(request.tools)
@@ -146,7 +146,7 @@ class _OfflineTurn:
                 self._report_result(completed, choice)
 
     def _take_completed(self, tool: OfferedTool, arguments: dict[str, Any]) -> CompletedCall | None:
-        """The call as it was made; its arguments may differ because a person edited them, or time has passed."""
+        """Return the call as it was made; its arguments may differ because a person edited them, or time has passed."""
         same_tool = [call for call in self._unreported if call.name == tool.name]
         call = next((call for call in same_tool if call.arguments == arguments), same_tool[0] if same_tool else None)
         if call is not None:

@@ -36,7 +36,7 @@ def answer_by_schema(schema: Mapping[str, Any], question: str, tools: OfferedToo
 
 
 def _make_plan(question: str, tools: OfferedTools) -> list[dict[str, Any]]:
-    """A step for each request, as `ferrule.workflow.plan` reads them."""
+    """Return a step for each request, as `ferrule.workflow.plan` reads them."""
 
     def is_request(text: str) -> bool:
         choice = choose_tool(tools, text)
@@ -60,7 +60,7 @@ def _make_plan(question: str, tools: OfferedTools) -> list[dict[str, Any]]:
 
 
 def _make_object(form: OfferedTool, question: str) -> dict[str, Any] | None:
-    """The values of the question; None for a schema that asks for something else."""
+    """Return the values of the question; None for a schema that asks for something else."""
     root: JsonSchema = resolve_schema(form.schema, form.schema)
     if "object" not in (allowed_types(root) or ["object"]):
         return None

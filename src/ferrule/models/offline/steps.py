@@ -59,7 +59,7 @@ _MAX_CUTS = 8
 
 
 def split_steps(question: str, is_request: Callable[[str], bool]) -> list[str]:
-    """The steps of a question; `is_request` says whether a text asks for a tool by itself."""
+    """Return the steps of a question; `is_request` says whether a text asks for a tool by itself."""
     for pattern, steps in REWRITES:
         match = re.fullmatch(pattern, question.strip(), re.IGNORECASE)
         if match is not None:
@@ -70,13 +70,13 @@ def split_steps(question: str, is_request: Callable[[str], bool]) -> list[str]:
 
 
 def refers_to_result(step: str) -> bool:
-    """Whether a step refers to the result of the one before: `double it`, `the result`, `plus 3`."""
+    """Return whether a step refers to the result of the one before: `double it`, `the result`, `plus 3`."""
     text = Sentence(step).unquoted
     return _REFERENCE.search(text) is not None or _LACKS_OPERAND.search(text) is not None
 
 
 def insert_result(step: str, result: str) -> str:
-    """The step with the result in the place of the reference."""
+    """Return the step with the result in the place of the reference."""
     number = _SINGLE_NUMBER.fullmatch(result)
     is_path = [path.value for path in find_paths(result)] == [result]
     value = number[1].replace(",", "") if number else result if is_path else f"{RESULT_START}{result}{RESULT_END}"
@@ -93,7 +93,7 @@ def insert_result(step: str, result: str) -> str:
 
 
 def asks_for_nothing(part: str) -> bool:
-    """Whether a sentence asks for nothing: it is a statement, or polite."""
+    """Return whether a sentence asks for nothing: it is a statement, or polite."""
     return _REMARK.match(part) is not None and "?" not in part and "？" not in part
 
 

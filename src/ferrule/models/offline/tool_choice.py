@@ -67,7 +67,7 @@ class ChosenTool:
 
 
 def choose_tool(tools: OfferedTools, text: str, *, min_confidence: float = MIN_CONFIDENCE) -> ChosenTool | None:
-    """The tool that a text asks for; None if that is not certain enough. It may lack arguments."""
+    """Return the tool that a text asks for; None if that is not certain enough. It may lack arguments."""
     if len(Sentence(text).unquoted.replace(MASK, "")) > MAX_STEP_LENGTH:
         return None
     phrase = _match_phrase(tools, text)
@@ -83,7 +83,7 @@ def choose_tool(tools: OfferedTools, text: str, *, min_confidence: float = MIN_C
 
 
 def _match_phrase(tools: OfferedTools, text: str) -> ChosenTool | None:
-    """The bundled tool that a text asks for in words that are known."""
+    """Return the bundled tool that a text asks for in words that are known."""
     for name, key, arguments in find_tool_phrases(text):
         tool = tools.by_name.get(name)
         if tool is None:
@@ -101,7 +101,7 @@ def _match_phrase(tools: OfferedTools, text: str) -> ChosenTool | None:
 
 
 def find_possible_tool(tools: OfferedTools, text: str) -> OfferedTool | None:
-    """The tool with which a language model could answer a text that is not understood here."""
+    """Return the tool with which a language model could answer a text that is not understood here."""
     if len(text) > MAX_STEP_LENGTH:
         return None
     if tools.calculators and len(find_numbers(text)) > 1 and _ASKS_FOR_NUMBER.search(text):
@@ -176,7 +176,7 @@ def _compare_english(tool: OfferedTool, text: str) -> _WordComparison:
 
 
 def _matching_term(term: str, tool: OfferedTool) -> str:
-    """The term of a tool that a word stands for; `#word` if they only have a tag in common."""
+    """Return the term of a tool that a word stands for; `#word` if they only have a tag in common."""
     if term in tool.terms:
         return term
     alike = next((other for other in tool.terms if _share_stem(term, other)), "")

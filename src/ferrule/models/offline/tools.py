@@ -108,7 +108,7 @@ class OfferedParameter:
         return set(significant_terms(" ".join(self.words)))
 
     def convert(self, value: Any) -> Any:
-        """The value in the form that the schema asks for; None if it does not accept the value."""
+        """Return the value in the form that the schema asks for; None if it does not accept the value."""
         if self.kind == "number" and self.schema.get("type") == "integer":
             value = int(value) if float(value).is_integer() else None
         is_accepted = value is not None and (self._validator is None or self._validator(value))
@@ -120,7 +120,7 @@ class OfferedParameter:
 
 
 def _read_parameters(schema: JsonSchema) -> list[OfferedParameter]:
-    """The parameters of a function schema, required ones first."""
+    """Return the parameters of a function schema, required ones first."""
     root = resolve_schema(schema, schema)
     required = root.get("required")
     names = required if isinstance(required, list) else []
@@ -174,7 +174,7 @@ def _derive_text_kind(name: str, description: str, schema: Mapping[str, Any]) ->
 
 
 def _build_validator(schema: JsonSchema) -> Callable[[Any], bool] | None:
-    """The check of a value; None for a schema that is invalid, or that refers to other documents."""
+    """Return the check of a value; None for a schema that is invalid, or that refers to other documents."""
     try:
         return BoundedValidator(schema).is_valid
     except (ValueError, SpecError):
@@ -196,7 +196,7 @@ class OfferedTool:
         return decode_model_name(self.name)
 
     def accepts(self, arguments: Any) -> bool:
-        """Whether arguments follow its schema; a tool whose schema is invalid accepts nothing."""
+        """Return whether arguments follow its schema; a tool whose schema is invalid accepts nothing."""
         return self._validator is not None and self._validator(arguments)
 
     @cached_property
@@ -212,7 +212,7 @@ class OfferedTool:
         return _read_parameters(self.schema)
 
     def takes(self, kind: str) -> bool:
-        """Whether it has a parameter of a kind."""
+        """Return whether it has a parameter of a kind."""
         return any(parameter.kind == kind for parameter in self.parameters)
 
     @cached_property
@@ -266,7 +266,7 @@ class OfferedTools:
         return [tool for tool in self.by_name.values() if tool.takes("expression")]
 
     def search(self, text: str, limit: int = 8) -> list[OfferedTool]:
-        """The tools that fit a text best. The tags of its words are searched for too."""
+        """Return the tools that fit a text best. The tags of its words are searched for too."""
         tags = " ".join(DEFAULT_TABLE.tags_in([text]))
         return [self.by_name[hit.tool.id] for hit in self._index.search(f"{text} {tags}", limit)]
 
@@ -299,7 +299,7 @@ def _read_tool(schema: Any) -> OfferedTool | None:
 
 
 def _to_registry_tool(tool: OfferedTool) -> Tool:
-    """The tool in the form that the search index takes."""
+    """Return the tool in the form that the search index takes."""
     capability = ToolCapability(
         name=tool.name, description=tool.description, parameters={"type": "object", **tool.schema}
     )

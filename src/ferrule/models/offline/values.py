@@ -113,7 +113,7 @@ def find_matching_words(pattern: Any, text: str) -> list[ValueSpan]:
 
 
 def find_enum_members(text: str, members: list[Any]) -> list[ValueSpan]:
-    """The members of an enum that a text names: exactly, in other case, or in the plural."""
+    """Return the members of an enum that a text names: exactly, in other case, or in the plural."""
     matches: list[ValueSpan] = []
     for member in sorted(members, key=lambda m: -len(str(m))):
         span = (

@@ -48,12 +48,12 @@ _QUESTION_WORDS = {
 
 
 def is_generic(term: str) -> bool:
-    """Whether a search term says nothing about which tool fits."""
+    """Return whether a search term says nothing about which tool fits."""
     return term in _GENERIC
 
 
 def significant_terms(text: str) -> list[str]:
-    """The search terms of a text that are not generic."""
+    """Return the search terms of a text that are not generic."""
     return [term for term in extract_terms(text) if not is_generic(term)]
 
 
@@ -62,7 +62,7 @@ def find_chinese_runs(text: str) -> list[str]:
 
 
 def remove_generic_chinese(run: str) -> list[str]:
-    """The pieces of a run of Chinese characters that remain without generic words."""
+    """Return the pieces of a run of Chinese characters that remain without generic words."""
     pieces = [piece.lstrip(CHINESE_LEADING).rstrip(CHINESE_TRAILING) for piece in _CHINESE_GENERIC_PATTERN.split(run)]
     return [piece for piece in pieces if piece]
 
