@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from ferrule import ToolEngine
 from ferrule.errors import Retry
 from ferrule.hub.synthesis import normalize_page_url
-from ferrule_tools.web.search_providers import duckduckgo_region, search_duckduckgo
+from ferrule_tools.web.search_providers import SearchQuery, SearchResponse, duckduckgo_region, search_duckduckgo
 from ferrule_tools.web.search_web import (
     MAX_ROWS,
     SearchConfig,
-    SearchQuery,
-    SearchResponse,
     convert_results,
     plain_text,
     search_tools,
