@@ -20,7 +20,7 @@ NO_WORKSPACE: Final = 'a folder to work in: set [tools] workspace = "." in ferru
 
 
 def files(context: PluginContext) -> list[Tool]:
-    """`file_processor`, `list_workspace_files` and `search_files`."""
+    """Return `file_processor`, `list_workspace_files` and `search_files`."""
     from ferrule_tools.files import workspace_tools
 
     return _with_workspace(context, workspace_tools(_make_workspace(context)))
@@ -41,7 +41,7 @@ def database_query(context: PluginContext) -> list[Tool]:
 
 
 def search_web(context: PluginContext) -> list[Tool]:
-    """`search_web` and `advanced_web_search`."""
+    """Return `search_web` and `advanced_web_search`."""
     from ferrule_tools.web.search_web import SearchConfig, search_tools
 
     config = context.config("search_web", SearchConfig)
@@ -83,7 +83,7 @@ def notify(context: PluginContext) -> list[Tool]:
 
 
 def models(context: PluginContext) -> list[Tool]:
-    """`ask_model` and `summarize`."""
+    """Return `ask_model` and `summarize`."""
     from ferrule_tools.ai import AskModelConfig, SummarizeConfig, ai_tools
 
     ask_model = context.config("ask_model", AskModelConfig)
@@ -109,7 +109,7 @@ def _with_workspace(context: PluginContext, tools: list[Tool]) -> list[Tool]:
 
 
 def _make_workspace(context: PluginContext) -> Workspace:
-    """The workspace, from which the project's own files and its store are kept out."""
+    """Create the workspace, from which the project's own files and its store are kept out."""
     from ferrule_tools.files import PROTECTED, SECRET, Workspace
 
     protected = PROTECTED if context.protected_paths is None else context.protected_paths

@@ -27,7 +27,7 @@ from ferrule.kinds.function.decorator import tool
 from ferrule.models import Model
 from ferrule.texts.language import begins_with_cjk
 from ferrule.texts.shorten import shorten, single_line
-from ferrule_tools.ai.models import ModelCache, check_model_spec, check_positive, request_reply, usage_output
+from ferrule_tools.ai.ask_model import ModelCache, check_model_spec, check_positive, request_reply, usage_output
 
 logger = logging.getLogger("ferrule_tools")
 
@@ -181,7 +181,7 @@ class _SummaryRun:
             task = f"{_NOTES_PROMPT.format(count=self._parts)} {self._options.task}"
 
     async def _summarize_parts(self, model: Model, text: str) -> str:
-        """What matters in each part; always shorter than the text, so the loop ends."""
+        """Return what matters in each part. The result is shorter than the text, so the loop ends."""
         notes: list[str] = []
         remaining = split_text(text, self._part_size)
         while remaining:
@@ -209,13 +209,13 @@ class _SummaryRun:
         return reply.text.strip()
 
     def details(self) -> dict[str, Any]:
-        """Parts and usage, for the tool's output."""
+        """Return parts and usage for the tool's output."""
         details: dict[str, Any] = {"parts": self._parts} if self._parts else {}
         return {**details, "usage": usage_output(self._usage)} if self._usage.requests else details
 
 
 def _half_size(text: str, error: RequestTooLong) -> int:
-    """Half of what was too long for a model; raises the error when that would be too little to be useful."""
+    """Return half the length of a text that was too long. Raises the error if that would be too little to be useful."""
     if len(text) < 2 * _MIN_PART:
         raise error
     return len(text) // 2
@@ -276,7 +276,7 @@ def clean_text(text: str, max_length: int) -> str:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, in any language that ends them with a full stop; each on one line."""
+    """Return the sentences of a text, in any language that ends them with a full stop; each on one line."""
     pieces, start = [], 0
     for end in _SENTENCE_END.finditer(text):
         after = text[end.end() : end.end() + 2].lstrip(" ")[:1]
@@ -341,7 +341,7 @@ _SENTENCE_STOPS: Final = (*_CHINESE_STOPS, *".!?\"')")
 
 
 def extract_sentences(text: str, count: int, focus: str = "") -> str:
-    """The `count` most important sentences of a text, or fewer."""
+    """Return the `count` most important sentences of a text, or fewer."""
     sentences = split_sentences(_keep_prose(text)) or split_sentences(text)
     chosen = range(len(sentences)) if len(sentences) <= count else _choose_sentences(sentences, count, focus)
     return _join_sentences(
@@ -350,7 +350,7 @@ def extract_sentences(text: str, count: int, focus: str = "") -> str:
 
 
 def _keep_prose(text: str) -> str:
-    """The text without code, tables and headings."""
+    """Return the text without code, tables and headings."""
     outside = "\n\n".join(text.split("```")[::2])
     return "\n".join("" if line.lstrip().startswith(_NON_PROSE_PREFIXES) else line for line in outside.split("\n"))
 
@@ -390,7 +390,7 @@ def _weigh_terms(terms: Sequence[frozenset[str]], focus: str) -> dict[str, float
 
 
 def _join_sentences(sentences: Sequence[str]) -> str:
-    """Chinese is written without spaces between sentences."""
+    """Join sentences; Chinese is written without spaces between sentences."""
     text = ""
     for sentence in sentences:
         space = "" if not text or (begins_with_cjk(sentence) and text.endswith(_CHINESE_STOPS)) else " "

@@ -59,7 +59,7 @@ class GuardedProxy:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def refusal(self, url: str) -> CallError | None:
-        """Why the last connection to the host of a URL was not made; None if it was made."""
+        """Return why the last connection to the host of a URL was not made; None if it was made."""
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
         return self._refused.get(_format_host_and_port(parts.hostname or "", port))
@@ -146,7 +146,7 @@ def _format_host_and_port(host: str, port: int) -> str:
 
 
 def _rewrite_request_head(head: bytes, target: str) -> bytes:
-    """The head of a request as it would be sent without a proxy, for a connection that serves only this request."""
+    """Return the head of a request as a browser sends it without a proxy, for a connection of one request."""
     first, *lines = head[:-4].split(b"\r\n")
     method, _, version = first.split(b" ")
     parts = urlsplit(target)

@@ -302,7 +302,7 @@ class BrowserNavigator:
     async def _use_tabs(
         self, context: ToolExecutionContext | None, what: str, *, url: str | None = None
     ) -> AsyncIterator[BrowserTabs]:
-        """The pages of the run, for one action. Errors of Playwright are raised as our errors."""
+        """Open the pages of the run for one action. Errors of Playwright are raised as errors of the call."""
         limit = BROWSER_TIME_SHARE * min(CALL_TIMEOUT, context.timeout if context is not None else CALL_TIMEOUT)
         tabs = await self._runs.tabs_of(context.conversation_id or "" if context is not None else "")
         from playwright.async_api import Error

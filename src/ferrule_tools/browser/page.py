@@ -56,7 +56,7 @@ async def convert_browser_error(error: Exception, tabs: BrowserTabs, url: str) -
 
 
 async def browser_ended_error(chromium: Chromium) -> CallError | None:
-    """The error to raise if the browser has ended; None if it is still running."""
+    """Return the error to raise if the browser has ended; None if it is still running."""
     await chromium.check()
     if chromium.is_alive:
         return None
@@ -113,7 +113,7 @@ async def outline_page(scripts: PageScripts) -> dict[str, Any]:
 
 
 def rank_similar_elements(elements: Sequence[dict[str, Any]], selector: str) -> list[dict[str, Any]]:
-    """The elements most similar to a selector; equally similar ones in page order."""
+    """Return the elements most similar to a selector; equally similar ones in page order."""
     prefixes = _word_prefixes(selector)
     tag = _TAG.search(selector.strip())
     ranked = sorted(elements, key=lambda element: -_similarity(element, prefixes, (tag and tag[1] or "").lower()))
@@ -166,7 +166,7 @@ async def find_elements(tab: BrowserTab, selector: str, seconds: float) -> Locat
 
 
 async def find_element(tab: BrowserTab, selector: str, seconds: float) -> Locator:
-    """The only element that matches a selector, or the only visible one."""
+    """Return the only element that matches a selector, or the only visible one."""
     elements = await find_elements(tab, selector, seconds)
     count = await elements.count()
     if count == 1:
@@ -284,7 +284,7 @@ async def read_page_text(scripts: PageScripts) -> dict[str, Any]:
 async def read_elements(
     scripts: PageScripts, elements: Locator, selector: str, attribute: str, *, count: int, many: bool
 ) -> dict[str, Any]:
-    """The content of the first element, or of many."""
+    """Return the content of the first element, or of many."""
     limit = min(count, MAX_ELEMENTS) if many else 1
     content = await scripts.run(_READ_ELEMENTS_SCRIPT, selector, attribute, limit, MAX_TEXT_LENGTH)
     if content is None or content["count"] != count:  # a selector that only Playwright understands
@@ -406,7 +406,7 @@ async def finish_action(tabs: BrowserTabs, *, opens_page: bool = False) -> dict[
 
 
 async def describe_location(tabs: BrowserTabs) -> dict[str, Any]:
-    """What every result contains: the current page, and that its content is untrusted."""
+    """Return what every result contains: the current page, and that its content is untrusted."""
     title = await _read_title(tabs.front)
     result: dict[str, Any] = {"url": tabs.front.page.url, "title": title[:MAX_TITLE_LENGTH]}
     if dialogs := tabs.take_dialogs():
@@ -415,7 +415,7 @@ async def describe_location(tabs: BrowserTabs) -> dict[str, Any]:
 
 
 async def _read_title(tab: BrowserTab) -> str:
-    """The title; of the new document, if the page is just being replaced."""
+    """Return the title; if the page is just being replaced, that of the new document."""
     from playwright.async_api import Error
 
     try:

@@ -36,7 +36,7 @@ class PageScripts:
         self._page, self._session = page, session
 
     async def run(self, function: str, *arguments: Any) -> Any:
-        """Run a JavaScript function; returns its result as JSON."""
+        """Run a JavaScript function. Return its result as JSON."""
         from playwright.async_api import Error
 
         try:

@@ -15,10 +15,18 @@ from ferrule.kinds.function.decorator import tool
 from ferrule.kinds.function.tools import tool_of
 from ferrule_tools._tool_setup import WorkerMethods, describe_missing_package
 from ferrule_tools.data.charts import Aggregate, ChartKind, ChartPoints, draw_chart, load_points
-from ferrule_tools.data.describe import describe_table, summarize_columns, summarize_groups
 from ferrule_tools.data.files import DataFile, TypeDetection, quote_name
-from ferrule_tools.data.limits import DataAnalyzerConfig, rows_output
-from ferrule_tools.data.query import FileDatabase, InconsistentFile, open_database
+from ferrule_tools.data.limits import Column, DataAnalyzerConfig, rows_output, to_json_cell
+from ferrule_tools.data.query import (
+    FileDatabase,
+    InconsistentFile,
+    is_date_type,
+    is_number_type,
+    is_scalar_type,
+    open_database,
+    query_columns,
+    require_columns,
+)
 from ferrule_tools.files.path_rules import PROTECTED, SECRET, Parts
 from ferrule_tools.files.workspace import Workspace, display_path
 
@@ -40,7 +48,7 @@ def data_analyzer_tools(
     protected: Sequence[str] = PROTECTED,
     secret: Sequence[str] = SECRET,
 ) -> list[Tool]:
-    """`data_analyzer` for the files of the workspace `root`; `protected` and `secret` as in `workspace_tools`."""
+    """Return `data_analyzer` for the workspace `root`; `protected` and `secret` as in `workspace_tools`."""
     config = config or DataAnalyzerConfig()
     analyzer = DataAnalyzer(root if isinstance(root, Workspace) else Workspace.at(root, protected, secret), config)
     # The tool stops the query itself, with advice, before the engine's timeout kills the process.
@@ -236,7 +244,7 @@ class DataAnalyzer:
         return result
 
     def _chart_target(self, path: str) -> Parts:
-        """Where to save a chart; errors are raised before anything is drawn."""
+        """Return where to save a chart. Errors are raised before anything is drawn."""
         parts = self._workspace.file_parts(path)
         if _file_suffix(parts) not in ("png", "svg"):
             raise Retry(f"{display_path(parts)!r} must end in .png or .svg.")
@@ -271,12 +279,198 @@ def _parse_data_file(file: File) -> DataFile:
 
 
 def _table_name(path: str) -> str:
-    """A name for SQL that needs no quotes: `data/sales-2024.csv` is `sales_2024`."""
+    """Return a name for SQL that needs no quotes: `data/sales-2024.csv` is `sales_2024`."""
     name = re.sub(r"\W+", "_", PurePosixPath(path).stem).strip("_")
     return f"t_{name}" if not name or name[0].isdigit() else name
 
 
 def _files_without_name(paths: Sequence[str], files: Mapping[str, DataFile]) -> list[str]:
-    """The files in the SQL for which no table name was given."""
+    """Return the files in the SQL for which no table name was given."""
     names = {name.casefold() for name in files}
     return [path for path in paths if path.casefold() not in names]
+
+
+# Describing a table: its columns with examples, and their statistics, for all rows or by group
+
+MAX_COLUMNS: Final = 200
+_SAMPLE_ROWS: Final = 200
+"""The number of rows that are searched for examples."""
+_EXAMPLE_COUNT: Final = 3
+_MAX_EXAMPLE: Final = 100
+
+
+def describe_table(database: FileDatabase, name: str) -> dict[str, Any]:
+    source = quote_name(name)
+    columns = query_columns(database, source)
+    described = columns[:MAX_COLUMNS]
+    rows, counts = _measure_columns(database, source, [_measures_sql(column) for column in described])
+    examples = _find_examples(database, source, described)
+    output: dict[str, Any] = {
+        "path": database.tables[name].path,
+        "table": name,
+        "rows": rows,
+        "columns": [
+            {
+                "name": column.name,
+                "type": column.type,
+                **_statistics_output(count | {"nulls": rows - count["nulls"]}),
+                "examples": values,
+            }
+            for column, count, values in zip(described, counts, examples, strict=True)
+        ],
+        **database.tables[name].details,
+    }
+    if len(columns) > len(described):
+        output["left_out"] = f"{len(columns) - len(described):,} more columns: name those you want in a query"
+    return output
+
+
+def _measure_columns(
+    database: FileDatabase, source: str, measures: list[dict[str, str]]
+) -> tuple[int, list[dict[str, Any]]]:
+    """Return the number of rows, and the value of each measure of each column; `measures` has their SQL."""
+    expressions = ", ".join(["count(*)", *(sql for each in measures for sql in each.values())])
+    ((rows, *values),) = database.rows(f"SELECT {expressions} FROM {source}")
+    remaining = iter(values)
+    return rows, [{measure: next(remaining) for measure in each} for each in measures]
+
+
+def _measures_sql(column: Column) -> dict[str, str]:
+    measures = _summary_measures(column, is_exact=False)
+    counts = {"nulls": measures["count"]}
+    return counts | {name: measures[name] for name in ("distinct_about", "min", "max") if name in measures}
+
+
+def _find_examples(database: FileDatabase, source: str, columns: list[Column]) -> list[list[Any]]:
+    names = ", ".join(quote_name(column.name) for column in columns)
+    rows = database.rows(f"SELECT {names} FROM {source} LIMIT {_SAMPLE_ROWS}")
+    examples: list[list[Any]] = []
+    for index in range(len(columns)):
+        distinct: list[Any] = []
+        for row in rows:
+            value = to_json_cell(row[index])
+            value = value[:_MAX_EXAMPLE] if isinstance(value, str) else value
+            if value is not None and value not in distinct:
+                distinct.append(value)
+            if len(distinct) == _EXAMPLE_COUNT:
+                break
+        examples.append(distinct)
+    return examples
+
+
+_MAX_SUMMARY_COLUMNS: Final = 100
+_MAX_EXACT_BYTES: Final = 50_000_000
+"""Quantiles are exact for files of up to this many bytes: all values must fit into memory."""
+_FREQUENT_COUNT: Final = 5
+_MAX_VALUE: Final = 200
+_GROUP_FUNCTIONS: Final = ("sum", "avg", "min", "max")
+_ASK_FOR_LESS: Final = "Name fewer columns, or ask with query."
+
+
+def summarize_columns(database: FileDatabase, name: str, column_names: list[str] | None) -> dict[str, Any]:
+    source, table = quote_name(name), database.tables[name]
+    columns = query_columns(database, source)
+    if column_names is not None:
+        columns = require_columns(column_names, columns, f"{table.path!r}")
+    summarized = columns[:_MAX_SUMMARY_COLUMNS]
+    is_exact = table.size <= _MAX_EXACT_BYTES
+    measures = [_summary_measures(column, is_exact) for column in summarized]
+    rows, statistics = _measure_columns(database, source, measures)
+    frequent = _frequent_values(database, source, summarized, statistics)
+    output: dict[str, Any] = {
+        "path": table.path,
+        "rows": rows,
+        "columns": [
+            {
+                "name": column.name,
+                "type": column.type,
+                **_statistics_output(each),
+                **({"frequent": values} if values else {}),
+            }
+            for column, each, values in zip(summarized, statistics, frequent, strict=True)
+        ],
+        **table.details,
+    }
+    if not is_exact:
+        output["quantiles"] = "approximate"
+    if len(columns) > len(summarized):
+        output["left_out"] = f"{len(columns) - len(summarized):,} more columns. {_ASK_FOR_LESS}"
+    return output
+
+
+def summarize_groups(
+    database: FileDatabase, name: str, column_names: list[str] | None, groups: list[str], max_groups: int
+) -> dict[str, Any]:
+    """Return the number of rows of each group, and statistics of its number columns."""
+    source, table = quote_name(name), database.tables[name]
+    columns = query_columns(database, source)
+    keys = require_columns(groups, columns, f"{table.path!r}")
+    measured = columns if column_names is None else require_columns(column_names, columns, f"{table.path!r}")
+    numbers = [column for column in measured if is_number_type(column.type) and column not in keys][
+        :_MAX_SUMMARY_COLUMNS
+    ]
+    key_names = ", ".join(quote_name(key.name) for key in keys)
+    count_name = "rows"
+    while count_name in {column.name.casefold() for column in columns}:
+        count_name += "_"
+    statistics = "".join(
+        f", {function}({quote_name(column.name)}) AS {quote_name(f'{function} of {column.name}')}"
+        for column in numbers
+        for function in _GROUP_FUNCTIONS
+    )
+    rows = database.query(
+        f"SELECT {key_names}, count(*) AS {quote_name(count_name)}{statistics} FROM {source} "
+        f"GROUP BY {key_names} ORDER BY count(*) DESC, {key_names} LIMIT {max_groups + 1}"
+    )
+    return {
+        "path": table.path,
+        "group_by": [key.name for key in keys],
+        **rows_output(*rows, max_groups, advice=_ASK_FOR_LESS),
+    }
+
+
+def _summary_measures(column: Column, is_exact: bool) -> dict[str, str]:
+    name = quote_name(column.name)
+    measures = {"count": f"count({name})"}
+    if is_scalar_type(column.type):
+        measures["distinct_about"] = f"approx_count_distinct({name})"
+    if is_number_type(column.type):
+        quantile = "quantile_cont" if is_exact else "approx_quantile"
+        number = f"CAST({name} AS DOUBLE)"
+        measures |= {
+            "mean": f"avg({number})",
+            "std": f"CASE WHEN count({name}) > 1 THEN stddev_samp({number}) END",
+            "min": f"min({name})",
+            "q25": f"{quantile}({number}, 0.25)",
+            "median": f"{quantile}({number}, 0.5)",
+            "q75": f"{quantile}({number}, 0.75)",
+            "max": f"max({name})",
+            "sum": f"sum({name})",
+        }
+    elif is_date_type(column.type):
+        measures |= {"min": f"min({name})", "max": f"max({name})"}
+    elif is_scalar_type(column.type):
+        measures["frequent"] = f"approx_top_k(left(CAST({name} AS VARCHAR), {_MAX_VALUE}), {_FREQUENT_COUNT})"
+    return measures
+
+
+def _frequent_values(
+    database: FileDatabase, source: str, columns: list[Column], statistics: list[dict[str, Any]]
+) -> list[list[dict[str, Any]]]:
+    """Count the most frequent values exactly. The first pass has found them approximately."""
+    values = [
+        (index, value, f"count(*) FILTER (left(CAST({quote_name(column.name)} AS VARCHAR), {_MAX_VALUE}) = ?)")
+        for index, column in enumerate(columns)
+        for value in statistics[index].get("frequent") or ()
+    ]
+    frequent: list[list[dict[str, Any]]] = [[] for _ in columns]
+    if values:
+        expressions = ", ".join(sql for _, _, sql in values)
+        (counts,) = database.rows(f"SELECT {expressions} FROM {source}", *(value for _, value, _ in values))
+        for (index, value, _), count in zip(values, counts, strict=True):
+            frequent[index].append({"value": to_json_cell(value), "count": count})
+    return [sorted(each, key=lambda entry: -entry["count"]) for each in frequent]
+
+
+def _statistics_output(statistics: dict[str, Any]) -> dict[str, Any]:
+    return {measure: to_json_cell(value) for measure, value in statistics.items() if measure != "frequent"}

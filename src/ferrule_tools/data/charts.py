@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.errors import MissingExtra, Retry
-from ferrule_tools.data.describe import is_date_type, is_number_type, query_columns, require_columns
 from ferrule_tools.data.files import quote_name
 from ferrule_tools.data.limits import Column
-from ferrule_tools.data.query import FileDatabase
+from ferrule_tools.data.query import FileDatabase, is_date_type, is_number_type, query_columns, require_columns
 
 ChartKind: TypeAlias = Literal["bar", "line", "scatter", "histogram", "pie"]
 Aggregate: TypeAlias = Literal["sum", "avg", "min", "max", "median", "count"]
@@ -137,7 +136,7 @@ def _require_numbers(columns: Sequence[Column], kind: str) -> None:
 
 
 def _order_by_sql(kind: ChartKind, x_column: Column, aggregate: Aggregate | None) -> str:
-    """Numbers and dates in their order; other values by size, largest first."""
+    """Order numbers and dates as they are, and other values by size, largest first."""
     if kind == "line" or (aggregate is not None and (is_number_type(x_column.type) or is_date_type(x_column.type))):
         return "ORDER BY 1"
     return "ORDER BY 2 DESC, 1" if aggregate is not None and kind in ("bar", "pie") else ""
@@ -166,23 +165,8 @@ def _merge_small_slices(points: ChartPoints) -> ChartPoints:
 
 DEFAULT_FONT: Final = "DejaVu Sans"
 _PREFERRED_FONTS: Final = (
-    "notosanscjk",
-    "notosanssc",
-    "notosanshans",
-    "sourcehansans",
-    "pingfang",
-    "hiraginosansgb",
-    "msyh",
-    "microhei",
-    "zenhei",
-    "simhei",
-    "stheiti",
-    "heiti",
-    "droidsansfallback",
-    "arialunicode",
-    "simsun",
-    "songti",
-    "cjk",
+    *("notosanscjk", "notosanssc", "notosanshans", "sourcehansans", "pingfang", "hiraginosansgb", "msyh", "microhei"),
+    *("zenhei", "simhei", "stheiti", "heiti", "droidsansfallback", "arialunicode", "simsun", "songti", "cjk"),
     "notosans",
 )
 """File names of fonts with many characters, the most readable first."""
@@ -254,7 +238,7 @@ NO_FONT: Final = (
 
 
 def draw_chart(points: ChartPoints, title: str, formats: Sequence[str]) -> tuple[dict[str, bytes], list[str]]:
-    """The picture in each of these formats (`png`, `svg`), and notes about it."""
+    """Draw a chart. Return the picture in each of these formats (`png`, `svg`), and notes about it."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -271,7 +255,15 @@ def draw_chart(points: ChartPoints, title: str, formats: Sequence[str]) -> tuple
         figure = Figure(figsize=_FIGURE_SIZE, dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        _DRAWING_FUNCTIONS[points.kind](axes, points, labels, names)
+        if points.kind == "bar":
+            _draw_bars(axes, points, labels, names)
+        elif points.kind == "histogram":
+            axes.stairs(points.series[0].values, points.x, fill=True)
+            axes.set_ylabel(names[0])
+        elif points.kind == "pie":
+            axes.pie(points.series[0].values, labels=labels, autopct="%1.1f%%", startangle=90, counterclock=False)
+        else:
+            _draw_lines_or_dots(axes, points, labels, names)
         axes.set_title(title)
         if points.kind != "pie":
             axes.set_xlabel(x_name)
@@ -332,26 +324,8 @@ def _draw_lines_or_dots(axes: Any, points: ChartPoints, labels: list[str], names
     _label_series(axes, names)
 
 
-def _draw_histogram(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
-    axes.stairs(points.series[0].values, points.x, fill=True)
-    axes.set_ylabel(names[0])
-
-
-def _draw_pie(axes: Any, points: ChartPoints, labels: list[str], names: list[str]) -> None:
-    axes.pie(points.series[0].values, labels=labels, autopct="%1.1f%%", startangle=90, counterclock=False)
-
-
-_DRAWING_FUNCTIONS: Final[dict[str, Any]] = {
-    "bar": _draw_bars,
-    "line": _draw_lines_or_dots,
-    "scatter": _draw_lines_or_dots,
-    "histogram": _draw_histogram,
-    "pie": _draw_pie,
-}
-
-
 def _x_positions(points: ChartPoints) -> tuple[list[Any], bool]:
-    """Numbers and dates keep their positions; other values are placed in a row with labels."""
+    """Return the positions of numbers and dates; other values are placed in a row with labels."""
     values = [value for value in points.x if value is not None]
     if values and (all(isinstance(v, (int, float)) for v in values) or all(isinstance(v, date) for v in values)):
         return [

@@ -72,7 +72,7 @@ class DataFile:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> DataFile:
-        """From a caller's object."""
+        """Read the object that a caller gave."""
         for name, value in options.items():
             kind = _FILE_KEYS.get(name)
             if kind is None:
@@ -104,7 +104,6 @@ class OpenTable:
     """For the tool's output."""
 
     def read_sql(self, detection: TypeDetection) -> str:
-        """The SQL that reads it."""
         options = {**self.options, **_DETECTION_OPTIONS.get((self.kind, detection), {})}
         arguments = "".join(f", {name} = {value}" for name, value in options.items())
         return f"read_{self.kind}({quote_text(self.address)}{arguments})"
@@ -313,7 +312,7 @@ def _choose_sheet(names: Sequence[str], name: str | None, path: str) -> str:
 
 
 def _split_header(rows: list[list[Any]], header: bool | None) -> tuple[list[str], list[list[Any]]]:
-    """The names of the columns, and the rows below them."""
+    """Return the names of the columns, and the rows below them."""
     if not rows:
         return ["column1"], []
     has_header = header if header is not None else _looks_like_header(rows)
@@ -327,17 +326,14 @@ def _split_header(rows: list[list[Any]], header: bool | None) -> tuple[list[str]
 
 
 def _looks_like_header(rows: list[list[Any]]) -> bool:
-    """Whether all cells are texts, or texts and years above other values."""
+    """Return whether all cells are texts, or texts and years above other values."""
     filled = [index for index, cell in enumerate(rows[0]) if cell != _EMPTY_CELL]
     texts = [index for index in filled if isinstance(rows[0][index], str)]
     years = [index for index in filled if _is_year(rows[0][index])]
-    is_titled = bool(texts) and len(texts) + len(years) == len(filled)
-    return is_titled and not any(_is_above_years(rows, index) for index in years)
-
-
-def _is_above_years(rows: list[list[Any]], index: int) -> bool:
-    below = [row[index] for row in rows[1:] if row[index] != _EMPTY_CELL]
-    return bool(below) and all(map(_is_year, below))
+    if not texts or len(texts) + len(years) != len(filled):
+        return False
+    cells_below = ([row[index] for row in rows[1:] if row[index] != _EMPTY_CELL] for index in years)
+    return not any(below and all(map(_is_year, below)) for below in cells_below)
 
 
 def _is_year(cell: Any) -> bool:
@@ -345,7 +341,7 @@ def _is_year(cell: Any) -> bool:
 
 
 def _unique_title(title: str, titles: list[str]) -> str:
-    """DuckDB ignores case in names."""
+    """Return a title that no other column has; DuckDB ignores case in names."""
     existing = {each.casefold() for each in titles}
     unique, number = title, 1
     while unique.casefold() in existing:
@@ -354,7 +350,7 @@ def _unique_title(title: str, titles: list[str]) -> str:
 
 
 def _common_sql_type(cells: Iterable[Any]) -> str:
-    """The SQL type of all cells if they have the same one, else text."""
+    """Return the SQL type of all cells if they have the same one, else text."""
     types = {_sql_type_of(cell) for cell in cells if cell != _EMPTY_CELL}
     if types == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
@@ -379,5 +375,5 @@ def _to_json_cell(cell: Any, kind: str) -> Any:
 
 
 def _cell_text(cell: Any) -> str:
-    """Whole numbers without decimals: a year is 2024, not 2024.0."""
+    """Return a cell as text. Whole numbers have no decimals: a year is 2024, not 2024.0."""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)

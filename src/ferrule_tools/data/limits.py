@@ -75,7 +75,7 @@ def limit_memory(megabytes: int) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A private temporary folder, removed afterwards.
+    """Create a private temporary folder, and remove it afterwards.
 
     A call that is killed cannot remove its folder, so the next call does: a folder without a lock is unused.
     """
@@ -94,17 +94,14 @@ def _remove_unused_folders(parent: Path) -> None:
     for folder in parent.glob(f"{_FOLDER_PREFIX}*"):
         with suppress(OSError):  # another user's, or already removed
             status = folder.lstat()
-            if status.st_uid == os.getuid() and status.st_mtime < time.time() - _MIN_FOLDER_AGE:
-                _remove_unless_locked(folder)
-
-
-def _remove_unless_locked(folder: Path) -> None:
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(lock)
+            if status.st_uid != os.getuid() or status.st_mtime >= time.time() - _MIN_FOLDER_AGE:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 # Rows of a database as JSON of limited length
@@ -128,7 +125,7 @@ class Column:
 def rows_output(
     columns: Sequence[Column], rows: Iterable[Sequence[Any]], max_rows: int, *, advice: str
 ) -> dict[str, Any]:
-    """A tool's output with up to `max_rows` rows; `advice` says how to get fewer or other rows."""
+    """Return a tool's output with up to `max_rows` rows; `advice` says how to get fewer or other rows."""
     cells: list[list[Any]] = []
     remaining, omission = MAX_CHARACTERS, ""
     for row in rows:
@@ -136,7 +133,7 @@ def rows_output(
             omission = f"only the first {max_rows:,} rows are here, and there are more. {advice}"
             break
         values = [to_json_cell(value) for value in row]
-        remaining -= sum(map(_cell_length, values))
+        remaining -= sum(len(cell) + 3 if isinstance(cell, str) else len(encode_json(cell)) + 1 for cell in values)
         if remaining < 0 and cells:
             omission = f"only the first {len(cells):,} rows are here, because they are long. {advice}"
             break
@@ -150,7 +147,7 @@ def rows_output(
 
 
 def to_json_cell(value: Any) -> Any:
-    """A value as JSON; a long one becomes the beginning of its text."""
+    """Return a value as JSON; a long value becomes the beginning of its text."""
     plain = _to_json(value, _MAX_DEPTH)
     if isinstance(plain, str):
         return _shorten_text(plain)
@@ -170,7 +167,9 @@ def _to_json(value: Any, depth: int) -> Any:
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return _encode_base64(bytes(value))
+        beginning = bytes(value[: MAX_CELL // 2])
+        suffix = f"… ({len(value):,} bytes)" if len(value) > len(beginning) else ""
+        return base64.b64encode(beginning).decode() + suffix
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
@@ -181,7 +180,7 @@ def _to_json(value: Any, depth: int) -> Any:
 
 
 def _decimal_to_json(value: Decimal) -> int | float | str:
-    """A JSON number if it represents the decimal exactly, else its digits as text."""
+    """Return a JSON number if it represents the decimal exactly, else the digits as text."""
     if (
         not value.is_finite()
         or len(value.as_tuple().digits) > _MAX_EXACT_DIGITS
@@ -191,17 +190,5 @@ def _decimal_to_json(value: Decimal) -> int | float | str:
     return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
 
 
-def _encode_base64(data: bytes) -> str:
-    beginning = data[: MAX_CELL // 2]
-    suffix = f"… ({len(data):,} bytes)" if len(data) > len(beginning) else ""
-    return base64.b64encode(beginning).decode() + suffix
-
-
 def _shorten_text(text: str) -> str:
     return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}… ({len(text):,} characters)"
-
-
-def _cell_length(cell: Any) -> int:
-    if isinstance(cell, str):
-        return len(cell) + 3
-    return len(encode_json(cell)) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -35,7 +35,7 @@ class FileDatabase:
         self.tables: dict[str, OpenTable] = {}
 
     def check(self, sql: str) -> list[str]:
-        """The files that a query names; raises an error if it may not be run."""
+        """Return the files that a query names. Raises an error if the query may not be run."""
         return find_files_in_query(self._connection, sql)
 
     def restrict_to_files(self, files: Mapping[str, DataFile]) -> None:
@@ -56,7 +56,7 @@ class FileDatabase:
         self._connection.execute("SET lock_configuration = true")
 
     def query(self, sql: str, *values: Any) -> tuple[list[Column], Iterator[tuple[Any, ...]]]:
-        """The columns and rows of a query, which must have been checked or be our own."""
+        """Run a query, which must have been checked or be our own. Return its columns and rows."""
         with convert_errors(self._paths, self.tables):
             cursor = self._connection.execute(sql, list(values))
             columns = [Column(name=each[0], type=str(each[1])) for each in cursor.description]
@@ -68,7 +68,7 @@ class FileDatabase:
             self._connection.execute(f"CREATE TEMPORARY VIEW {quote_name(name)} AS {sql}")
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of one of our own queries, which return few."""
+        """Return all rows of our own query, which has few."""
         return list(self.query(sql, *values)[1])
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class FileDatabase:
 
 @contextmanager
 def open_database(workspace: Workspace, config: DataAnalyzerConfig, detection: TypeDetection) -> Iterator[FileDatabase]:
-    """An empty DuckDB with limits."""
+    """Open an empty DuckDB with limits."""
     try:
         import duckdb
     except ImportError:
@@ -162,7 +162,7 @@ ONE_SELECT: Final = "Give one SELECT statement, which may begin with WITH or FRO
 
 
 def find_files_in_query(connection: Any, sql: str) -> list[str]:
-    """The files that a query names as tables; raises an error if it may not be run. The query is only parsed."""
+    """Return the files that a query names as tables. Raises an error if the query may not be run; it is only parsed."""
     if len(sql) > _MAX_SQL:
         raise Retry(f"the SQL has {len(sql):,} characters; the limit is {_MAX_SQL:,}.")
     if "\0" in sql:
@@ -244,17 +244,9 @@ def _find_file_names(nodes: list[dict[str, Any]]) -> list[str]:
 
 _MAX_MESSAGE: Final = 700
 _CORRECTABLE: Final = (
-    "ParserException",
-    "SyntaxException",
-    "BinderException",
-    "CatalogException",
-    "ConversionException",
-    "OutOfRangeException",
-    "TypeMismatchException",
-    "InvalidTypeException",
-    "InvalidInputException",
-    "NotImplementedException",
-    "SequenceException",
+    *("ParserException", "SyntaxException", "BinderException", "CatalogException", "NotImplementedException"),
+    *("ConversionException", "OutOfRangeException", "TypeMismatchException", "InvalidTypeException"),
+    *("InvalidInputException", "SequenceException"),
 )
 """The caller can correct the query."""
 _FILE_ERRORS: Final = lazy_pattern(r"CSV Error on Line|Error when sniffing file|JSON transform error")
@@ -304,7 +296,7 @@ def _convert_error(error: Exception, files: Mapping[str, str], tables: Collectio
 
 
 def memory_error() -> CallError:
-    """The error of a call that exceeded its limits."""
+    """Return the error of a call that exceeded its limits."""
     return Retry(
         "the query needs more memory or disk than it may use. Ask for less: fewer rows or columns, a WHERE, a GROUP BY."
     )
@@ -313,3 +305,43 @@ def memory_error() -> CallError:
 def _shorten(text: str) -> str:
     lines = _SETTINGS_ADVICE.sub("", text).strip().splitlines()
     return cut("\n".join(cut(line, _MAX_MESSAGE_LINE) for line in lines), _MAX_MESSAGE)
+
+
+# Columns and their types
+
+_NUMBER_TYPES: Final = lazy_pattern(r"U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|BIGNUM|DECIMAL\(\d+,\s*\d+\)")
+_DATE_TYPES: Final = lazy_pattern(r"DATE|TIME\b.*|TIMESTAMP.*")
+_MAX_COLUMNS_LISTED: Final = 30
+
+
+def is_number_type(kind: str) -> bool:
+    return bool(_NUMBER_TYPES.fullmatch(kind))
+
+
+def is_date_type(kind: str) -> bool:
+    return bool(_DATE_TYPES.fullmatch(kind)) and not kind.endswith("]")
+
+
+def is_scalar_type(kind: str) -> bool:
+    """Return whether values of this type can be counted and compared: no lists, structures or JSON."""
+    return (
+        is_number_type(kind) or is_date_type(kind) or kind in ("VARCHAR", "BOOLEAN", "UUID") or kind.startswith("ENUM")
+    )
+
+
+def require_columns(names: Sequence[str], columns: Sequence[Column], where: str) -> list[Column]:
+    """Return the columns of these names, ignoring case. Raises Retry if a column does not exist."""
+    by_name = {column.name.casefold(): column for column in columns}
+    for name in names:
+        if name.casefold() not in by_name:
+            existing = [column.name for column in columns]
+            listed = ", ".join(map(repr, existing[:_MAX_COLUMNS_LISTED])) + (
+                " …" if len(existing) > _MAX_COLUMNS_LISTED else ""
+            )
+            raise Retry(f"{where} has no column {name!r}.{did_you_mean(name, existing)} Its columns are: {listed}.")
+    return [by_name[name.casefold()] for name in names]
+
+
+def query_columns(database: FileDatabase, source: str) -> list[Column]:
+    """Return the columns of anything that can follow FROM."""
+    return [Column(name=row[0], type=row[1]) for row in database.rows(f"DESCRIBE SELECT * FROM {source}")]

@@ -113,7 +113,7 @@ def _open_connection(address: DatabaseAddress) -> tuple[Any, Any]:
 
 
 def _prepare_connection(connection: Any, address: DatabaseAddress, timer: StatementTimer, *, writes: bool) -> None:
-    """MySQL and MariaDB: refuse users with access to files, set the timeout and the read-only mode."""
+    """Refuse users of MySQL and MariaDB with access to files, and set the timeout and the read-only mode."""
     grants = " ".join(str(row[0]) + "\n" for row in connection.exec_driver_sql("SHOW GRANTS"))
     if _FILE_GRANTS.search(grants) and not address.config.allow_superuser:
         raise Refuse(

@@ -200,7 +200,7 @@ def _require_no_file_access(raw: Any, address: DatabaseAddress) -> None:
 
 
 def _require_safe_functions(sql: str) -> None:
-    """A check by name. The real protection is a role that may only read; this gives an earlier and clearer error."""
+    """Refuse functions by name. A role that may only read protects; this check gives an earlier, clearer error."""
     if _UNICODE_NAME.search(sql):
         raise Refuse('write names as they are, without U&"…".')
     parsed = list(tokenize_sql(sql))
@@ -214,7 +214,7 @@ def _require_safe_functions(sql: str) -> None:
 
 
 def _is_function_call(code: list[re.Match[str]], index: int) -> bool:
-    """Whether a name is called: `name(…)`, or `(…).name`, which means the same. `table.name` is a column."""
+    """Return whether a name is called: `name(…)`, or `(…).name`, which means the same. `table.name` is a column."""
     if code[index + 1 : index + 2] and code[index + 1][0] == "(":
         return True
     owner, dot = ([None, None, *code[:index]])[-2:]
@@ -222,7 +222,7 @@ def _is_function_call(code: list[re.Match[str]], index: int) -> bool:
 
 
 def _bind_parameters(sql: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
-    """Without parameters the SQL is passed unchanged, percent signs included."""
+    """Return SQL and values for psycopg. Without parameters the SQL stays unchanged, percent signs included."""
     if not parameters:
         return sql, None
     from psycopg.types.json import Jsonb

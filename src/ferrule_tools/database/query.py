@@ -46,7 +46,7 @@ _TAGS: Final = ["database", "sql", "query", "table", "schema", "sqlite", "postgr
 def database_query_tools(
     config: DatabaseQueryConfig | None = None, *, root: str | Path = ".", environ: Mapping[str, str] = os.environ
 ) -> list[Tool]:
-    """`database_query` for the configured databases; paths of SQLite files start at `root`."""
+    """Return `database_query` for the configured databases; paths of SQLite files start at `root`."""
     databases = (config or DatabaseQueryConfig()).databases
     start = Path(root).absolute()
     addresses = {name: DatabaseAddress.of(name, each, start, environ) for name, each in databases.items()}
@@ -59,7 +59,7 @@ def database_query_tools(
 
 
 def _describe_needs(addresses: Mapping[str, DatabaseAddress]) -> str:
-    """Why none of the databases can be used; empty if at least one can."""
+    """Return why no database can be used; an empty text if at least one can."""
     problems = {name: address.problem() for name, address in addresses.items()}
     if not problems:
         return NO_DATABASE
@@ -69,7 +69,7 @@ def _describe_needs(addresses: Mapping[str, DatabaseAddress]) -> str:
 
 
 def _describe_databases(description: str, addresses: Mapping[str, DatabaseAddress]) -> str:
-    """The description with the usable databases: models must know their names."""
+    """Add the usable databases to the description: models must know their names."""
     listed = [
         f"{name} ({address.kind}{'' if address.config.read_only else ', writable'})"
         + (f": {address.config.description}" if address.config.description else "")
@@ -237,7 +237,7 @@ _SYSTEM_SCHEMAS: Final = frozenset({"information_schema", "mysql", "performance_
 
 
 def _list_tables(connection: Any) -> dict[str, Any]:
-    """All tables and views, with their columns if there are only a few tables."""
+    """List all tables and views, with their columns if there are only a few tables."""
     from sqlalchemy import inspect
 
     inspector = inspect(connection)
@@ -255,7 +255,7 @@ def _list_tables(connection: Any) -> dict[str, Any]:
 
 
 def _describe_table(connection: Any, table_name: str) -> dict[str, Any]:
-    """One table, with its columns, keys and indexes."""
+    """Describe one table, with its columns, keys and indexes."""
     from sqlalchemy import inspect
 
     inspector = inspect(connection)
@@ -286,7 +286,7 @@ def _describe_table(connection: Any, table_name: str) -> dict[str, Any]:
 
 
 def _table_kinds(inspector: Any) -> dict[str, str]:
-    """Tables and views by name, with the schema in front unless it is the default one."""
+    """Return tables and views by name, with the schema in front unless it is the default one."""
     default = inspector.default_schema_name
     kinds: dict[str, str] = {}
     for schema in sorted(inspector.get_schema_names(), key=lambda each: (each != default, each)):

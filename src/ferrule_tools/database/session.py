@@ -84,7 +84,7 @@ class DatabaseAddress:
 
     @property
     def kind(self) -> str:
-        """`sqlite`, `postgresql` …"""
+        """Return `sqlite`, `postgresql` …"""
         match = _KIND.match(self._text())
         if match is None:  # the URL is not shown: all of it may be a password
             raise SetupError('its url does not begin with a kind of database, as in "sqlite:///shop.db"')
@@ -92,7 +92,7 @@ class DatabaseAddress:
         return _KIND_ALIASES.get(kind, kind)
 
     def problem(self) -> str:
-        """Why it cannot be used, and what to do about it; empty if it can."""
+        """Return why the database cannot be used, and what to do about it; an empty text if it can."""
         try:
             kind = self.kind
         except SetupError as error:
@@ -109,7 +109,6 @@ class DatabaseAddress:
         return ""
 
     def url(self) -> URL:
-        """For SQLAlchemy."""
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
 
@@ -126,7 +125,7 @@ class DatabaseAddress:
         return url
 
     def secrets(self) -> Secrets:
-        """What must not appear in any message."""
+        """Return what must not appear in any message."""
         url = self.url()
         options = [value for key, value in url.query.items() if "pass" in key.lower() and isinstance(value, str)]
         secrets = Secrets.from_template(self.config.url, self.variables)
@@ -134,7 +133,7 @@ class DatabaseAddress:
         return secrets
 
     def _text(self) -> str:
-        """The URL with its variables. Those in the user and password are quoted: they may contain any character."""
+        """Return the URL with its variables, which are quoted in user and password: they may have any character."""
         user = _USER.search(self.config.url)
         if user is None:
             return expand_variables(self.config.url, self.variables)
@@ -237,24 +236,24 @@ _QUERY_KEYWORDS: Final = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW",
 
 
 def tokenize_sql(sql: str) -> Iterator[re.Match[str]]:
-    """The tokens of SQL; string literals, quoted names and comments are `quoted`."""
+    """Return the tokens of SQL; string literals, quoted names and comments are `quoted`."""
     return _TOKENS.finditer(sql)
 
 
 def to_psycopg_placeholders(sql: str) -> str:
-    """`:name` as `%(name)s`, with percent signs doubled."""
+    """Write `:name` as `%(name)s`, with percent signs doubled."""
     return "".join(
         f"%({token['name']})s" if token["name"] else token[0].replace("%", "%%") for token in tokenize_sql(sql)
     )
 
 
 def escape_for_sqlalchemy(sql: str) -> str:
-    """For SQLAlchemy's `text`, which looks into literals and comments too: colons there are escaped."""
+    """Escape colons in literals and comments, in which SQLAlchemy's `text` looks for parameters too."""
     return "".join(token[0] if token["name"] else token[0].replace(":", "\\:") for token in tokenize_sql(sql))
 
 
 def bind_values(sql: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the parameters in the SQL; raises Retry if one is missing."""
+    """Return the values of the parameters in the SQL. Raises Retry if a value is missing."""
     names = {token["name"]: None for token in tokenize_sql(sql) if token["name"]}
     missing = [f":{name}" for name in names if name not in parameters]
     if missing:

@@ -157,7 +157,7 @@ def _prepare_connection(raw: sqlite3.Connection, timer: StatementTimer, *, write
 
 @contextmanager
 def _interrupt_after(raw: sqlite3.Connection, timer: StatementTimer) -> Iterator[None]:
-    """A second timer: with large values even a few steps take long, and the handler is not called in between."""
+    """Interrupt a statement at its timeout, also if few steps take long and the handler is not called in between."""
     thread = threading.Timer(max(timer.remaining(), 0), raw.interrupt)
     thread.daemon = True
     thread.start()

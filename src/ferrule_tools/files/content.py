@@ -107,7 +107,7 @@ def _can_decode(sample: bytes, encoding: str, is_whole: bool) -> bool:
 
 
 def _looks_chinese(sample: bytes) -> bool:
-    """Nearly every text in a Western encoding is valid GB 18030 too, but with characters that are hardly ever used."""
+    """Return whether bytes look like GB 18030. Western texts are mostly valid too, but with unusual characters."""
     pairs = common = at = 0
     while at < len(sample) - 1:
         lead, trail = sample[at], sample[at + 1]
@@ -127,14 +127,14 @@ _MAX_IMAGE: Final = 5_000_000
 
 
 def read_content_kind(file: BinaryIO, parts: Parts) -> ContentKind:
-    """The kind of content of an open file."""
+    """Detect the kind of content of an open file."""
     file.seek(0)
     sample = file.read(_SAMPLE_SIZE)
     return detect_content(sample, parts[-1], is_whole=len(sample) < _SAMPLE_SIZE)
 
 
 def require_text_encoding(file: BinaryIO, parts: Parts) -> str:
-    """The encoding of an open file; raises Refuse if it is not text."""
+    """Return the encoding of an open file. Raises Refuse if the file is not text."""
     kind = read_content_kind(file, parts)
     if kind.encoding is None:
         raise Refuse(f"{display_path(parts)!r} is a binary file ({kind.mime_type}): text cannot be written to it.")
@@ -143,7 +143,7 @@ def require_text_encoding(file: BinaryIO, parts: Parts) -> str:
 
 @contextmanager
 def wrap_as_text(file: BinaryIO, encoding: str) -> Iterator[io.TextIOWrapper]:
-    """An open file as text from its beginning, with unchanged line ends; the file stays open afterwards."""
+    """Open a file as text from its beginning, with unchanged line ends; the file stays open afterwards."""
     file.seek(0)
     text = io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="\n")
     try:
@@ -153,7 +153,6 @@ def wrap_as_text(file: BinaryIO, encoding: str) -> Iterator[io.TextIOWrapper]:
 
 
 def encode_text(text: str, encoding: str) -> bytes:
-    """Text as bytes."""
     name = normalize_encoding(encoding)
     try:
         return text.encode(name)
@@ -163,7 +162,7 @@ def encode_text(text: str, encoding: str) -> bytes:
 
 
 def encode_for_append(text: str, file: BinaryIO, parts: Parts) -> bytes:
-    """Text as bytes in the encoding of an open file, without another byte order mark."""
+    """Encode text in the encoding of an open file, without another byte order mark."""
     name = require_text_encoding(file, parts)
     file.seek(0)
     start = file.read(4)
@@ -173,7 +172,7 @@ def encode_for_append(text: str, file: BinaryIO, parts: Parts) -> bytes:
 
 
 def read_image(file: BinaryIO, parts: Parts, kind: ContentKind) -> Output:
-    """A picture as output; any other binary file is refused."""
+    """Return a picture as output. Raises Refuse for any other binary file."""
     size = os.fstat(file.fileno()).st_size
     if not kind.mime_type.startswith("image/"):
         raise Refuse(
@@ -194,19 +193,13 @@ MAX_CHARACTERS: Final = 50_000
 _CHUNK: Final = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPassage:
-    """Some lines of a text, and where it continues."""
+def read_passage(
+    text: io.TextIOWrapper, first_line: int, column: int, lines: int
+) -> tuple[str, int, tuple[int, int] | None]:
+    """Read up to `lines` lines from `first_line` on; fewer if they are long.
 
-    text: str
-    first_line: int
-    last_line: int
-    next_position: tuple[int, int] | None
-    """Line and column of what follows; None at the end."""
-
-
-def read_passage(text: io.TextIOWrapper, first_line: int, column: int, lines: int) -> TextPassage:
-    """Up to `lines` lines from `first_line` on; fewer if they are long."""
+    Return the text, its last line, and line and column of what follows; None at the end.
+    """
     for line in range(1, first_line):
         if not _skip_line(text):
             raise Retry(f"the file has {line - 1} lines: there is no line {first_line}.")
@@ -222,12 +215,7 @@ def read_passage(text: io.TextIOWrapper, first_line: int, column: int, lines: in
         column = 1 if piece.endswith("\n") else column + len(piece)
         line += piece.endswith("\n")
     next_position = (line, column) if text.read(1) else None
-    return TextPassage(
-        text="".join(pieces),
-        first_line=first_line,
-        last_line=line - 1 if pieces and pieces[-1].endswith("\n") else line,
-        next_position=next_position,
-    )
+    return "".join(pieces), line - 1 if pieces and pieces[-1].endswith("\n") else line, next_position
 
 
 def count_lines_and_words(text: io.TextIOWrapper) -> tuple[int, int]:

@@ -17,78 +17,30 @@ Parts: TypeAlias = tuple[str, ...]
 """The names of a path relative to the workspace; empty for the workspace itself."""
 
 SECRET: Final = (
-    ".ferrule",
-    "ferrule.toml",
-    "mcp.json",
-    ".mcp.json",
-    ".env",
-    ".env.*",
-    ".envrc",
-    ".netrc",
-    ".npmrc",
-    ".pypirc",
-    ".git-credentials",
-    "**/.git/config",
-    ".ssh",
-    ".aws",
-    ".kube",
-    ".docker",
-    ".gnupg",
-    "**/.config/ferrule",
-    "**/.config/gcloud",
-    "**/.local/state/ferrule",
+    # Ferrule and MCP servers
+    *(".ferrule", "ferrule.toml", "mcp.json", ".mcp.json", "**/.config/ferrule", "**/.local/state/ferrule"),
     "**/.cache/ferrule",
+    # variables and passwords
+    *(".env", ".env.*", ".envrc", ".netrc", ".npmrc", ".pypirc", ".git-credentials", "**/.git/config"),
+    # keys for other machines and clouds
+    *(".ssh", ".aws", ".kube", ".docker", ".gnupg", "**/.config/gcloud"),
 )
 """Stores and files that hold credentials: they cannot be read, changed, listed or searched."""
 
 PROTECTED: Final = (
-    "/tools",
-    "/skills",
-    ".git",
-    ".hg",
-    ".svn",
-    ".gitmodules",
-    ".githooks",
-    ".husky",
-    ".pre-commit-config.y*ml",
-    "lefthook.y*ml",
-    ".github",
-    ".gitlab",
-    ".gitlab-ci.y*ml",
-    ".circleci",
-    ".buildkite",
-    ".travis.yml",
-    ".drone.yml",
-    "azure-pipelines*.yml",
-    "bitbucket-pipelines.yml",
-    "Jenkinsfile",
-    ".vscode",
-    ".idea",
-    ".run",
-    ".cursor",
-    ".claude",
-    ".codex",
-    ".gemini",
-    ".windsurf",
-    ".continue",
-    ".kiro",
-    ".roo",
-    ".amazonq",
-    ".opencode",
-    "opencode.json*",
-    ".zed",
-    ".devcontainer",
-    "mise*.toml",
-    ".mise*",
-    "*.code-workspace",
-    ".vimrc",
-    ".exrc",
-    ".nvim.lua",
-    ".profile",
-    ".bashrc",
-    ".bash_*",
-    ".zsh*",
-    ".zprofile",
+    # Ferrule
+    *("/tools", "/skills"),
+    # repositories and their hooks
+    *(".git", ".hg", ".svn", ".gitmodules", ".githooks", ".husky", ".pre-commit-config.y*ml", "lefthook.y*ml"),
+    # build servers
+    *(".github", ".gitlab", ".gitlab-ci.y*ml", ".circleci", ".buildkite", ".travis.yml", ".drone.yml"),
+    *("azure-pipelines*.yml", "bitbucket-pipelines.yml", "Jenkinsfile"),
+    # editors and agents
+    *(".vscode", ".idea", ".run", ".cursor", ".claude", ".codex", ".gemini", ".windsurf", ".continue", ".kiro"),
+    *(".roo", ".amazonq", ".opencode", "opencode.json*", ".zed", ".devcontainer", "*.code-workspace"),
+    *(".vimrc", ".exrc", ".nvim.lua"),
+    # shells and tools that they start
+    *("mise*.toml", ".mise*", ".profile", ".bashrc", ".bash_*", ".zsh*", ".zprofile"),
 )
 """What determines which code Ferrule, git, editors, shells and build servers run: it can be read, not changed."""
 
@@ -108,7 +60,7 @@ def compile_pattern(pattern: str) -> Callable[[Parts], bool]:
 
 
 def is_recursive_pattern(pattern: str) -> bool:
-    """Whether a pattern can match below the first folder."""
+    """Return whether a pattern can match below the first folder."""
     return "/" in pattern.strip("/") or "**" in pattern
 
 
@@ -134,7 +86,7 @@ class _GlobPattern:
         return len(self._names) in reached
 
     def may_match_below(self, parts: Parts) -> bool:
-        """Whether it may match a path below this one, and only there: a pattern with `**` matches in any folder."""
+        """Return whether the pattern may match below this path, and only there: a `**` matches in any folder."""
         names = [name for name in self._names if name is not None]
         is_anchored = len(names) == len(self._names) and len(parts) < len(names)
         return is_anchored and all(name.match(part) for name, part in zip(names, parts, strict=False))
@@ -149,7 +101,7 @@ class _GlobPattern:
 
 
 def _expand_choices(pattern: str) -> list[str]:
-    """`*.{yaml,yml}` is two patterns."""
+    """Return the patterns that a pattern stands for: `*.{yaml,yml}` is two."""
     remaining, expanded = [pattern], []
     while remaining:
         each = remaining.pop(0)
@@ -177,67 +129,58 @@ class PathRules:
     """The same, but the last name may be longer: `calls.db` stands for `calls.db-wal` too."""
 
     def covers(self, parts: Parts) -> bool:
-        """Whether the path or a folder above it matches."""
+        """Return whether the path or a folder above it matches."""
         if () in self.paths or () in self.prefixes:
             return True
         return any(self.name_matcher(parts[:depth])(name) for depth, name in enumerate(parts))
 
     def name_matcher(self, folder: Parts) -> Callable[[str], bool]:
-        """Tells whether a name in a folder, which is not covered itself, is covered. A walk checks very many names."""
+        """Return a function that tells whether a name in a folder is covered. The folder itself is not covered."""
         return _make_name_matcher(self, folder)
 
     def covers_below(self, parts: Parts) -> bool:
-        """Whether something below the path is covered because of where it is, and would not be when it is moved."""
-        folded = normalize_file_names(parts)
-        if any(normalize_file_names(path)[: len(folded)] == folded for path in (*self.paths, *self.prefixes)):
+        """Return whether a path below this one is covered because of its place, and would not be after a move."""
+        folded = _normalize_file_names(parts)
+        if any(_normalize_file_names(path)[: len(folded)] == folded for path in (*self.paths, *self.prefixes)):
             return True
-        return any(pattern.may_match_below(folded) for pattern in _compile_rules(self.patterns).located)
+        return any(pattern.may_match_below(folded) for pattern in _compile_rules(self.patterns)[2])
 
 
 @lru_cache(maxsize=1024)
 def _make_name_matcher(rules: PathRules, folder: Parts) -> Callable[[str], bool]:
-    above, compiled = normalize_file_names(folder), _compile_rules(rules.patterns)
-    paths = {path[-1] for path in map(normalize_file_names, rules.paths) if path and path[:-1] == above}
-    prefixes = tuple(path[-1] for path in map(normalize_file_names, rules.prefixes) if path and path[:-1] == above)
+    above, (names, last_names, located) = _normalize_file_names(folder), _compile_rules(rules.patterns)
+    paths = {path[-1] for path in map(_normalize_file_names, rules.paths) if path and path[:-1] == above}
+    prefixes = tuple(path[-1] for path in map(_normalize_file_names, rules.prefixes) if path and path[:-1] == above)
 
     def is_covered(name: str) -> bool:
         folded = _normalize_file_name(name)
         return (
-            compiled.name.match(folded) is not None
+            names.match(folded) is not None
             or folded in paths
             or folded.startswith(prefixes)
-            or (compiled.last_name.match(folded) is not None and compiled.matches_path((*above, folded)))
+            or (last_names.match(folded) is not None and any(each.matches((*above, folded)) for each in located))
         )
 
     return is_covered
 
 
-class _CompiledRules:
-    """Patterns: those of single names, which apply in any folder, as one expression, and those with a place."""
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        choices = [each.rstrip("/") for pattern in patterns for each in _expand_choices(pattern)]
-        expanded = ["/".join(normalize_file_names(each.split("/"))) for each in choices if each]
-        names = [each for each in expanded if "/" not in each]
-        self.located = [_GlobPattern(each) for each in expanded if "/" in each]
-        self.name = _compile_names(names)
-        self.last_name = _compile_names(each.rpartition("/")[2] for each in expanded if "/" in each)
-
-    def matches_path(self, folded: Parts) -> bool:
-        return any(pattern.matches(folded) for pattern in self.located)
-
-
 @cache
-def _compile_rules(patterns: tuple[str, ...]) -> _CompiledRules:
-    return _CompiledRules(patterns)
+def _compile_rules(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], list[_GlobPattern]]:
+    """Compile patterns of single names, which apply in any folder, and patterns with a place.
+
+    Return an expression for the single names, one for the last names of the others, and the others.
+    """
+    choices = [each.rstrip("/") for pattern in patterns for each in _expand_choices(pattern)]
+    expanded = ["/".join(_normalize_file_names(each.split("/"))) for each in choices if each]
+    located = [each for each in expanded if "/" in each]
+    single_names = [each for each in expanded if "/" not in each]
+    last_names = [each.rpartition("/")[2] for each in located]
+    names, last = (re.compile("|".join(map(translate, each)) or r"(?!)") for each in (single_names, last_names))
+    return names, last, [_GlobPattern(each) for each in located]
 
 
-def _compile_names(names: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, names)) or r"(?!)")
-
-
-def normalize_file_names(parts: Iterable[str]) -> Parts:
-    """Names in a form in which names that some file system takes for equal are equal: case, dots at the end …"""
+def _normalize_file_names(parts: Iterable[str]) -> Parts:
+    """Return names in a form in which names are equal that some file system takes for equal: case, dots at the end …"""
     return tuple(map(_normalize_file_name, parts))
 
 

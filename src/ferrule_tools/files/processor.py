@@ -100,19 +100,20 @@ class FileProcessor:
                     first = max(1, count_lines_and_words(text)[0] + 1 + first)
             with wrap_as_text(file, file_encoding) as text:
                 try:
-                    passage = read_passage(text, first, max(start_column, 1), min(max(lines, 1), _MAX_LINES))
+                    max_lines = min(max(lines, 1), _MAX_LINES)
+                    passage, last, next_position = read_passage(text, first, max(start_column, 1), max_lines)
                 except Retry as error:
                     raise Retry(f"{display_path(parts)!r}: {error}") from None
         output: dict[str, Any] = {
             "path": display_path(parts),
-            "text": passage.text,
+            "text": passage,
             "encoding": file_encoding,
-            "first_line": passage.first_line,
-            "last_line": passage.last_line,
+            "first_line": first,
+            "last_line": last,
             "size": size,
         }
-        if passage.next_position is not None:
-            line, column = passage.next_position
+        if next_position is not None:
+            line, column = next_position
             output["next"] = {"start_line": line, **({"start_column": column} if column > 1 else {})}
         return output
 
@@ -305,7 +306,7 @@ class FileProcessor:
 
 
 def _require_no_hard_links(status: os.stat_result, parts: Parts) -> None:
-    """A change under one name of a file changes the others too, and these may be anywhere."""
+    """Refuse a file with several names: a change under one name changes the others, which may be anywhere."""
     if status.st_nlink > 1:
         raise Refuse(
             f"{display_path(parts)!r} has {status.st_nlink} names (hard links), and the others may be outside the "
@@ -316,7 +317,7 @@ def _require_no_hard_links(status: os.stat_result, parts: Parts) -> None:
 def workspace_tools(
     path: str | Path | Workspace, *, protected: Sequence[str] = PROTECTED, secret: Sequence[str] = SECRET
 ) -> list[Tool]:
-    """`list_workspace_files`, `search_files` and `file_processor` for a folder.
+    """Return `list_workspace_files`, `search_files` and `file_processor` for a folder.
 
     `protected` are patterns of paths in it that can be read but not changed; `secret`, of those that cannot be read
     either. A `Workspace` has its own.

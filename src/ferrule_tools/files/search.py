@@ -91,7 +91,7 @@ def _describe_entry(workspace: Workspace, entry: FolderEntry) -> dict[str, Any]:
 
 
 def format_modified_time(status: os.stat_result) -> str:
-    """The time of the last change; some file systems have dates that Python cannot represent."""
+    """Format the time of the last change; some file systems have dates that Python cannot represent."""
     try:
         return datetime.fromtimestamp(int(status.st_mtime), UTC).isoformat()
     except (OverflowError, ValueError, OSError):
@@ -248,7 +248,7 @@ def _search_file(
 
 
 def _read_searchable_text(workspace: Workspace, parts: Parts, results: _SearchResults) -> str | None:
-    """The text of a file; None, with a note in the results, if it cannot be searched."""
+    """Read the text of a file; None, with a note in the results, if the file cannot be searched."""
     try:
         with workspace.open_file(parts) as file:
             if os.fstat(file.fileno()).st_size > _MAX_FILE:

@@ -52,12 +52,12 @@ class Workspace:
 
     @classmethod
     def at(cls, path: str | Path, protected: Sequence[str] = PROTECTED, secret: Sequence[str] = SECRET) -> Workspace:
-        """The folder, with patterns of paths such as `.env*`, `docs/*.md` or `/tools`."""
+        """Return the workspace in a folder, with patterns of paths such as `.env*`, `docs/*.md` or `/tools`."""
         root = Path(os.path.realpath(path))
         return cls(root=root, secret=PathRules(tuple(secret)), protected=PathRules(tuple(protected)))
 
     def with_paths(self, *, secret: Iterable[Path] = (), protected: Iterable[Path] = ()) -> Workspace:
-        """The workspace with more protected paths, and paths whose names begin a secret one.
+        """Return the workspace with more protected paths, and paths whose names begin a secret one.
 
         They may be anywhere: those outside the workspace do not matter.
         """
@@ -75,11 +75,11 @@ class Workspace:
                 yield ()  # the workspace is a part of it
 
     def is_secret(self, parts: Parts) -> bool:
-        """Whether a path is out of reach: neither read nor changed nor listed."""
+        """Return whether a path is out of reach: neither read nor changed nor listed."""
         return self.secret.covers(parts)
 
     def parts(self, path: str) -> Parts:
-        """The names of a path, which must lead to something in the workspace."""
+        """Return the names of a path. Raises an error if the path does not lead to something in the workspace."""
         if "\0" in path or len(path) > _MAX_PATH:
             raise Retry(f"{path[:40]!r}… is not a path: give one such as 'docs/notes.txt', relative to the workspace.")
         names: Sequence[str] = path.split("/")
@@ -101,7 +101,7 @@ class Workspace:
         return parts
 
     def file_parts(self, path: str) -> Parts:
-        """Like `parts`, but not for the workspace itself."""
+        """Return the names of a path like `parts`. Raises Retry for the workspace itself."""
         parts = self.parts(path)
         if not parts:
             raise Retry(f"{path!r} is the workspace itself: name a file in it.")
@@ -172,7 +172,7 @@ class Workspace:
             os.close(descriptor)
 
     def _secret_files(self) -> set[tuple[int, int]]:
-        """Device and inode of the secret paths that are named and of those at the top of the workspace."""
+        """Return device and inode of the named secret paths, and of the secret paths at the top of the workspace."""
         paths = [self.root.joinpath(*parts) for parts in (*self.secret.paths, *self.secret.prefixes)]
         with os.scandir(self.root) as entries:
             paths += [self.root / entry.name for entry in entries if self.is_secret((entry.name,))]
@@ -202,7 +202,7 @@ class Workspace:
         return status
 
     def status(self, folder: int, parts: Parts) -> os.stat_result:
-        """The status of an entry in an open folder; of a link, not of its target."""
+        """Return the status of an entry in an open folder; of a link, not of its target."""
         with convert_file_errors(parts):
             try:
                 return os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
@@ -234,7 +234,7 @@ class Workspace:
                 raise Retry(f"{display_path(here)!r} is a file, not a folder.") from None
 
     def _missing_error(self, folder: int, parts: Parts, depth: int) -> ExecutionFailed:
-        """The error for a missing path: what exists in its place, and where else that name exists."""
+        """Return the error for a missing path: what exists in its place, and where else that name exists."""
         path, name = display_path(parts), parts[depth]
         with os.scandir(folder) as entries:
             is_secret = self.secret.name_matcher(parts[:depth])
@@ -314,12 +314,11 @@ def exists_error(parts: Parts, advice: str = "") -> Retry:
 
 
 def display_path(parts: Parts) -> str:
-    """A path as text."""
     return to_valid_utf8("/".join(parts)) or "."
 
 
 def to_valid_utf8(name: str) -> str:
-    """A name as valid UTF-8, with a replacement character for invalid bytes."""
+    """Return a name as valid UTF-8, with a replacement character for invalid bytes."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
@@ -354,7 +353,7 @@ def _require_regular(status: os.stat_result, parts: Parts) -> None:
 
 
 def file_kind(mode: int) -> str:
-    """`file`, `folder`, `link` or `special`."""
+    """Return `file`, `folder`, `link` or `special`."""
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):

@@ -132,7 +132,7 @@ def _require_one_of(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def parse_address(text: str) -> Address:
-    """A mail address, `ops@example.com` or `运维 <ops@example.com>`; raises SetupError for anything else."""
+    """Parse `ops@example.com` or `运维 <ops@example.com>`. Raises SetupError for anything else."""
     # Imported here because every start of the command line imports this module.
     from email.errors import MessageError
     from email.headerregistry import Address
@@ -191,7 +191,7 @@ class Notice:
 
     @property
     def prefix(self) -> str:
-        """Shows the level; information needs none."""
+        """Return a mark of the level; information has no mark."""
         return "" if self.level == "info" else f"[{self.level.upper()}] "
 
     @property
@@ -200,7 +200,7 @@ class Notice:
 
     @property
     def text(self) -> str:
-        """Title and message, for channels that take one text."""
+        """Return title and message, for channels that take one text."""
         return f"{self.prefix}{self.title}\n{self.message}" if self.title else f"{self.prefix}{self.message}"
 
 

@@ -55,7 +55,7 @@ def notify_tools(
     guard: AddressGuard | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Tool]:
-    """`notify`, ready if at least one of its channels is. Paths of logs and certificates start at `root`."""
+    """Return `notify`, ready if at least one channel is ready. Paths of logs and certificates start at `root`."""
     config = config or NotifyConfig()
     notifier = Notifier(config, root=root or Path(), guard=guard or AddressGuard(), environ=environ)
     parameters = {}
@@ -84,7 +84,7 @@ def _describe_needs(config: NotifyConfig, environ: Mapping[str, str]) -> str:
 
 
 def _describe_missing_settings(channel: ChannelConfig, environ: Mapping[str, str]) -> str:
-    """What is missing before a channel can be used, as text; empty if nothing."""
+    """Return what is missing before a channel can be used; an empty text if nothing."""
     if channel.kind == "email" and (missing := describe_missing_package("aiosmtplib", "notify")):
         return missing
     try:

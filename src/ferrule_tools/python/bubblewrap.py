@@ -113,12 +113,12 @@ Instruction: TypeAlias = tuple[int, int, int, int]
 
 
 def has_syscall_filter() -> bool:
-    """Whether a filter exists for the architecture of this machine."""
+    """Return whether a filter exists for the architecture of this machine."""
     return platform.system() == "Linux" and platform.machine() in _MACHINES
 
 
 def build_syscall_filter() -> bytes:
-    """The filter as the bytes that the kernel reads."""
+    """Return the filter as the bytes that the kernel reads."""
     machine = _MACHINES[platform.machine()]
     instructions = [*_check_architecture(machine), *_check_calls(machine.calls), _return_instruction(_ALLOW)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
@@ -198,12 +198,12 @@ class Interpreter:
 
     @property
     def command(self) -> list[str]:
-        """Runs the runner, without the user's environment variables, folders and packages."""
+        """Return the command of the runner, without the user's environment variables, folders and packages."""
         return [self.path, "-I", "-B", "-c", _runner_source()]
 
     @cached_property
     def paths(self) -> list[str]:
-        """Its own files outside of the system's folders. Other files in the same prefix are not included."""
+        """Return the files of the Python outside of the system's folders, without other files of the same prefix."""
         prefixes = dict.fromkeys([*self._prefixes(), *map(str, Path(self.path).resolve().parents[1:2])])
         paths = [os.path.join(os.path.abspath(prefix), part) for prefix in prefixes for part in _PYTHON_PARTS]
         return [path for path in paths if os.path.exists(path) and not _is_in_system_folder(path)]
@@ -242,7 +242,7 @@ class Bubblewrap:
     config: PythonExecutorConfig
 
     def arguments(self) -> list[str]:
-        """The command line that runs the Python inside namespaces."""
+        """Return the command line that runs the Python inside namespaces."""
         return [
             self.executable,
             *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
@@ -262,7 +262,7 @@ class Bubblewrap:
         ]
 
     def encode_job(self, script: Script) -> bytes:
-        """What the runner reads from its standard input."""
+        """Encode what the runner reads from its standard input."""
         limits = {
             "AS": self.config.memory,
             "CPU": int(self.config.seconds) + 1,
@@ -312,7 +312,7 @@ def _python_mounts(paths: Sequence[str]) -> Iterator[str]:
 
 
 def find_bubblewrap(config: PythonExecutorConfig) -> Bubblewrap | str:
-    """A bubblewrap that runs the configured Python; otherwise a text that says what is missing."""
+    """Find a bubblewrap that runs the configured Python; otherwise return what is missing."""
     # A name without a folder is looked up in the PATH that scripts have. Looked up in the current folder, files
     # around that folder would be taken for parts of the Python.
     path = shutil.which(config.interpreter or sys.executable, path=ENVIRONMENT["PATH"])
@@ -373,9 +373,12 @@ async def run_in_full_python(script: Script, config: PythonExecutorConfig, bubbl
     process = _ScriptProcess(max_output={1: config.printed_bytes, 2: _MAX_REPORT})
     watcher: asyncio.Task[None] | None = None
     try:
-        await finish_despite_cancellation(
-            _start_process(process, bubblewrap.arguments(), bubblewrap.encode_job(script))
-        )
+        arguments = bubblewrap.arguments()
+        start = process.start(*arguments, stdin=bubblewrap.encode_job(script), directory="/", environment=ENVIRONMENT)
+        try:
+            await finish_despite_cancellation(start)
+        except OSError as error:
+            raise ExecutionFailed(f"{arguments[0]!r} could not be started: {error}") from error
         watcher = asyncio.create_task(_watch_memory(process, config.memory))
         with suppress(TimeoutError):
             async with asyncio.timeout(config.seconds):
@@ -409,13 +412,6 @@ class _ScriptProcess(WatchedProcess):
             self.stop_reason = "printed" if self.exceeded_descriptor == 1 else "result"
 
 
-async def _start_process(process: _ScriptProcess, arguments: list[str], job: bytes) -> None:
-    try:
-        await process.start(*arguments, stdin=job, directory="/", environment=ENVIRONMENT)
-    except OSError as error:
-        raise ExecutionFailed(f"{arguments[0]!r} could not be started: {error}") from error
-
-
 async def _kill_session(process: _ScriptProcess, transport: asyncio.SubprocessTransport) -> None:
     """Kill what remains of the session, read what was written, close the pipes."""
     bubblewrap = transport.get_pid()
@@ -429,7 +425,7 @@ async def _kill_session(process: _ScriptProcess, transport: asyncio.SubprocessTr
 
 
 async def _watch_memory(process: _ScriptProcess, limit: int) -> None:
-    """The kernel limits each process by itself; this limits all of them together.
+    """Limit the memory of all processes together; the kernel limits each process by itself.
 
     A script cannot leave its session: the system call filter refuses `setsid`.
     """
@@ -442,7 +438,7 @@ async def _watch_memory(process: _ScriptProcess, limit: int) -> None:
 
 
 def _read_process_memory(process: int) -> int:
-    """Bytes that a process has for itself, or shares with others of its session."""
+    """Return the bytes that a process has for itself, or shares with others of its session."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             lines = file.read().splitlines()

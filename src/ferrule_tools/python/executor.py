@@ -45,7 +45,7 @@ Inputs = Annotated[dict[str, Any] | None, "values that the script gets as variab
 def python_executor_tools(
     config: PythonExecutorConfig | None = None, *, engine: ToolEngine | None = None
 ) -> list[Tool]:
-    """`python_executor`, whose scripts call the tools of `engine`; without an engine they cannot call tools."""
+    """Return `python_executor`, whose scripts call the tools of `engine`; without an engine they call no tools."""
     config = config or PythonExecutorConfig()
     return [_build_full_python_tool(config) if config.full else _build_sandbox_tool(config, engine)]
 

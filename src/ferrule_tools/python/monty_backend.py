@@ -91,7 +91,7 @@ class ScriptCalls:
 
     @cached_property
     def functions(self) -> dict[str, _ScriptFunction]:
-        """Every tool that the caller may use, by its model name or by the closest Python identifier."""
+        """Return every tool that the caller may use, by its model name or by the closest Python identifier."""
         if self._engine is None or self._permissions is None:
             return {}
         exact: dict[str, _ScriptFunction] = {}
@@ -212,7 +212,7 @@ async def run_in_sandbox(script: Script, config: PythonExecutorConfig, calls: Sc
 
 @asynccontextmanager
 async def _open_session(config: PythonExecutorConfig) -> AsyncIterator[AsyncMontySession]:
-    """A sandbox that is always closed again, even if the call is cancelled while it is being opened."""
+    """Open a sandbox that is always closed again, even if the call is cancelled while it is being opened."""
     import pydantic_monty as monty
 
     stack = AsyncExitStack()
@@ -297,7 +297,7 @@ class _MontyDriver:
         return results
 
     async def cancel_calls(self) -> None:
-        """No call continues when its script has ended."""
+        """Cancel the calls that still run when their script has ended."""
         for task in self.running.values():
             task.cancel()
         if self.running:
@@ -310,7 +310,7 @@ async def _sleep_in_script(seconds: float) -> ExternalSettledResult:
 
 
 def _create_placeholder(name: str) -> Callable[..., None]:
-    """Stands for a tool that a script names without calling it: the sandbox uses only its name."""
+    """Create a stand-in for a tool that a script names without calling it: the sandbox uses only its name."""
 
     def function() -> None: ...
 
@@ -378,5 +378,5 @@ _HINTS: Final = (
 
 
 def hint_for_sandbox_error(message: str) -> str:
-    """What to do about an error specific to the sandbox; empty for one that any Python would raise."""
+    """Return what to do about an error of the sandbox; an empty text for an error that any Python would raise."""
     return next((hint for pattern, hint in _HINTS if re.search(pattern, message[:500])), "")

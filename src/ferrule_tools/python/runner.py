@@ -83,7 +83,7 @@ def drop_privileges(job: dict[str, Any]) -> None:
 
 
 def count_processes() -> int:
-    """Processes and threads of this user: the limit is for all of them together."""
+    """Count processes and threads of this user: the limit is for all of them together."""
     count = 0
     for name in os.listdir("/proc"):
         try:
@@ -107,7 +107,7 @@ def install_syscall_filter(program: bytes) -> None:
 
 
 def run(code: str, inputs: dict[str, Any], max_result: int) -> dict[str, Any]:
-    """The report: `result`, `too_large`, or `error` with the lines it came from."""
+    """Run the script. Return the report: `result`, `too_large`, or `error` with the lines it came from."""
     names = dict(inputs, __name__="__main__", __builtins__=__builtins__)
     try:
         coroutine = eval(compile_script(code), names)
@@ -124,7 +124,7 @@ def run(code: str, inputs: dict[str, Any], max_result: int) -> dict[str, Any]:
 
 
 def compile_script(code: str) -> CodeType:
-    """The script, with its last expression assigned to a name; it may await at the top level."""
+    """Compile the script, with its last expression assigned to a name; it may await at the top level."""
     tree = ast.parse(code, SCRIPT)
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = tree.body[-1]
@@ -135,7 +135,7 @@ def compile_script(code: str) -> CodeType:
 
 
 def result_report(value: Any, max_result: int) -> dict[str, Any]:
-    """The value as JSON; its `repr` where JSON cannot represent it."""
+    """Return the value as JSON; its `repr` where JSON cannot represent it."""
     try:
         text = json.dumps(value, default=json_default)
         value = json.loads(text)

@@ -60,7 +60,7 @@ class PythonExecutorConfig:
 
     @property
     def memory(self) -> int:
-        """In bytes."""
+        """Return the limit in bytes."""
         default = _FULL_MEMORY_MB if self.full else _SANDBOX_MEMORY_MB
         return (default if self.memory_mb is None else self.memory_mb) * 1_000_000
 
@@ -150,9 +150,9 @@ def tool_output(
     lines = [_headline(result.failure, config), *_format_traceback(result.failure.lines)]
     if hint:
         lines.append(hint)
-    if printed := result.printed.rstrip():
-        mark = "…" if len(printed) > _MAX_PRINTED else ""
-        lines.append(f"It had printed: {mark}{printed[-_MAX_PRINTED:]}")
+    if text := result.printed.rstrip():
+        mark = "…" if len(text) > _MAX_PRINTED else ""
+        lines.append(f"It had printed: {mark}{text[-_MAX_PRINTED:]}")
     message = "\n".join(lines)
     if result.failure.kind == "timeout":
         raise TimedOut(message, timeout=config.seconds, **details)
@@ -200,7 +200,7 @@ _STR_TYPES: Final = (Decimal, Fraction, timedelta, complex, PurePath, BaseExcept
 
 
 def to_plain_json(value: Any, *, what: str) -> Any:
-    """The value as plain JSON; `Retry` where it is too large. `what` names the value in the message."""
+    """Convert a value to plain JSON. Raises Retry if the value is too large; `what` names it in the message."""
     return _JsonConverter(what).convert(value, MAX_JSON_DEPTH)
 
 
@@ -265,7 +265,7 @@ class _JsonConverter:
         return [self.convert(item, depth - 1) for item in value]
 
     def _other(self, value: Any, depth: int) -> Any:
-        """Dates, decimals, bytes, paths, instances of a script's own classes."""
+        """Convert dates, decimals, bytes, paths, and instances of a script's own classes."""
         attributes = getattr(value, "attributes", None)  # Monty's stand-in for an instance has them
         if isinstance(attributes, dict):
             return self._mapping(attributes, depth)
@@ -288,7 +288,7 @@ class _JsonConverter:
 
 
 def _sort_key(item: Any) -> tuple[str, Any]:
-    """Numbers by size, texts alphabetically, everything else by type."""
+    """Sort numbers by size, texts alphabetically, everything else by type."""
     if isinstance(item, int) or (isinstance(item, float) and math.isfinite(item)):
         return "", item
     return type(item).__name__, item if isinstance(item, str) else ""

@@ -86,7 +86,7 @@ class Duration:
         )
 
     def after(self, start: datetime) -> datetime:
-        """The time after this duration. Days and months keep the time of day; hours pass in real time."""
+        """Return the time after this duration. Days and months keep the time of day; hours pass in real time."""
         try:
             day = add_months(start, self.months) + timedelta(days=self.days)
             return (day.astimezone(UTC) + timedelta(seconds=self.seconds)).astimezone(start.tzinfo)
@@ -95,7 +95,7 @@ class Duration:
 
 
 def extract_durations(text: str) -> tuple[Duration | None, str]:
-    """The sum of all durations in a text, and the text without them."""
+    """Return the sum of all durations in a text, and the text without them."""
     total: Duration | None = None
     for _ in range(_MAX_DURATIONS):
         match = _DURATION.search(text) or _CHINESE_DURATION.search(text)
@@ -141,7 +141,7 @@ def _parse_count(text: str) -> float:
 
 
 def add_months(start: _Day, months: int) -> _Day:
-    """The same day of another month, or its last day if it is shorter."""
+    """Return the same day of another month, or its last day if it is shorter."""
     years, month = divmod(start.year * 12 + start.month - 1 + months, 12)
     return start.replace(year=years, month=month + 1, day=min(start.day, monthrange(years, month + 1)[1]))
 
@@ -205,7 +205,7 @@ class _DateParts:
 
 
 def parse_date(text: str, now: datetime, *, prefers_future: bool = False) -> ParsedDate:
-    """The point in time that a text states, relative to `now` (with a time zone).
+    """Return the point in time that a text states, relative to `now` (with a time zone).
 
     `prefers_future`: a day without a year is the next one of that name, not that of this year.
     """
@@ -233,7 +233,7 @@ def parse_date(text: str, now: datetime, *, prefers_future: bool = False) -> Par
 
 
 def _parse_iso_or_timestamp(text: str, now: datetime) -> ParsedDate | None:
-    """ISO 8601, or seconds since 1970."""
+    """Parse ISO 8601, or seconds since 1970."""
     if re.fullmatch(r"@?\d{10}|@?\d{13}", text):
         seconds = int(text.lstrip("@")) / (1_000 if len(text.lstrip("@")) == 13 else 1)
         return ParsedDate(at=datetime.fromtimestamp(seconds, now.tzinfo), has_time=True)
@@ -270,7 +270,7 @@ def _combine_parts(parts: _DateParts) -> ParsedDate:
 
 
 def _to_existing_time(at: datetime, now: datetime) -> datetime:
-    """A time of day that the start of summer time skips becomes the one that the clock shows then."""
+    """Convert a time of day that the start of summer time skips into the time that the clock shows then."""
     try:
         return at.astimezone(UTC).astimezone(now.tzinfo)
     except OverflowError:
@@ -331,7 +331,7 @@ def _read_weekday(match: re.Match[str], parts: _DateParts) -> None:
 
 
 def _read_chinese_weekday(match: re.Match[str], parts: _DateParts) -> None:
-    """Weeks begin on Monday, and 下周一 is the Monday of the next one."""
+    """Read a weekday. Weeks begin on Monday, and 下周一 is the Monday of the next week."""
     days = _CHINESE_WEEKDAYS[match["weekday"]] - parts.now.weekday()
     relative = match["relative"]
     days = days % 7 if relative is None else days + 7 * _relative_count(relative)
@@ -339,7 +339,7 @@ def _read_chinese_weekday(match: re.Match[str], parts: _DateParts) -> None:
 
 
 def _read_period(match: re.Match[str], parts: _DateParts) -> None:
-    """Next week, last month, 下个月: as far from today as the period is long."""
+    """Read next week, last month, 下个月: as far from today as the period is long."""
     count, unit = _relative_count(match["relative"]), match["unit"]
     day = parts.day or parts.now.date()  # `5 March next year`
     if unit in ("week", "周", "星期", "礼拜"):

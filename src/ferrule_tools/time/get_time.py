@@ -38,7 +38,7 @@ async def get_time(
     language: str | None = None,
     other_place: str | None = None,
 ) -> dict[str, Any]:
-    """The output for the current time."""
+    """Describe the current time."""
     if language is None:
         chinese = contains_chinese(" ".join(filter(None, (timezone, when, until, other_place))))
     else:
@@ -56,7 +56,7 @@ def describe_time(
     *,
     chinese: bool,
 ) -> dict[str, Any]:
-    """The output for a given current time."""
+    """Describe a time, given the current time."""
     zone = find_time_zone(timezone)
     now = now.astimezone(zone.tz)
     first = parse_date(when, now) if when and when.strip() else None
@@ -116,7 +116,7 @@ def _format_time(at: datetime, format: str) -> str:
 
 
 def _clock_sentence(now: datetime, zone: TimeZone, *, chinese: bool) -> str:
-    """What time it is in a zone."""
+    """Say what time it is in a zone."""
     place = _place_name(zone)
     where = format_offset(now) if place else _zone_with_offset(now, zone, chinese)
     if chinese:
@@ -129,7 +129,7 @@ def _clock_sentence(now: datetime, zone: TimeZone, *, chinese: bool) -> str:
 def _comparison_sentence(
     stated: ParsedDate | None, at: datetime, other_at: datetime, zone: TimeZone, other: TimeZone, *, chinese: bool
 ) -> str:
-    """What time it is in two places, and how far they are apart."""
+    """Say what time it is in two places, and how far they are apart."""
     first, second = _place_name(zone) or zone.name, _place_name(other) or other.name
     if stated is not None and stated.has_time:
         days = (other_at.date() - at.date()).days + 1
@@ -149,14 +149,14 @@ def _comparison_sentence(
 
 
 def _place_name(zone: TimeZone) -> str:
-    """The place as it was named, or the city of the zone; empty for a zone without one."""
+    """Return the place as the caller named it, or the city of the zone; empty for a zone without a city."""
     if zone.place != zone.name:
         return zone.place
     return zone.name.rpartition("/")[2].replace("_", " ") if "/" in zone.name and zone.name[:4] != "Etc/" else ""
 
 
 def _day_sentence(day: ParsedDate, now: datetime, zone: TimeZone, *, chinese: bool) -> str:
-    """Which day a date is, and how far it is from now."""
+    """Say which day a date is, and how far it is from now."""
     at = day.at
     text, name = _format_date(at, chinese), _weekday_name(at, chinese=chinese)
     near = _NEAR_DAYS.get((at.date() - now.date()).days) if not day.has_time else None
@@ -173,7 +173,7 @@ def _day_sentence(day: ParsedDate, now: datetime, zone: TimeZone, *, chinese: bo
 
 
 def _difference_sentence(first: ParsedDate, second: ParsedDate, *, chinese: bool) -> str:
-    """How far two dates are apart."""
+    """Say how far two dates are apart."""
     length = _format_length_between(first, second, chinese=chinese)
     ends = [_format_moment(day, chinese) for day in (first, second)]
     if chinese:
@@ -182,7 +182,7 @@ def _difference_sentence(first: ParsedDate, second: ParsedDate, *, chinese: bool
 
 
 def _format_length_between(first: ParsedDate, second: ParsedDate, *, chinese: bool) -> str:
-    """`285 days (40 weeks and 5 days)`; with hours and minutes if a time of day was given."""
+    """Return `285 days (40 weeks and 5 days)`; with hours and minutes if a time of day was given."""
     sign = ("负" if chinese else "minus ") if second.at < first.at else ""
     if not (first.has_time or second.has_time):
         return sign + _format_days(min(first.at, second.at), max(first.at, second.at), chinese)
@@ -202,7 +202,7 @@ def _seconds_between(first: datetime, second: datetime) -> float:
 
 
 def _format_days(first: datetime, second: datetime, chinese: bool) -> str:
-    """`21 days (3 weeks)`, `1,200 days (3 years and 104 days)`."""
+    """Return `21 days (3 weeks)`, `1,200 days (3 years and 104 days)`."""
     days, unit = (second.date() - first.date()).days, "周" if chinese else "week"
     whole = _format_count(days, "天" if chinese else "day", chinese)
     if days < 14:

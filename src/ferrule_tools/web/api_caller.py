@@ -80,7 +80,7 @@ class ApiConfig:
 
     @property
     def variables(self) -> list[str]:
-        """The environment variables that must be set."""
+        """Return the environment variables that must be set."""
         texts = [self.base_url, *self.headers.values(), *self.query.values()]
         return list(
             dict.fromkeys(name for text in texts for name in find_variables(_VARIABLE_WITH_DEFAULT.sub("", text)))
@@ -115,7 +115,7 @@ _MAX_ENCODINGS: Final = 3
 
 
 def resolve_path(base_url: str, path: str) -> tuple[str, str]:
-    """The URL of a path, and the query in it; raises `Retry` for a path that leads away from the API."""
+    """Return the URL of a path, and the query in the path. Raises Retry for a path that leads away from the API."""
     path, _, query = path.partition("#")[0].partition("?")
     if len(path) + len(query) > MAX_PATH_LENGTH:
         raise Retry(f"the path is longer than {MAX_PATH_LENGTH} characters.")
@@ -297,7 +297,7 @@ class ApiCaller:
 
 
 def _add_query(address: str, path_query: str, query: Mapping[str, Any], own: Mapping[str, str]) -> str:
-    """The URL with its query. A caller cannot replace a parameter of the configuration."""
+    """Add the query to the URL. A caller cannot replace a parameter of the configuration."""
     entries = parse_qsl(path_query, keep_blank_values=True)
     for name, value in query.items():
         entries += [
@@ -318,7 +318,7 @@ def _refuse_method_override(path_query: str, query: Mapping[str, Any], body: Any
 
 
 def _find_names_in_body(body: Any) -> Iterable[str]:
-    """The names in a body: an object, JSON text or form data."""
+    """Return the names in a body: an object, JSON text or form data."""
     if isinstance(body, str):
         try:
             body = json.loads(body)

@@ -83,7 +83,7 @@ MAX_URL_LENGTH: Final = 2_000
 
 
 def collect_links(page: HtmlElement, url: str) -> tuple[list[dict[str, str]], int]:
-    """Each linked URL once, with its first link text; and the number of links left out."""
+    """Return each linked URL once, with its first link text, and the number of links left out."""
     href = next((element.get("href") for element in page.iter("base") if element.get("href")), "")
     base = _to_absolute_url(url, href) or url
     links: dict[str, str] = {}
@@ -99,7 +99,7 @@ def collect_links(page: HtmlElement, url: str) -> tuple[list[dict[str, str]], in
 
 
 def _to_absolute_url(base: str, href: str) -> str | None:
-    """The absolute URL of a linked page; None for an anchor in the same page, a script or a mail address."""
+    """Return the absolute URL of a page; None for an anchor in the same page, a script or a mail address."""
     href = "".join(href.split())
     if not href or href.startswith("#"):
         return None
@@ -123,7 +123,7 @@ MAX_CELL_LENGTH: Final = 500
 
 
 def collect_tables(page: HtmlElement) -> tuple[list[dict[str, Any]], int]:
-    """The tables that contain data, and the number of tables left out."""
+    """Return the tables that contain data, and the number of tables left out."""
     tables: list[dict[str, Any]] = []
     left_out, cells = 0, MAX_TABLE_CELLS
     for element in page.iter("table"):
@@ -156,7 +156,7 @@ def _read_table(element: HtmlElement, cells: int) -> dict[str, Any] | None:
 
 
 def _read_grid(element: HtmlElement, cells: int) -> tuple[list[list[str]], bool, bool]:
-    """The rows, whether the first one is a header, and whether the table is complete."""
+    """Return the rows, whether the first one is a header, and whether the table is complete."""
     rows: list[list[str]] = []
     reaching: dict[int, tuple[int, str]] = {}
     """By column: how many more rows a cell from above spans, and its text."""
@@ -233,7 +233,7 @@ def read_page(
     is_html: bool,
     quickly: bool,
 ) -> dict[str, Any]:
-    """The requested parts of a page (`text`, `links`, `tables`), with its title, date and language.
+    """Return the requested parts of a page (`text`, `links`, `tables`), with its title, date and language.
 
     `quickly` skips the search for the main text, which is slow in large or deeply nested pages.
     """
@@ -300,7 +300,7 @@ def _extract_all_text(page: HtmlElement) -> dict[str, Any]:
 
 
 def _find_title(page: HtmlElement) -> str | None:
-    """The title for sharing (`og:title`), else that of the browser tab. Headings may belong to a menu."""
+    """Return the title for sharing (`og:title`), else the title of the tab. Headings may belong to a menu."""
     elsewhere = next((meta.get("content") for meta in page.iter("meta") if meta.get("property") == "og:title"), None)
     return _to_single_line(elsewhere) or _to_single_line(page.findtext(".//head/title") or page.findtext(".//title"))
 

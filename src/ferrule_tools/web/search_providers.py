@@ -43,7 +43,7 @@ class SearchQuery:
 
     @property
     def operators(self) -> str:
-        """The query with the sites in it, as most search engines understand it."""
+        """Return the query with the sites in it, as most search engines understand it."""
         sites = [f"site:{self.site}"] if self.site else []
         return " ".join([self.query, *sites, *(f"-site:{site}" for site in self.exclude_sites)])
 
@@ -148,7 +148,7 @@ class HttpProvider(ABC):
 
 
 def error_message(answer: Any) -> str:
-    """The message in an error's JSON, in `error`, `detail` or `message`, possibly nested."""
+    """Return the message in an error's JSON, in `error`, `detail` or `message`, possibly nested."""
     for _ in range(4):
         if isinstance(answer, str):
             return " ".join(answer.split())[:300]
@@ -288,7 +288,7 @@ def _brave_language(language: str | None) -> str | None:
 
 
 def _rate_limit_delay(headers: dict[str, str]) -> float | None:
-    """Seconds until all rate limits of Brave allow a search again, from the headers that report each limit."""
+    """Return the seconds until all rate limits of Brave allow a search again, as the headers report them."""
     remaining, resets = (headers.get(f"x-ratelimit-{name}", "").split(",") for name in ("remaining", "reset"))
     try:
         return max(float(reset) for count, reset in zip(remaining, resets, strict=True) if int(count) == 0)
@@ -454,7 +454,7 @@ def search_duckduckgo(query: str, region: str, time_range: str | None, limit: in
 
 
 def duckduckgo_region(search: SearchQuery) -> str:
-    """DuckDuckGo's name for country and language; it needs both."""
+    """Return DuckDuckGo's name for country and language, both of which it needs."""
     if search.region is None:
         return WORLDWIDE_REGION
     country = _DUCKDUCKGO_REGIONS.get(search.region, search.region.lower())

@@ -104,7 +104,7 @@ def convert_results(response: SearchResponse, search: SearchQuery, provider: str
 
 
 def plain_text(value: Any, limit: int) -> str:
-    """The text that a reader would see, on one line."""
+    """Return the text that a reader would see, on one line."""
     if not isinstance(value, str):
         return ""
     text = html.unescape(_EMPHASIS.sub("", value[: 4 * limit]))
@@ -119,7 +119,7 @@ def plain_text(value: Any, limit: int) -> str:
 
 
 def to_page_url(value: Any) -> str | None:
-    """The URL of a page; None for anything else, such as a script, data or a file."""
+    """Return the URL of a page; None for anything else, such as a script, data or a file."""
     if not isinstance(value, str) or len(value) > MAX_URL_LENGTH or not value.strip().isprintable():
         return None
     try:
@@ -134,7 +134,7 @@ def to_page_url(value: Any) -> str | None:
 
 
 def to_iso_date(value: Any) -> str | None:
-    """A date in ISO 8601; None if there is none or it cannot be parsed."""
+    """Return a date in ISO 8601; None without a date that can be parsed."""
     if not isinstance(value, str) or not value.strip():
         return None
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
@@ -147,7 +147,7 @@ def to_iso_date(value: Any) -> str | None:
 
 
 def parse_host(site: str) -> str:
-    """The host in `example.com`, `www.example.com/docs` or a whole URL; empty if there is none."""
+    """Return the host in `example.com`, `www.example.com/docs` or a whole URL; empty without a host."""
     try:
         host = urlsplit(site if "://" in site else f"//{site}").hostname or ""
     except ValueError:
@@ -167,7 +167,7 @@ def _matches_sites(url: str, search: SearchQuery) -> bool:
 
 
 def _to_ascii_host(host: str) -> str:
-    """The host in ASCII, so that `例子.中国` equals `xn--fsqu00a.xn--fiqs8s`."""
+    """Return the host in ASCII, so that `例子.中国` equals `xn--fsqu00a.xn--fiqs8s`."""
     try:
         return host.encode("idna").decode()
     except UnicodeError:
@@ -282,7 +282,7 @@ def _clean_query(query: str) -> str:
 
 
 def _parse_language(text: str | None) -> tuple[str | None, str | None]:
-    """The language, and its country if it contains one."""
+    """Return the language, and its country if it contains one."""
     if text is None or not text.strip():
         return None, None
     match = _LANGUAGE.fullmatch(text.strip())
@@ -316,7 +316,7 @@ def _parse_site(text: str) -> str:
 def search_tools(
     config: SearchConfig | None = None, *, guard: AddressGuard | None = None, environ: Mapping[str, str] = os.environ
 ) -> list[Tool]:
-    """`search_web` and `advanced_web_search`, once for each provider; without one, once to say what they need."""
+    """Return `search_web` and `advanced_web_search` for each provider; without a provider, what they need."""
     config = config or SearchConfig()
     providers = list(_create_providers(config, guard or AddressGuard(), environ))
     if not providers:

@@ -131,7 +131,7 @@ class RobotsChecker:
 
 # `rules` are bytes; as a hint that would mean base64.
 def check_rules(rules: Any, url: str, user_agent: str) -> dict[str, Any]:
-    """Whether the rules of a site let a user agent read a page."""
+    """Return whether the rules of a site let a user agent read a page."""
     from protego import Protego
 
     return {"allowed": Protego.parse(rules.decode("utf-8", "replace")).can_fetch(url, user_agent)}
@@ -260,12 +260,12 @@ class WebScraper:
 
 
 def _media_type(response: HttpResponse) -> str:
-    """The media type that the server declares. The header is untrusted, so it is shortened."""
+    """Return the media type that the server declares, shortened: the header is untrusted."""
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()[:100]
 
 
 def _is_html(response: HttpResponse) -> bool:
-    """True for an HTML page, False for another text; raises `Retry` for anything else."""
+    """Return whether a response is an HTML page rather than another text. Raises Retry for anything else."""
     media_type, beginning = _media_type(response), response.content[:1_000].lstrip().lower()
     if media_type in _HTML_TYPES or (not media_type and beginning.startswith(_HTML_BEGINNINGS)):
         return True
