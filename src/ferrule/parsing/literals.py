@@ -113,20 +113,15 @@ class LiteralReader:
             return self.read_string(match.end())
         opened = match.group("quote") or match.group("paired")
         closing = _CLOSING.get(opened, opened)
-        if match.group("raw") or closing not in _UNTIL_CLOSING:
-            return self._read_verbatim(match.end(), closing)
-        return self._read_escaped(match.end(), closing)
-
-    def _read_verbatim(self, at: int, closing: str) -> tuple[str, int]:
+        at = match.end()
         begin, end = self.text.find(closing, at)
         if end > self.stop or begin == end:
             raise LiteralError("a text is not closed", self.stop)
-        return self.whole[at:begin], end
+        if match.group("raw") or closing not in _UNTIL_CLOSING:
+            return self.whole[at:begin], end
+        return self._read_escaped(at, closing)
 
     def _read_escaped(self, at: int, closing: str) -> tuple[str, int]:
-        begin, end = self.text.find(closing, at)
-        if end > self.stop or begin == end:
-            raise LiteralError("a text is not closed", self.stop)
         until, parts = _UNTIL_CLOSING[closing], []
         while True:
             match = until.match(self.whole, at, self.stop)

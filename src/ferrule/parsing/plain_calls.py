@@ -198,7 +198,10 @@ def read_line_of_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSe
         begin, place = at - before.endswith("`"), at
     else:
         return None
-    if _is_introduced_as_example(text, begin) or (head and _is_in_program(text, start)):
+    # An indented line belongs to the loop or the definition above it.
+    is_indented = head is not None and text.whole.startswith((" ", "\t"), start)
+    is_in_program = is_indented and _COMPOUND_STATEMENT.search(text.whole, max(0, start - 400), start)
+    if is_in_program or _is_introduced_as_example(text, begin):
         read = python_calls.read_calls(text, place, text.end, tools)
         return MarkedSegment(begin, read[1], kind="code") if read else None
     read = _read_rest_of_line(text, place, tools)
@@ -268,13 +271,6 @@ def _read_statements(text: SourceText, at: int, tools: KnownTools, *, is_certain
 def _are_plausible(calls: list[ToolCall], tools: KnownTools) -> bool:
     """Of calls without tags every name must be known, or similar to a known one."""
     return all(tools.find(call.name) or tools.has_similar(call.name, call.arguments) for call in calls)
-
-
-def _is_in_program(text: SourceText, line: int) -> bool:
-    """Whether an indented line belongs to a loop or a definition above it."""
-    return text.whole.startswith((" ", "\t"), line) and bool(
-        _COMPOUND_STATEMENT.search(text.whole, max(0, line - 400), line)
-    )
 
 
 def _is_introduced_as_example(text: SourceText, at: int) -> bool:
