@@ -48,14 +48,20 @@ async def test_the_same_id_of_another_kind_of_thing_is_another_question():
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [({"tab_id": 1}, {"tab_id": 2}), ({}, {"frame": "main"}), ({"account": "a"}, {"account": "b"}), ({}, {"page": 2})],
+    [
+        ({"tab_id": 1}, {"tab_id": 2}),
+        ({}, {"frame": "main"}),
+        ({"account": "a"}, {"account": "b"}),
+        ({}, {"page": 2}),
+        ({"url": "https://a.test"}, {"url": "https://b.test"}),
+    ],
 )
 async def test_a_selector_somewhere_else_is_another_question(first: dict[str, Any], second: dict[str, Any]):
     made = []
 
     @tool(read_only=True)
     async def extract(
-        selector: str, tab_id: int = 0, frame: str | None = None, account: str | None = None, page: int | None = None
+        selector: str, tab_id: int = 0, frame: str = "", account: str = "", page: int = 0, url: str = ""
     ) -> str:
         made.append(selector)
         raise ValueError(f"Selector {selector!r} not found")

@@ -125,20 +125,6 @@ async def test_what_could_be_made_is_not_held_back_for_not_being_there():
         assert (await call("files", "write", path="a/notes.txt")).is_success and made == ["a/notes.txt"]
 
 
-async def test_the_same_value_in_another_place_is_another_question():
-    asked: list[str] = []
-
-    @tool(read_only=True)
-    async def scrape(url: str, selector: str) -> str:
-        asked.append(url)
-        raise ValueError(f"{selector} not found")
-
-    async with open_run(scrape) as call:
-        await call("scrape", url="https://a.test", selector="h1.title")
-        await call("scrape", url="https://b.test", selector="h1.title")
-        assert asked == ["https://a.test", "https://b.test"]
-
-
 async def test_a_transient_failure_has_its_tries_and_then_rests():
     clock, executed = Clock(), []
 

@@ -295,6 +295,10 @@ FAMILIES = {
         '{"city": "Paris"}\n```<|tool▁call▁end|><|tool▁calls▁end|>',
         [PARIS],
     ),
+    "hermes with its closing tag in an argument": (
+        '<tool_call>{"name": "search_web", "arguments": {"query": "what is </tool_call>?"}}</tool_call>',
+        [("search_web", {"query": "what is </tool_call>?"})],
+    ),
     "json of gemini": ('{"functionCall": {"name": "get_weather", "args": {"city": "Paris"}}}', [PARIS]),
 }
 
@@ -343,12 +347,6 @@ def test_values_between_tags_get_the_type_of_the_schema():
         "tags": ["a"],
         "meta": {"k": None},
     }
-
-
-def test_an_argument_may_contain_the_closing_tag():
-    text = '<tool_call>{"name": "search_web", "arguments": {"query": "what is </tool_call>?"}}</tool_call>'
-    [call] = parse_tool_calls(text, KNOWN)
-    assert call.arguments == {"query": "what is </tool_call>?"}
 
 
 def test_a_string_with_unescaped_quotes_is_parsed_if_unambiguous():
@@ -433,25 +431,18 @@ def test_parameter_names_are_unescaped_between_tags():
         assert [call.arguments for call in parse_tool_calls(text, tools)] == [{"user_id": 7}], text
 
 
-def test_an_answer_behind_an_invented_observation_is_invented_too():
-    text = "Thought: Look.\nAction: get_weather\nAction Input: Paris\nObservation: Rain.\nFinal Answer: It rains."
-    parsed = parse_model_text(text, KNOWN)
-    assert [(call.name, call.arguments) for call in parsed.calls] == [PARIS]
-    assert parsed.text == "Thought: Look."
-
-
 def test_a_search_for_examples_is_no_example():
     for words in ("I'll search the web for usage examples:", "我来搜索一些代码示例："):
         text = f'{words}\n{{"name": "search_web", "arguments": {{"query": "asyncio"}}}}'
         assert calls_in(text) == [("search_web", {"query": "asyncio"})]
 
 
-def test_invented_observations_are_left_out():
+def test_what_follows_an_invented_observation_is_left_out():
     action = "Action: get_weather\nAction Input: Paris\n"
-    text = f"Thought: Look.\n{action}Observation: Rain.\n{action}"
-    reading = parse_model_text(text, KNOWN)
-    assert [(call.name, call.arguments) for call in reading.calls] == [PARIS]
-    assert reading.text == "Thought: Look."
+    for invented in (action, "Final Answer: It rains."):
+        parsed = parse_model_text(f"Thought: Look.\n{action}Observation: Rain.\n{invented}", KNOWN)
+        assert [(call.name, call.arguments) for call in parsed.calls] == [PARIS]
+        assert parsed.text == "Thought: Look."
 
 
 def test_a_fence_that_is_never_closed_ends_with_its_calls():

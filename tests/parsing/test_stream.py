@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 from ferrule.parsing import KnownTools, ToolCallReader, parse_model_text
 from tests.parsing.schemas import TOOLS
 from tests.parsing.test_families import FAMILIES
+from tests.parsing.test_hostile_texts import REPEATED
 from tests.parsing.test_precision import NO_CALLS
 
 KNOWN = KnownTools(TOOLS)
 SNIPPETS = [
     *(text for text, _ in FAMILIES.values()),
     *NO_CALLS.values(),
+    *REPEATED,
     "Hello there. ",
     "\n",
     "\n\n",
@@ -23,19 +25,12 @@ SNIPPETS = [
     "await ",
     "print(",
     "It is: ",
-    "`",
     "```",
     "```json\n",
     "a < b ",
-    "<think>",
-    "</think>",
     "<|im_end|>",
     "<s>",
     "</tool_call>",
-    "<tool_call>",
-    "[",
-    "{",
-    "(",
     ")",
     "Action:",
     "For example",

@@ -39,7 +39,7 @@ async def find_problem(check: Mapping[str, Any], run: CheckedRun) -> str | None:
     """What is wrong with a run according to a check; None if nothing is."""
     [(kind, expected)] = check.items()
     try:
-        return await _CHECKS[kind](expected, run)
+        return await CHECKS[kind](expected, run)
     except FerruleError:
         raise
     except Exception as error:  # the check is the user's code, or does not fit the answer
@@ -47,9 +47,8 @@ async def find_problem(check: Mapping[str, Any], run: CheckedRun) -> str | None:
 
 
 async def _check_exact(expected: Any, run: CheckedRun) -> str | None:
-    return (
-        None if run.answer.strip() == str(expected).strip() else f"the answer is {_quote(run.answer)}, not {expected!r}"
-    )
+    is_equal = run.answer.strip() == str(expected).strip()
+    return None if is_equal else f"the answer is {_quote(run.answer)}, not {expected!r}"
 
 
 async def _check_contains(expected: Any, run: CheckedRun) -> str | None:
@@ -134,7 +133,7 @@ def _quote(text: str) -> str:
     return repr(text if len(text) <= 120 else f"{text[:119]}…")
 
 
-_CHECKS: dict[str, Callable[[Any, CheckedRun], Awaitable[str | None]]] = {
+CHECKS: dict[str, Callable[[Any, CheckedRun], Awaitable[str | None]]] = {
     "exact": _check_exact,
     "contains": _check_contains,
     "regex": _check_regex,

@@ -207,17 +207,23 @@ class Evaluator:
                 trajectory = await backend.run_task(task.to_batch_task(), run_id, may_exist=False)
                 judge = model if self._suite.judge is None else self._choose(self._suite.judge)
                 run = CheckedRun(trajectory=trajectory, caller=library, judge=judge, environment=environment)
-                problems = await self._find_problems(task, run)
-            trial = _make_trial(name, task, repetition, trajectory, problems)
+                problems = [problem for check in task.checks if (problem := await find_problem(check, run)) is not None]
+            if trajectory["state"] != "finished":
+                problems.insert(0, f"no answer: {trajectory['state']}, {trajectory['reason']}")
+            trial = TrialResult(
+                configuration=name,
+                task=task.id,
+                repetition=repetition,
+                problems=problems,
+                answer=trajectory["answer"],
+                seconds=trajectory["seconds"],
+                cost=trajectory["cost"],
+                calls=(trajectory.get("totals") or {}).get("calls", 0),
+                trajectory=trajectory,
+            )
             if self._on_trial is not None:
                 self._on_trial(trial)
             return trial
-
-    async def _find_problems(self, task: SuiteTask, run: CheckedRun) -> list[str]:
-        problems = [problem for check in task.checks if (problem := await find_problem(check, run)) is not None]
-        if run.trajectory["state"] != "finished":
-            problems.insert(0, f"no answer: {run.trajectory['state']}, {run.trajectory['reason']}")
-        return problems
 
     @asynccontextmanager
     async def _open_library(self, environment: Environment | None) -> AsyncIterator[UnifiedToolLibrary]:
@@ -233,19 +239,3 @@ def _tools_of(environment: Environment) -> list[Callable[..., Any]]:
     """The public methods of an environment."""
     names = [name for name in dir(environment) if not name.startswith("_") and name not in ("reset", "check_state")]
     return [method for name in names if callable(method := getattr(environment, name))]
-
-
-def _make_trial(
-    name: str, task: SuiteTask, repetition: int, trajectory: dict[str, Any], problems: list[str]
-) -> TrialResult:
-    return TrialResult(
-        configuration=name,
-        task=task.id,
-        repetition=repetition,
-        problems=problems,
-        answer=trajectory["answer"],
-        seconds=trajectory["seconds"],
-        cost=trajectory["cost"],
-        calls=(trajectory.get("totals") or {}).get("calls", 0),
-        trajectory=trajectory,
-    )

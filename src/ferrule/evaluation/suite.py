@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ferrule.batch.tasks import BatchTask
 from ferrule.errors import SetupError, error_text
-
-CHECK_KINDS = ("exact", "contains", "regex", "json", "python", "state", "calls", "judge")
+from ferrule.evaluation.checks import CHECKS
 
 
 class Environment(Protocol):
@@ -47,8 +46,8 @@ class SuiteTask(_SuiteModel):
     @classmethod
     def _check_kinds(cls, checks: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         for check in checks:
-            if len(check) != 1 or next(iter(check)) not in CHECK_KINDS:
-                raise ValueError(f"a check has one of the keys {', '.join(CHECK_KINDS)}, not {sorted(check)}")
+            if len(check) != 1 or next(iter(check)) not in CHECKS:
+                raise ValueError(f"a check has one of the keys {', '.join(CHECKS)}, not {sorted(check)}")
         return checks
 
     def to_batch_task(self) -> BatchTask:
@@ -125,9 +124,7 @@ def load_environment(location: str, folder: Path | None) -> type[Environment]:
         environment_class: Any = getattr(importlib.import_module(module_name), class_name)
     except Exception as error:
         raise SetupError(f"The environment {location!r} cannot be loaded: {error_text(error)}") from error
-    if not callable(getattr(environment_class, "check_state", None)) or not callable(
-        getattr(environment_class, "reset", None)
-    ):
+    if not all(callable(getattr(environment_class, name, None)) for name in ("reset", "check_state")):
         raise SetupError(f"The environment {location!r} needs the methods reset and check_state.")
     environment: type[Environment] = environment_class
     return environment

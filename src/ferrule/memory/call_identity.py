@@ -48,11 +48,6 @@ def is_location(name: str) -> bool:
     return not _LOCATIONS.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
-def is_space_significant(name: str) -> bool:
-    """Whether spaces are part of the value, as in code and in text to be replaced."""
-    return name not in _SPACE_INSIGNIFICANT
-
-
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
     """What a call is compared by."""
@@ -66,10 +61,6 @@ class CallIdentity:
     def tool(self) -> tuple[str, str, str]:
         return self.key[:3]
 
-    @property
-    def action(self) -> str:
-        return self.key[3]
-
 
 def identify_call(tool: Tool, capability: ToolCapability, params: Mapping[str, Any]) -> CallIdentity:
     properties = capability.schema.get("properties") or {}
@@ -77,18 +68,15 @@ def identify_call(tool: Tool, capability: ToolCapability, params: Mapping[str, A
     timing = 0.0
     for name, value in params.items():
         prop = properties.get(name)
-        if not isinstance(prop, dict):
-            prop = _NO_PROPERTY
-        if value is None or _is_cosmetic_parameter(name, prop):
+        prop = prop if isinstance(prop, dict) else {}
+        if value is None or prop.get("x-cosmetic", name in COSMETIC):
             continue
         if name in TIMING and isinstance(value, (int, float)):
             timing = max(timing, float(value))
         elif "default" not in prop or value != prop["default"]:
-            compared[name] = value
-    spec = tool.spec
-    return CallIdentity(
-        (tool.source, spec.tool_id, spec.fingerprint, capability.name, _encode_arguments(compared)), timing
-    )
+            compared[name] = _normalize_value(value, name)
+    spec, arguments = tool.spec, encode_json(compared, sort_keys=True)
+    return CallIdentity((tool.source, spec.tool_id, spec.fingerprint, capability.name, arguments), timing)
 
 
 def normalize_whitespace(text: str) -> str:
@@ -96,24 +84,14 @@ def normalize_whitespace(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-_NO_PROPERTY: Final[dict[str, Any]] = {}
-
-
-def _is_cosmetic_parameter(name: str, prop: Mapping[str, Any]) -> bool:
-    is_marked = prop.get("x-cosmetic")
-    return name in COSMETIC if is_marked is None else bool(is_marked)
-
-
-def _encode_arguments(arguments: dict[str, Any]) -> bytes:
-    return encode_json({name: _normalize_value(value, name) for name, value in arguments.items()}, sort_keys=True)
-
-
 def _normalize_value(value: Any, name: str) -> Any:
     kind = type(value)
     if kind is str:
-        if value.isascii() and (value.isidentifier() or is_space_significant(name)):
+        # In code and in text to be replaced, spaces are part of the value.
+        is_space_significant = name not in _SPACE_INSIGNIFICANT
+        if value.isascii() and (value.isidentifier() or is_space_significant):
             return value
-        return unicodedata.normalize("NFC", value) if is_space_significant(name) else normalize_whitespace(value)
+        return unicodedata.normalize("NFC", value) if is_space_significant else normalize_whitespace(value)
     if kind is float:
         return int(value) if value.is_integer() else value
     if kind is dict:

@@ -14,6 +14,7 @@ from ferrule.memory.call_identity import LOCATORS
 from ferrule.memory.run_memory import RunMemory
 
 MAX_OBSERVATIONS: Final = 10
+_NOT_FOUND: Final = ("not found", "no element", "does not exist", "waiting for", "找不到", "未找到")
 
 
 class ObservationText(str):
@@ -68,7 +69,6 @@ class ExecutionContext:
         self, tool_id: str, action: str | None, parameters: Mapping[str, Any], result: ToolExecutionResult
     ) -> None:
         """Add a step and, if it failed, the patterns of its failure."""
-        timestamp = datetime.now(UTC).isoformat()
         step = {
             "step_id": len(self.executed_steps),
             "tool_id": tool_id,
@@ -76,13 +76,17 @@ class ExecutionContext:
             "parameters": dict(parameters),
             "result": result.text,
             "success": result.is_success,
-            "timestamp": timestamp,
+            "timestamp": datetime.now(UTC).isoformat(),
         }
         self.executed_steps.append(step)
-        if result.is_success:
-            self._add_observation(result.text)
-        else:
-            self._add_failure(step, result, timestamp)
+        if not result.is_success:
+            failure = {name: step[name] for name in ("tool_id", "action", "parameters", "timestamp")}
+            failure |= {"error": result.error or result.error_type or "failed", "error_type": result.error_type}
+            self.failed_attempts.append(failure)
+            self.learn_from_failure(failure)
+        elif result.text:
+            self.current_observations.append(result.text)
+            del self.current_observations[:-MAX_OBSERVATIONS]
 
     def count_failures(self, tool_id: str) -> int:
         return sum(attempt["tool_id"] == tool_id for attempt in self.failed_attempts)
@@ -117,29 +121,13 @@ class ExecutionContext:
             available_tools=[tools[name] for name in values.get("available_tools", []) if name in tools],
         )
 
-    def _add_observation(self, text: str) -> None:
-        if text:
-            self.current_observations.append(text)
-            del self.current_observations[:-MAX_OBSERVATIONS]
-
-    def _add_failure(self, step: Mapping[str, Any], result: ToolExecutionResult, timestamp: str) -> None:
-        failure = {
-            "tool_id": step["tool_id"],
-            "action": step["action"],
-            "parameters": step["parameters"],
-            "error": result.error or result.error_type or "failed",
-            "error_type": result.error_type,
-            "timestamp": timestamp,
-        }
-        self.failed_attempts.append(failure)
-        self.learn_from_failure(failure)
-
     def learn_from_failure(self, failure: Mapping[str, Any]) -> None:
         """Add the patterns of a failed attempt: its action, its error, and the selectors that found nothing."""
         patterns, error = self.patterns_of(failure["tool_id"]), str(failure.get("error") or "")
-        for name in LOCATORS:
+        is_not_found = any(phrase in error.casefold() for phrase in _NOT_FOUND)
+        for name in LOCATORS if is_not_found else ():
             value = (failure.get("parameters") or {}).get(name)
-            if isinstance(value, str) and value not in patterns["failed_selectors"] and _says_not_found(error):
+            if isinstance(value, str) and value not in patterns["failed_selectors"]:
                 patterns["failed_selectors"].append(value)
         for key, value in (("failed_actions", failure.get("action")), ("error_patterns", error)):
             if value and value not in patterns[key]:
@@ -170,10 +158,3 @@ class ExecutionContext:
         for key in ("failed_selectors", "failed_actions", "error_patterns"):
             patterns.setdefault(key, [])
         return patterns
-
-
-def _says_not_found(error: str) -> bool:
-    message = error.casefold()
-    return any(
-        phrase in message for phrase in ("not found", "no element", "does not exist", "waiting for", "找不到", "未找到")
-    )

@@ -72,48 +72,33 @@ class FailureClassifier:
     """Classifies failures: by your rules first, then by error type, metadata and message."""
 
     def __init__(self, *rules: FailureRule, policies: Mapping[FailureClass, FailurePolicy] = POLICIES) -> None:
-        self._rules = (*rules, *_RULES)
-        self._policies = policies
+        self._rules, self._policies = rules, policies
 
     def classify(self, result: ToolExecutionResult) -> FailureClass:
-        for rule in self._rules:
-            failure_class = rule(result)
-            if failure_class is not None:
-                return failure_class
-        return FailureClass.UNKNOWN
+        classes = (rule(result) for rule in (*self._rules, _classify_by_metadata, _classify_by_message))
+        return next((each for each in classes if each is not None), FailureClass.UNKNOWN)
 
     def policy(self, failure_class: FailureClass) -> FailurePolicy:
         return self._policies.get(failure_class) or POLICIES[failure_class]
 
 
-def classify_by_signal(result: ToolExecutionResult) -> FailureClass | None:
-    """By the exception the tool raised on purpose."""
+def _classify_by_metadata(result: ToolExecutionResult) -> FailureClass | None:
+    """Classify by the exception that the tool raised on purpose, the error type, or the HTTP status."""
     if result.metadata.get("outcome") == "unknown":  # the effect may have happened: a second call could repeat it
         return FailureClass.UNKNOWN
-    return _BY_ADVICE.get(str(result.metadata.get("advice")))
-
-
-def classify_by_type(result: ToolExecutionResult) -> FailureClass | None:
-    if result.error_type == TIMEOUT:
-        return FailureClass.TRANSIENT
-    return _BY_TYPE.get(result.error_type or "")
-
-
-def classify_by_status(result: ToolExecutionResult) -> FailureClass | None:
-    """By the HTTP status, if the tool reports one."""
+    by_advice, by_type = _BY_ADVICE.get(str(result.metadata.get("advice"))), _BY_TYPE.get(result.error_type or "")
+    if by_advice or by_type:
+        return by_advice or by_type
     status = result.metadata.get("status_code", result.metadata.get("status"))
     if not isinstance(status, int) or isinstance(status, bool):
         return None
     return _BY_STATUS.get(status) or (FailureClass.TRANSIENT if status >= 500 else None)
 
 
-def classify_by_message(result: ToolExecutionResult) -> FailureClass | None:
+def _classify_by_message(result: ToolExecutionResult) -> FailureClass | None:
     error = (result.error or "")[:MAX_ERROR_LENGTH]
-    return next((failure_class for failure_class, pattern in _MESSAGES if pattern.search(error)), None)
-
-
-def classify_by_transient_flag(result: ToolExecutionResult) -> FailureClass | None:
-    return FailureClass.TRANSIENT if result.metadata.get("transient") else None
+    by_message = next((failure_class for failure_class, pattern in _MESSAGES if pattern.search(error)), None)
+    return by_message or (FailureClass.TRANSIENT if result.metadata.get("transient") else None)
 
 
 MAX_ERROR_LENGTH: Final = 4_000
@@ -126,6 +111,7 @@ _BY_ADVICE: Final = {
     "try_later": FailureClass.TRANSIENT,
 }
 _BY_TYPE: Final = {
+    TIMEOUT: FailureClass.TRANSIENT,
     VALIDATION_ERROR: FailureClass.VALIDATION,
     REJECTED: FailureClass.TRANSIENT,
     PERMISSION_DENIED: FailureClass.AUTH,
@@ -230,17 +216,7 @@ _MESSAGES: Final = (
         ),
     ),
 )
-
-_RULES: Final[tuple[FailureRule, ...]] = (
-    classify_by_signal,
-    classify_by_type,
-    classify_by_status,
-    classify_by_message,
-    classify_by_transient_flag,
-)
-
-
-MIN_VALUE_LENGTH: Final = 2
+_MIN_VALUE_LENGTH: Final = 2
 MIN_MENTION_LENGTH: Final = 3
 """A shorter text occurs in other texts by chance."""
 
@@ -320,7 +296,7 @@ def find_missing_value(params: Mapping[str, Any], error: str) -> tuple[str, str]
     mentioned = [
         (name, value)
         for name, value in params.items()
-        if isinstance(value, str) and len(value) >= MIN_VALUE_LENGTH and value in error
+        if isinstance(value, str) and len(value) >= _MIN_VALUE_LENGTH and value in error
     ]
     if not mentioned:
         return None

@@ -301,7 +301,9 @@ class RunMemory:
         result: ToolExecutionResult,
     ) -> None:
         if not effects.read_only:
-            self._forget_results_after_change(tool, params)
+            self._results.clear()  # after a side effect no result is reused
+            if host := find_host(params):
+                self._hosts[tool.source, tool.spec.tool_id, tool.spec.fingerprint] = host
             if not self._failures:  # nothing that the change could have made possible
                 return
         identity = identify_call(tool, capability, params)
@@ -315,12 +317,6 @@ class RunMemory:
             return  # it was approved for one call: the next one needs an approval of its own
         elif not effects.polling and not _has_volatile_name(tool.id, capability.name):
             self._count_result(identity, result)
-
-    def _forget_results_after_change(self, tool: Tool, params: Mapping[str, Any]) -> None:
-        """After a side effect no result is reused."""
-        self._results.clear()
-        if host := find_host(params):
-            self._hosts[tool.source, tool.spec.tool_id, tool.spec.fingerprint] = host
 
     def _learn_recovery(
         self, tool: Tool, capability: ToolCapability, identity: CallIdentity, params: Mapping[str, Any]

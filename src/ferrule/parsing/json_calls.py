@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ferrule.core.messages import ToolCall
 from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing.known_tools import CallableTool, KnownTools, parse_argument, unreadable_call, unwrap_arguments
 from ferrule.parsing.literals import LiteralError, LiteralReader, parse_literal
-from ferrule.parsing.text import MarkedSegment, SourceText
+from ferrule.parsing.text import CallsAndEnd, MarkedSegment, SourceText
 
 _NAME_KEYS = ("name", "tool_name", "tool", "function_name", "function", "action", "recipient_name", "api_name")
 _ARGUMENTS_KEYS = (
@@ -26,7 +27,6 @@ _TOOL_NAME = lazy_pattern(
     r"""["'](?:name|tool_name|tool|function_name|function|action)["']\s*:\s*["']([^"'\n]{1,200})["']"""
 )
 _HAS_ARGUMENTS = lazy_pattern(rf"""["'](?:{"|".join(_ARGUMENTS_KEYS)})["']\s*:""")
-NO_NAMES: frozenset[str] = frozenset()
 
 
 def read_json_segment(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
@@ -45,16 +45,14 @@ def read_json_segment(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     return MarkedSegment(at, end, tuple(calls)) if calls else MarkedSegment(at, end, kind="code")
 
 
-def read_json_calls(
-    text: SourceText, at: int, stop: int, tools: KnownTools, *, is_certain: bool
-) -> tuple[list[ToolCall], int] | None:
+def read_json_calls(text: SourceText, at: int, stop: int, tools: KnownTools, *, is_certain: bool) -> CallsAndEnd | None:
     """Calls in the JSON values from `at` on, one after the other, and where they end; None if they are not all calls.
 
     `is_certain`: the format around them is used for calls only.
     """
     calls: list[ToolCall] = []
     end = at
-    while (at := _skip_separators(text, at, stop)) < stop and text.whole[at] in "{[":
+    while (at := text.skip(_SEPARATORS, at, stop)) < stop and text.whole[at] in "{[":
         reader = LiteralReader(text, stop)
         try:
             value, end = reader.read_value(at)
@@ -74,21 +72,16 @@ def invalid_json_call(source: str, reason: str, tools: KnownTools) -> ToolCall |
     named = _TOOL_NAME.search(source)
     if named is None:
         return None
-    tool = tools.find(named.group(1))
-    return unreadable_call(tool, reason, source) if tool else tools.unknown_tool_call(named.group(1), source)
+    return tools.invalid_call(named.group(1), reason, source)
 
 
 def extract_calls(
     value: Any, tools: KnownTools, unclosed: Sequence[Any], raw: str, *, is_certain: bool
 ) -> list[ToolCall]:
     """The calls in a JSON value; none if any part of it is something else."""
-    calls: list[ToolCall] = []
-    for part in _iter_call_parts(value):
-        part_calls = list(_convert_part(part, tools, unclosed, raw, is_certain=is_certain))
-        if not part_calls:
-            return []
-        calls += part_calls
-    return calls
+    converter = _CallConverter(tools=tools, unclosed=unclosed, raw=raw, is_certain=is_certain)
+    calls = [list(converter.convert(part)) for part in _iter_call_parts(value)]
+    return [call for part_calls in calls for call in part_calls] if all(calls) else []
 
 
 def _report_invalid_object(text: SourceText, at: int, failure: LiteralError, tools: KnownTools) -> MarkedSegment | None:
@@ -99,19 +92,13 @@ def _report_invalid_object(text: SourceText, at: int, failure: LiteralError, too
     text.record_failure(at, failure.at)
     if tool is None or not _HAS_ARGUMENTS.search(source):
         return None
-    end = _end_of_invalid_json(text, failure.at)
-    source = text.excerpt(at, end)
-    return MarkedSegment(at, end, (unreadable_call(tool, failure.reason, source),))
+    end = end_of_invalid_json(text, failure.at)
+    return MarkedSegment(at, end, (unreadable_call(tool, failure.reason, text.excerpt(at, end)),))
 
 
-def _end_of_invalid_json(text: SourceText, at: int) -> int:
-    """Invalid JSON is assumed to end with its paragraph or its fence."""
+def end_of_invalid_json(text: SourceText, at: int) -> int:
+    """Return where invalid JSON is assumed to end: with its paragraph or its fence."""
     return min(text.find("\n\n", at)[0], text.find("\n```", at)[0])
-
-
-def _skip_separators(text: SourceText, at: int, stop: int) -> int:
-    match = _SEPARATORS.match(text.whole, at, stop)
-    return match.end() if match else at
 
 
 def _iter_call_parts(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -131,29 +118,66 @@ def _iter_call_parts(value: Any, depth: int = 0) -> Iterator[Any]:
     yield value
 
 
-def _convert_part(
-    part: Any, tools: KnownTools, unclosed: Sequence[Any], raw: str, *, is_certain: bool
-) -> Iterator[ToolCall]:
-    if not isinstance(part, dict):
-        return
-    inner = part.get("function")
-    if isinstance(inner, dict):
-        part = inner
-    name = _find_tool_name(part, tools)
-    key = next((k for k in _ARGUMENTS_KEYS if k in part and part[k] != name), None)
-    if name and key is None and (flat := _arguments_beside_name(part, name, tools)):
-        part, key = {"arguments": flat}, "arguments"
-    if name is None or not (key or is_certain):
-        yield from _convert_keyed_calls(part, tools, unclosed, raw, is_certain=is_certain)
-        return
-    arguments = part[key] if key else {}
-    tool = tools.find(name)
-    if tool is None:
-        keys = arguments if isinstance(arguments, dict) else NO_NAMES
-        if name.casefold() not in ("final answer", "final_answer") and (is_certain or tools.has_similar(name, keys)):
-            yield tools.unknown_tool_call(name, raw)
-    elif not _is_tool_schema(part, arguments, tool):
-        yield _make_call(tool, arguments, key, unclosed, raw)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CallConverter:
+    """The conversion of single JSON objects to calls."""
+
+    tools: KnownTools
+    unclosed: Sequence[Any]
+    """Objects and lists whose closing bracket is missing."""
+    raw: str
+    is_certain: bool
+    """The format around the objects is used for calls only."""
+
+    def convert(self, part: Any) -> Iterator[ToolCall]:
+        if not isinstance(part, dict):
+            return
+        inner = part.get("function")
+        if isinstance(inner, dict):
+            part = inner
+        name = _find_tool_name(part, self.tools)
+        key = next((k for k in _ARGUMENTS_KEYS if k in part and part[k] != name), None)
+        if name and key is None and (flat := _arguments_beside_name(part, name, self.tools)):
+            part, key = {"arguments": flat}, "arguments"
+        if name is None or not (key or self.is_certain):
+            yield from self._convert_keyed_calls(part)
+            return
+        arguments = part[key] if key else {}
+        tool = self.tools.find(name)
+        if tool is None:
+            keys = arguments if isinstance(arguments, dict) else ()
+            is_call = self.is_certain or self.tools.has_similar(name, keys)
+            if is_call and name.casefold() not in ("final answer", "final_answer"):
+                yield self.tools.unknown_tool_call(name, self.raw)
+        elif not _is_tool_schema(part, arguments, tool):
+            yield self._make_call(tool, arguments, key)
+
+    def _convert_keyed_calls(self, part: Mapping[str, Any]) -> Iterator[ToolCall]:
+        """`{"get_weather": {"city": "Paris"}}`: each key a tool, and each value its arguments."""
+        calls: list[ToolCall] = []
+        for name, arguments in part.items():
+            tool = self.tools.find(name)
+            if tool is None or not isinstance(arguments, dict):
+                return
+            if not self.is_certain and not (arguments and set(arguments) <= set(tool.properties)):
+                return
+            calls.append(self._make_call(tool, arguments, "arguments"))
+        yield from calls
+
+    def _make_call(self, tool: CallableTool, arguments: Any, key: str | None) -> ToolCall:
+        if isinstance(arguments, str):
+            arguments = _arguments_from_text(arguments, tool, key)
+        if isinstance(arguments, list) and arguments:
+            arguments = _arguments_from_list(arguments, tool)
+        if isinstance(arguments, dict) and arguments.keys() <= {"type", "properties", "required"}:
+            arguments = unwrap_arguments({k: v for k, v in arguments.items() if k == "properties"} or arguments, tool)
+        if any(arguments is container for container in self.unclosed):
+            return unreadable_call(tool, "they are not complete, a closing bracket is missing", self.raw)
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            return unreadable_call(tool, "they must be an object with a name for each argument", self.raw)
+        return ToolCall(name=tool.name, arguments=arguments)
 
 
 def _find_tool_name(part: Mapping[str, Any], tools: KnownTools) -> str | None:
@@ -170,21 +194,6 @@ def _arguments_beside_name(part: Mapping[str, Any], name: str, tools: KnownTools
     return arguments
 
 
-def _convert_keyed_calls(
-    part: Mapping[str, Any], tools: KnownTools, unclosed: Sequence[Any], raw: str, *, is_certain: bool
-) -> Iterator[ToolCall]:
-    """`{"get_weather": {"city": "Paris"}}`: each key a tool, and each value its arguments."""
-    for name, arguments in part.items():
-        tool = tools.find(name)
-        if tool is None or not isinstance(arguments, dict):
-            return
-        if not is_certain and not (arguments and set(arguments) <= set(tool.properties)):
-            return
-    for name, arguments in part.items():
-        if tool := tools.find(name):
-            yield _make_call(tool, arguments, "arguments", unclosed, raw)
-
-
 def _is_tool_schema(part: Mapping[str, Any], arguments: Any, tool: CallableTool) -> bool:
     """Whether a model quotes the schema of a tool instead of calling it."""
     if not isinstance(arguments, dict) or arguments == {}:
@@ -194,36 +203,15 @@ def _is_tool_schema(part: Mapping[str, Any], arguments: Any, tool: CallableTool)
     return described or arguments == tool.parameters or ("description" in part and "type" in arguments)
 
 
-def _make_call(tool: CallableTool, arguments: Any, key: str | None, unclosed: Sequence[Any], raw: str) -> ToolCall:
-    if isinstance(arguments, str):
-        arguments = _arguments_from_text(arguments, tool, key)
-    if isinstance(arguments, list) and arguments:
-        arguments = _arguments_from_list(arguments, tool)
-    if isinstance(arguments, dict) and arguments.keys() <= {"type", "properties", "required"}:
-        arguments = unwrap_arguments({k: v for k, v in arguments.items() if k == "properties"} or arguments, tool)
-    if any(arguments is container for container in unclosed):
-        return unreadable_call(tool, "they are not complete, a closing bracket is missing", raw)
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
-        return unreadable_call(tool, "they must be an object with a name for each argument", raw)
-    return ToolCall(name=tool.name, arguments=arguments)
-
-
 def _arguments_from_list(items: list[Any], tool: CallableTool) -> Any:
     """Arguments as a list: the values in the order of the parameters, or an object for each argument."""
     names = list(tool.properties)
     if not any(isinstance(item, dict) for item in items):
         return dict(zip(names, items, strict=False)) if len(items) <= len(names) else items
-    pairs = (
-        [
-            pair
-            for item in items
-            for pair in ([(item["name"], item["value"])] if item.keys() == {"name", "value"} else item.items())
-        ]
-        if all(isinstance(item, dict) for item in items)
-        else []
-    )
+    if not all(isinstance(item, dict) for item in items):
+        return items
+    members = [{item["name"]: item["value"]} if item.keys() == {"name", "value"} else item for item in items]
+    pairs = [pair for member in members for pair in member.items()]
     merged = dict(pairs)
     return merged if merged.keys() <= tool.properties.keys() and len(merged) == len(pairs) > 0 else items
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ferrule.core.json_schema import allowed_types, list_branches, resolve_schema
 from ferrule.core.messages import Schema, ToolCall
 from ferrule.core.names import decode_model_name, encode_model_name, similar_names
 from ferrule.core.patterns import lazy_pattern
@@ -84,6 +85,11 @@ class KnownTools:
         error = f"There is no tool {name!r}.{hint}"
         return ToolCall(name=encode_model_name(name), arguments=arguments or {}, error=error, raw=raw)
 
+    def invalid_call(self, raw_name: str, reason: str, raw: str) -> ToolCall:
+        """Return the call with an error for arguments that cannot be parsed, or for a tool that does not exist."""
+        tool = self.find(raw_name)
+        return unreadable_call(tool, reason, raw) if tool else self.unknown_tool_call(raw_name, raw)
+
 
 def unreadable_call(tool: CallableTool, reason: str, raw: str) -> ToolCall:
     """A call of an existing tool whose arguments cannot be parsed."""
@@ -117,8 +123,8 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "tuple": (list,),
     "null": (type(None),),
 }
-_WRAPPER_NAMES = frozenset({"arguments", "parameters", "properties", "input", "args"})
 _MAX_DEPTH = 8
+_WRAPPER_NAMES = frozenset({"arguments", "parameters", "properties", "input", "args"})
 
 
 def parse_argument(raw_text: str, tool: CallableTool, parameter: str, *, is_text: bool = False) -> Any:
@@ -127,8 +133,7 @@ def parse_argument(raw_text: str, tool: CallableTool, parameter: str, *, is_text
     A value of a wrong type stays text too: the validator explains it better. `is_text` is what the model declared, for
     parameters that the schema does not contain.
     """
-    schema = tool.properties.get(parameter)
-    kinds = set(_schema_types(schema, tool.parameters)) if isinstance(schema, Mapping) else set()
+    kinds = _schema_types(tool.properties.get(parameter), dict(tool.parameters))
     if is_text and not kinds:
         return raw_text
     if "string" in kinds and not _could_be_other_type(raw_text, kinds):
@@ -167,28 +172,16 @@ def unwrap_arguments(arguments: dict[str, Any], tool: CallableTool) -> dict[str,
     return value if isinstance(value, dict) else arguments
 
 
-def _schema_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
-    """The types that a value may have, through references and unions."""
-    if depth > _MAX_DEPTH:
-        return
-    kind = schema.get("type")
-    yield from [kind] if isinstance(kind, str) else [k for k in kind or () if isinstance(k, str)]
-    for raw_text in [schema["const"]] if "const" in schema else schema.get("enum") or ():
-        yield from [name for name in _PYTHON_TYPES if _has_type(raw_text, name)]
-    options = [o for keyword in ("anyOf", "oneOf", "allOf") for o in schema.get(keyword) or ()]
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and (target := _resolve_reference(reference, root)) is not None:
-        options.append(target)
-    for option in options:
-        if isinstance(option, Mapping):
-            yield from _schema_types(option, root, depth + 1)
-
-
-def _resolve_reference(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    place: Any = root
-    for step in reference.removeprefix("#/").split("/"):
-        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
-    return place if isinstance(place, Mapping) else None
+def _schema_types(schema: Any, root: dict[str, Any], depth: int = 0) -> set[str]:
+    """Return the types that a value may have, through references and unions."""
+    types: set[str] = set()
+    for branch in list_branches(resolve_schema(schema, root), root):
+        types.update(allowed_types(branch))
+        for part in branch.get("allOf") or () if depth < _MAX_DEPTH else ():
+            types |= _schema_types(part, root, depth + 1)
+        for option in [branch["const"]] if "const" in branch else branch.get("enum") or ():
+            types.update(name for name in _PYTHON_TYPES if _has_type(option, name))
+    return types
 
 
 def _could_be_other_type(raw_text: str, kinds: set[str]) -> bool:

@@ -17,7 +17,7 @@ from ferrule.parsing.text import SourceText
 MAX_DEPTH = 64
 
 # No group is repeated possessively: Python before 3.11.5 does that wrong.
-SPACE = lazy_pattern(r"\s*+(?:(?:\#|//)[^\n]*+\s*+)*")
+_SPACE = lazy_pattern(r"\s*+(?:(?:\#|//)[^\n]*+\s*+)*")
 _WORD = lazy_pattern(r"[^\W\d][\w.]*+")
 _KEY = lazy_pattern(r"[^\W\d](?:[\w.$-]|\\_)*")
 _SIMPLE_KEY = lazy_pattern(r'"([^"\\]*+)"\s*+:')
@@ -25,6 +25,7 @@ _NUMBER = lazy_pattern(
     r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])",
 )
 _WORD_VALUES = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
+_KEY_WORDS = {"True": "true", "False": "false", "None": "null"}
 _CLOSING = {"“": "”", "‘": "’", '<|"|>': '<|"|>', "<escape>": "<escape>"}
 _QUOTE = lazy_pattern(r"""(?P<raw>[rR])?(?P<quote>\"{3}|'{3}|["'])|[uU](?=["'])|(?P<paired>[“‘]|<\|"\|>|<escape>)""")
 _UNTIL_CLOSING = {
@@ -64,8 +65,7 @@ class LiteralReader:
         """Objects and lists whose closing bracket is missing at the end of the text."""
 
     def skip_space(self, at: int) -> int:
-        match = SPACE.match(self.whole, at, self.stop)
-        return match.end() if match else at
+        return self.text.skip(_SPACE, at, self.stop)
 
     def read_value(self, at: int, depth: int = 0) -> tuple[Any, int]:
         """The value that starts at `at`, and where it ends."""
@@ -113,20 +113,15 @@ class LiteralReader:
             return self.read_string(match.end())
         opened = match.group("quote") or match.group("paired")
         closing = _CLOSING.get(opened, opened)
-        if match.group("raw") or closing not in _UNTIL_CLOSING:
-            return self._read_verbatim(match.end(), closing)
-        return self._read_escaped(match.end(), closing)
-
-    def _read_verbatim(self, at: int, closing: str) -> tuple[str, int]:
+        at = match.end()
         begin, end = self.text.find(closing, at)
         if end > self.stop or begin == end:
             raise LiteralError("a text is not closed", self.stop)
-        return self.whole[at:begin], end
+        if match.group("raw") or closing not in _UNTIL_CLOSING:
+            return self.whole[at:begin], end
+        return self._read_escaped(at, closing)
 
     def _read_escaped(self, at: int, closing: str) -> tuple[str, int]:
-        begin, end = self.text.find(closing, at)
-        if end > self.stop or begin == end:
-            raise LiteralError("a text is not closed", self.stop)
         until, parts = _UNTIL_CLOSING[closing], []
         while True:
             match = until.match(self.whole, at, self.stop)
@@ -202,7 +197,7 @@ class LiteralReader:
         if at < self.stop and self.whole[at] in ":：":
             if isinstance(key, (dict, list)):
                 raise LiteralError("a name must be text", at)
-            return key if isinstance(key, str) else _key_text(key), at + 1, True
+            return key if isinstance(key, str) else _KEY_WORDS.get(str(key), str(key)), at + 1, True
         return key, at, False
 
     def _read_separator(self, at: int, closing: str) -> tuple[int, bool | None]:
@@ -229,14 +224,6 @@ def _parse_number(digits_text: str, at: int) -> int | float:
     if isinstance(value, float) and not math.isfinite(value):
         raise LiteralError(f"{digits_text} is no finite number", at)
     return value
-
-
-def _key_text(value: Any) -> str:
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if not _is_number(value) else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _join_surrogates(string: str) -> str:

@@ -13,7 +13,7 @@ from ferrule.core.patterns import lazy_pattern
 from ferrule.parsing import json_calls, python_calls, tagged_calls
 from ferrule.parsing.known_tools import CallableTool, KnownTools, unreadable_call
 from ferrule.parsing.literals import LiteralError, LiteralReader
-from ferrule.parsing.text import END_OF_TURN, MarkedSegment, SourceText
+from ferrule.parsing.text import END_OF_TURN, CallsAndEnd, MarkedSegment, SourceText
 
 _FENCE = lazy_pattern(r"[ \t]*(?P<marks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
 _CLOSING = {
@@ -84,7 +84,7 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     """A fenced block: the calls in it if it contains nothing else; otherwise code, which is not parsed further."""
     opened = _FENCE.match(text.whole, at)
     if opened is None or text.line_before(at)[0].strip(" \t>"):
-        return read_inline_code(text, at)
+        return read_inline_code(text, at, tools)
     marks, language = opened.group("marks"), opened.group("language").lower()
     is_certain = _TOOL_LANGUAGE.fullmatch(language) is not None
     if is_certain or (language in _CALL_LANGUAGES and not _is_introduced_as_example(text, at)):
@@ -93,11 +93,15 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
         for read in (_read_tagged, _read_json_values, _read_statements):
             result = read(text, opened.end(), tools, is_certain=is_certain)
             end = _end_of_block(text, result[1], marks) if result else None
-            if result and end is None and read is not _read_statements and _is_never_closed(text, result[1], marks):
-                end = result[1]
+            if result and end is None and read is not _read_statements:
+                is_never_closed = text.find(_CLOSING[marks[0]], result[1])[0] == text.end
+                end = result[1] if is_never_closed else None  # then what follows may be prose
             if result and end is not None:
                 return MarkedSegment(at, end, tuple(result[0]), is_tagged=is_certain or read is _read_tagged)
-        if broken := _read_malformed_call(text, opened.end(), tools):
+        begin = text.skip(_SPACE, opened.end())
+        is_json = text.whole.startswith(("{", "["), begin)
+        broken = json_calls.read_json_segment(text, begin, tools) if is_json else None
+        if broken and any(call.error for call in broken.calls):
             return MarkedSegment(at, _end_of_block(text, broken.end, marks) or broken.end, broken.calls)
     closing, end = text.find(_CLOSING[marks[0]], opened.end())
     body = text.excerpt(opened.end(), closing)
@@ -110,13 +114,13 @@ def read_fenced_block(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
 def _read_fenced_arguments(text: SourceText, at: int, body: int, marks: str, tools: KnownTools) -> MarkedSegment | None:
     """The call in a fenced block that has the arguments for the tool which is named above it."""
     begin, tool = find_name_line(text, at, tools)
-    place = _skip_space(text, body)
+    place = text.skip(_SPACE, body)
     segment = _read_arguments_object(text, begin, place, tool) if tool and text.whole.startswith("{", place) else None
     end = _end_of_block(text, segment.end, marks) if segment else None
     return MarkedSegment(begin, end, segment.calls) if segment and end is not None else None
 
 
-def read_inline_code(text: SourceText, at: int) -> MarkedSegment | None:
+def read_inline_code(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
     """Code quoted within a line, which is not parsed further; unless it is the whole line."""
     line_end = text.find("\n", at)[0]
     closing = text.whole.find("`", at + 1, line_end)
@@ -162,7 +166,7 @@ def _read_arguments_object(text: SourceText, begin: int, at: int, tool: Callable
     except LiteralError as error:
         text.record_failure(at, error.at)
         value, failure = {}, error
-        end = min(text.find("\n\n", error.at)[0], text.find("\n```", error.at)[0])
+        end = json_calls.end_of_invalid_json(text, error.at)
     if not isinstance(value, dict) or not set(value) <= set(tool.properties):
         return None
     if failure is not None:
@@ -194,7 +198,10 @@ def read_line_of_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSe
         begin, place = at - before.endswith("`"), at
     else:
         return None
-    if _is_introduced_as_example(text, begin) or (head and _is_in_program(text, start)):
+    # An indented line belongs to the loop or the definition above it.
+    is_indented = head is not None and text.whole.startswith((" ", "\t"), start)
+    is_in_program = is_indented and _COMPOUND_STATEMENT.search(text.whole, max(0, start - 400), start)
+    if is_in_program or _is_introduced_as_example(text, begin):
         read = python_calls.read_calls(text, place, text.end, tools)
         return MarkedSegment(begin, read[1], kind="code") if read else None
     read = _read_rest_of_line(text, place, tools)
@@ -207,7 +214,7 @@ def read_line_of_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSe
     return MarkedSegment(begin, end, tuple(calls)) if is_only_call or (are_known and readable) else None
 
 
-def _read_rest_of_line(text: SourceText, at: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def _read_rest_of_line(text: SourceText, at: int, tools: KnownTools) -> CallsAndEnd | None:
     """Calls up to the end of a line that contains nothing else."""
     calls: list[ToolCall] = []
     while read := python_calls.read_statement(text, at, text.end, tools):
@@ -215,30 +222,23 @@ def _read_rest_of_line(text: SourceText, at: int, tools: KnownTools) -> tuple[li
         calls.append(call)
         if ended := _LINE_END.match(text.whole, end):
             return calls, ended.end()
-        at = python_calls.skip_separators(text, end, text.find("\n", end)[0])
+        at = text.skip(python_calls.BETWEEN_CALLS, end, text.find("\n", end)[0])
     return None
 
 
 def _end_of_block(text: SourceText, at: int, marks: str) -> int | None:
     """After the calls of a block only its closing fence may follow, or the end of the text."""
-    at = _skip_space(text, at)
+    at = text.skip(_SPACE, at)
     if at == text.end or _END_OF_TURN.match(text.whole, at):
         return at
     return at + len(marks) if text.whole.startswith(marks, at) else None
 
 
-def _is_never_closed(text: SourceText, at: int, marks: str) -> bool:
-    """Whether the closing fence is missing, so that what follows may be prose."""
-    return text.find(_CLOSING[marks[0]], at)[0] == text.end
-
-
-def _read_tagged(
-    text: SourceText, at: int, tools: KnownTools, *, is_certain: bool
-) -> tuple[list[ToolCall], int] | None:
+def _read_tagged(text: SourceText, at: int, tools: KnownTools, *, is_certain: bool) -> CallsAndEnd | None:
     """Tagged calls inside a fence."""
     calls: list[ToolCall] = []
     while True:
-        at = _skip_space(text, at)
+        at = text.skip(_SPACE, at)
         segment = (
             tagged_calls.read_tagged_calls(text, at, tools)
             or tagged_calls.read_xml_call(text, at, tools)
@@ -253,47 +253,24 @@ def _read_tagged(
         at = segment.end
 
 
-def _read_malformed_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSegment | None:
-    """JSON that is a call and invalid."""
-    begin = _skip_space(text, at)
-    segment = json_calls.read_json_segment(text, begin, tools) if text.whole.startswith(("{", "["), begin) else None
-    return segment if segment and any(call.error for call in segment.calls) else None
-
-
-def _skip_space(text: SourceText, at: int) -> int:
-    match = _SPACE.match(text.whole, at)
-    return match.end() if match else at
-
-
-def _read_json_values(
-    text: SourceText, at: int, tools: KnownTools, *, is_certain: bool
-) -> tuple[list[ToolCall], int] | None:
+def _read_json_values(text: SourceText, at: int, tools: KnownTools, *, is_certain: bool) -> CallsAndEnd | None:
     return json_calls.read_json_calls(text, at, text.end, tools, is_certain=is_certain)
 
 
-def _read_statements(
-    text: SourceText, at: int, tools: KnownTools, *, is_certain: bool
-) -> tuple[list[ToolCall], int] | None:
-    begin = python_calls.skip_separators(text, at, text.end)
+def _read_statements(text: SourceText, at: int, tools: KnownTools, *, is_certain: bool) -> CallsAndEnd | None:
+    begin = text.skip(python_calls.BETWEEN_CALLS, at)
     if text.whole.startswith("[", begin):
         read = python_calls.read_list(text, begin, text.end, tools)
     else:
         read = python_calls.read_calls(text, begin, text.end, tools)
     if read is None or not (is_certain or _are_plausible(read[0], tools)):
         return None
-    return read[0], python_calls.skip_separators(text, read[1], text.end)
+    return read[0], text.skip(python_calls.BETWEEN_CALLS, read[1])
 
 
 def _are_plausible(calls: list[ToolCall], tools: KnownTools) -> bool:
     """Of calls without tags every name must be known, or similar to a known one."""
     return all(tools.find(call.name) or tools.has_similar(call.name, call.arguments) for call in calls)
-
-
-def _is_in_program(text: SourceText, line: int) -> bool:
-    """Whether an indented line belongs to a loop or a definition above it."""
-    return text.whole.startswith((" ", "\t"), line) and bool(
-        _COMPOUND_STATEMENT.search(text.whole, max(0, line - 400), line)
-    )
 
 
 def _is_introduced_as_example(text: SourceText, at: int) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 from ferrule.core.messages import ToolCall
 from ferrule.core.patterns import lazy_pattern
-from ferrule.parsing.known_tools import CallableTool, KnownTools, unreadable_call, unwrap_arguments
+from ferrule.parsing.known_tools import CallableTool, KnownTools, unwrap_arguments
 from ferrule.parsing.literals import LiteralError, LiteralReader
-from ferrule.parsing.text import SourceText
+from ferrule.parsing.text import CallsAndEnd, SourceText
 
 NAME = r"(?:[^\W\d]|\\_)[\w./\\-]*+"
 _CALLEE = lazy_pattern(rf"(?P<name>{NAME})[ \t]*\(")
@@ -18,7 +18,10 @@ _HEAD = lazy_pattern(
     rf"(?P<printed>print[ \t]*\([ \t]*(?={NAME}\())?(?:await[ \t]+)?"
 )
 _KEYWORD = lazy_pattern(r"(?P<quote>[\"']?)(?P<name>(?:[^\W\d]|\\_)\w*+(?:\\_\w*+)*)(?P=quote)[ \t]*[=:](?!=)")
-_BETWEEN = lazy_pattern(r"[\s;,|&]*+(?:(?:\\(?=\n)|\#[^\n]*+|\band\b|^print\([^\W\d]\w*+\))[\s;,|&]*+)*", re.MULTILINE)
+BETWEEN_CALLS = lazy_pattern(
+    r"[\s;,|&]*+(?:(?:\\(?=\n)|\#[^\n]*+|\band\b|^print\([^\W\d]\w*+\))[\s;,|&]*+)*", re.MULTILINE
+)
+_BLANKS = lazy_pattern(r"[ \t]*+")
 _BRACKET = lazy_pattern(r"\"[^\"\\\n]*+(?:\\.[^\"\\\n]*+)*\"|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*'|[()\[\]{}]")
 
 _LIST_END = lazy_pattern(r"\\?\]|\Z")
@@ -28,14 +31,14 @@ _MAX_BROKEN_CALL = 20_000
 """Invalid calls that are longer are not analyzed."""
 
 
-def read_list(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def read_list(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
     """Calls in a Python list, each plain, quoted or in backticks, and where the list ends."""
     calls: list[ToolCall] = []
     end = at + 1
-    while (read := _read_item(text, skip_separators(text, end, stop), stop, tools)) is not None:
+    while (read := _read_item(text, text.skip(BETWEEN_CALLS, end, stop), stop, tools)) is not None:
         calls += read[0]
         end = read[1]
-    end = skip_separators(text, end, stop)
+    end = text.skip(BETWEEN_CALLS, end, stop)
     closed = _LIST_END.match(text.whole, end, stop)
     if calls and closed:
         return calls, closed.end()
@@ -43,7 +46,7 @@ def read_list(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[
     return None
 
 
-def _read_item(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def _read_item(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
     quote = text.whole[at : at + 1] if text.whole[at : at + 1] in _ITEM_QUOTES else ""
     quoted = _read_quoted_calls(text, at, stop, tools) if quote in ("'", '"') else None
     if quoted and not any(call.error for call in quoted[0]):
@@ -55,7 +58,7 @@ def _read_item(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple
     return [read[0]], read[1] + len(quote)
 
 
-def _read_quoted_calls(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def _read_quoted_calls(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
     try:
         content, end = LiteralReader(text, stop).read_string(at)
     except LiteralError:
@@ -63,15 +66,15 @@ def _read_quoted_calls(text: SourceText, at: int, stop: int, tools: KnownTools) 
     inner = SourceText(content)
     read = read_calls(inner, 0, inner.end, tools)
     text.spend_effort(inner.effort + len(content) // 64)
-    is_complete = read is not None and skip_separators(inner, read[1], inner.end) == inner.end
+    is_complete = read is not None and inner.skip(BETWEEN_CALLS, read[1]) == inner.end
     return (read[0], end) if read and is_complete else None
 
 
-def read_calls(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def read_calls(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
     """Successive calls, as statements or as items of a list, and where the last one ends."""
     calls: list[ToolCall] = []
     end = at
-    while (read := read_statement(text, skip_separators(text, end, stop), stop, tools)) is not None:
+    while (read := read_statement(text, text.skip(BETWEEN_CALLS, end, stop), stop, tools)) is not None:
         call, end = read
         calls.append(call)
     return (calls, end) if calls else None
@@ -86,7 +89,7 @@ def read_statement(text: SourceText, at: int, stop: int, tools: KnownTools) -> t
         return None
     call, end = read_call(text, callee, stop, tools)
     if head and head.group("printed"):
-        end = _skip_spaces(text, end)
+        end = text.skip(_BLANKS, end)
         if not text.whole.startswith(")", end):
             return None
         end += 1
@@ -101,10 +104,10 @@ def read_call(text: SourceText, callee: re.Match[str], stop: int, tools: KnownTo
     except LiteralError as failure:
         text.record_failure(at, failure.at)
         end = _find_call_end(text, at, stop)
-        raw = text.excerpt(callee.start(), end)
-        return (
-            unreadable_call(tool, _explain_failure(failure), raw) if tool else tools.unknown_tool_call(name, raw)
-        ), end
+        reason = failure.reason
+        if "call inside a call" in reason:
+            reason += ". Make that call first and pass its result as a plain value"
+        return tools.invalid_call(name, reason, text.excerpt(callee.start(), end)), end
     if tool is None:
         return tools.unknown_tool_call(name, text.excerpt(callee.start(), end), arguments), end
     return ToolCall(name=tool.name, arguments=arguments), end
@@ -216,12 +219,6 @@ class _ArgumentParser:
         return bool(value) and set(value) <= set(self._order) and first.get("type") != "object"
 
 
-def _explain_failure(failure: LiteralError) -> str:
-    if "call inside a call" in failure.reason:
-        return f"{failure.reason}. Make that call first and pass its result as a plain value"
-    return failure.reason
-
-
 def _find_call_end(text: SourceText, at: int, stop: int) -> int:
     """Where an invalid call ends: at its closing parenthesis, or with its line."""
     depth = 1
@@ -233,15 +230,3 @@ def _find_call_end(text: SourceText, at: int, stop: int) -> int:
         if depth == 0:
             return bracket.end()
     return min(text.find("\n", at)[0], stop)
-
-
-def skip_separators(text: SourceText, at: int, stop: int) -> int:
-    """Skip what models write between calls."""
-    match = _BETWEEN.match(text.whole, at, stop)
-    return match.end() if match else at
-
-
-def _skip_spaces(text: SourceText, at: int) -> int:
-    while text.whole.startswith((" ", "\t"), at):
-        at += 1
-    return at

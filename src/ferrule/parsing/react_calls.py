@@ -59,7 +59,7 @@ def read_react_action(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     end = text.end if is_invented else end
     tool = tools.find(name)
     if tool is None:
-        is_call = bracketed is None and _looks_like_a_name(name)
+        is_call = bracketed is None and re.fullmatch(r"[\w./\\`*-]{1,64}", name)
         return MarkedSegment(at, end, (tools.unknown_tool_call(name, raw),)) if is_call else None
     if not is_invented and text.find(_FINAL_ANSWER, action.end())[0] < text.end:
         reason = "the text has an action and a final answer. Write one of them"
@@ -97,10 +97,6 @@ def read_tool_tags(text: SourceText, at: int, tools: KnownTools) -> MarkedSegmen
     else:
         call = unreadable_markup("<tool> is empty", raw)
     return MarkedSegment(at, end, (call,), is_tagged=True)
-
-
-def _looks_like_a_name(input_text: str) -> bool:
-    return bool(re.fullmatch(r"[\w./\\`*-]{1,64}", input_text))
 
 
 def _make_action_call(tool: CallableTool, input_text: str, raw: str) -> ToolCall:

@@ -106,6 +106,7 @@ _READERS: dict[str, Callable[[SourceText, int, KnownTools], MarkedSegment | None
     "element": tagged_calls.read_element_call,
     "action": react_calls.read_react_action,
     "fence": plain_calls.read_fenced_block,
+    "code": plain_calls.read_inline_code,
     "list": plain_calls.read_list,
     "json": plain_calls.read_json,
     "line": plain_calls.read_line_of_calls,
@@ -119,19 +120,16 @@ def read_marker(text: SourceText, marker: Marker, tools: KnownTools) -> MarkedSe
         if segment is None and marker.kind in ("tagged", "part", "action"):
             return MarkedSegment(marker.start, marker.end, kind="wrapper")
         return segment
-    if marker.kind == "thinking":
-        return MarkedSegment(marker.start, _end_of_thinking(text, marker.end), kind="thought")
-    if marker.kind == "analysis":
-        return MarkedSegment(marker.start, text.find(_END_OF_ANALYSIS, marker.end)[1], kind="thought")
-    if marker.kind == "thought":
-        return MarkedSegment(marker.start, marker.end, kind="thought")
-    if marker.kind == "response":
-        return MarkedSegment(marker.start, text.find("</tool_response>", marker.end)[1], kind="code")
-    if marker.kind == "turn":
+    kind, end = marker.kind, marker.end
+    if kind == "turn":
         return None
-    if marker.kind == "code":
-        return plain_calls.read_inline_code(text, marker.start)
-    return MarkedSegment(marker.start, marker.end, kind="wrapper" if marker.kind == "wrapper" else "token")
+    if kind == "response":
+        return MarkedSegment(marker.start, text.find("</tool_response>", end)[1], kind="code")
+    if kind in ("thinking", "analysis", "thought"):
+        if kind != "thought":
+            end = _end_of_thinking(text, end) if kind == "thinking" else text.find(_END_OF_ANALYSIS, end)[1]
+        return MarkedSegment(marker.start, end, kind="thought")
+    return MarkedSegment(marker.start, end, kind="wrapper" if kind == "wrapper" else "token")
 
 
 def _end_of_thinking(text: SourceText, at: int) -> int:

@@ -22,7 +22,7 @@ from ferrule.parsing.known_tools import (
     unwrap_arguments,
 )
 from ferrule.parsing.literals import MAX_DEPTH, LiteralError, LiteralReader
-from ferrule.parsing.text import MarkedSegment, SourceText
+from ferrule.parsing.text import SPACE, CallsAndEnd, MarkedSegment, SourceText
 
 _TAGS: tuple[tuple[str, str], ...] = (
     (r"<tool_calls?>", r"</tool_calls?>"),  # Hermes, Qwen, Hunyuan, Jamba, GLM
@@ -89,8 +89,8 @@ def read_tagged_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     if mark is None:
         return None
     closing = _CLOSING[int((mark.lastgroup or "m0")[1:])]
-    if nothing := _EMPTY_LIST.match(text.whole, text.skip_blank(mark.end())):
-        behind = closing.match(text.whole, text.skip_blank(nothing.end()))
+    if nothing := _EMPTY_LIST.match(text.whole, text.skip(SPACE, mark.end())):
+        behind = closing.match(text.whole, text.skip(SPACE, nothing.end()))
         return MarkedSegment(at, behind.end() if behind else nothing.end(), kind="token")
     read = _read_body(text, mark.end(), closing, tools) or _report_unreadable(text, mark, closing, tools)
     if read is None:
@@ -106,7 +106,7 @@ def read_tagged_calls(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
 
 def _report_unreadable(
     text: SourceText, mark: re.Match[str], closing: re.Pattern[str], tools: KnownTools
-) -> tuple[list[ToolCall], int] | None:
+) -> CallsAndEnd | None:
     """The error for a body that is no call; None if the tag only wraps other tags, or is mentioned in a sentence.
 
     Some models write the opening tag again to close their calls.
@@ -143,9 +143,7 @@ def _is_mention(text: SourceText, mark: re.Match[str], body: str, stop: int, clo
     return body[:1] not in ("{", "[") and bool(is_after_calls or line)
 
 
-def _read_body(
-    text: SourceText, at: int, closing: re.Pattern[str], tools: KnownTools
-) -> tuple[list[ToolCall], int] | None:
+def _read_body(text: SourceText, at: int, closing: re.Pattern[str], tools: KnownTools) -> CallsAndEnd | None:
     stop = text.find(closing, at)[0]
     fence = _FENCE.match(text.whole, at, stop)
     at = fence.end() if fence else LiteralReader(text, stop).skip_space(at)
@@ -161,9 +159,7 @@ def _read_body(
     )
 
 
-def _read_json(
-    text: SourceText, at: int, closing: re.Pattern[str], tools: KnownTools
-) -> tuple[list[ToolCall], int] | None:
+def _read_json(text: SourceText, at: int, closing: re.Pattern[str], tools: KnownTools) -> CallsAndEnd | None:
     """JSON values. Their strings may contain the closing tag, so it is only used as a limit if they are invalid."""
     stop = text.find(closing, at)[0]
     for limit in (text.end, stop) if stop < text.end else (stop,):
@@ -176,7 +172,7 @@ def _read_json(
     return ([broken], stop) if broken else None
 
 
-def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
     """A name and then its arguments: Mistral's `name[ARGS]{…}`, Kimi's `functions.name:0`, DeepSeek's, Gemma's."""
     head = _BEFORE_JSON.match(text.whole, at)
     if head is None:
@@ -188,19 +184,20 @@ def _read_named_json(text: SourceText, at: int, stop: int, tools: KnownTools) ->
         value, end = literals.read_value(body)
     except LiteralError as failure:
         text.record_failure(at, failure.at)
-        return [_make_invalid_call(tool, name, failure.reason, text.excerpt(at, stop), tools)], max(stop, body)
+        return [tools.invalid_call(name, failure.reason, text.excerpt(at, stop))], max(stop, body)
     if name.isdecimal():  # Kimi: a number instead of a name
         tool = tools.find_by_arguments(value) if isinstance(value, dict) else None
         if tool is None:
             return None
     if literals.unclosed or not isinstance(value, dict):
-        return [_make_invalid_call(tool, name, "a closing bracket is missing", text.excerpt(at, end), tools)], end
+        name = tool.name if tool else name
+        return [tools.invalid_call(name, "a closing bracket is missing", text.excerpt(at, end))], end
     if tool is None:
         return [tools.unknown_tool_call(name, text.excerpt(at, end))], end
     return [ToolCall(name=tool.name, arguments=value)], end
 
 
-def _read_key_values(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def _read_key_values(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
     """GLM: a name, then `<arg_key>` and `<arg_value>` in turn."""
     head = _NAME_ONLY.match(text.whole, at)
     if head is None or not _ARGUMENT_KEY.match(text.whole, head.end()):
@@ -214,7 +211,7 @@ def _read_key_values(text: SourceText, at: int, stop: int, tools: KnownTools) ->
         if ending == text.end or not key.group("value"):
             reason = "they are cut off" if ending == text.end else f"{argument!r} has no value"
             end = text.find(_TOOL_CALL_END, ending)[0]
-            return [_make_invalid_call(tool, name, reason, text.excerpt(at, end), tools)], end
+            return [tools.invalid_call(name, reason, text.excerpt(at, end))], end
         raw_values[argument] = text.whole[key.end() : ending]
     if tool is None:
         return [tools.unknown_tool_call(name, text.excerpt(at, place))], place
@@ -224,7 +221,7 @@ def _read_key_values(text: SourceText, at: int, stop: int, tools: KnownTools) ->
     return [ToolCall(name=tool.name, arguments=arguments)], place
 
 
-def _read_python(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def _read_python(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
     if text.whole[at] == "[":
         read = python_calls.read_list(text, at, stop, tools)
     else:
@@ -235,15 +232,11 @@ def _read_python(text: SourceText, at: int, stop: int, tools: KnownTools) -> tup
     return read if leftover >= stop or stop == text.end else None
 
 
-def _read_bare_name(text: SourceText, at: int, stop: int, tools: KnownTools) -> tuple[list[ToolCall], int] | None:
+def _read_bare_name(text: SourceText, at: int, stop: int, tools: KnownTools) -> CallsAndEnd | None:
     """A name and nothing else: a call without arguments."""
     head = _NAME_ONLY.match(text.whole, at, stop)
     tool = tools.find(head.group("name")) if head and head.end() == stop else None
     return ([ToolCall(name=tool.name)], stop) if tool else None
-
-
-def _make_invalid_call(tool: CallableTool | None, name: str, reason: str, raw: str, tools: KnownTools) -> ToolCall:
-    return unreadable_call(tool, reason, raw) if tool else tools.unknown_tool_call(name, raw)
 
 
 # Calls written as XML: `<function=name>`, `<invoke name=…>` and the like, with a tag for each argument.
@@ -312,7 +305,7 @@ def read_element_call(text: SourceText, at: int, tools: KnownTools) -> MarkedSeg
     tool = tools.find(opened.group("name")) if opened and not text.line_before(at)[0].strip() else None
     if opened is None or tool is None:
         return None
-    body = text.skip_blank(opened.end())
+    body = text.skip(SPACE, opened.end())
     is_json = text.whole.startswith("{", body)
     try:
         arguments, end = LiteralReader(text).read_value(body) if is_json else _read_elements(text, body, tool)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ferrule.core.messages import ToolCall
 from ferrule.core.patterns import lazy_pattern
@@ -17,6 +17,9 @@ _MAX_EXCERPT = 4_000
 _MAX_HEAD = 200
 _MAX_EFFORT = 50_000
 """The limit for failed attempts. No real text reaches it; the rest of a text that does counts as prose."""
+CallsAndEnd: TypeAlias = "tuple[list[ToolCall], int]"
+"""The calls that were read, and where the last one ends."""
+SPACE = lazy_pattern(r"\s*+")
 _NON_SPACE = lazy_pattern(r"\S")
 _WORD_ON_LINE = lazy_pattern(r"[ \t,;:]*+[^\W\d_]")
 _PUNCTUATION = lazy_pattern(r"[.,;:!?)。，；：！？）、]")
@@ -83,10 +86,10 @@ class SourceText:
     def is_blank(self, start: int, end: int) -> bool:
         return _NON_SPACE.search(self.whole, start, end) is None
 
-    def skip_blank(self, at: int) -> int:
-        """Where the next character that is not a space stands."""
-        match = _NON_SPACE.search(self.whole, at)
-        return match.start() if match else self.end
+    def skip(self, separators: re.Pattern[str], at: int, stop: int | None = None) -> int:
+        """Return where the separators end that begin at `at`. The pattern must match the empty text."""
+        match = separators.match(self.whole, at, self.end if stop is None else stop)
+        return match.end() if match else at
 
     def is_prose_until_line_end(self, at: int) -> bool:
         """Whether words follow on the same line."""
