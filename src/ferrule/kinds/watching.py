@@ -106,7 +106,7 @@ class FileWatcher:
             logger.exception("files=<%d> | the callback for changed files failed", len(changed))
 
     def _scan(self) -> set[Path]:
-        """The files that are not as they were at the last scan."""
+        """Return the files that are not as they were at the last scan."""
         before = self._known_files()
         self._states = {folder: self._states_in(folder, before) for folder in self._folders}
         now = self._known_files()
@@ -192,7 +192,7 @@ def _is_content_changed(before: _FileState | None, now: _FileState | None) -> bo
 
 
 def _identify_folders(folders: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """The folders that exist, with device and inode: a name may now belong to another directory."""
+    """Return the folders that exist, with device and inode: a name may now belong to another directory."""
     identities = {}
     for folder in folders:
         with contextlib.suppress(OSError):

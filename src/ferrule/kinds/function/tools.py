@@ -1,6 +1,6 @@
 """Python code as tools: functions, classes, objects, and classes that a spec only names.
 
-A function is a tool with one action of its own name. A class or an object is a tool whose actions are its methods;
+A function is a tool with one action of the same name. A class or an object is a tool whose actions are its methods;
 `make_tool_per_action` makes a tool of each method instead. A class or an object with a `name`, a `description` and a
 method `execute` is a tool of that name with one action.
 """
@@ -52,7 +52,7 @@ HANDLER = "function"
 def tool_of(thing: Any, **options: Unpack[ToolKeywords]) -> Tool:
     """Make a tool of a function, a class, an object, a spec or another framework's tool.
 
-    Options override those of `@tool`.
+    Options override the options of `@tool`.
     """
     if isinstance(thing, ToolSpec):
         if options:
