@@ -134,16 +134,19 @@ def compare_tools(old_tools: Iterable[Tool], new_tools: Iterable[Tool]) -> ToolC
     new = {tool.id: tool for tool in new_tools}
     return ToolChanges(
         added=tuple(tool for tool in new.values() if tool.id not in old),
-        updated=tuple(tool for tool in new.values() if tool.id in old and _is_tool_changed(old[tool.id], tool)),
+        updated=tuple(
+            tool
+            for tool in new.values()
+            if tool.id in old
+            and tool is not old[tool.id]
+            and _noticeable_parts(tool) != _noticeable_parts(old[tool.id])
+        ),
         removed=tuple(tool for tool in old.values() if tool.id not in new),
     )
 
 
-def _is_tool_changed(old: Tool, new: Tool) -> bool:
-    def noticeable(tool: Tool) -> tuple[object, ...]:
-        return tool.spec.fingerprint, tool.spec.enabled, tool.spec.tags, tool.handler
-
-    return old is not new and noticeable(old) != noticeable(new)
+def _noticeable_parts(tool: Tool) -> tuple[object, ...]:
+    return tool.spec.fingerprint, tool.spec.enabled, tool.spec.tags, tool.handler
 
 
 class ToolLoader:
@@ -234,7 +237,10 @@ class ToolLoader:
             identity for identity, tool in current.items() if not tool.spec.enabled and identity in self._enabled
         }
         self._enabled = {_tool_identity(tool) for tool in tools if tool.spec.enabled}
-        tools = tuple(_disable(tool) if _tool_identity(tool) in disabled_by_user else tool for tool in tools)
+        tools = tuple(
+            replace(tool, spec=replace(tool.spec, enabled=False)) if _tool_identity(tool) in disabled_by_user else tool
+            for tool in tools
+        )
         self._registry.remove_and_add(remove=current.values(), add=tools)
         self._tools = tools
         reported = {str(error) for error in self.errors}
@@ -306,7 +312,3 @@ class ToolLoader:
 def _tool_identity(tool: Tool) -> tuple[str, str, str]:
     """Return a key that all versions of a tool share. The line is left out, because any edit may change it."""
     return tool.source, tool.id, tool.origin.rpartition(":")[0]
-
-
-def _disable(tool: Tool) -> Tool:
-    return replace(tool, spec=replace(tool.spec, enabled=False))

@@ -68,7 +68,10 @@ def read_python_file(path: Path, select_tools: Callable[[ModuleType], Iterable[A
     `select_tools` selects what of the module becomes a tool.
     """
     try:
-        version = _read_nonempty_file(path)
+        version = read_version(path)
+        if not version.sources[version.path].strip():
+            # Often a file that is just being saved: better to keep the old tools than to lose them.
+            raise LoadError("the file is empty", path=path, hint="define a tool in it, or delete it")
         module = load_or_explain(version, display_path=path)
     except LoadError as error:
         return LoadedFile(errors=(error,))
@@ -77,7 +80,10 @@ def read_python_file(path: Path, select_tools: Callable[[ModuleType], Iterable[A
     for thing in select_tools(module):
         line = _find_line(thing, version)
         try:
-            tools.append(_make_tool(thing, f"{path}:{line}", version))
+            tool = tool_of(thing)
+            # The signature alone would not show that the body has changed.
+            metadata = {**tool.spec.metadata, "source_hash": version.digest}
+            tools.append(replace(tool, spec=replace(tool.spec, metadata=metadata), origin=f"{path}:{line}"))
         except SpecError as error:
             errors.append(LoadError(str(error), path=path, line=line))
     if errors:
@@ -95,21 +101,6 @@ def _describe_plain_class(cls: type, path: Path, version: ModuleVersion) -> Load
         hint="decorate it with @tool, or give it a name, a description and a method execute; "
         "if the file has no tools, let its name begin with an underscore",
     )
-
-
-def _read_nonempty_file(path: Path) -> ModuleVersion:
-    version = read_version(path)
-    if not version.sources[version.path].strip():
-        # Often a file that is just being saved: better to keep the old tools than to lose them.
-        raise LoadError("the file is empty", path=path, hint="define a tool in it, or delete it")
-    return version
-
-
-def _make_tool(thing: Any, origin: str, version: ModuleVersion) -> Tool:
-    tool = tool_of(thing)
-    # The signature alone would not show that the body has changed.
-    metadata = {**tool.spec.metadata, "source_hash": version.digest}
-    return replace(tool, spec=replace(tool.spec, metadata=metadata), origin=origin)
 
 
 def _find_line(thing: Any, version: ModuleVersion) -> int:

@@ -81,7 +81,8 @@ def read_servers_file(path: Path, *, may_be_empty: bool = False) -> ServersFile:
         raise LoadError(f"the file is not JSON: {error.msg}", path=path, line=error.lineno) from None
     except RecursionError:
         raise LoadError("the file is not JSON: nested too deep", path=path, line=1) from None
-    servers = _find_servers(document)
+    lists = [servers for keys in _SERVER_KEYS if (servers := _get_nested(document, keys)) is not None]
+    servers = {} if document == {} else next(iter(lists), None)
     if servers is None and may_be_empty and isinstance(document, dict):
         servers = {}
     if not isinstance(document, dict) or not isinstance(servers, dict):
@@ -143,12 +144,6 @@ def _replace_file(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _find_servers(document: Any) -> Any:
-    if document == {}:
-        return {}
-    return next((servers for keys in _SERVER_KEYS if (servers := _get_nested(document, keys)) is not None), None)
 
 
 def _get_nested(document: Any, keys: tuple[str, ...]) -> Any:

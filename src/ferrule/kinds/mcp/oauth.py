@@ -246,7 +246,8 @@ class SavedLogin(httpx2.Auth):
         return refresh_token is not None and refresh_token != self._refused_refresh_token
 
     async def _refresh(self, login: StoredLogin) -> StoredLogin:
-        provider = _restore_provider(login)
+        provider = OAuthClientProvider(login.url, OAuthClientMetadata(redirect_uris=None), None)  # type: ignore[arg-type]
+        _restore_context(provider, login)
         _check_address(provider._get_token_endpoint())
         request = await provider._refresh_token()
         async with httpx2.AsyncClient(timeout=REQUEST_TIMEOUT) as client:
@@ -264,13 +265,6 @@ class SavedLogin(httpx2.Auth):
         renewed = login.with_tokens(tokens.model_copy(update=unchanged))
         await self._storage.save(renewed)
         return renewed
-
-
-def _restore_provider(login: StoredLogin) -> OAuthClientProvider:
-    """Restore the SDK's flow as it was at the login."""
-    provider = OAuthClientProvider(login.url, OAuthClientMetadata(redirect_uris=None), None)  # type: ignore[arg-type]
-    _restore_context(provider, login)
-    return provider
 
 
 def _restore_context(provider: OAuthClientProvider, login: StoredLogin) -> None:

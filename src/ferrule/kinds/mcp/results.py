@@ -186,7 +186,9 @@ def make_protocol_error(name: str, code: int, message: str, data: Any) -> CallEr
     """Make the failure of a call that was answered with an error response."""
     failure = PROTOCOL_ERRORS.get(code, ExecutionFailed)
     if failure is NeedsApproval:
-        pages = " and ".join(_elicitation_urls(data)) or "a page"
+        elicitations = data.get("elicitations") if isinstance(data, dict) else None
+        urls = [str(each["url"]) for each in elicitations or () if isinstance(each, dict) and "url" in each]
+        pages = " and ".join(urls) or "a page"
         return NeedsApproval(f"{name!r} requires a person to open {pages} first: {message}")
     error = failure(f"{name!r} answered with an error: {message}", code=code)
     error.original = ProtocolError(code=code, message=message, data=data)
@@ -236,8 +238,3 @@ def root_cause(error: BaseException | None) -> BaseException | None:
 def is_connect_error(error: BaseException | None) -> bool:
     """Return whether no connection to the server could be made at all."""
     return type(root_cause(error)).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout")
-
-
-def _elicitation_urls(data: Any) -> list[str]:
-    elicitations = data.get("elicitations") if isinstance(data, dict) else None
-    return [str(each["url"]) for each in elicitations or () if isinstance(each, dict) and "url" in each]

@@ -82,21 +82,19 @@ class OpenApiSchemaConverter:
         pending = sorted(_find_references(schema))
         while pending:
             name = pending.pop()
+            if name not in self._definitions:
+                definition = self.convert(self._targets[name])
+                self._definitions[name] = definition, _find_references(definition)
             if name not in definitions:
-                definitions[name], references = self._convert_definition(name)
+                definitions[name], references = self._definitions[name]
                 pending += references
         return dict(sorted(definitions.items()))
-
-    def _convert_definition(self, name: str) -> tuple[JsonSchema, set[str]]:
-        if name not in self._definitions:
-            definition = self.convert(self._targets[name])
-            self._definitions[name] = definition, _find_references(definition)
-        return self._definitions[name]
 
     def _convert_reference(self, schema: JsonSchema) -> JsonSchema:
         ref = schema["$ref"]
         if ref not in self._names:
-            self._names[ref] = name = make_unique_name(_name_of_reference(ref), self._used_names)
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2]) or "schema"
+            self._names[ref] = name = make_unique_name(plain, self._used_names)
             self._targets[name] = self._document.resolve(schema)
         return {"$ref": f"{_DEFINITIONS_PREFIX}{self._names[ref]}"}
 
@@ -241,10 +239,6 @@ def _walk_references(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _walk_references(inner)
-
-
-def _name_of_reference(ref: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2]) or "schema"
 
 
 def _is_finite_number(value: Any) -> bool:

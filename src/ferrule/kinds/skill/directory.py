@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.core.spec import Effects, Tool, ToolCapability, ToolSpec, ToolType
@@ -153,12 +152,8 @@ def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def read_python_skills(path: Path) -> LoadedFile:
     """Read the skills of one Python file, or what is wrong with it. The file is executed, as by an import."""
-    loaded = read_python_file(path, _select_skills)
+    loaded = read_python_file(path, lambda module: list(find_decorated(module)) or public_classes(module))
     return replace(loaded, tools=tuple(replace(tool, source=SOURCE) for tool in loaded.tools))
-
-
-def _select_skills(module: ModuleType) -> list[Any]:
-    return list(find_decorated(module)) or public_classes(module)
 
 
 # A `SKILL.md`
