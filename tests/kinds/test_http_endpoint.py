@@ -28,7 +28,6 @@ def says(body: bytes, status: int = 200, **headers: str) -> Any:
     return lambda request: (status, {"Content-Type": "application/json", **headers}, body)
 
 
-@pytest.mark.integration
 async def test_the_configured_host_may_be_this_machine():
     async with serve_http(says(b'{"temperature": 21}')) as server:
         result = await call({"url": f"{server.url}/weather/{{city}}"}, city="北京/东", units="c")
@@ -36,7 +35,6 @@ async def test_the_configured_host_may_be_this_machine():
     assert server.requests[0].path == "/weather/%E5%8C%97%E4%BA%AC%2F%E4%B8%9C?units=c"
 
 
-@pytest.mark.integration
 async def test_a_redirect_to_another_private_host_is_refused():
     async with serve_http(says(b"{}")) as inner:
 
@@ -49,7 +47,6 @@ async def test_a_redirect_to_another_private_host_is_refused():
     assert inner.requests == []
 
 
-@pytest.mark.integration
 async def test_a_connection_one_tool_may_make_does_not_serve_the_redirect_of_another():
     leads: dict[str, str] = {}
     elsewhere = serve_http(lambda _: (302, {"Location": leads["to"]}, b""))
@@ -63,7 +60,6 @@ async def test_a_connection_one_tool_may_make_does_not_serve_the_redirect_of_ano
     assert len(inner.requests) == 1
 
 
-@pytest.mark.integration
 async def test_secrets_of_the_environment_go_into_headers_when_the_call_is_made(monkeypatch):
     monkeypatch.setenv("TEST_API_KEY", "s3cret")
     async with serve_http(says(b"{}")) as server:
@@ -71,7 +67,6 @@ async def test_secrets_of_the_environment_go_into_headers_when_the_call_is_made(
     assert server.requests[0].headers["authorization"] == "Bearer s3cret"
 
 
-@pytest.mark.integration
 async def test_messages_show_the_url_as_written_without_secrets(monkeypatch):
     monkeypatch.setenv("TEST_API_KEY", "s3cret")
     async with serve_http(lambda _: None) as server:
@@ -86,7 +81,6 @@ async def test_messages_show_the_url_as_written_without_secrets(monkeypatch):
     assert "s3cret" in server.requests[0].path and "s3cret" not in message
 
 
-@pytest.mark.integration
 async def test_a_secret_the_server_repeats_does_not_come_back(monkeypatch):
     monkeypatch.setenv("TEST_API_KEY", "s3cret/k3y")
     monkeypatch.setenv("TEST_API_PIN", "1234")
@@ -102,7 +96,6 @@ async def test_a_secret_the_server_repeats_does_not_come_back(monkeypatch):
     assert "s3cret" not in str(result)
 
 
-@pytest.mark.integration
 async def test_a_secret_in_an_error_of_the_server_does_not_come_back(monkeypatch):
     monkeypatch.setenv("TEST_API_KEY", "s3cret/k3y")
     long = "x" * 493
@@ -116,14 +109,12 @@ async def test_a_secret_in_an_error_of_the_server_does_not_come_back(monkeypatch
     assert "s3c" not in str(failed.value)
 
 
-@pytest.mark.integration
 async def test_links_of_a_server_to_itself_are_no_secrets(monkeypatch):
     async with serve_http(lambda request: (200, {}, f"see {server.url}/2".encode())) as server:
         monkeypatch.setenv("TEST_API_URL", server.url)
         assert await call({"url": "${TEST_API_URL}/1"}) == f"see {server.url}/2"
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("status", "means", "transport_fault"),
     [
@@ -144,7 +135,6 @@ async def test_a_status_of_400_or_more_is_a_failure_that_shows_the_body(status, 
     assert failed.value.details["status_code"] == status
 
 
-@pytest.mark.integration
 async def test_how_long_to_wait_is_handed_on():
     async with serve_http(says(b"", 429, **{"Retry-After": "7"})) as server:
         with pytest.raises(Transient) as failed:
@@ -152,7 +142,6 @@ async def test_how_long_to_wait_is_handed_on():
     assert failed.value.details["retry_after"] == 7.0
 
 
-@pytest.mark.integration
 async def test_an_empty_answer_is_nothing_and_a_text_is_text():
     async with serve_http(lambda _: (204, {}, b"")) as empty:
         assert await call({"url": empty.url}) is None
@@ -249,7 +238,6 @@ async def test_a_variable_that_is_not_set_is_named():
         await call({"url": "https://api.example/", "headers": {"K": "${FERRULE_TEST_NOT_SET}"}})
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_body_with_a_secret_does_not_follow_a_redirect_to_another_origin(monkeypatch, status: int):
     monkeypatch.setenv("SHOP_KEY", "hunter2-hunter2")
@@ -268,7 +256,6 @@ async def test_a_body_with_a_secret_does_not_follow_a_redirect_to_another_origin
     assert [request.body for request in other.requests] == [b'{"what":"tea"}']
 
 
-@pytest.mark.integration
 async def test_no_header_with_a_secret_follows_a_redirect_whatever_its_name(monkeypatch):
     monkeypatch.setenv("SHOP_KEY", "hunter2-hunter2")
     elsewhere = serve_http(says(b"{}"))

@@ -47,13 +47,13 @@ class Executors:
         self._instances: dict[str, ToolExecutor] = {"mcp": mcp, "function": FunctionExecutor(WorkerPool())}
 
     def get(self, name: str) -> ToolExecutor | None:
-        """The executor with this name; None when there is none, ExecutorNotFound when a plugin's cannot be loaded."""
+        """Return the executor with this name, or None. Raises ExecutorNotFound when a plugin cannot be loaded."""
         if name not in self._instances and (executor := self._load(name)) is not None:
             self._instances[name] = executor
         return self._instances.get(name)
 
     def choose(self, handler: str, limits: Limits) -> ToolExecutor | None:
-        """The executor of an action with these limits, whose tool names this one."""
+        """Return the executor of an action with these limits, whose tool names the executor `handler`."""
         if handler == "function" and limits.is_for_cluster and CLUSTER in self._instances:
             return self._instances[CLUSTER]
         return self.get(handler)
@@ -65,7 +65,7 @@ class Executors:
         return iter({**_BUILT_IN, **_BUILT_IN_WITH_GUARD, **self._instances})
 
     def instances(self) -> ValuesView[ToolExecutor]:
-        """The executors that were used, which may have something to close."""
+        """Return the executors that were used, which may have something to close."""
         return self._instances.values()
 
     def _load(self, name: str) -> ToolExecutor | None:
@@ -83,7 +83,7 @@ def _import_class(reference: str) -> type:
 
 
 def load_plugin_executor(name: str, *arguments: Any, **options: Any) -> ToolExecutor | None:
-    """The executor of an installed package, made with these arguments; None when no package has one of this name."""
+    """Make the executor of an installed package. Return None when no package has an executor of this name."""
     from importlib.metadata import entry_points  # takes milliseconds to import
 
     plugin = next(iter(entry_points(group=ENTRY_POINT_GROUP, name=name)), None)

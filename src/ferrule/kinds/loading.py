@@ -44,7 +44,7 @@ _BUNDLED_TOOLS = Path(__file__).parents[2] / "ferrule_tools"
 
 
 def read_yaml_or_python_file(path: Path) -> LoadedFile:
-    """The tools of a YAML or a Python file."""
+    """Read the tools of a YAML or a Python file."""
     return read_python_file(path) if path.suffix.lower() in PYTHON_SUFFIXES else read_tool_file(path)
 
 
@@ -68,7 +68,7 @@ class DirectorySource:
         self._lock = threading.Lock()
 
     def load(self) -> LoadReport:
-        """All tools as the files are now. Python files are executed, so it may take long: call it in a thread."""
+        """Load all tools as the files are now. Python files are executed, so call this in a thread."""
         with self._lock:
             try:
                 files = self._files(self.directory)
@@ -96,7 +96,7 @@ class DirectorySource:
 
 @cache
 def bundled_yaml_tools() -> DirectorySource:
-    """The bundled tools that every engine has. The others are plugins, which are Python and loaded when needed.
+    """Return the bundled tools that every engine has. The others are plugins, which are Python and loaded when needed.
 
     All engines of the process share the source: its files are read once.
     """
@@ -134,16 +134,19 @@ def compare_tools(old_tools: Iterable[Tool], new_tools: Iterable[Tool]) -> ToolC
     new = {tool.id: tool for tool in new_tools}
     return ToolChanges(
         added=tuple(tool for tool in new.values() if tool.id not in old),
-        updated=tuple(tool for tool in new.values() if tool.id in old and _is_tool_changed(old[tool.id], tool)),
+        updated=tuple(
+            tool
+            for tool in new.values()
+            if tool.id in old
+            and tool is not old[tool.id]
+            and _noticeable_parts(tool) != _noticeable_parts(old[tool.id])
+        ),
         removed=tuple(tool for tool in old.values() if tool.id not in new),
     )
 
 
-def _is_tool_changed(old: Tool, new: Tool) -> bool:
-    def noticeable(tool: Tool) -> tuple[object, ...]:
-        return tool.spec.fingerprint, tool.spec.enabled, tool.spec.tags, tool.handler
-
-    return old is not new and noticeable(old) != noticeable(new)
+def _noticeable_parts(tool: Tool) -> tuple[object, ...]:
+    return tool.spec.fingerprint, tool.spec.enabled, tool.spec.tags, tool.handler
 
 
 class ToolLoader:
@@ -234,7 +237,10 @@ class ToolLoader:
             identity for identity, tool in current.items() if not tool.spec.enabled and identity in self._enabled
         }
         self._enabled = {_tool_identity(tool) for tool in tools if tool.spec.enabled}
-        tools = tuple(_disable(tool) if _tool_identity(tool) in disabled_by_user else tool for tool in tools)
+        tools = tuple(
+            replace(tool, spec=replace(tool.spec, enabled=False)) if _tool_identity(tool) in disabled_by_user else tool
+            for tool in tools
+        )
         self._registry.remove_and_add(remove=current.values(), add=tools)
         self._tools = tools
         reported = {str(error) for error in self.errors}
@@ -258,7 +264,7 @@ class ToolLoader:
                 await source.after_load(removed)
 
     def _without_duplicates(self, tools: Iterable[Tool]) -> tuple[tuple[Tool, ...], list[LoadError]]:
-        """A file cannot take the name of a tool that a program registered, nor that of a tool of another file."""
+        """Refuse tools of files whose name a registered tool, or a tool of another file, has already."""
         ours = set(self._registered_tools().values())
         accepted: dict[tuple[str, str], Tool] = {}
         errors = []
@@ -272,7 +278,7 @@ class ToolLoader:
         return tuple(accepted.values()), errors
 
     def _registered_tools(self) -> dict[tuple[str, str, str], Tool]:
-        """The loaded tools as the registry has them now: a user may have disabled some."""
+        """Return the loaded tools as the registry has them now: a user may have disabled some."""
         identities = {_tool_identity(tool) for tool in self._tools}
         return {_tool_identity(tool): tool for tool in self._registry if _tool_identity(tool) in identities}
 
@@ -304,9 +310,5 @@ class ToolLoader:
 
 
 def _tool_identity(tool: Tool) -> tuple[str, str, str]:
-    """The same for all versions of a tool. The line in its file is left out: any edit may change it."""
+    """Return a key that all versions of a tool share. The line is left out, because any edit may change it."""
     return tool.source, tool.id, tool.origin.rpartition(":")[0]
-
-
-def _disable(tool: Tool) -> Tool:
-    return replace(tool, spec=replace(tool.spec, enabled=False))

@@ -38,11 +38,11 @@ class Source(Protocol):
     """Reads tools, and reads them again whenever `load` is called."""
 
     def load(self) -> LoadReport:
-        """All tools as they are now. It may block and runs in a thread; what is wrong is reported, not raised."""
+        """Load all tools as they are now, in a thread. Problems are reported, not raised."""
         ...
 
     def watched_folders(self) -> Sequence[WatchedFolder]:
-        """The files after whose change the source must be loaded again."""
+        """Return the files after whose change the source must be loaded again."""
         ...
 
 
@@ -51,7 +51,7 @@ class LiveSource(Source, Protocol):
     """A source with something that runs, such as MCP servers, and that follows what was loaded."""
 
     async def after_load(self, removed: Sequence[Tool]) -> None:
-        """The registry now has the tools of the last load; `removed` are those of the load before that are gone."""
+        """Follow a load. `removed` are tools of the load before that are gone."""
         ...
 
     async def aclose(self) -> None: ...
@@ -88,7 +88,7 @@ def load_or_report(read: Callable[[Path], LoadedFile], path: Path) -> LoadedFile
 
 
 def combine_into_report(files: Iterable[tuple[Path, LoadedFile]]) -> LoadReport:
-    """One report of several files, in their order. Of two tools with the same name the first is used."""
+    """Combine files into one report, in their order. Of two tools with the same name the first is used."""
     paths: list[Path] = []
     errors: list[LoadError] = []
     tools: dict[str, Tool] = {}
@@ -111,7 +111,7 @@ def make_duplicate_error(tool: Tool, owner: Tool) -> LoadError:
 
 
 def make_error_at_origin(origin: str, message: str, hint: str | None = None) -> LoadError:
-    """An error about the tool with this origin, which is a file and line, or a URL."""
+    """Make an error about the tool with this origin, which is a file and line, or a URL."""
     path, _, line = origin.rpartition(":")
     if line.isdecimal() and "://" not in path:
         return LoadError(message, path=Path(path), line=int(line), hint=hint)
@@ -135,26 +135,26 @@ def digest(content: bytes) -> str:
 
 
 def tool_files(directory: Path, suffixes: Collection[str] = TOOL_SUFFIXES) -> list[Path]:
-    """The files that describe tools, in order of their paths."""
+    """Return the files that describe tools, in order of their paths."""
     return [path for path in watched_files(directory, suffixes) if not path.name.startswith("_")]
 
 
 def watched_files(directory: Path, suffixes: Collection[str] = TOOL_SUFFIXES) -> list[Path]:
-    """The files that describe tools and the helper modules they may import, in order of their paths."""
+    """Return the files that describe tools and the helper modules they may import, in order of their paths."""
     entries = [entry for folder in tool_folders(directory) for entry in _visible_entries(folder)]
     paths = [Path(entry.path) for entry in entries if check_or_false(entry.is_file)]
     return sorted(path for path in paths if path.suffix.lower() in suffixes)
 
 
 def tool_folders(directory: Path) -> list[Path]:
-    """The folder, whether it exists or not, and the folders in it that may have files of tools."""
+    """Return the folder, whether it exists or not, and the folders in it that may have files of tools."""
     entries = _visible_entries(directory)
     inner = [Path(e.path) for e in entries if check_or_false(e.is_dir) and not e.name.startswith("_")]
     return [directory, *(path for path in sorted(inner) if not (path / "__init__.py").exists())]
 
 
 def check_or_false(check: Callable[[], bool]) -> bool:
-    """The result of a check such as `entry.is_file`; False if it raises OSError, as for a link to itself."""
+    """Return the result of a check such as `entry.is_file`. If it raises OSError (a link to itself), return False."""
     try:
         return check()
     except OSError:
@@ -181,5 +181,5 @@ class WatchedFolder:
 
     @classmethod
     def of_file(cls, file: Path) -> WatchedFolder:
-        """The folder of a single file; only changes of that file count."""
+        """Watch the folder of a single file. Only changes of that file count."""
         return cls(file.parent, lambda _: [file] if file.exists() else [], lambda folder: [folder])

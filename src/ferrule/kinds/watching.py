@@ -96,21 +96,20 @@ class FileWatcher:
             while True:
                 await wait_at_most(self._notified, self._interval)
                 self._notified.clear()
-                if changed := await asyncio.to_thread(self._scan):
-                    await self._call_back(changed)
-
-    async def _call_back(self, changed: set[Path]) -> None:
-        try:
-            await self._on_change(changed)
-        except Exception:
-            logger.exception("files=<%d> | the callback for changed files failed", len(changed))
+                changed = await asyncio.to_thread(self._scan)
+                try:
+                    if changed:
+                        await self._on_change(changed)
+                except Exception:
+                    logger.exception("files=<%d> | the callback for changed files failed", len(changed))
 
     def _scan(self) -> set[Path]:
-        """The files that are not as they were at the last scan."""
+        """Return the files that are not as they were at the last scan."""
         before = self._known_files()
         self._states = {folder: self._states_in(folder, before) for folder in self._folders}
-        now = self._known_files()
-        return {path for path in before.keys() | now.keys() if _is_content_changed(before.get(path), now.get(path))}
+        earlier = {path: state.digest for path, state in before.items()}
+        now = {path: state.digest for path, state in self._known_files().items()}
+        return {path for path in earlier.keys() | now.keys() if earlier.get(path) != now.get(path)}
 
     def _known_files(self) -> dict[Path, _FileState]:
         return {path: state for states in self._states.values() for path, state in states.items()}
@@ -187,12 +186,8 @@ def _read_state(path: Path, before: _FileState | None) -> _FileState | None:
     return _FileState(stamp, digest_file(path), is_fresh)
 
 
-def _is_content_changed(before: _FileState | None, now: _FileState | None) -> bool:
-    return (before and before.digest) != (now and now.digest)
-
-
 def _identify_folders(folders: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """The folders that exist, with device and inode: a name may now belong to another directory."""
+    """Return the folders that exist, with device and inode: a name may now belong to another directory."""
     identities = {}
     for folder in folders:
         with contextlib.suppress(OSError):

@@ -12,7 +12,8 @@ import pytest
 from ferrule import UnifiedToolLibrary
 from ferrule.config import FerruleConfig
 from ferrule.http.guard import AddressGuard
-from ferrule.kinds.openapi.source import OpenApiDocuments, OpenApiEntry
+from ferrule.kinds.openapi.source import OpenApiDocuments
+from ferrule.kinds.openapi.tool import OpenApiEntry
 from tests.kinds.openapi.documents import document, get
 from tests.support.http_servers import serve_http
 from tests.support.waiting import until

@@ -46,13 +46,13 @@ class CalculatorExecutor:
 
 
 def calculate(expression: str) -> int | float | bool:
-    """The value of an expression, exact where possible; `Retry` explains what is wrong with it."""
+    """Return the value of an expression, exact where possible. Raises `Retry`, which explains what is wrong."""
     conversion = _CONVERSION.fullmatch(expression) if len(expression) <= MAX_LENGTH else None
     return _to_json_number(_evaluate(expression) if conversion is None else _convert(conversion))
 
 
 def can_calculate(text: str) -> bool:
-    """Whether `calculate` can read the text; it may still fail, for instance with a division by zero."""
+    """Return whether `calculate` can read the text. The calculation may still fail, as a division by zero does."""
     try:
         calculate(text)
     except _Unreadable:
@@ -63,7 +63,7 @@ def can_calculate(text: str) -> bool:
 
 
 class _Unreadable(Retry):
-    """The text is no expression."""
+    """The error of a text that is not an expression."""
 
 
 _CONVERSION = lazy_pattern(
@@ -107,7 +107,7 @@ _TOKEN = lazy_pattern(
 
 
 def _translate_to_python(expression: str) -> tuple[str, list[Value]]:
-    """The expression as Python, and its numbers. In the text every number is its position in that list, because
+    """Return the expression as Python, and its numbers. In the text every number is its position in that list, because
     `ast` would read 0.1 as floating point; names end with `_`, so that none is a keyword; `x%` is `x .percent`
     and `x!` is `x .factorial`.
     """
@@ -186,7 +186,7 @@ def _evaluate(expression: str) -> Value:
 
 
 def _value(node: ast.expr, numbers: list[Value], depth: int = 0) -> Value:
-    """The value of a part of the expression. Sums and products may be long, everything else is limited in depth."""
+    """Evaluate a part of the expression. Sums and products may be long, everything else is limited in depth."""
     if depth >= MAX_DEPTH:
         raise _Unreadable(_TOO_DEEP)
 
@@ -247,7 +247,7 @@ def _call_function(name: str, arguments: list[Value]) -> Value:
 
 
 def _compute(what: str, function: Callable[..., Any], *operands: Value) -> Value:
-    """The result of an operation, or a `Retry` that says why there is none."""
+    """Return the result of an operation. Raises `Retry`, which says why it has failed."""
     try:
         return _normalize_number(function(*operands))
     except ZeroDivisionError:
@@ -279,7 +279,7 @@ def _power(base: Value, exponent: Value) -> Value:
 
 
 def _approximate_power(base: Fraction, exponent: int) -> float:
-    """The floating point number nearest to a power with too many digits to be exact, such as 1.01**10000."""
+    """Return the floating point number nearest to a power with too many digits to be exact, such as 1.01**10000."""
     with decimal.localcontext(_PRECISE) as context:
         try:
             result = float(context.power(context.divide(base.numerator, base.denominator), exponent))
@@ -291,7 +291,7 @@ def _approximate_power(base: Fraction, exponent: int) -> float:
 
 
 def _to_json_number(value: Value) -> int | float:
-    """The value as JSON has it: whole numbers with all digits, others as the nearest floating point number."""
+    """Return the value as JSON has it: whole numbers with all digits, others as the nearest floating point number."""
     if not isinstance(value, Fraction):
         return value
     try:
@@ -304,7 +304,7 @@ def _to_json_number(value: Value) -> int | float:
 
 
 def _normalize_number(value: Value) -> Value:
-    """Whole fractions become integers, minus zero becomes zero; values that are too large or NaN are refused."""
+    """Make whole fractions integers and minus zero zero. Raises an error for values that are too large or NaN."""
     if isinstance(value, float):
         if math.isnan(value):
             raise ValueError
@@ -381,7 +381,7 @@ def _perm(total: Value, chosen: Value) -> int:
 
 
 def _log2_factorial(n: int) -> float:
-    """An estimate of the number of bits, also for numbers that lgamma does not accept."""
+    """Return an estimate of the number of bits, also for numbers that lgamma does not accept."""
     return 0.0 if n < 2 else math.lgamma(min(n, 10**12) + 1) / math.log(2)
 
 

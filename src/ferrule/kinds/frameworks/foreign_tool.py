@@ -37,7 +37,7 @@ class ForeignTool:
 
 
 def remove_titles(schema: Mapping[str, Any]) -> JsonSchema:
-    """The schema without the titles that pydantic derives from names: they cost tokens and tell a model nothing."""
+    """Remove the titles that pydantic derives from names: they cost tokens and tell a model nothing."""
     result: JsonSchema = {}
     for keyword, value in schema.items():
         if keyword in _KEYWORDS_WITH_NAMED_SCHEMAS and isinstance(value, Mapping):
@@ -56,7 +56,7 @@ def _remove_titles_if_schema(value: Any) -> Any:
 
 
 def convert_validation_error(error: Any) -> InvalidArguments:
-    """A pydantic `ValidationError` as `InvalidArguments`, without the values: one of them may be secret."""
+    """Convert a pydantic `ValidationError` to `InvalidArguments`, without the values: a value may be secret."""
     errors = [
         ValidationError(
             path=".".join(map(str, detail["loc"])),
@@ -82,7 +82,7 @@ def make_part_from_bytes(data: bytes, mime_type: str) -> Content:
 
 
 def make_part_from_base64(text: str, mime_type: str) -> Content | None:
-    """The part for bytes in base64; None when the text is not base64."""
+    """Return the part for bytes in base64; None when the text is not base64."""
     try:
         return make_part_from_bytes(base64.b64decode(text, validate=True), mime_type)
     except binascii.Error:
@@ -90,7 +90,7 @@ def make_part_from_base64(text: str, mime_type: str) -> Content | None:
 
 
 def make_part_from_url(url: str, mime_type: str | None = None) -> Content:
-    """The part for a URL, which may contain the data itself (`data:image/png;base64,…`)."""
+    """Return the part for a URL, which may contain the data itself (`data:image/png;base64,…`)."""
     head, comma, body = url.partition(",")
     if comma and head.startswith("data:") and head.endswith(";base64"):
         part = make_part_from_base64(body, head.removeprefix("data:").removesuffix(";base64") or "text/plain")

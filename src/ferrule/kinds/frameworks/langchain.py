@@ -25,7 +25,7 @@ ARTIFACT_URI = "langchain:artifact"
 
 
 def read_langchain_tool(tool: Any) -> ForeignTool:
-    """The tool as a `ForeignTool`; SpecError for one that needs values which only LangChain's own agent has."""
+    """Read a tool. Raises SpecError for a tool that needs values which only LangChain's own agent has."""
     _refuse_injected_arguments(tool)
     function = _wrapped_function(tool)
     call = call_langchain_tool_async if _is_async_tool(tool) else call_langchain_tool_sync
@@ -44,7 +44,7 @@ def read_langchain_tool(tool: Any) -> ForeignTool:
 
 
 def _wrapped_function(tool: Any) -> Any:
-    """The function that a tool only wraps; None for tools with a class of their own."""
+    """Return the function that a tool only wraps; None for tools with another class."""
     from langchain_core.tools import StructuredTool, Tool
 
     return (tool.coroutine or tool.func) if type(tool) in (StructuredTool, Tool) else None
@@ -83,7 +83,7 @@ def _refuse_injected_arguments(tool: Any) -> None:
 
 
 def _injected_arguments(tool: Any) -> dict[str, Any]:
-    """The fields of arguments that a model does not provide, by name."""
+    """Return the fields of arguments that a model does not provide, by name."""
     if isinstance(tool.args_schema, dict):
         return {}
     visible = getattr(tool.tool_call_schema, "model_fields", {})
@@ -128,7 +128,7 @@ def _convert_result(result: Any) -> Any:
 
 
 def _convert_content(content: Any) -> Any:
-    """Blocks of a message as parts; anything else as it is."""
+    """Convert blocks of a message to parts. Return anything else unchanged."""
     blocks = content if isinstance(content, list) else ()
     if not any(isinstance(block, dict) and block.get("type") in ("image", "image_url", "audio") for block in blocks):
         return content

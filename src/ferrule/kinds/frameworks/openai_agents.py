@@ -21,7 +21,7 @@ from ferrule.process.function_reference import ObjectFunction
 
 
 def read_function_tool(tool: Any) -> ForeignTool:
-    """The tool as a `ForeignTool`; SpecError for one with checks that only the SDK's own runner makes."""
+    """Read a tool. Raises SpecError for a tool with checks that only the SDK's own runner makes."""
     if tool.tool_input_guardrails or tool.tool_output_guardrails:
         raise SpecError(
             f"Function tool {tool.name!r} has guardrails, which only its own runner applies: check in the tool instead"
@@ -48,7 +48,7 @@ def read_function_tool(tool: Any) -> ForeignTool:
 
 
 # Calls. The SDK turns an exception of a tool into a text for the model. Here the call must fail; the text is used when
-# the tool has an error function of its own. The tool's `context` is `variables["context"]` of the call's context.
+# the tool has its own error function. The tool's `context` is `variables["context"]` of the call's context.
 
 
 def call_function_tool_sync(tool: Any, /, *, _context: ToolExecutionContext, **arguments: Any) -> Any:
@@ -86,7 +86,7 @@ async def _needs_approval(tool: Any, context: Any, arguments: dict[str, Any], ca
 
 
 async def _custom_error_text(tool: Any, context: Any, error: Exception) -> str | None:
-    """The text of the tool's own error function; None when it has none."""
+    """Return the text of the tool's own error function; None when it has none."""
     from agents.tool import default_tool_error_function, resolve_function_tool_failure_error_function
 
     describe = resolve_function_tool_failure_error_function(tool, context)

@@ -29,7 +29,7 @@ METADATA_URI = "pydantic-ai:metadata"
 
 
 def read_pydantic_ai_tool(tool: Any) -> ForeignTool:
-    """The tool as a `ForeignTool`; SpecError for one that can be listed only with await."""
+    """Read a tool. Raises SpecError for a tool that can be listed only with await."""
     if tool.prepare is not None:
         raise SpecError(
             f"pydantic-ai tool {tool.name!r} has a prepare function, which must be awaited: put the tool into a "
@@ -40,12 +40,12 @@ def read_pydantic_ai_tool(tool: Any) -> ForeignTool:
 
 
 def list_function_toolset(toolset: Any) -> Iterable[Any]:
-    """The tools of a `FunctionToolset`, with its timeout where they have none of their own."""
+    """Return the tools of a `FunctionToolset`. The timeout of the toolset applies to tools without a timeout."""
     return [_apply_default_timeout(tool, toolset.timeout) for tool in toolset.tools.values()]
 
 
 def read_toolset_tool(toolset: Any, tool: Any, deps: Any) -> ForeignTool:
-    """A tool that a toolset has listed for an agent with these `deps`."""
+    """Read a tool that a toolset has listed for an agent with these `deps`."""
     # The tools of a FunctionToolset say whether they are async; others always are.
     call = call_toolset_tool_async if getattr(tool, "is_async", True) else call_toolset_tool_sync
     timeout = tool.tool_def.timeout or getattr(tool.toolset, "timeout", None)
@@ -126,7 +126,7 @@ async def call_toolset_tool_async(
 
 
 def make_run_context(name: str | None, deps: Any, context: ToolExecutionContext) -> Any:
-    """A `RunContext` without an agent."""
+    """Make a `RunContext` without an agent."""
     from pydantic_ai import RunContext
     from pydantic_ai.models.function import FunctionModel
     from pydantic_ai.usage import RunUsage

@@ -34,14 +34,14 @@ _CODE_FIELDS = (
 
 
 def digest_of_code(*things: Any) -> str:
-    """A digest that changes when the code of functions, classes, objects or modules changes."""
+    """Return a digest that changes when the code of functions, classes, objects or modules changes."""
     reader = _CodeReader()
     described = [reader.describe_root(thing) for thing in things]
     return sha256(repr((described, sorted(reader.files))).encode()).hexdigest()
 
 
 def is_user_code(base: type, cls: type) -> bool:
-    """Whether a base of a class is not part of Python or of an installed library, unless the class is so too."""
+    """Return whether a base of a class is not part of Python or of an installed library, unless the class is so too."""
     if base is cls:
         return cls.__module__ != "builtins"
     return base.__module__.partition(".")[0] == cls.__module__.partition(".")[0] or not _is_library(base.__module__)
@@ -62,7 +62,7 @@ class _CodeReader:
         """By id. The thing itself is stored too, so that no other can get its id."""
 
     def describe_root(self, thing: Any) -> Any:
-        """A root is described even if it belongs to an installed package."""
+        """Describe a root, even if it belongs to an installed package."""
         if isinstance(thing, ModuleType):
             self._add_file(vars(thing))
             return self._describe_items(_select_own(vars(thing), vars(thing)))
@@ -139,13 +139,13 @@ class _CodeReader:
 
 
 def _select_own(items: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are code of the module with these variables, not imported from another."""
+    """Select the code of the module with these variables, without imported code."""
     module = variables.get("__name__")
     return {n: v for n, v in items.items() if callable(v) and getattr(v, "__module__", None) == module}
 
 
 def _select_functions(value: Any) -> dict[str, Any]:
-    """The attributes of an object that are functions, among them what a wrapper wraps."""
+    """Return the attributes of an object that are functions, among them what a wrapper wraps."""
     try:
         attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -155,13 +155,13 @@ def _select_functions(value: Any) -> dict[str, Any]:
 
 
 def _is_code_of_class(name: str, value: Any) -> bool:
-    """Whether it is not one of the values that Python or a library notes about a class, such as `__doc__`."""
+    """Return whether a value of a class is code, and not a note of Python or a library, such as `__doc__`."""
     is_special = name.startswith("__") and name.endswith("__")
     return not is_special or isinstance(value, (FunctionType, staticmethod, classmethod, property))
 
 
 def _find_names(code: CodeType) -> set[str]:
-    """All global names that the code may use, and those of attributes."""
+    """Return all global names and names of attributes that the code may use."""
     return set(code.co_names).union(*(_find_names(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 

@@ -86,12 +86,12 @@ class ToolOptions:
     enabled: bool | None = None
 
     def explicit(self, *names: str) -> dict[str, Any]:
-        """The options that are set, of those with these names or of all."""
+        """Return the options that are set, among these names or among all."""
         names = names or tuple(f.name for f in fields(self))
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def with_defaults(self, defaults: ToolOptions) -> ToolOptions:
-        """These options, and the defaults for those that are not set."""
+        """Return these options, and the defaults for options that are not set."""
         if self is NO_OPTIONS or defaults is NO_OPTIONS:
             return defaults if self is NO_OPTIONS else self
         return replace(defaults, **self.explicit())
@@ -141,14 +141,14 @@ def tool(thing: Any = None, /, **options: Any) -> Any:
 
 
 def options_of(thing: Any) -> ToolOptions | None:
-    """The options that `@tool` set on this object itself; a class does not inherit those of its base."""
+    """Return the options that `@tool` set on this object itself. A class does not inherit options."""
     own = vars(thing) if isinstance(thing, type) else None
     options = getattr(thing, OPTIONS_ATTRIBUTE, None) if own is None else own.get(OPTIONS_ATTRIBUTE)
     return options if isinstance(options, ToolOptions) else None
 
 
 def read_options(label: str, keywords: Mapping[str, Any]) -> ToolOptions:
-    """Options from keyword arguments; a SpecError names the tool and the invalid option."""
+    """Read options from keyword arguments. Raises SpecError, which names the tool and the invalid option."""
     if not keywords:
         return NO_OPTIONS
     names = [f.name for f in fields(ToolOptions)]

@@ -113,7 +113,7 @@ class _WorkerRunner:
 
 
 def _fall_back_to_thread(tool: Tool, isolation: Isolation, in_thread: Runner, reason: str) -> Runner:
-    """The runner for a function that cannot be sent to a worker; ExecutionFailed if the tool requires a process."""
+    """Return the runner in a thread. Raises ExecutionFailed if the tool requires a process."""
     if isolation == "process":
         raise ExecutionFailed(
             f"Tool {tool.id!r} has isolation='process', but cannot be sent to another process: {reason}. "

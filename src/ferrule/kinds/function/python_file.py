@@ -26,10 +26,10 @@ from ferrule.process.python_module import ModuleVersion, load_or_explain, read_v
 
 
 def find_decorated(module: ModuleType) -> Iterator[Any]:
-    """What is decorated with `@tool`, in order of definition; a second name for the same object does not count."""
+    """Yield what is decorated with `@tool`, in order of definition. A second name for an object does not count."""
     ids: set[int] = set()
     for thing in list(vars(module).values()):
-        # Its own attribute, not that of its class: an object of a decorated class is not another tool.
+        # Its own attribute, not an attribute of its class: an object of a decorated class is not another tool.
         is_ours = (
             OPTIONS_ATTRIBUTE in getattr(thing, "__dict__", ())
             and getattr(thing, "__module__", None) == module.__name__
@@ -40,13 +40,13 @@ def find_decorated(module: ModuleType) -> Iterator[Any]:
 
 
 def public_classes(module: ModuleType) -> list[type]:
-    """The classes of a file that have methods to call: no exceptions, enums and records, which tools work with."""
+    """Return the classes of a file that have methods to call: no exceptions, enums or records."""
     own = [
         thing
         for name, thing in vars(module).items()
         if inspect.isclass(thing) and thing.__module__ == module.__name__ and name == thing.__name__
     ]
-    # The base class of another class of the file is not a tool of its own.
+    # The base class of another class of the file is not a separate tool.
     bases = {base for cls in own for base in cls.__mro__[1:]}
     return [cls for cls in own if cls not in bases and not cls.__name__.startswith("_") and _has_actions(cls)]
 
@@ -58,17 +58,20 @@ def _has_actions(cls: type) -> bool:
 
 
 def find_tools(module: ModuleType) -> list[Any]:
-    """What is decorated or, if nothing is, the classes that say themselves which tools they are."""
+    """Return what is decorated or, if nothing is, the classes that say themselves which tools they are."""
     return list(find_decorated(module)) or list(filter(is_tool_object, public_classes(module)))
 
 
 def read_python_file(path: Path, select_tools: Callable[[ModuleType], Iterable[Any]] = find_tools) -> LoadedFile:
-    """The tools of one Python file, or what is wrong with it. The file is executed, as by an import.
+    """Read the tools of one Python file, or what is wrong with it. The file is executed, as by an import.
 
     `select_tools` selects what of the module becomes a tool.
     """
     try:
-        version = _read_nonempty_file(path)
+        version = read_version(path)
+        if not version.sources[version.path].strip():
+            # Often a file that is just being saved: better to keep the old tools than to lose them.
+            raise LoadError("the file is empty", path=path, hint="define a tool in it, or delete it")
         module = load_or_explain(version, display_path=path)
     except LoadError as error:
         return LoadedFile(errors=(error,))
@@ -77,7 +80,10 @@ def read_python_file(path: Path, select_tools: Callable[[ModuleType], Iterable[A
     for thing in select_tools(module):
         line = _find_line(thing, version)
         try:
-            tools.append(_make_tool(thing, f"{path}:{line}", version))
+            tool = tool_of(thing)
+            # The signature alone would not show that the body has changed.
+            metadata = {**tool.spec.metadata, "source_hash": version.digest}
+            tools.append(replace(tool, spec=replace(tool.spec, metadata=metadata), origin=f"{path}:{line}"))
         except SpecError as error:
             errors.append(LoadError(str(error), path=path, line=line))
     if errors:
@@ -95,21 +101,6 @@ def _describe_plain_class(cls: type, path: Path, version: ModuleVersion) -> Load
         hint="decorate it with @tool, or give it a name, a description and a method execute; "
         "if the file has no tools, let its name begin with an underscore",
     )
-
-
-def _read_nonempty_file(path: Path) -> ModuleVersion:
-    version = read_version(path)
-    if not version.sources[version.path].strip():
-        # Often a file that is just being saved: better to keep the old tools than to lose them.
-        raise LoadError("the file is empty", path=path, hint="define a tool in it, or delete it")
-    return version
-
-
-def _make_tool(thing: Any, origin: str, version: ModuleVersion) -> Tool:
-    tool = tool_of(thing)
-    # The signature alone would not show that the body has changed.
-    metadata = {**tool.spec.metadata, "source_hash": version.digest}
-    return replace(tool, spec=replace(tool.spec, metadata=metadata), origin=origin)
 
 
 def _find_line(thing: Any, version: ModuleVersion) -> int:

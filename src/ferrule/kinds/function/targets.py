@@ -51,7 +51,7 @@ class SharedObject:
 
     @classmethod
     def of(cls, instance: Any, *, tools: int = 1) -> SharedObject:
-        """An object that exists already. It too is ended with its tools."""
+        """Share an object that exists already. The object is also ended with its tools."""
         shared = cls(lambda: instance, find_code=lambda: [instance], tools=tools)
         shared.instance = instance
         return shared
@@ -63,12 +63,12 @@ class SharedObject:
             return self.instance
 
     def begin_run(self, run_id: str) -> None:
-        """A run may use the object from now on."""
+        """Record that a run may use the object from now on."""
         with self._lock:
             self._runs.add(run_id)
 
     async def end_run(self, run_id: str) -> None:
-        """After its last run the object releases what it has for runs (`cleanup`), and may be used again.
+        """Let the object release what it has for runs (`cleanup`) after its last run. It may be used again.
 
         A `cleanup` that takes an argument is also called, with the id of the run, while other runs go on.
         """
@@ -80,7 +80,7 @@ class SharedObject:
             await _await_if_needed(cleanup() if is_last else cleanup(run_id))
 
     async def release(self) -> None:
-        """One of its tools has ended."""
+        """Record that a tool of the object has ended. The last one ends the object."""
         with self._lock:
             self._tools -= 1
             instance, is_over = self.instance, self._tools == 0 and self._has_cleanup
@@ -152,7 +152,7 @@ class ObjectTarget:
 
 
 def import_class_or_module(spec: FunctionToolSpec) -> Any:
-    """The class the spec names, or the module when it names none."""
+    """Return the class the spec names, or the module when it names none."""
     try:
         module = importlib.import_module(spec.module_path)
     except ModuleNotFoundError as error:
@@ -176,13 +176,13 @@ def import_class_or_module(spec: FunctionToolSpec) -> Any:
 
 
 def find_code_of_spec(spec: FunctionToolSpec) -> list[Any]:
-    """The module and the class that the spec names, imported now: an approval is for the code that will run."""
+    """Return the module and the class that the spec names, imported now: an approval is for the code that will run."""
     imported = import_class_or_module(spec)
     return [sys.modules[spec.module_path], imported]
 
 
 def make_object_of_spec(spec: FunctionToolSpec) -> Any:
-    """The object whose methods the spec's actions are, or the module that defines them."""
+    """Return the object whose methods the spec's actions are, or the module that defines them."""
     imported = import_class_or_module(spec)
     return make_instance(spec.tool_id, imported, spec.init_params) if spec.class_name else imported
 

@@ -1,6 +1,6 @@
 """Python code as tools: functions, classes, objects, and classes that a spec only names.
 
-A function is a tool with one action of its own name. A class or an object is a tool whose actions are its methods;
+A function is a tool with one action of the same name. A class or an object is a tool whose actions are its methods;
 `make_tool_per_action` makes a tool of each method instead. A class or an object with a `name`, a `description` and a
 method `execute` is a tool of that name with one action.
 """
@@ -8,19 +8,21 @@ method `execute` is a tool of that name with one action.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MethodType
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 from ferrule.core.schema import FunctionSignature, read_function
 from ferrule.core.schema.docstrings import parse_docstring
 from ferrule.core.schema.signature import is_callable_object, unwrap_callable
 from ferrule.core.spec import FunctionToolSpec, MCPServerSpec, Tool, ToolCapability, ToolCategory, ToolSpec
 from ferrule.errors import CallError, SpecError
-from ferrule.kinds.frameworks.detection import is_foreign_tool, list_toolkit_items, read_foreign_tool
 from ferrule.kinds.frameworks.foreign_tool import ForeignTool
+from ferrule.kinds.frameworks.langchain import read_langchain_tool
+from ferrule.kinds.frameworks.openai_agents import read_function_tool
+from ferrule.kinds.frameworks.pydantic_ai import list_function_toolset, read_pydantic_ai_tool
 from ferrule.kinds.function.code_digest import digest_of_code, is_user_code
 from ferrule.kinds.function.decorator import (
     NO_OPTIONS,
@@ -50,7 +52,7 @@ HANDLER = "function"
 def tool_of(thing: Any, **options: Unpack[ToolKeywords]) -> Tool:
     """Make a tool of a function, a class, an object, a spec or another framework's tool.
 
-    Options override those of `@tool`.
+    Options override the options of `@tool`.
     """
     if isinstance(thing, ToolSpec):
         if options:
@@ -71,7 +73,7 @@ def tool_of(thing: Any, **options: Unpack[ToolKeywords]) -> Tool:
 
 
 def make_tool_per_action(thing: Any) -> list[Tool]:
-    """A tool for each action of a class or an object, instead of one for all; what has no actions is one tool."""
+    """Make a tool of each action of a class or an object. What has no actions becomes one tool."""
     if (
         isinstance(thing, ToolSpec)
         or is_foreign_tool(thing)
@@ -91,7 +93,7 @@ def make_tool_per_action(thing: Any) -> list[Tool]:
 
 
 def collect_tools(thing: Any) -> list[Tool]:
-    """All tools of anything that can be registered: lists and the tool sets of other frameworks have several."""
+    """Make all tools of anything that can be registered. Lists and toolsets of other frameworks have several."""
     if isinstance(thing, Tool):
         return [thing]
     contents = list_toolkit_items(thing)
@@ -109,7 +111,7 @@ def convert_foreign_tool(foreign: ForeignTool, options: ToolOptions, *, resource
 
 
 def describe_origin(thing: Any) -> str:
-    """Where a piece of code is defined: `shop.orders:cancel (orders.py:12)`."""
+    """Describe where a piece of code is defined: `shop.orders:cancel (orders.py:12)`."""
     below = unwrap_callable(thing)
     code = getattr(below, "__code__", None)
     named = f"{getattr(below, '__module__', None) or '?'}:{label_of(below)}"
@@ -153,7 +155,7 @@ def _make_tool_of_methods(thing: Any, explicit: ToolOptions) -> Tool:
         options.name or cls.__name__,
         options.description or _class_description(cls),
         [make_capability(action, options) for action in actions],
-        replace(options, tags=(*(options.tags or ()), *_collect_tags(actions))),
+        replace(options, tags=(*(options.tags or ()), *(tag for each in actions for tag in each.options.tags or ()))),
     )
     target = ObjectTarget(_make_shared_object(thing, tools=1), {action.name: action.attribute for action in actions})
     return Tool(spec=spec, handler=HANDLER, target=target, origin=describe_origin(cls))
@@ -163,7 +165,7 @@ _EXECUTE = "execute"
 
 
 def is_tool_object(thing: Any) -> bool:
-    """Whether a class or an object says itself which tool it is: by `name`, `description` and `execute`."""
+    """Return whether a class or an object says itself which tool it is: by `name`, `description` and `execute`."""
     names = (getattr(thing, "name", None), getattr(thing, "description", None))
     return (
         all(isinstance(name, str) for name in names)
@@ -324,10 +326,6 @@ def _class_description(cls: type) -> str:
     return "" if doc.startswith(f"{cls.__name__}(") else parse_docstring(doc).description
 
 
-def _collect_tags(actions: Sequence[MethodAction]) -> list[str]:
-    return [tag for action in actions for tag in action.options.tags or ()]
-
-
 # The actions of a class
 
 _TOOL_LEVEL_OPTIONS = ("version", "metadata", "subcategory", "priority", "dependencies")
@@ -348,7 +346,7 @@ class MethodAction:
 
 
 def find_actions(cls: type) -> list[MethodAction]:
-    """The methods decorated with `@tool` or, when there are none, the public ones that users wrote."""
+    """Find the methods decorated with `@tool` or, when there are none, the public methods that users wrote."""
     methods = _find_methods(cls)
     decorated = {name: method for name, method in methods.items() if options_of(_unwrap_method(method)) is not None}
     chosen = decorated or {n: m for n, m in methods.items() if not n.startswith("_") and n not in CLEANUP_METHODS}
@@ -362,7 +360,7 @@ def find_actions(cls: type) -> list[MethodAction]:
 
 
 def make_capability(action: MethodAction, whole: ToolOptions) -> ToolCapability:
-    """An action of a tool with several; options that it does not set are those of the whole tool."""
+    """Make an action of a tool with several actions. Options that the action does not set come from the tool."""
     if misplaced := action.options.explicit(*_TOOL_LEVEL_OPTIONS):
         raise SpecError(
             f"action {action.name!r}: {' and '.join(misplaced)} can only be set for a whole tool. "
@@ -384,7 +382,7 @@ def make_capability(action: MethodAction, whole: ToolOptions) -> ToolCapability:
 
 
 def _find_methods(cls: type) -> dict[str, Any]:
-    """By name, in order of definition, those of the bases first; a class overrides what its bases have."""
+    """Find methods by name, in order of definition, bases first. A class overrides what its bases have."""
     methods: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if is_user_code(base, cls):
@@ -408,3 +406,50 @@ def _unwrap_method(method: Any) -> Any:
 def _bind_to_class(method: Any, cls: type) -> Callable[..., Any]:
     function: Callable[..., Any] = _unwrap_method(method)
     return function if isinstance(method, staticmethod) else MethodType(function, cls)
+
+
+# Tools and toolkits of other frameworks are recognized by the names of their classes: no framework is imported to find
+# out whether an object is one of its tools. The nearest class in the object's method resolution order decides.
+
+
+def _refuse_async_toolset(toolset: Any) -> NoReturn:
+    raise SpecError(
+        f"The tools of a {type(toolset).__name__} can be listed only with await: use "
+        "library.register(*await tools_of_toolset(toolset)), from ferrule.adapters.pydantic_ai"
+    )
+
+
+_TOOL_READERS: dict[str, Callable[[Any], ForeignTool]] = {
+    "langchain_core.tools.base.BaseTool": read_langchain_tool,
+    "pydantic_ai.tools.Tool": read_pydantic_ai_tool,
+    "agents.tool.FunctionTool": read_function_tool,
+}
+_TOOLKIT_READERS: dict[str, Callable[[Any], Iterable[Any]]] = {
+    "builtins.list": iter,
+    "builtins.tuple": iter,
+    "langchain_core.tools.base.BaseToolkit": lambda toolkit: toolkit.get_tools(),
+    "pydantic_ai.toolsets.function.FunctionToolset": list_function_toolset,
+    "pydantic_ai.toolsets.abstract.AbstractToolset": _refuse_async_toolset,
+}
+
+
+def is_foreign_tool(thing: Any) -> bool:
+    """Return whether an object is a tool of another framework."""
+    return _find_for_class(_TOOL_READERS, thing) is not None
+
+
+def read_foreign_tool(thing: Any) -> ForeignTool | None:
+    """Read another framework's tool. Return None for anything else."""
+    read = _find_for_class(_TOOL_READERS, thing)
+    return None if read is None else read(thing)
+
+
+def list_toolkit_items(thing: Any) -> Iterable[Any] | None:
+    """List the items of a list or of another framework's toolkit. Return None for anything else."""
+    list_items = _find_for_class(_TOOLKIT_READERS, thing)
+    return None if list_items is None else list_items(thing)
+
+
+def _find_for_class(table: dict[str, Callable[[Any], Any]], thing: Any) -> Callable[[Any], Any] | None:
+    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(thing).__mro__)
+    return next((table[name] for name in names if name in table), None)

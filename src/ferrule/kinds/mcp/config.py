@@ -46,7 +46,7 @@ _INHERITED_VARIABLES: Final = frozenset(
 ENV_VARIABLE: Final = lazy_pattern(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 """VS Code's spelling of `${VAR}`."""
 CREDENTIAL: Final = lazy_pattern(r"\$\{credential:([A-Za-z0-9][A-Za-z0-9._-]{0,99})\}")
-"""The credential of whoever makes the call, in a header or a variable of a server."""
+"""The credential of the caller, in a header or a variable of a server."""
 
 NEVER_PASSED: Final = lazy_pattern(
     r"(authorization|cookie|host|origin|referer|connection|forwarded|expect|te|trailer|upgrade|keep-alive|user-agent"
@@ -117,7 +117,7 @@ class McpServerConfig:
     action_tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     """Tags of actions, by their names."""
     credential_names: tuple[str, ...] = ()
-    """The credentials of callers that its headers and variables contain: each caller has a connection of its own."""
+    """The credentials of callers that its headers and variables contain: each caller has a separate connection."""
     oauth: OAuthClientConfig | None = None
     pass_headers: tuple[str, ...] = ()
     """The headers of MCP clients that are passed on to it."""
@@ -183,12 +183,12 @@ class McpServerConfig:
         return self._map_texts(lambda text: ENV_VARIABLE.sub(r"${\1}", text))
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """All the variables the program gets."""
+        """Return all the variables the program gets."""
         inherited = {k: v for k, v in environ.items() if k in _INHERITED_VARIABLES or k.startswith(("LC_", "XDG_"))}
         return inherited | dict(self.env)
 
     def public_summary(self) -> dict[str, Any]:
-        """What a spec may show: no arguments, and of variables and headers only the names."""
+        """Return what a spec may show: no arguments, and of variables and headers only the names."""
         summary = {
             "command": self.command,
             "env": sorted(self.env),
@@ -218,7 +218,7 @@ def _map_client_texts(oauth: OAuthClientConfig, change: Callable[[str], str]) ->
 
 
 def _find_credential_names(config: McpServerConfig) -> tuple[str, ...]:
-    """The names of callers' credentials; SpecError where a caller must not decide."""
+    """Return the names of callers' credentials. Raises SpecError where a caller must not decide."""
     oauth = config.oauth or OAuthClientConfig()
     fixed = (config.command, *config.args, config.cwd, config.url, oauth.client_id, oauth.client_secret, oauth.issuer)
     for text in fixed:
@@ -245,7 +245,7 @@ _TRANSPORT_NAMES: Final[dict[str, TransportKind]] = {
 
 
 def read_server_config(entry: Any, *, folder: Path | None = None) -> McpServerConfig:
-    """An entry of `mcp.json`; SpecError says what is wrong with it."""
+    """Read an entry of `mcp.json`. Raises SpecError, which says what is wrong with the entry."""
     if not isinstance(entry, Mapping):
         example = '{"command": "uvx"}'
         raise SpecError(f"a server must be described by an object such as {example}, not a {type(entry).__name__}")
@@ -294,7 +294,7 @@ def _check(config: McpServerConfig) -> None:
 
 
 def _read(entry: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """The value of a key, or `default` where it is missing, null or empty; SpecError when it has another type."""
+    """Read the value of a key. A missing, null or empty value is `default`. Raises SpecError for another type."""
     read, expected = _READERS.get(key, (_read_text, "must be text"))
     value = entry.get(key)
     if value is None or value == "":
@@ -314,7 +314,7 @@ def _read_text(value: Any) -> str:
 
 
 def _read_scalar(value: Any) -> str:
-    """Numbers and booleans are accepted where text is expected, as other programs do."""
+    """Accept numbers and booleans where text is expected, as other programs do."""
     if isinstance(value, (dict, list)):
         raise TypeError
     return as_text(value)
@@ -351,7 +351,7 @@ def _read_count(value: Any) -> int:
 
 
 def _read_oauth(value: Any) -> OAuthClientConfig | None:
-    """How to log in, as Claude Code (`oauth`) and Cursor (`auth`) write it."""
+    """Read how to log in, as Claude Code (`oauth`) and Cursor (`auth`) write it."""
     if not isinstance(value, Mapping):
         return None
     scopes, grant = value.get("scopes"), value.get("grant", "authorization_code")
@@ -404,13 +404,13 @@ def _read_transport_kind(entry: Mapping[str, Any]) -> TransportKind | None:
 
 
 def _read_approved_actions(entry: Mapping[str, Any]) -> frozenset[str]:
-    """The actions that need no approval, as Cline (`autoApprove`) and Roo Code (`alwaysAllow`) write them."""
+    """Return the actions that need no approval, as Cline (`autoApprove`) and Roo Code (`alwaysAllow`) write them."""
     lists = [["*"] if names == "*" else names for names in (entry.get("autoApprove"), entry.get("alwaysAllow"))]
     return frozenset(name for names in lists if isinstance(names, list) for name in names if isinstance(name, str))
 
 
 def config_of_spec(spec: MCPServerSpec) -> McpServerConfig:
-    """The server a spec describes: its `endpoint`, or the `command` or `url` in its `server_config`."""
+    """Return the server a spec describes: its `endpoint`, or the `command` or `url` in its `server_config`."""
     entry = dict(spec.server_config)
     if spec.endpoint:
         entry["url"] = spec.endpoint
@@ -439,7 +439,7 @@ def _is_positive_number(value: Any) -> TypeGuard[float]:
 def collect_secrets(
     config: McpServerConfig, environ: Mapping[str, str], credentials: Mapping[str, str] = MappingProxyType({})
 ) -> Secrets:
-    """What results and messages of a server must not show. Its variables are not filled in yet."""
+    """Collect what results and messages of a server must not show. `config` has unfilled variables."""
     plain, expanded = config.with_plain_variables(), config.expand(environ, credentials)
     texts = [plain.command or "", *plain.args, *plain.env.values(), plain.cwd or "", plain.url or ""]
     variables = {name for text in texts for name in find_variables(text) if secret_names().is_secret(name)}
@@ -456,7 +456,7 @@ def collect_secrets(
 
 
 def find_literal_secrets(config: McpServerConfig) -> list[str]:
-    """The names of variables and headers whose secret is written out, without a `${VAR}`."""
+    """Return the names of variables and headers whose secret is written out, without a `${VAR}`."""
     named_texts = (*config.env.items(), *config.headers.items())
     return [name for name, text in named_texts if secret_names().hides(name, text) and not find_variables(text)]
 

@@ -63,7 +63,7 @@ CLOSE_TIMEOUT: Final = 10.0
 
 
 class SessionExpired(Exception):
-    """The server does not know our session any more and did not execute the call: repeat it in a new session."""
+    """The server does not know the session any more and did not execute the call: repeat it in a new session."""
 
 
 class Connection:
@@ -385,7 +385,7 @@ class Connection:
             return TransportFault(f"{server} did not start within {seconds:g} s{self._error_details()}")
         from mcp.client.auth import OAuthFlowError
 
-        # Another try does not change that the server refuses us, or that nobody has logged in.
+        # Another try does not change that the server refuses us, or that no person has logged in.
         is_refused = self._state.error_status in (401, 403) or isinstance(root_cause(error), OAuthFlowError)
         is_final = is_refused or isinstance(error, SetupError) or (isinstance(error, CallError) and not error.transient)
         failure = ExecutionFailed if is_final else TransportFault

@@ -45,13 +45,13 @@ class ServersFile:
     has_comments: bool = False
 
     def line(self, name: str) -> int:
-        """The line a server's entry begins on."""
+        """Return the line a server's entry begins on."""
         start = re.search(re.escape(json.dumps(name, ensure_ascii=False)) + r"\s*:\s*\{", self.text)
         return 1 if start is None else self.text.count("\n", 0, start.start()) + 1
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file, which may come from anybody: a pipe or a device would never end."""
+    """Read the text of a file from outside: a pipe or a device would never end. Raises LoadError."""
     try:
         if path.exists() and not path.is_file():
             raise LoadError("the file cannot be read: it is a folder, a pipe or a device", path=path)
@@ -65,7 +65,7 @@ def _read_text(path: Path) -> str:
 
 
 def read_servers_file(path: Path, *, may_be_empty: bool = False) -> ServersFile:
-    """The servers of a file; LoadError when it is not such a file.
+    """Read the servers of a file. Raises LoadError when the file lists no servers.
 
     `may_be_empty`: it may hold the settings of another program and no servers yet.
     """
@@ -81,7 +81,8 @@ def read_servers_file(path: Path, *, may_be_empty: bool = False) -> ServersFile:
         raise LoadError(f"the file is not JSON: {error.msg}", path=path, line=error.lineno) from None
     except RecursionError:
         raise LoadError("the file is not JSON: nested too deep", path=path, line=1) from None
-    servers = _find_servers(document)
+    lists = [servers for keys in _SERVER_KEYS if (servers := _get_nested(document, keys)) is not None]
+    servers = {} if document == {} else next(iter(lists), None)
     if servers is None and may_be_empty and isinstance(document, dict):
         servers = {}
     if not isinstance(document, dict) or not isinstance(servers, dict):
@@ -145,12 +146,6 @@ def _replace_file(path: Path, text: str) -> None:
         raise
 
 
-def _find_servers(document: Any) -> Any:
-    if document == {}:
-        return {}
-    return next((servers for keys in _SERVER_KEYS if (servers := _get_nested(document, keys)) is not None), None)
-
-
 def _get_nested(document: Any, keys: tuple[str, ...]) -> Any:
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None
@@ -166,7 +161,7 @@ def _make_object(pairs: list[tuple[str, Any]], repeated_keys: list[str]) -> dict
 
 
 def _keep_line_breaks(match: re.Match[str]) -> str:
-    """A string as it is; of anything else only the line breaks, so that line numbers stay right."""
+    """Return a matched string unchanged, and only the line breaks of a comment, so that line numbers stay right."""
     return match[1] or "\n" * match[0].count("\n")
 
 
@@ -184,7 +179,7 @@ class ImportedServer:
 
 
 def find_client_files(project: Path) -> Iterator[tuple[str, Path]]:
-    """The existing files of Claude, Cursor, VS Code and Windsurf: the project's first, then the user's."""
+    """Yield the existing files of Claude, Cursor, VS Code and Windsurf: the project's first, then the user's."""
     home = Path.home()
     settings = settings_folder(home)
     files = [
@@ -233,7 +228,7 @@ def _import_server(
 
 
 def starts_ferrule(config: McpServerConfig) -> bool:
-    """Whether an entry starts `ferrule mcp serve`, as `ferrule mcp install` writes it: it would serve itself."""
+    """Return whether an entry starts `ferrule mcp serve`, as `ferrule mcp install` writes it: it would serve itself."""
     words = [Path(config.command or "").stem, *config.args]
     return "ferrule" in words and any(pair == ("mcp", "serve") for pair in pairwise(words))
 

@@ -5,7 +5,7 @@ exchanges the code. From then on every server that uses the store sends the toke
 to refresh it, one does, because many authorization servers accept a refresh token only once. A token is sent to the
 address that the login was for, and to no other.
 
-A module of its own, because the SDK takes a second to import.
+A separate module, because the SDK takes a second to import.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class LoginStorage:
 
     @asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
-        """Wait until no other server refreshes the login, and let none do so meanwhile."""
+        """Wait until no other server refreshes the login, and keep other servers from refreshing it."""
         deadline = time.monotonic() + LOCK_TIMEOUT
         async with AsyncExitStack() as stack:
             while True:
@@ -153,7 +153,7 @@ class LoginStorage:
 
 
 def login_name(tool_id: str) -> str:
-    """The name of a login among the credentials, which no user can choose for another one."""
+    """Return the name of a login among the credentials. No user can choose this name for a credential."""
     return f"mcp-login:{tool_id}"
 
 
@@ -168,7 +168,7 @@ def make_auth(
     secrets: Secrets,
     login_handler: LoginHandler | None,
 ) -> httpx2.Auth | None:
-    """What adds tokens to the requests to a server; None for one that gets its own header `Authorization`."""
+    """Make what adds tokens to requests. Return None for a server whose entry has the header `Authorization`."""
     if config.url is None or any(name.lower() == "authorization" for name in config.headers):
         return None
     settings, storage = config.oauth or OAuthClientConfig(), LoginStorage(store, tool_id, config.url, secrets)
@@ -220,7 +220,7 @@ class SavedLogin(httpx2.Auth):
         is_known_absent = login is None and time.monotonic() - self._loaded_at < CHECK_INTERVAL
         if not is_usable and not is_known_absent:
             if self._renewing is None or self._renewing.done():
-                # A task of its own: a call that is cancelled meanwhile must not lose a refresh token just issued.
+                # A separate task: a call that is cancelled must not lose a refresh token just issued.
                 self._renewing = asyncio.create_task(self._renew(refused))
             await asyncio.shield(self._renewing)
         login = self._login
@@ -246,7 +246,8 @@ class SavedLogin(httpx2.Auth):
         return refresh_token is not None and refresh_token != self._refused_refresh_token
 
     async def _refresh(self, login: StoredLogin) -> StoredLogin:
-        provider = _restore_provider(login)
+        provider = OAuthClientProvider(login.url, OAuthClientMetadata(redirect_uris=None), None)  # type: ignore[arg-type]
+        _restore_context(provider, login)
         _check_address(provider._get_token_endpoint())
         request = await provider._refresh_token()
         async with httpx2.AsyncClient(timeout=REQUEST_TIMEOUT) as client:
@@ -264,13 +265,6 @@ class SavedLogin(httpx2.Auth):
         renewed = login.with_tokens(tokens.model_copy(update=unchanged))
         await self._storage.save(renewed)
         return renewed
-
-
-def _restore_provider(login: StoredLogin) -> OAuthClientProvider:
-    """The SDK's flow as it was when somebody logged in."""
-    provider = OAuthClientProvider(login.url, OAuthClientMetadata(redirect_uris=None), None)  # type: ignore[arg-type]
-    _restore_context(provider, login)
-    return provider
 
 
 def _restore_context(provider: OAuthClientProvider, login: StoredLogin) -> None:
@@ -350,7 +344,7 @@ class InteractiveLogin(OAuthClientProvider):
 
 
 def _check_address(url: str) -> None:
-    """OAuthFlowError unless what is sent there is encrypted, or stays on this machine."""
+    """Raise OAuthFlowError unless what is sent there is encrypted, or stays on this machine."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise OAuthFlowError(f"the authorization server must use https, not {parts.scheme}://{parts.hostname}")

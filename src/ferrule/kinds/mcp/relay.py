@@ -60,7 +60,7 @@ class ClientRequest(Protocol):
 
     @property
     def uses_older_protocol(self) -> bool:
-        """Whether the client speaks the protocol before 2026, in which servers send requests of their own."""
+        """Whether the client speaks the protocol before 2026, in which servers send requests."""
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
@@ -146,7 +146,7 @@ class ServerRequestCallbacks:
         return await self.pass_on(str(context.request_id), ListRootsRequest(), "asks for the folders")
 
     async def pass_on(self, key: str, request: Any, message: str, **details: Any) -> Any:
-        """The client's result, or the error to answer the server with."""
+        """Return the client's result, or the error to answer the server with."""
         from mcp.shared.exceptions import MCPError
         from mcp.types import INVALID_REQUEST, ErrorData
 
@@ -188,14 +188,14 @@ def add_client_details(params: dict[str, Any]) -> None:
 
 
 def add_client_details_to_request(message: SessionMessage) -> None:
-    """The same for a message of the SDK, if it is a request."""
+    """Do the same for a message of the SDK, if it is a request."""
     params = getattr(message.message, "params", None)
     if getattr(message.message, "id", None) is not None and isinstance(params, dict):
         add_client_details(params)
 
 
 def is_logged(level: str, lowest: str | None) -> bool:
-    """Whether a message of this level is wanted by a client that asked for `lowest` and above."""
+    """Return whether a message of this level is wanted by a client that asked for `lowest` and above."""
     if lowest is None or level not in LOG_LEVELS or lowest not in LOG_LEVELS:
         return True
     return LOG_LEVELS.index(level) >= LOG_LEVELS.index(lowest)
@@ -256,7 +256,7 @@ class ToolListRefresher:
         self.listing = ServerListing()
 
     def mark_stale(self) -> None:
-        """The server may have changed its actions."""
+        """Let the actions be listed again soon: the server may have changed them."""
         self._stale.set()
 
     async def list_now(self, client: Client) -> ServerListing:
@@ -301,7 +301,7 @@ class ChangeListener:
         self._pause = MIN_LISTEN_PAUSE
 
     async def handle(self, message: Any) -> None:
-        """A notification of the server."""
+        """Handle a notification of the server."""
         from mcp.types import (
             PromptListChangedNotification,
             ResourceListChangedNotification,
@@ -350,7 +350,7 @@ class ChangeListener:
             await client.unsubscribe_resource(uri)
 
     async def listen_forever(self, client: Client) -> None:
-        """Since 2026 servers announce changes only to clients that listen; before, to all of them."""
+        """Listen for changes. Since 2026 servers announce changes only to clients that listen; before, to all."""
         if client.session.initialize_result is not None:
             return
         offers = client.server_capabilities

@@ -108,7 +108,7 @@ class ProtocolError:
 
 
 def convert_result(result: CallToolResult) -> Output:
-    """The output of an action; ExecutionFailed when the server says that it failed.
+    """Convert the result of an action. Raises ExecutionFailed when the server says that the action failed.
 
     Structured content is the data. The protocol asks servers to repeat it as text: such text is left out, everything
     else becomes parts.
@@ -134,7 +134,7 @@ def _join_texts(parts: list[Content]) -> str:
 
 
 def _repeats_structured_content(text: str, structured: Any) -> bool:
-    """Whether a text is the structured content, its only value, or an item of that value."""
+    """Return whether a text is the structured content, its only value, or an item of that value."""
     values = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         [value] = structured.values()
@@ -176,17 +176,19 @@ def _decode_base64(text: str) -> bytes:
 
 
 def is_connection_lost(code: int, message: str) -> bool:
-    """Whether the connection ended. The texts, from us or the SDK, decide: servers use these codes freely."""
+    """Return whether the connection ended. The texts, from us or the SDK, decide: servers use these codes freely."""
     if code == CONNECTION_CLOSED:
         return message == "Connection closed" or message.startswith(("SSE stream ", CONNECTION_LOST))
     return code == PARSE_ERROR and CONNECTION_LOST in message
 
 
 def make_protocol_error(name: str, code: int, message: str, data: Any) -> CallError:
-    """The failure of a call that was answered with an error response."""
+    """Make the failure of a call that was answered with an error response."""
     failure = PROTOCOL_ERRORS.get(code, ExecutionFailed)
     if failure is NeedsApproval:
-        pages = " and ".join(_elicitation_urls(data)) or "a page"
+        elicitations = data.get("elicitations") if isinstance(data, dict) else None
+        urls = [str(each["url"]) for each in elicitations or () if isinstance(each, dict) and "url" in each]
+        pages = " and ".join(urls) or "a page"
         return NeedsApproval(f"{name!r} requires a person to open {pages} first: {message}")
     error = failure(f"{name!r} answered with an error: {message}", code=code)
     error.original = ProtocolError(code=code, message=message, data=data)
@@ -194,14 +196,14 @@ def make_protocol_error(name: str, code: int, message: str, data: Any) -> CallEr
 
 
 def make_connection_error(name: str, action: str, reason: str, *, repeatable: bool) -> CallError:
-    """The failure of a call whose connection ended before it was answered."""
+    """Make the failure of a call whose connection ended before an answer."""
     return _unknown_outcome(
         f"the connection to {name!r} ended during the call of {action!r}: {reason}", repeatable=repeatable
     )
 
 
 def make_answer_error(name: str, action: str, answer: str, reason: str, *, repeatable: bool) -> CallError:
-    """The failure of a call whose answer does not say whether it was executed."""
+    """Make the failure of a call whose answer does not say whether the call was executed."""
     return _unknown_outcome(f"{name!r} answered the call of {action!r} with {answer}: {reason}", repeatable=repeatable)
 
 
@@ -216,7 +218,7 @@ def _unknown_outcome(message: str, *, repeatable: bool) -> CallError:
 
 
 def describe_cause(error: BaseException | None) -> str:
-    """Why a connection could not be made, or why it ended."""
+    """Return why a connection could not be made, or why it ended."""
     cause = root_cause(error)
     if cause is None:
         return "the server closed the connection"
@@ -227,17 +229,12 @@ def describe_cause(error: BaseException | None) -> str:
 
 
 def root_cause(error: BaseException | None) -> BaseException | None:
-    """The first exception inside the exception groups that task groups raise."""
+    """Return the first exception inside the exception groups that task groups raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def is_connect_error(error: BaseException | None) -> bool:
-    """Whether no connection to the server could be made at all."""
+    """Return whether no connection to the server could be made at all."""
     return type(root_cause(error)).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout")
-
-
-def _elicitation_urls(data: Any) -> list[str]:
-    elicitations = data.get("elicitations") if isinstance(data, dict) else None
-    return [str(each["url"]) for each in elicitations or () if isinstance(each, dict) and "url" in each]

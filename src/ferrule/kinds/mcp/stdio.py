@@ -177,7 +177,7 @@ class MessageReader(CloseableStream):
             delivery()
 
     def end(self) -> None:
-        """No more messages will come."""
+        """End the stream: no more messages will come."""
         self._ended = True
         self._wake_reader()
 
@@ -274,7 +274,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         )
         self.writer = MessageWriter(self._write)
         self.mark = ""
-        """In its environment, and in those of all that it starts."""
+        """In the environment of the server, and of all processes that it starts."""
         self.takes_input = True
         """Its standard input has not been closed yet."""
         self.exited = asyncio.Event()
@@ -291,7 +291,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no instances of asyncio's classes.
+        # uvloop's transports are not instances of asyncio's classes.
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
 
@@ -427,7 +427,7 @@ async def _end_server(process: ServerProcess) -> None:
     transport = process.transport
     stdin = transport.get_pipe_transport(0)
     try:
-        # Some processes in sessions of their own can be found only while their parent runs.
+        # Some processes in other sessions can be found only while their parent runs.
         earlier_tree = await asyncio.to_thread(find_process_tree, transport.get_pid(), process.mark)
         if stdin is not None:
             stdin.close()
@@ -503,7 +503,7 @@ class LineCalls:
         dispatcher.send_raw_request = send_raw_request
 
     async def _send(self, params: dict[str, Any], on_progress: Callable[..., Awaitable[None]] | None) -> dict[str, Any]:
-        """The result of a call; MCPError as the server answers, or when the connection has ended."""
+        """Send a call and return its result. Raises MCPError as the server answers, or when the connection ended."""
         from mcp.shared.exceptions import MCPError
         from pydantic_core import to_json
 
@@ -538,7 +538,7 @@ class LineCalls:
             await self._write(to_json(message).decode(), True)
 
     def find_delivery(self, message: Any) -> Callable[[], None] | None:
-        """What to do with a message that answers one of these calls or reports its progress; None for others."""
+        """Return what to do with a message that answers a call or reports its progress; None for other messages."""
         if not self._calls or not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return None
         if "method" not in message:
@@ -554,7 +554,7 @@ class LineCalls:
         return partial(self._report, call, params)
 
     def end(self) -> None:
-        """No more messages will come."""
+        """End the stream: no more messages will come."""
         self._has_ended = True
         for call in self._calls.values():
             if not call.answer.done():
@@ -584,7 +584,7 @@ class LineCalls:
 
 
 def _read_answer(message: dict[str, Any]) -> dict[str, Any] | ErrorData | None:
-    """The result or the error of an answer; None if it has neither."""
+    """Return the result or the error of an answer; None if it has neither."""
     from mcp.types import ErrorData
 
     result = message.get("result")

@@ -43,7 +43,7 @@ CONNECT_TIMEOUT: Final = 30.0
 READ_TIMEOUT: Final = 300.0
 """Seconds a response may stay open without any data; the time of a call is limited by the engine."""
 MAX_ANSWER_TEXT: Final = 500
-"""Characters of an answer that is no message of the protocol."""
+"""Characters of an answer that is not a message of the protocol."""
 MIN_LISTEN_INTERVAL: Final = 0.5
 """Seconds between two requests that only listen: a server may ask for an immediate reconnect every time."""
 
@@ -57,9 +57,9 @@ class OutgoingCall:
         self.error_text: str | None = None
         """What the answer says, if it is an error and no message of the protocol."""
         self.is_session_expired = False
-        """The server does not know our session any more, as the protocol says it: the call was not executed."""
+        """The server does not know the session any more, as the protocol says it: the call was not executed."""
         self.is_session_doubtful = False
-        """The server may not know our session any more, but does not say so as the protocol requires."""
+        """The server may not know the session any more, but does not say so as the protocol requires."""
 
 
 current_call: ContextVar[OutgoingCall | None] = ContextVar("ferrule_mcp_call", default=None)
@@ -176,7 +176,7 @@ def _make_http_client(
 
 
 def _pass_headers(config: McpServerConfig) -> list[Callable[[httpx2.Request], Awaitable[None]]]:
-    """Adds the permitted headers of the client to requests that are made for it, to the server's own address only."""
+    """Add the permitted headers of the client to requests that are made for it, to the server's own address only."""
     if not config.pass_headers:
         return []
     origin = urlsplit(config.url or "")[:2]
@@ -236,7 +236,7 @@ class _ResponseChecker:
 
 
 def _text_of_foreign_answer(body: bytes) -> str | None:
-    """The beginning of an answer that is no message of the protocol, on one line; None for one that is."""
+    """Return the beginning of an answer on one line; None for a message of the protocol."""
     try:
         read_message(read_json(body))
     except ValueError:
@@ -317,7 +317,7 @@ def _is_tool_call(request: httpx2.Request) -> bool:
 
 
 def _make_error_response(request: httpx2.Request, error: httpx2.TransportError) -> httpx2.Response:
-    """A JSON-RPC error for a tool call; any other request raises."""
+    """Make a JSON-RPC error for a tool call. Raises the error of any other request."""
     import httpx2
 
     if not _is_tool_call(request):

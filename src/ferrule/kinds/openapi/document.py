@@ -43,14 +43,14 @@ class OpenApiDocument:
         return self.version.startswith("2")
 
     def mapping(self, *keys: str) -> dict[str, Any]:
-        """The mapping under these keys; empty when there is none."""
+        """Return the mapping under these keys; empty when it does not exist."""
         value: Any = self.value
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         return value if isinstance(value, dict) else {}
 
     def resolve(self, value: Any) -> dict[str, Any]:
-        """The mapping itself, or the one its `$ref` refers to; empty when there is none."""
+        """Return the mapping, or the mapping its `$ref` refers to; empty when it does not exist."""
         for _ in range(MAX_REF_HOPS):
             if not isinstance(value, dict) or not isinstance(value.get("$ref"), str):
                 return value if isinstance(value, dict) else {}
@@ -58,7 +58,7 @@ class OpenApiDocument:
         return {}
 
     def at(self, ref: str) -> Any:
-        """The value a reference refers to; None when there is none."""
+        """Return the value a reference refers to; None when it does not exist."""
         if not ref.startswith("#"):
             hint = "bundle everything into one document, for example with `redocly bundle`"
             raise self.error(f"the reference {ref!r} refers to another file", hint)
@@ -76,7 +76,7 @@ class OpenApiDocument:
 
 
 def read_document(source: str | Path, guard: AddressGuard) -> OpenApiDocument:
-    """The document at a path or a URL, or in a text; LoadError when it is not an OpenAPI document."""
+    """Read the document at a path or a URL, or in a text. Raises LoadError when it is not an OpenAPI document."""
     if isinstance(source, str) and is_url(source):
         return parse_document(fetch_content(source, guard), format_url(source), source)
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
@@ -85,12 +85,12 @@ def read_document(source: str | Path, guard: AddressGuard) -> OpenApiDocument:
 
 
 def select_mappings(value: Any) -> list[dict[str, Any]]:
-    """The mappings of a list; none when the value is not a list."""
+    """Select the mappings of a list. Return an empty list for another value."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def select_texts(value: Any) -> list[str]:
-    """The texts of a list without duplicates; none when the value is not a list."""
+    """Select the texts of a list without duplicates. Return an empty list for another value."""
     return list(dict.fromkeys(each for each in value if isinstance(each, str))) if isinstance(value, list) else []
 
 
@@ -119,8 +119,8 @@ def _read_file(path: Path) -> bytes:
 
 
 def fetch_content(url: str, guard: AddressGuard, timeout: float = FETCH_TIMEOUT) -> bytes:
-    """The content of a URL; LoadError when it cannot be fetched."""
-    # In a thread of its own, so that it works whether or not the caller's thread runs an event loop.
+    """Fetch the content of a URL. Raises LoadError when it cannot be fetched."""
+    # In another thread, so that it works whether or not the caller's thread runs an event loop.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(_fetch_async(url, guard, timeout))).result()
 

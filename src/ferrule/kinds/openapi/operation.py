@@ -100,7 +100,7 @@ class Operation:
     security: tuple[tuple[Credential, ...], ...] = ()
     """Alternatives, each with all the credentials it needs; empty when none are needed."""
     may_get_credentials: bool = True
-    """False for an operation at another origin than that of the API, which the user has not named."""
+    """False for an operation at another origin than the API's, which the user has not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class OperationInputReader:
     def read(
         self, path: str, item: dict[str, Any], operation: dict[str, Any], security: Iterable[Sequence[Credential]]
     ) -> OperationInput:
-        """The input of one operation of a path."""
+        """Read the input of one operation of a path."""
         result = OperationInput()
         parameters = self._parameters(path, item, operation)
         credentials = {(each.location, each.name.lower()) for alternative in security for each in alternative}
@@ -162,7 +162,7 @@ class OperationInputReader:
     # Parameters
 
     def _parameters(self, path: str, item: dict[str, Any], operation: dict[str, Any]) -> list[dict[str, Any]]:
-        """Those of the path, replaced by those of the operation, and those only named in the path."""
+        """List the parameters of the path and the operation, and parameters that are only named in the path."""
         resolve = self._document.resolve
         described = [resolve(p) for owner in (item, operation) for p in select_mappings(owner.get("parameters"))]
         valid = [p for p in described if isinstance(p.get("in"), str) and isinstance(p.get("name"), str) and p["name"]]
@@ -270,7 +270,7 @@ class OperationInputReader:
         result.body = Body(argument=argument, media_type=media_type, files=files)
 
     def _file_fields(self, schema: Any) -> frozenset[str]:
-        """The fields of a form that are files."""
+        """Return the fields of a form that are files."""
         properties = self._document.resolve(schema).get("properties")
         names = set()
         for name, value in (properties if isinstance(properties, dict) else {}).items():
@@ -298,7 +298,7 @@ def _remove_description(schema: JsonSchema) -> JsonSchema:
 
 
 def _choose_media_type(media_types: Iterable[str]) -> str:
-    """JSON if possible, then forms, then the first one."""
+    """Choose JSON if possible, then forms, then the first media type."""
     candidates = list(media_types)
     for preferred in (JSON, "+json", "json", FORM, MULTIPART, "*/*", "text/"):
         for media_type in candidates:

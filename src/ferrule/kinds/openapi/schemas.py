@@ -59,7 +59,7 @@ class OpenApiSchemaConverter:
         self._converted = 0
 
     def convert(self, schema: Any, depth: int = 0) -> JsonSchema:
-        """The schema as JSON Schema; `definitions_for` gives what it refers to."""
+        """Convert a schema to JSON Schema. `definitions_for` gives what the result refers to."""
         self._converted += 1
         if self._converted > MAX_CONVERTED:
             hint = "name the operations you need"
@@ -77,26 +77,24 @@ class OpenApiSchemaConverter:
         return _make_nullable(result) if schema.get("nullable") is True or schema.get("x-nullable") is True else result
 
     def definitions_for(self, schema: JsonSchema) -> dict[str, JsonSchema]:
-        """Every definition that a converted schema refers to, directly or not, by name."""
+        """Return every definition that a converted schema refers to, directly or not, by name."""
         definitions: dict[str, JsonSchema] = {}
         pending = sorted(_find_references(schema))
         while pending:
             name = pending.pop()
+            if name not in self._definitions:
+                definition = self.convert(self._targets[name])
+                self._definitions[name] = definition, _find_references(definition)
             if name not in definitions:
-                definitions[name], references = self._convert_definition(name)
+                definitions[name], references = self._definitions[name]
                 pending += references
         return dict(sorted(definitions.items()))
-
-    def _convert_definition(self, name: str) -> tuple[JsonSchema, set[str]]:
-        if name not in self._definitions:
-            definition = self.convert(self._targets[name])
-            self._definitions[name] = definition, _find_references(definition)
-        return self._definitions[name]
 
     def _convert_reference(self, schema: JsonSchema) -> JsonSchema:
         ref = schema["$ref"]
         if ref not in self._names:
-            self._names[ref] = name = make_unique_name(_name_of_reference(ref), self._used_names)
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2]) or "schema"
+            self._names[ref] = name = make_unique_name(plain, self._used_names)
             self._targets[name] = self._document.resolve(schema)
         return {"$ref": f"{_DEFINITIONS_PREFIX}{self._names[ref]}"}
 
@@ -143,7 +141,7 @@ def make_unique_name(name: str, used_names: dict[str, int]) -> str:
 
 
 def is_value_valid(value: Any, schema: JsonSchema) -> bool:
-    """Whether a converted schema accepts a value; False when it has references."""
+    """Return whether a converted schema accepts a value; False when it has references."""
     if _find_references(schema):
         return False
     try:
@@ -153,7 +151,7 @@ def is_value_valid(value: Any, schema: JsonSchema) -> bool:
 
 
 def shorten_description(text: Any, limit: int = MAX_DESCRIPTION) -> str:
-    """A description without blank lines, cut when it is too long."""
+    """Remove blank lines from a description, and cut it when it is too long."""
     plain = re.sub(r"\s*\n\s*", "\n", text).strip() if isinstance(text, str) else ""
     return plain if len(plain) <= limit else f"{plain[:limit].rstrip()}…"
 
@@ -175,7 +173,7 @@ def _convert_types(value: Any) -> list[str]:
 
 
 def _copy_plain_keywords(schema: JsonSchema) -> JsonSchema:
-    """The keywords whose values are not schemas; invalid ones are left out."""
+    """Copy the keywords whose values are not schemas, without invalid values."""
     result: JsonSchema = {}
     for keyword in _NUMBER_KEYWORDS:
         if _is_finite_number(schema.get(keyword)) and (keyword != "multipleOf" or schema[keyword] > 0):
@@ -241,10 +239,6 @@ def _walk_references(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _walk_references(inner)
-
-
-def _name_of_reference(ref: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", ref.rpartition("/")[2]) or "schema"
 
 
 def _is_finite_number(value: Any) -> bool:

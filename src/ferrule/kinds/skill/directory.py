@@ -1,5 +1,8 @@
 """Folders of skills: Python files at the top, and folders with a `SKILL.md` a few levels deep.
 
+A `SKILL.md` becomes a tool with three actions: give its instructions, read its files, run its scripts. Only the front
+matter is loaded. The instructions cost nothing until a model activates the skill.
+
 What lies inside a skill belongs to it and is not searched. Hidden folders are skipped, unless one of them is the
 directory itself (`.claude/skills`).
 """
@@ -13,12 +16,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ferrule.core.spec import Effects, Tool, ToolCapability, ToolSpec, ToolType
+from ferrule.errors import CallError, LoadError
 from ferrule.kinds.function.python_file import find_decorated, public_classes, read_python_file
 from ferrule.kinds.loading import DirectorySource
-from ferrule.kinds.skill.skill_file import SOURCE, read_skill_file
+from ferrule.kinds.skill.executor import ACTIVATE, READ_FILE, RUN_SCRIPT
+from ferrule.kinds.skill.folder import SkillFolder
 from ferrule.kinds.source import (
     PYTHON_SUFFIXES,
     LoadedFile,
@@ -26,10 +31,19 @@ from ferrule.kinds.source import (
     WatchedFolder,
     check_or_false,
     combine_into_report,
+    digest,
 )
+
+if TYPE_CHECKING:
+    from ferrule.kinds.skill.front_matter import SkillFrontMatter
 
 logger = logging.getLogger("ferrule.kinds")
 
+HANDLER: Final = "skill"
+SOURCE: Final = "skills"
+
+_READ_ONLY: Final = Effects(read_only=True, idempotent=True)
+_PATH_PARAMETER: Final = {"type": "string", "description": "Path inside the skill's folder, as listed by activate."}
 DOCUMENTS: Final = ("SKILL.md", "skill.md")
 MAX_FOLDER_DEPTH: Final = 5
 MAX_FOLDERS: Final = 2_000
@@ -46,7 +60,7 @@ class SkillsDirectory:
         self._folders = [DirectorySource(each, files=skill_files, read=_read_skills) for each in directories]
 
     def load(self) -> LoadReport:
-        """All skills as the files are now. Python files are executed, which may take long: call it in a thread."""
+        """Load all skills. Python files are executed, which may take long: call this in a thread."""
         reports = {folder.directory: folder.load() for folder in self._folders}
         total = combine_into_report(
             (directory, LoadedFile(tools=report.tools, errors=report.errors)) for directory, report in reports.items()
@@ -65,17 +79,17 @@ def _read_skills(path: Path) -> LoadedFile:
 
 
 def find_skill_file(folder: Path) -> Path | None:
-    """The `SKILL.md` of a folder, if it has one."""
+    """Return the `SKILL.md` of a folder, if it has one."""
     return next((path for name in DOCUMENTS if os.path.lexists(path := folder / name)), None)
 
 
 def skill_files(directory: Path) -> list[Path]:
-    """The files that define skills, ordered by path."""
+    """List the files that define skills, ordered by path."""
     return [path for path in watched_skill_files(directory) if not path.name.startswith("_")]
 
 
 def watched_skill_files(directory: Path) -> list[Path]:
-    """The files that define skills and the helper modules they may import, ordered by path."""
+    """List the files that define skills and the helper modules they may import, ordered by path."""
     documents = [path for folder in skill_folders(directory) if (path := find_skill_file(folder)) is not None]
     if find_skill_file(directory) is not None:
         return documents
@@ -84,7 +98,7 @@ def watched_skill_files(directory: Path) -> list[Path]:
 
 
 def skill_folders(directory: Path) -> list[Path]:
-    """The directory, even if it does not exist, and the folders in it that are or may contain skills, in order.
+    """List the directory, even if it does not exist, and the folders in it that are or may contain skills.
 
     A link that leads out of the directory counts if it leads to a skill; what else is there is not searched.
     """
@@ -107,7 +121,7 @@ def skill_folders(directory: Path) -> list[Path]:
 
 
 def _subfolders_to_search(folder: Path, *, is_top: bool) -> list[Path]:
-    """The folders to search in a folder; none in a skill. Links come last, so that a skill is found by its own path."""
+    """List the folders to search in a folder. Links come last, so that a skill is found by its real path."""
     if find_skill_file(folder) is not None:
         return []
     try:
@@ -120,7 +134,8 @@ def _subfolders_to_search(folder: Path, *, is_top: bool) -> list[Path]:
 
 
 def _may_contain_skills(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith("_") and entry.name not in _IGNORED_FOLDERS and check_or_false(entry.is_dir)
+    is_searched = not entry.name.startswith("_") and entry.name not in _IGNORED_FOLDERS
+    return is_searched and check_or_false(entry.is_dir)
 
 
 def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -136,10 +151,91 @@ def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def read_python_skills(path: Path) -> LoadedFile:
-    """The skills of one Python file, or what is wrong with it. The file is executed, as by an import."""
-    loaded = read_python_file(path, _select_skills)
+    """Read the skills of one Python file, or what is wrong with it. The file is executed, as by an import."""
+    loaded = read_python_file(path, lambda module: list(find_decorated(module)) or public_classes(module))
     return replace(loaded, tools=tuple(replace(tool, source=SOURCE) for tool in loaded.tools))
 
 
-def _select_skills(module: ModuleType) -> list[Any]:
-    return list(find_decorated(module)) or public_classes(module)
+# A `SKILL.md`
+
+
+def read_skill_file(path: Path) -> LoadedFile:
+    """Read the tool of one `SKILL.md`, or what is wrong with it."""
+    from ferrule.kinds.skill.front_matter import read_front_matter  # needs pydantic
+
+    try:
+        content = read_skill_content(path)
+        front_matter, document = read_front_matter(content, path)
+        for key, hint in (
+            ("name", f"write name: {path.parent.name}"),
+            ("description", "describe what the skill does and when to use it"),
+        ):
+            if not getattr(front_matter, key):
+                raise LoadError(f"the front matter has no {key}", path=path, line=document.line((key,)), hint=hint)
+    except LoadError as error:
+        return LoadedFile(errors=(error,))
+    version = digest(content)
+    tool = Tool(
+        spec=_make_spec(front_matter, version),
+        handler=HANDLER,
+        target=SkillFolder(path.parent, path.name),
+        source=SOURCE,
+        origin=f"{path}:{document.line(('name',))}",
+    )
+    return LoadedFile(tools=(tool,), digests={path: version})
+
+
+def read_skill_content(path: Path) -> bytes:
+    """Read a `SKILL.md`. Like other files of a skill, it is not read through a symbolic link."""
+    try:
+        return SkillFolder(path.parent, path.name).read(path.name)
+    except CallError as error:
+        raise LoadError(f"the file cannot be read: {error}", path=path) from None
+
+
+def _make_spec(front_matter: SkillFrontMatter, version: str) -> ToolSpec:
+    metadata: dict[str, Any] = {
+        "license": front_matter.license,
+        "compatibility": front_matter.compatibility,
+        "metadata": front_matter.metadata,
+        "allowed_tools": front_matter.allowed_tools,
+    }
+    return ToolSpec(
+        tool_id=front_matter.name,
+        description=front_matter.description,
+        tool_type=ToolType.SKILL,
+        capabilities=_make_actions(front_matter.name, front_matter.description),
+        # With a digest of the file: when the instructions change, the tool has changed.
+        metadata={key: value for key, value in metadata.items() if value} | {"source_hash": version},
+    )
+
+
+def _make_actions(name: str, description: str) -> list[ToolCapability]:
+    return [
+        ToolCapability(
+            name=ACTIVATE,
+            description=f"{description.rstrip('.')}. Call this first: it gives the instructions and lists the files.",
+            parameters={"type": "object", "properties": {}},
+            effects=_READ_ONLY,
+        ),
+        ToolCapability(
+            name=READ_FILE,
+            description=f"Read a file of the skill {name!r}.",
+            parameters={"type": "object", "properties": {"path": _PATH_PARAMETER}, "required": ["path"]},
+            effects=_READ_ONLY,
+        ),
+        ToolCapability(
+            name=RUN_SCRIPT,
+            description=f"Run a script of the skill {name!r} in its folder, and return its output.",
+            parameters={
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "A file in scripts/, as listed by activate."},
+                    "args": {"type": "array", "items": {"type": "string"}, "description": "Command-line arguments."},
+                    "stdin": {"type": "string", "description": "Text for its standard input."},
+                },
+                "required": ["path"],
+            },
+            effects=Effects(destructive=True, open_world=True),  # a script may do anything
+        ),
+    ]

@@ -48,13 +48,11 @@ class SkillExecutor:
         if invocation.capability.name == READ_FILE:
             return await asyncio.to_thread(_read_file, invocation.tool.id, folder, params["path"])
         if invocation.capability.name == RUN_SCRIPT:
-            return await self._run_script(invocation, folder, params)
+            command = await asyncio.to_thread(build_script_command, folder, params["path"], params.get("args") or [])
+            stdin = params.get("stdin")
+            line = literal_command(command, directory=str(folder.path), stdin=stdin, environ=os.environ)
+            return await self._commands.run(line, invocation)
         return await asyncio.to_thread(_activate_skill, invocation, folder)
-
-    async def _run_script(self, invocation: Invocation, folder: SkillFolder, params: dict[str, Any]) -> Any:
-        command = await asyncio.to_thread(build_script_command, folder, params["path"], params.get("args") or [])
-        line = literal_command(command, directory=str(folder.path), stdin=params.get("stdin"), environ=os.environ)
-        return await self._commands.run(line, invocation)
 
 
 def _activate_skill(invocation: Invocation, folder: SkillFolder) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class SkillText(NamedTuple):
 
 
 def split_front_matter(text: str) -> SkillText:
-    """Front matter and body of a `SKILL.md`; ValueError says why it has none."""
+    """Split a `SKILL.md` into front matter and body. Raises ValueError when it has no front matter."""
     first, *lines = text.splitlines(keepends=True) or [""]
     if first.rstrip() != FENCE:
         raise ValueError(f"the file does not begin with a line {FENCE!r}: its front matter is missing")
@@ -71,7 +71,7 @@ class SkillFolder:
         self.path, self.document = Path(os.path.abspath(path)), document
 
     def instructions(self) -> str:
-        """The body of the skill's document as it is now."""
+        """Return the body of the skill's document as it is now."""
         text = self.read(self.document).decode("utf-8-sig", "replace")
         try:
             return split_front_matter(text).body
@@ -79,7 +79,7 @@ class SkillFolder:
             raise ExecutionFailed(f"{self.path / self.document} was changed and is broken: {error}.") from None
 
     def files(self) -> list[BundledFile]:
-        """The other files, sorted; at most `MAX_LISTED`."""
+        """Return the other files, sorted; at most `MAX_LISTED`."""
         return self._list_files(MAX_LISTED)
 
     def _list_files(self, limit: int) -> list[BundledFile]:
@@ -165,7 +165,7 @@ class SkillFolder:
 
 
 def _walk_files(folder: int, inside: str, depth: int) -> Iterator[BundledFile]:
-    """The files of an open folder and of the folders in it."""
+    """Yield the files of an open folder and of the folders in it."""
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
@@ -188,7 +188,7 @@ def _walk_files(folder: int, inside: str, depth: int) -> Iterator[BundledFile]:
 
 
 def split_skill_path(path: str) -> list[str]:
-    """The parts of a path inside a skill."""
+    """Return the parts of a path inside a skill."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith(("/", "~")) or ".." in parts:
         raise PermissionDenied(
@@ -209,7 +209,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def build_script_command(folder: SkillFolder, path: str, arguments: Sequence[str]) -> list[str]:
-    """The program and its arguments that run a script of the skill."""
+    """Return the program and its arguments that run a script of the skill."""
     parts = split_skill_path(path)
     if parts[0] != SCRIPTS_FOLDER or len(parts) == 1:
         scripts = [file.path for file in folder.files() if file.path.startswith(f"{SCRIPTS_FOLDER}/")]
@@ -224,7 +224,7 @@ def build_script_command(folder: SkillFolder, path: str, arguments: Sequence[str
 
 
 def _choose_interpreter(script: str, first_line: bytes) -> list[str]:
-    """The command before the script's path; empty for one that the system can run directly."""
+    """Return the command before the script's path; empty for a script that the system can run directly."""
     suffix = script.rpartition(".")[2].lower()
     if suffix == "py":
         return [sys.executable]

@@ -1,7 +1,7 @@
 """The front matter of a `SKILL.md`: the six keys of the Agent Skills specification, of which two are required.
 
 Files are read leniently: a value of the wrong type counts as missing, and the most common mistake, an unquoted `: `
-inside a description, is understood. A module of its own because importing pydantic takes 80 ms: it is loaded when the
+inside a description, is understood. A separate module because importing pydantic takes 80 ms: it is loaded when the
 first skill is read.
 """
 
@@ -24,7 +24,7 @@ _TOOL_NAME: Final = lazy_pattern(r"(?:[^\s,(]|\([^()]*\))+")
 
 
 def parse_tool_names(value: Any) -> tuple[str, ...]:
-    """The names in `allowed-tools`: `Read Bash(git add:*)`, with or without commas, or a list."""
+    """Return the names in `allowed-tools`: `Read Bash(git add:*)`, with or without commas, or a list."""
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
     return tuple(dict.fromkeys(_TOOL_NAME.findall(text)))
 
@@ -50,7 +50,7 @@ KEYS: Final = tuple(field.alias or name for name, field in SkillFrontMatter.mode
 
 
 def read_front_matter(content: bytes, path: Path) -> tuple[SkillFrontMatter, Document]:
-    """The front matter, and the YAML document that knows the line of each key; LoadError when the file has none."""
+    """Read the front matter, and the YAML document with the line of each key. Raises LoadError."""
     try:
         text = split_front_matter(content.decode("utf-8-sig")).front_matter
     except UnicodeDecodeError:
@@ -69,7 +69,7 @@ def read_front_matter(content: bytes, path: Path) -> tuple[SkillFrontMatter, Doc
 
 
 def _read_yaml(text: str, path: Path) -> Document:
-    # The line of the opening fence is put back, so that line numbers are those of the file.
+    # The line of the opening fence is put back, so that line numbers match the file.
     try:
         return read_documents(f"\n{text}".encode(), path)[0]
     except LoadError as error:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from unicodedata import normalize
 
 from ferrule.errors import LoadError
-from ferrule.kinds.skill.directory import find_skill_file
-from ferrule.kinds.skill.skill_file import read_skill_content
+from ferrule.kinds.skill.directory import find_skill_file, read_skill_content
 
 if TYPE_CHECKING:
     from ferrule.kinds.skill.front_matter import SkillFrontMatter
@@ -23,7 +22,7 @@ MAX_COMPATIBILITY: Final = 500
 
 
 def validate_skill(folder: str | Path) -> list[LoadError]:
-    """Everything that is wrong with a skill's folder, ordered by line."""
+    """List everything that is wrong with a skill's folder, ordered by line."""
     from ferrule.kinds.skill.front_matter import read_front_matter  # needs pydantic
 
     folder = Path(folder)

@@ -185,7 +185,7 @@ S = TypeVar("S", bound=YamlSection)
 
 
 def validate_section(model: type[S], value: Any, document: Document, place: Place = ()) -> S | None:
-    """The value as a model; None, with all problems added to the document, when it does not fit."""
+    """Read a value as a model. Return None, with all problems added to the document, when it does not fit."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -210,7 +210,7 @@ def _report_error(model: type[YamlSection], error: ErrorDetails, document: Docum
 def _explain_error(
     section: type[YamlSection], key: str, error: ErrorDetails, text: str | None
 ) -> tuple[str, str | None]:
-    """What is wrong, without its subject, and what to write."""
+    """Return what is wrong, without its subject, and what to write."""
     value = error["input"]
     field = section.model_fields.get(key)
     match error["type"]:
@@ -245,7 +245,7 @@ def _explain_error(
 
 
 def _find_section(model: type[YamlSection], loc: Place) -> type[YamlSection]:
-    """The model of the mapping at a place."""
+    """Return the model of the mapping at a place."""
     for step in loc:
         annotation = model.model_fields[step].annotation if step in model.model_fields else None
         inner = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type)]

@@ -43,7 +43,7 @@ class Document:
     errors: list[LoadError] = field(default_factory=list)
 
     def line(self, place: Place) -> int:
-        """The line of a value or, when it is missing, of the mapping it is missing from."""
+        """Return the line of a value or, when it is missing, of the mapping it is missing from."""
         while place not in self.lines and place:
             place = place[:-1]
         return self.lines.get(place, 1)
@@ -53,7 +53,7 @@ class Document:
 
 
 def describe_place(place: Place) -> str:
-    """`parameters[0].validation` for `("parameters", 0, "validation")`."""
+    """Return `parameters[0].validation` for `("parameters", 0, "validation")`."""
     text = ""
     for step in place:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -61,7 +61,7 @@ def describe_place(place: Place) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """What a value is, for messages: `a list`, `true or false`, `the number 5`."""
+    """Describe a value in messages: `a list`, `true or false`, `the number 5`."""
     kinds = {bool: "true or false", str: "text", list: "a list", dict: "a mapping", type(None): "nothing"}
     return kinds.get(type(value)) or f"the number {value}"
 
@@ -71,7 +71,7 @@ def quoting_hint(text: str | None) -> str | None:
 
 
 def read_file_content(path: Path) -> bytes:
-    """The bytes of a file; LoadError when it cannot be read, or is larger than any file of tools."""
+    """Read the bytes of a file. Raises LoadError when it cannot be read, or is larger than any file of tools."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_SIZE + 1)
@@ -83,15 +83,20 @@ def read_file_content(path: Path) -> bytes:
 
 
 def read_documents(content: bytes, path: Path, *, max_values: int = MAX_VALUES) -> list[Document]:
-    """The documents of a file; LoadError when it is not YAML at all."""
+    """Read the documents of a file. Raises LoadError when the content is not YAML."""
     import yaml
 
     text = _decode_utf8(content, path)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _refuse_deep_nesting(text, loader, path)
-        roots = [root for root in yaml.compose_all(text, Loader=loader) if not _is_blank_document(root)]
-        documents = [_read_document(root, path, max_values) for root in roots]
+        documents = []
+        for root in yaml.compose_all(text, Loader=loader):
+            if root.value == "" and root.tag == f"{_TAG_PREFIX}null":  # a document without content
+                continue
+            document = Document(path=path, lines={(): root.start_mark.line + 1})
+            document.value = _DocumentReader(document, max_values).value(root, ())
+            documents.append(document)
     except yaml.YAMLError as error:
         raise _convert_yaml_error(error, text, path) from None
     if not documents:
@@ -122,19 +127,8 @@ def _refuse_deep_nesting(text: str, loader: Any, path: Path) -> None:
             depth -= 1
 
 
-def _is_blank_document(root: yaml.Node) -> bool:
-    return root.value == "" and root.tag == f"{_TAG_PREFIX}null"
-
-
-def _read_document(root: yaml.Node, path: Path, max_values: int) -> Document:
-    document = Document(path=path)
-    document.lines[()] = root.start_mark.line + 1
-    document.value = _DocumentReader(document, max_values).value(root, ())
-    return document
-
-
 class _DocumentReader:
-    """Turns the nodes of one document into values."""
+    """Converter of the nodes of one document to values."""
 
     def __init__(self, document: Document, max_values: int) -> None:
         self._document, self._max_values = document, max_values
@@ -191,10 +185,9 @@ class _DocumentReader:
                 yield key_node, value_node
 
     def _merged_pairs(self, node: yaml.Node, place: Place) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-        """What `<<: *base` adds: the pairs of the base, then those of its own bases."""
-        for base in [
-            base for key, value in node.value if key.tag == f"{_TAG_PREFIX}merge" for base in _list_merged_nodes(value)
-        ]:
+        """Yield what `<<: *base` adds: the pairs of the base, then the pairs of its bases."""
+        merged = [value for key, value in node.value if key.tag == f"{_TAG_PREFIX}merge"]
+        for base in [base for value in merged for base in (value.value if _is_sequence_node(value) else [value])]:
             self._count_one(base)
             if not _is_mapping_node(base):
                 self._document.problem("'<<' takes a mapping, or a list of mappings", place)
@@ -236,10 +229,6 @@ class _DocumentReader:
 
     def _make_error(self, node: yaml.Node, message: str, hint: str) -> LoadError:
         return LoadError(message, path=self._document.path, line=node.start_mark.line + 1, hint=hint)
-
-
-def _list_merged_nodes(node: yaml.Node) -> list[yaml.Node]:
-    return list(node.value) if _is_sequence_node(node) else [node]
 
 
 def _is_mapping_node(node: yaml.Node) -> bool:

@@ -113,7 +113,7 @@ class _Notation:
 
 
 def read_parameters_schema(document: Document, place: Place, value: Any) -> JsonSchema:
-    """The parameters of a tool or an action as one JSON Schema of type object."""
+    """Read the parameters of a tool or an action as one JSON Schema of type object."""
     errors = len(document.errors)
     properties, required = _read_properties(document, place, value)
     schema: JsonSchema = {"type": "object", "properties": properties}
@@ -125,7 +125,7 @@ def read_parameters_schema(document: Document, place: Place, value: Any) -> Json
 
 
 def read_output_schema(document: Document, place: Place, value: Any) -> JsonSchema | None:
-    """What a tool or an action returns: a notation, or just a mapping of names to notations."""
+    """Read what a tool or an action returns: a notation, or a mapping of names to notations."""
     if value is None:
         return None
     errors = len(document.errors)
@@ -153,7 +153,7 @@ def _read_properties(document: Document, place: Place, value: Any) -> tuple[dict
 
 
 def _list_named_notations(document: Document, place: Place, value: Any) -> Iterator[tuple[str, Place, Any]]:
-    """Parameters are a list of mappings with names, or a mapping of names."""
+    """Yield parameters from a list of mappings with names, or from a mapping of names."""
     if isinstance(value, dict):
         yield from ((name, (*place, name), notation) for name, notation in value.items())
         return
@@ -177,7 +177,7 @@ def _list_named_notations(document: Document, place: Place, value: Any) -> Itera
 
 
 def _read_notation(document: Document, place: Place, value: Any) -> tuple[Schema, bool]:
-    """The schema of a notation, and whether its value is required."""
+    """Return the schema of a notation, and whether its value is required."""
     if isinstance(value, bool):
         return value, False
     if isinstance(value, str):
@@ -232,7 +232,7 @@ def _check_type_name(document: Document, place: Place, name: str) -> str:
 
 
 def _read_constraints(notation: _Notation, schema: JsonSchema) -> bool:
-    """Put the constraints of a mapping into the schema; returns whether it has `required: true`."""
+    """Put the constraints of a mapping into the schema. Return whether the mapping has `required: true`."""
     is_required = False
     for key, value in notation.values.items():
         word = _SHORT_KEYWORDS.get(key, key)
@@ -241,7 +241,10 @@ def _read_constraints(notation: _Notation, schema: JsonSchema) -> bool:
         if word == "required" and isinstance(value, bool):
             is_required = value
         elif not _is_keyword_applicable(word, schema.get("type")):
-            _report_inapplicable(notation, key, schema["type"])
+            kind = schema["type"]
+            usable = [short for short, word in _SHORT_KEYWORDS.items() if _is_keyword_applicable(word, kind)]
+            usable += [word for word in ("items", "properties") if _is_keyword_applicable(word, kind)]
+            notation.problem(f"{key} has no meaning for a value of type {kind}", key, f"use {' or '.join(usable)}")
         elif (problem := _find_value_problem(word, value)) is not None:
             notation.problem(f"{key} {problem}", key)
         else:
@@ -273,7 +276,7 @@ def _add_constraint(notation: _Notation, key: str, word: str, value: Any, schema
 
 
 def _find_value_problem(word: str, value: Any) -> str | None:
-    """Why a keyword cannot have this value."""
+    """Return why a keyword cannot have this value, or None."""
     if word in _SCHEMA_LIST_KEYWORDS:
         return None if isinstance(value, list) else f"must be a list, not {describe_value(value)}"
     if word in _SCHEMA_MAPPING_KEYWORDS:
@@ -288,12 +291,6 @@ def _find_value_problem(word: str, value: Any) -> str | None:
 
 def _is_keyword_applicable(word: str, kind: Any) -> bool:
     return not isinstance(kind, str) or kind in _TYPES_BY_KEYWORD.get(word, PARAMETER_TYPES)
-
-
-def _report_inapplicable(notation: _Notation, key: str, kind: str) -> None:
-    applicable = [short for short, word in _SHORT_KEYWORDS.items() if _is_keyword_applicable(word, kind)]
-    applicable += [word for word in ("items", "properties") if _is_keyword_applicable(word, kind)]
-    notation.problem(f"{key} has no meaning for a value of type {kind}", key, f"use {' or '.join(applicable)}")
 
 
 def _add_required(schema: JsonSchema, names: list[str]) -> None:
@@ -336,7 +333,7 @@ def _read_default(notation: _Notation, schema: JsonSchema) -> bool:
 
 
 def _find_violation(schema: JsonSchema, value: Any) -> str | None:
-    """Why a value does not fit a schema; None when it does."""
+    """Return why a value does not fit a schema, or None."""
     import jsonschema_rs
 
     try:

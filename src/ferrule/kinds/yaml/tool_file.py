@@ -45,7 +45,7 @@ class ToolConfigLoader:
 
 
 def read_tool_file(path: Path) -> LoadedFile:
-    """The tools of one YAML file, or what is wrong with it."""
+    """Read the tools of one YAML file, or what is wrong with it."""
     from ferrule.kinds.yaml.tool_reader import read_tool  # imports pydantic: only when a file is read
 
     try:
@@ -64,7 +64,7 @@ def read_tool_file(path: Path) -> LoadedFile:
 
 
 def _module_digests(tool: Tool, path: Path) -> dict[Path, str]:
-    """The Python files next to the YAML file that belong to a tool, or would if they existed."""
+    """Return the Python files next to the YAML file that belong to a tool, or would if they existed."""
     if not isinstance(tool.target, ImportedTarget):
         return {}
     if tool.target.version is None:
