@@ -18,6 +18,7 @@ from ferrule.core.messages import ToolCall, Usage
 from ferrule.core.model import Model, ModelReply
 from ferrule.models.anthropic import AnthropicModel
 from ferrule.models.openai import OpenAIModel
+from ferrule.models.retry import RetryingModel
 from ferrule.testing import ScriptedModel
 from tests.models.model_server import call, claude_event, completion, model_server
 from tests.support.http_servers import Answer, json_answer
@@ -125,7 +126,8 @@ async def add(a: int = 0, b: int = 0) -> int:
 async def run_agent(model: Model, *, limits: RunLimits | None = None, stream: bool = False) -> AgentAnswer:
     async with UnifiedToolLibrary() as library:
         library.register(add)
-        agent = Agent(library, model, limits=limits or RunLimits(turns=3))
+        once = RetryingModel(model, attempts=1)  # or else it waits for seconds before it asks again
+        agent = Agent(library, once, limits=limits or RunLimits(turns=3))
         return await agent.run("What is 1 + 2?", on_event=(lambda event: None) if stream else None)
 
 
