@@ -13,7 +13,7 @@ from ferrule import ConcurrencyConfig, ToolEngine, tool
 from ferrule.concurrency import ToolConcurrencyController
 from ferrule.concurrency.adaptive import AdaptiveLimit
 from ferrule.errors import Rejected, SetupError, StoreError, Transient
-from ferrule.store.leases import (
+from ferrule.store.shared_limits import (
     RATE_PERIOD,
     LeaseGrants,
     LeaseRequest,

@@ -6,7 +6,7 @@ the store has the limit, and all processes change it together.
 
 from __future__ import annotations
 
-from ferrule.store.leases import BucketLoad, LimitState
+from ferrule.store.shared_limits import BucketLoad, LimitState
 
 
 class AdaptiveLimit:

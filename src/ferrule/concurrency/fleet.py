@@ -28,7 +28,7 @@ from ferrule.concurrency.config import ConcurrencyConfig
 from ferrule.concurrency.scheduler import LeasedRate, SlotScheduler
 from ferrule.core.aio import cancel_all
 from ferrule.errors import StoreError
-from ferrule.store.leases import (
+from ferrule.store.shared_limits import (
     START_LEASE_SECONDS,
     LeaseGrants,
     LeaseRequest,

@@ -36,8 +36,8 @@ from ferrule.store.servers import (
     ServerAddress,
     list_open_circuits,
     list_servers,
+    register_server,
     remove_server,
-    renew_server,
     store_open_circuit,
 )
 
@@ -48,8 +48,6 @@ WATCH_INTERVAL: Final = 5.0
 WATCH_LIFETIME: Final = 15.0
 CANCEL_TIMEOUT: Final = 20.0
 CHECK_INTERVAL: Final = 0.1
-SERVER_LIFETIME: Final = 30.0
-"""Seconds after which a server that says nothing more is dead."""
 ADDRESS_LIFETIME: Final = 5.0
 """Seconds for which the address of a server is believed: another program may be there later."""
 LOOK_INTERVAL: Final = 0.5
@@ -140,21 +138,21 @@ class ServerFleet:
                 self._unsubscribe()
                 self._unsubscribe = None
             if self.address is not None:
-                with suppress(StoreError):  # or else it is forgotten soon
-                    await self._engine.store.query_without_records(remove_server, self.server_id)
+                with suppress(StoreError):  # or else its leases end soon
+                    await self._engine.store.query_leases(remove_server)
             await cancel_all([talking, *self._tasks])
 
     async def register(self) -> None:
-        """Tell the others where this server is."""
+        """Tell the other servers where this server is. The store renews the lease."""
         if self.address is None:
             return
         try:
-            await self._engine.store.query_without_records(renew_server, self.address, SERVER_LIFETIME)
+            await self._engine.store.query_leases(register_server, self.address)
         except StoreError as error:
             logger.warning("error=<%s> | other servers cannot be told where this one is", text_with_notes(error))
 
     async def find_address(self, server_id: str) -> ServerAddress | None:
-        """Where another server is; None for one that does not live. Without the store, what it said last counts."""
+        """Return the address of another server, or None if it has no lease. Without the store, the last one counts."""
         asked_at = time.monotonic()
         while self._looked_at <= asked_at and (
             server_id not in self._servers or asked_at - self._looked_at > ADDRESS_LIFETIME
@@ -173,7 +171,7 @@ class ServerFleet:
         """Read the addresses of all servers; not more often than every half second, whatever ids clients make up."""
         await asyncio.sleep(self._looked_at + LOOK_INTERVAL - time.monotonic())
         started_at = time.monotonic()
-        self._servers = await self._engine.store.query_without_records(list_servers)
+        self._servers = await self._engine.store.query_leases(list_servers)
         self._looked_at = started_at
 
     def shares_folder_with(self, address: ServerAddress) -> bool:

@@ -103,6 +103,9 @@ class MemoryJournal:
     def has_segment_of(self, owner: str) -> bool:
         return False
 
+    def is_used_by(self, owner: str) -> bool:
+        return False
+
     def has_room_for_segment(self) -> bool:
         return False
 
@@ -225,9 +228,16 @@ class FileJournal:
                 logger.warning("segment=<%s> | %s", path, error)
 
     def has_segment_of(self, owner: str) -> bool:
-        """Whether there is a segment of another process that can be imported, now or when the process has ended."""
+        """Return whether a segment of another process can be imported, now or when the process has ended."""
+        return any(path not in self._unreadable for path in self._segments_of(owner))
+
+    def is_used_by(self, owner: str) -> bool:
+        """Return whether another process lives that writes to this journal."""
+        return any(map(_is_locked, self._segments_of(owner)))
+
+    def _segments_of(self, owner: str) -> Iterator[Path]:
         _, pid, start = owner.rsplit(":", 2)
-        return any(path not in self._unreadable for path in self.directory.glob(f"{start}-{pid}-*.jsonl"))
+        return self.directory.glob(f"{start}-{pid}-*.jsonl")
 
     def has_room_for_segment(self) -> bool:
         """Whether one more segment may be left for another process to import."""
@@ -467,6 +477,20 @@ def _find_end(fd: int) -> int:
             return begin + len(content)
         end = begin
     return 0
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _has_correct_checksum(line: bytes) -> bool:

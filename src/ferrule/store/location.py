@@ -103,7 +103,6 @@ def _locate_postgres(rest: str, journal_directory: Path | str | None) -> StoreLo
         database=f"postgresql+psycopg://{rest}",
         journal=own / "journal",
         artifacts=own / "artifacts",
-        locks=own / "locks",
         display_name=hide_password(f"postgresql://{rest}"),
     )
 

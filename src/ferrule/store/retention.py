@@ -19,7 +19,7 @@ from ferrule.store.client_requests import delete_requests
 from ferrule.store.database import StoreDatabase
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import unescape_text
-from ferrule.store.locks import StoreLocks, delete_lock_holders
+from ferrule.store.leases import StoreLocks, delete_writers
 from ferrule.store.spending import delete_spending
 from ferrule.store.tables import get_table
 from ferrule.store.tokens import delete_ended_tokens
@@ -149,7 +149,7 @@ class OldDataDeletion:
             counts["tokens"] = delete_ended_tokens(connection, before)
             delete_vectors(connection, before)
             delete_spending(connection, before)
-            delete_lock_holders(connection, before)
+            delete_writers(connection, before)
         calls, artifacts = _delete_calls(transaction, _old_calls_clause(before))
         return DeletionReport(calls=calls, runs=runs, **counts), artifacts
 
@@ -170,9 +170,9 @@ class OldDataDeletion:
     @contextmanager
     def _locked(self, name: str) -> Iterator[bool]:
         """Hold the lock of a run; False if its holder has just died, so that more entries may follow."""
-        dead_owner = self._locks.acquire(name, "")
+        takeover = self._locks.acquire(name)
         try:
-            yield not dead_owner
+            yield not takeover.dead_owner
         finally:
             self._locks.release([name])
 

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,8 +32,8 @@ from ferrule.store.database import CallStart, StoreDatabase
 from ferrule.store.encoding import encode_call_end, encode_call_start, encode_entry
 from ferrule.store.entry_streams import delete_entries, find_entries, find_streams
 from ferrule.store.journal import FileJournal, Journal, MemoryJournal, check_formats
+from ferrule.store.leases import Leases, StoreLocks, open_leases
 from ferrule.store.location import parse_location
-from ferrule.store.locks import CHECK_INTERVAL, StoreLocks
 from ferrule.store.queries import (
     CallFilter,
     find_record,
@@ -54,6 +54,8 @@ T = TypeVar("T")
 NO_NAMES: frozenset[str] = frozenset()
 MAX_RECORDS_IN_MEMORY = 100_000
 LOG_INTERVAL = 10.0
+LOCK_CHECK_INTERVAL = 0.5
+"""Seconds between two looks whether a lock is lost."""
 MAX_RUNS_WITH_SECRETS = 10_000
 """The secrets of the oldest runs are forgotten first: these have ended long ago."""
 
@@ -102,7 +104,9 @@ class ToolKnowledgeStore:
             self._journal = FileJournal(self.location.journal, wake.set, self._start)
         self._append = self._journal.append
         self._database = StoreDatabase(self.location)
-        self._locks = StoreLocks(self.location, self._database)
+        self.leases = open_leases(self.location, self._database, self._journal)
+        """What only one process of the store has at a time."""
+        self._locks = StoreLocks(self.leases)
         self._old_data = OldDataDeletion(self._database, self._locks, self.artifacts)
         self._writer = RecordWriter(
             self._journal,
@@ -268,8 +272,9 @@ class ToolKnowledgeStore:
         """Hold a lock that only one user of the store has at a time; LockHeld while somebody else has it.
 
         It is released when others can read everything written under it: while the database does not accept that, the
-        lock stays taken. The death of a process releases its locks. A holder whose lock another process has taken after
-        the connection to the database was lost, or may have taken, is cancelled, and LockLost is raised.
+        lock stays taken. The death of a process releases its locks (with Postgres after some seconds). A holder whose
+        lock another process has taken, or may have taken, because the database could not be reached, is cancelled, and
+        LockLost is raised.
         """
         lock = StoreLock()
         taking = asyncio.ensure_future(asyncio.to_thread(self._take_lock, name))
@@ -297,35 +302,17 @@ class ToolKnowledgeStore:
             await self._release_lock(name, in_background=lock.release_in_background)
 
     def _start_watching(self, name: str) -> asyncio.Task[None] | None:
-        """Cancel the holder of a lock that another process has taken or may have; None where that cannot happen."""
+        """Cancel the holder when its lock is lost; return None where a living process cannot lose a lock."""
         holder = asyncio.current_task()
-        if holder is None or not self._locks.may_be_lost:
+        if holder is None or not self.leases.may_be_lost:
             return None
 
         async def watch() -> None:
-            while name not in self._locks.lost_names:
-                await asyncio.sleep(CHECK_INTERVAL)
-                if self._locks.is_check_due:  # it may hang while the network is cut
-                    await asyncio.wait({self._check_locks()}, timeout=CHECK_INTERVAL)
-                if not self._locks.is_confirmed:
-                    self._locks.give_up(name)
+            while not self._locks.is_lost(name):
+                await asyncio.sleep(LOCK_CHECK_INTERVAL)
             holder.cancel()
 
         return asyncio.create_task(watch(), name=f"ferrule-lock-{name}")
-
-    def _check_locks(self) -> asyncio.Future[None]:
-        """In a thread of its own: where others wait for slow queries or names of hosts, a lock must not be given up."""
-        loop = asyncio.get_running_loop()
-        checked: asyncio.Future[None] = loop.create_future()
-
-        def check() -> None:
-            with suppress(StoreError):  # out of reach: for how long is counted
-                self._locks.check()
-            with suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(lambda: None if checked.done() else checked.set_result(None))
-
-        threading.Thread(target=check, name="ferrule-locks", daemon=True).start()
-        return checked
 
     async def is_locked(self, name: str) -> bool:
         """Whether anybody holds the lock, in this process or another."""
@@ -420,6 +407,12 @@ class ToolKnowledgeStore:
         work = partial(self._run_query, self._database.open, lambda: function(self._database, *arguments, **options))
         return await asyncio.to_thread(work)
 
+    async def query_leases(
+        self, function: Callable[Concatenate[Leases, P], T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Run a function of the leases in a thread."""
+        return await self.query_without_records(lambda _: function(self.leases, *arguments, **options))
+
     def _run_query(self, prepare: Callable[[], None], work: Callable[[], T]) -> T:
         try:
             prepare()
@@ -440,15 +433,14 @@ class ToolKnowledgeStore:
 
     def _take_lock(self, name: str) -> None:
         self._check_open()
-        previous_owner = self._locks.acquire(name, self._journal.owner)
+        takeover = self._locks.acquire(name)
         try:
-            if previous_owner:
-                self._writer.import_journal_of(previous_owner)
-            last_holder = self._locks.find_last_holder(name)
-            if last_holder != self._journal.owner:
-                if last_holder:
-                    self._writer.catch_up()  # what was written before the lock was lost is rejected now, not accepted
-                self._locks.register_holder(name, self._journal.owner)
+            if takeover.dead_owner:
+                self._writer.import_journal_of(takeover.dead_owner)
+            elif takeover.writer not in (None, self.leases.owner):
+                self._writer.catch_up()  # what was written before the lock was lost is rejected now, not accepted
+            if takeover.writer not in (None, self.leases.owner):
+                self._locks.register_writer(name)
         except BaseException:
             self._locks.release([name])
             raise
