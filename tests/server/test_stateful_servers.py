@@ -129,7 +129,7 @@ class Site:
             server.close()
         for connection in list(self._app._server.server_state.connections):
             connection.transport.abort()
-        self.library.engine.store.leases.reset_after_fork()  # closes the locked files, as the kernel does
+        self.library.engine.store.leases.close_files()  # closes the locked files, as the kernel does
 
 
 @pytest.fixture(scope="module")

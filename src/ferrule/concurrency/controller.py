@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from ferrule.concurrency.adaptive import AdaptiveLimit
 from ferrule.concurrency.config import ConcurrencyConfig, ConcurrencyMetrics
-from ferrule.concurrency.fleet import FleetLimits, LeaseTable
+from ferrule.concurrency.fleet import FleetLimits, RenewLeases
 from ferrule.concurrency.scheduler import (
     ACTIVE,
     RECLAIMING,
@@ -205,10 +205,10 @@ class ToolConcurrencyController:
         bucket.limit = adaptive.slots
         bucket.scheduler.start_ready()
 
-    def join_fleet(self, table: LeaseTable) -> None:
-        """Share the limits with the other processes that use the table. Without `shared` it does nothing."""
+    def join_fleet(self, renew: RenewLeases) -> None:
+        """Share the limits with the other processes that lease from the same table. Without `shared` do nothing."""
         if self._fleet is not None:
-            self._fleet.start(table)
+            self._fleet.start(renew)
 
     async def leave_fleet(self) -> None:
         """Give all leases back, when no call runs any more."""

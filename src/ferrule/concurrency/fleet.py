@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from sys import maxsize
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 from ferrule.concurrency.config import ConcurrencyConfig
@@ -36,7 +36,6 @@ from ferrule.store.shared_limits import (
     SlotRequest,
     StartGrant,
     StartRequest,
-    release_leases,
     renew_leases,
 )
 from ferrule.store.store import ToolKnowledgeStore
@@ -54,25 +53,13 @@ TURN_SECONDS: Final = 0.5
 MAX_RETRY_INTERVAL: Final = 2.0
 
 
-class LeaseTable(Protocol):
-    """Where the processes of a fleet lease their parts of the limits."""
-
-    async def renew(self, request: LeaseRequest) -> LeaseGrants: ...
-
-    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None: ...
+RenewLeases: TypeAlias = Callable[[LeaseRequest], Awaitable[LeaseGrants]]
+"""Where the processes of a fleet lease their parts of the limits."""
 
 
-class StoreLeases:
-    """The leases in the database of a store."""
-
-    def __init__(self, store: ToolKnowledgeStore) -> None:
-        self._store = store
-
-    async def renew(self, request: LeaseRequest) -> LeaseGrants:
-        return await self._store.query_without_records(renew_leases, request)
-
-    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None:
-        await self._store.query_without_records(release_leases, owner, used_starts)
+def renew_in(store: ToolKnowledgeStore) -> RenewLeases:
+    """Lease from the database of a store."""
+    return lambda request: store.query_without_records(renew_leases, request)
 
 
 @dataclass(slots=True)
@@ -110,7 +97,7 @@ class FleetLimits:
         self._slots = {name: _LeasedSlots() for name in limits}
         self._requested: dict[str, int] = {}
         """Calls that are not in a queue and need a slot now, by bucket."""
-        self._table: LeaseTable | None = None
+        self._renew_leases: RenewLeases | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._renewal: asyncio.Task[None] | None = None
@@ -131,8 +118,8 @@ class FleetLimits:
         lease = self._slots.get(bucket)
         return None if lease is None else lease.slots
 
-    def start(self, table: LeaseTable) -> None:
-        self._table = table
+    def start(self, renew: RenewLeases) -> None:
+        self._renew_leases = renew
         if self._task is None or self._task.done():
             self._wake = asyncio.Event()
             self._task = asyncio.create_task(self._renew_forever())
@@ -149,12 +136,16 @@ class FleetLimits:
             lease.slots = 0
         for name in self._slots:
             self._get_scheduler().buckets[name].limit = 0
-        if self._table is not None:
-            used = {name: rate.used for name, rate in self._rates.items() if rate.expires_at}
+        if self._renew_leases is not None:
+            starts = {
+                name: StartRequest(limit=rate.limit, used=rate.used)
+                for name, rate in self._rates.items()
+                if rate.expires_at
+            }
             for rate in self._rates.values():
                 rate.starts = 0
             with suppress(StoreError):  # then the leases end by themselves
-                await self._table.release(self._owner, used)
+                await self._renew_leases(LeaseRequest(owner=self._owner, seconds=0.0, starts=starts))
 
     def wake(self) -> None:
         """A call waits: ask for more."""
@@ -217,13 +208,13 @@ class FleetLimits:
             task.exception()
 
     async def _renew(self) -> None:
-        assert self._table is not None, "it was started"
+        assert self._renew_leases is not None, "it was started"
         self._stop_expired()
         sent_at, request = self._clock(), self._build_request()
         if not request.slots and not request.starts:
             return
         try:
-            grants = await self._table.renew(request)
+            grants = await self._renew_leases(request)
         except Exception as error:  # whatever it is, calls wait for the next try and not for ever
             self.failures += 1
             if self.failures == 1:

@@ -43,10 +43,6 @@ _POSTGRES_OPTIONS: Final = {
 _POSTGRES_SETTINGS: Final = {
     # A process that is cut off or stopped in the middle of a transaction must not keep its locks: others wait for them.
     "idle_in_transaction_session_timeout": "10s",
-    # So the server gives up a silent machine, and the locks of its runs, after a minute, and not after hours.
-    "tcp_keepalives_idle": "30s",
-    "tcp_keepalives_interval": "10s",
-    "tcp_keepalives_count": "3",
 }
 """What the server is told for each connection."""
 _CREATION_LOCK = 0x666572  # any number; only this module uses it
@@ -100,8 +96,8 @@ class StoreDatabase:
             self._engine.dispose()
             self._engine = None
 
-    def reset_after_fork(self) -> None:
-        """After a fork: the connections belong to the parent and must not even be closed here."""
+    def forget_connections(self) -> None:
+        """Forget the connections of the parent process, which must not be closed in a forked child."""
         if self._engine is not None:
             self._engine.dispose(close=False)
 

@@ -112,8 +112,8 @@ class MemoryJournal:
     def close(self, *, keep: bool) -> None:
         self._lines.clear()
 
-    def reset_after_fork(self, start: str) -> None:
-        self.owner, self._lines = owner_name(start), []
+    def close_files(self) -> None:
+        pass
 
 
 class FileJournal:
@@ -256,14 +256,10 @@ class FileJournal:
             else:
                 segment.delete()
 
-    def reset_after_fork(self, start: str) -> None:
-        """After a fork: lines and locks belong to the parent; start with an empty journal."""
-        self._lock = threading.Lock()
+    def close_files(self) -> None:
+        """Close the files in a forked child. The parent process keeps them, and its locks on them."""
         for segment in self._segments:
-            segment.close()  # the lock stays with the parent's file
-        self._segments, self._current = [], None
-        self.owner, self._start = owner_name(start), start
-        self._overflow.reset_after_fork(start)
+            segment.close()
 
     def _create_segment(self, min_size: int) -> JournalSegment:
         if time.monotonic() < self._next_attempt:

@@ -178,8 +178,8 @@ class FileLeases:
     def close(self) -> None:
         pass
 
-    def reset_after_fork(self) -> None:
-        """Forget the leases, which belong to the parent process."""
+    def close_files(self) -> None:
+        """Close the files in a forked child. The parent process keeps them, and its leases."""
         for _, file in self._leases.values():
             if file >= 0:
                 os.close(file)
@@ -316,10 +316,8 @@ class RowLeases:
             with self._renewing:
                 self._disconnect()
 
-    def reset_after_fork(self) -> None:
-        # The driver does not close a connection that another process opened.
-        self._connection, self._thread, self._sent_times = None, None, {}
-        self._mutex, self._renewing = threading.Lock(), threading.Lock()
+    def close_files(self) -> None:
+        pass  # the driver does not close a connection that another process opened
 
     @contextmanager
     def _locked_row(self, key: str) -> Iterator[tuple[Connection, Any, float]]:
@@ -355,8 +353,10 @@ class RowLeases:
                         self._thread = None
                         return
                     sent_times = dict(self._sent_times)
-                with suppress(StoreError):  # out of reach: for how long is counted
+                try:
                     self._renew(sent_times)
+                except Exception as error:  # whatever it is, the next renewal may succeed
+                    logger.warning("error=<%s> | leases are not renewed, trying again", error)
 
     def _renew(self, sent_times: dict[str, float]) -> None:
         import psycopg
@@ -491,10 +491,6 @@ class StoreLocks:
         """Release what is due. Nothing more will come from the journal: it is in the database, or left for others."""
         self.release_due(self.due_for_release())
         self._leases.close()
-
-    def reset_after_fork(self) -> None:
-        self._names, self._due, self.lost_names, self._mutex = set(), set(), set(), threading.Lock()
-        self._leases.reset_after_fork()
 
 
 def delete_writers(connection: Connection, before: float) -> None:

@@ -334,12 +334,6 @@ def _make_row(key: str, part: str, lease: SlotLease | StartLease, now: float, ex
     return {**values, "taken_at": now, "expires_at": expires_at}
 
 
-def release_leases(database: StoreDatabase, owner: str, used_starts: Mapping[str, int]) -> None:
-    """The process ends, with all its calls: give back its slots, and what it has not used of its starts."""
-    requests = {bucket: StartRequest(limit=0, used=used) for bucket, used in used_starts.items()}
-    renew_leases(database, LeaseRequest(owner=owner, seconds=0.0, starts=requests))
-
-
 def _lock_leases(connection: Connection) -> float:
     """Wait for other processes that renew their leases; returns the time by which leases end."""
     if connection.dialect.name == "postgresql":

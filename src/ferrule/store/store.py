@@ -95,8 +95,18 @@ class ToolKnowledgeStore:
         """How often something could not be recorded properly."""
         if retention is None:
             retention = Retention(max_records=MAX_RECORDS_IN_MEMORY if self.location.kind == "memory" else None)
+        self._retention = retention
+        self._open_parts()
+        self._defer_import = defer_import
+        self._next_log_at = 0.0
+        self._closed = False
+        _register_fork_handler(self)
+
+    def _open_parts(self) -> None:
+        """Start with new ids, an empty journal, and no lease."""
         wake = threading.Event()
-        self._start_numbering()
+        self._start = f"{int(time.time() * 1000):011x}{os.urandom(3).hex()}"
+        self._numbers = count(1)
         self._journal: Journal
         if self.location.journal is None:
             self._journal = MemoryJournal(wake.set, self._start)
@@ -113,14 +123,10 @@ class ToolKnowledgeStore:
             self._database,
             self._locks,
             wake=wake,
-            retention=retention,
+            retention=self._retention,
             old_data=self._old_data,
             on_failure=self._count_failure,
         )
-        self._defer_import = defer_import
-        self._next_log_at = 0.0
-        self._closed = False
-        _register_fork_handler(self)
 
     def start(self) -> None:
         """Open the database and start the writer thread; StoreError when the database cannot be opened."""
@@ -484,16 +490,12 @@ class ToolKnowledgeStore:
                 text_with_notes(error),
             )
 
-    def _start_numbering(self) -> None:
-        self._start = f"{int(time.time() * 1000):011x}{os.urandom(3).hex()}"
-        self._numbers = count(1)
-
     def _reset_after_fork(self) -> None:
-        self._start_numbering()
-        self._journal.reset_after_fork(self._start)
-        self._writer.reset_after_fork()
-        self._locks.reset_after_fork()
-        self._database.reset_after_fork()
+        """Leave everything that is open to the parent process."""
+        self._journal.close_files()
+        self.leases.close_files()
+        self._database.forget_connections()
+        self._open_parts()
 
 
 def _register_fork_handler(store: ToolKnowledgeStore) -> None:

@@ -100,10 +100,6 @@ class RecordWriter:
         if self._rows or self._database.is_open:
             self._database.mark_interrupted(self._journal.owner)
 
-    def reset_after_fork(self) -> None:
-        """After a fork: the thread exists only in the parent, which may hold the lock."""
-        self._thread, self._lock = None, threading.Lock()
-
     def _run(self) -> None:
         failures = 0
         while not self._stop.is_set():
