@@ -24,28 +24,28 @@ class AdaptiveLimit:
         return int(self._state.slots)
 
     def report(self, now: float, *, seconds: float, is_overload: bool) -> None:
-        """How a call has gone: how long it took, and whether the service said that it is overloaded."""
+        """Change the limit by how a call has gone: its duration, and whether the service was overloaded."""
         self.collect(seconds=seconds, is_overload=is_overload)
         self._state = self._state.after(self.take_report(), self.maximum, now)
 
     def collect(self, *, seconds: float, is_overload: bool) -> None:
-        """The same, for the next report to the fleet."""
+        """Keep how a call has gone for the next report to the fleet."""
         if is_overload or seconds > self.max_latency:
             self._is_overload = True
         else:
             self._good_calls += 1
 
     def take_report(self) -> BucketLoad:
-        """What was collected since the last time."""
+        """Return what was collected since the last report."""
         report = BucketLoad(minimum=self.minimum, good_calls=self._good_calls, is_overload=self._is_overload)
         self._good_calls, self._is_overload = 0, False
         return report
 
     def return_report(self, report: BucketLoad) -> None:
-        """A report that may not have arrived is sent again with the next one."""
+        """Add a report that may not have arrived to the next one."""
         self._good_calls += report.good_calls
         self._is_overload = self._is_overload or report.is_overload
 
     def follow(self, slots: int) -> None:
-        """What the fleet has found."""
+        """Set the limit that the fleet has found."""
         self._state = LimitState(slots=slots)

@@ -90,7 +90,7 @@ class FleetLimits:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limits` and `rates` are those of buckets."""
+        """Take the `limits` and `rates` of buckets, by their names."""
         self._config, self._rates, self._get_scheduler, self._clock = config, dict(rates), get_scheduler, clock
         self._owner = uuid4().hex
         self._limits = dict(limits)
@@ -114,7 +114,7 @@ class FleetLimits:
             self._rates[name] = rate
 
     def get_leased(self, bucket: str) -> int | None:
-        """How many slots of a bucket this process has leased now; None for a bucket without a shared limit."""
+        """Return the slots of a bucket that this process has leased now, or None without a shared limit."""
         lease = self._slots.get(bucket)
         return None if lease is None else lease.slots
 
@@ -148,7 +148,7 @@ class FleetLimits:
                 await self._renew_leases(LeaseRequest(owner=self._owner, seconds=0.0, starts=starts))
 
     def wake(self) -> None:
-        """A call waits: ask for more."""
+        """Ask for more, because a call waits."""
         self._wake.set()
 
     async def renew_for(self, bucket: str) -> None:
@@ -176,7 +176,7 @@ class FleetLimits:
             await self._renew_once()
 
     def _interval(self) -> float | None:
-        """Seconds until the next request; None when nothing is held and no call waits."""
+        """Return the seconds until the next request, or None when nothing is leased and no call waits."""
         if self.failures:
             return float(min(MAX_RETRY_INTERVAL, POLL_INTERVAL * 2**self.failures))
         now, scheduler = self._clock(), self._get_scheduler()
@@ -196,7 +196,7 @@ class FleetLimits:
         return min(intervals, default=None)
 
     async def _renew_once(self) -> None:
-        """One request; several callers share it."""
+        """Send one request, which several callers share."""
         if self._renewal is None:
             self._renewal = asyncio.create_task(self._renew())
             self._renewal.add_done_callback(self._forget_renewal)
@@ -240,7 +240,7 @@ class FleetLimits:
         return LeaseRequest(owner=self._owner, seconds=self._config.lease_seconds, slots=slots, starts=starts)
 
     def _request_slots(self, name: str, now: float) -> SlotRequest | None:
-        """What to ask for a bucket. From here until the answer, the bucket uses only what is kept."""
+        """Return what to ask for a bucket. From here until the answer, the bucket uses only what it keeps."""
         lease, bucket = self._slots[name], self._get_scheduler().buckets[name]
         limit, demand = self._limits[name], self._demand(name)
         if demand:
@@ -271,7 +271,7 @@ class FleetLimits:
         return SlotRequest(limit=limit, slots=slots, demand=target, waiting=waiting, load=load)
 
     def _demand(self, name: str) -> int:
-        """How many calls of a bucket run or want to run."""
+        """Count the calls of a bucket that run or want to run."""
         scheduler = self._get_scheduler()
         bucket = scheduler.buckets[name]
         reclaiming = sum(1 for slot in scheduler.reclaiming if slot.bucket is bucket)

@@ -157,7 +157,7 @@ class SlotScheduler:
         on_demand: Callable[[], None] = lambda: None,
         adaptive: Mapping[str, AdaptiveLimit] = MappingProxyType({}),
     ) -> None:
-        """`limits` and `rates` are those of buckets. `on_demand` is called when a call has to wait in a bucket whose
+        """Take the `limits` and `rates` of buckets. Call `on_demand` when a call has to wait in a bucket whose
         limit is leased.
         """
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -183,14 +183,14 @@ class SlotScheduler:
         return not (self.running or self.waiting or self.reclaiming)
 
     def add_bucket(self, name: str) -> Bucket:
-        """A bucket without configured limits, when it is first used."""
+        """Add a bucket without configured limits, when it is first used."""
         bucket = self.buckets[name] = Bucket(name, self, None, None, self.queues[0])
         return bucket
 
     def add_limited_bucket(
         self, name: str, limit: int | None, rate: CallRate | LeasedRate | None, *, is_leased: bool
     ) -> Bucket:
-        """A bucket with limits of its own, and so with a queue of its own."""
+        """Add a bucket with separate limits, and so with a separate queue."""
         bucket = self.buckets[name] = Bucket(name, self, limit, rate, [])
         bucket.is_leased = is_leased
         if is_leased and limit is not None:
@@ -220,11 +220,11 @@ class SlotScheduler:
         return slot.state is ACTIVE
 
     def count_ahead_of(self, slot: Slot) -> int:
-        """How many calls stand in the queue before this one."""
+        """Count the calls in the queue before this one."""
         return bisect_left(slot.bucket.queue, slot.rank, key=_RANK)
 
     def withdraw(self, slot: Slot) -> None:
-        """The call will not run: remove it from its queue, or pass on the slot it was just given."""
+        """Remove a call that will not run from its queue, or pass on the slot that it was just given."""
         if slot.state is ACTIVE:
             if slot.bucket.rate is not None:
                 slot.bucket.rate.cancel_start(slot.acquired_at)
@@ -259,12 +259,12 @@ class SlotScheduler:
             self.start_ready()
 
     def suspend(self, slot: Slot) -> None:
-        """Do not count the slot until `resume`: its call waits for something that is no work."""
+        """Stop counting the slot until `resume`: its call only waits."""
         self._begin_nested(slot)
         self.start_ready()
 
     def resume(self, slot: Slot) -> None:
-        """The call wants its slot back, unless nested calls still run, or it was released meanwhile."""
+        """Reclaim the slot of a call, unless nested calls still run or the slot was released."""
         self._end_nested(slot)
         self.start_ready()
 
@@ -284,7 +284,7 @@ class SlotScheduler:
             self._start_rate_timer(bucket)
 
     def next(self) -> Slot | None:
-        """Which call starts next: one that reclaims its suspended slot, else the best head of a queue."""
+        """Return the call that starts next: one that reclaims its suspended slot, else the best head of a queue."""
         if self.running >= self.limit:
             return None
         for slot in self.reclaiming:
@@ -303,7 +303,7 @@ class SlotScheduler:
         return [slot for queue in self.queues for slot in queue]
 
     def abandon(self) -> None:
-        """The event loop is closed: no call here can be woken any more."""
+        """Forget all calls: the event loop is closed, so none can be woken."""
         for slot in (*self.list_waiting_slots(), *self.reclaiming):
             slot.state = RELEASED
         for queue in self.queues:
@@ -411,12 +411,12 @@ class CallRate:
         self.starts.append(now)
 
     def cancel_start(self, started_at: float) -> None:
-        """The call that was given this start never ran."""
+        """Take back the start of a call that never ran."""
         with suppress(ValueError):  # it may be older than a minute
             self.starts.remove(started_at)
 
     def seconds_until_start(self, now: float, ahead: int = 0) -> float:
-        """Seconds a call must wait when `ahead` other calls start before it."""
+        """Return the seconds that a call must wait when `ahead` other calls start before it."""
         self._drop_old(now)
         behind = ahead - (self.limit - len(self.starts))
         if behind < 0:
@@ -455,7 +455,7 @@ class LeasedRate:
         self.used += 1
 
     def cancel_start(self, started_at: float) -> None:
-        """The call that was given this start never ran. The start is lost: another process may have counted it."""
+        """Give up the start of a call that never ran. The start is lost: another process may have counted it."""
 
     def seconds_until_start(self, now: float, ahead: int = 0) -> float:
         if self.allows(now) and ahead < self.starts:

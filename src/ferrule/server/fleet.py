@@ -83,7 +83,7 @@ class ServerFleet:
         internal_url: str | None = None,
         private_socket: Path | None = None,
     ) -> None:
-        """`cancel_run` stops a run of this server; `on_news` is called when another server has done something.
+        """Let `cancel_run` stop a run of this server, and call `on_news` when another server has done something.
 
         `internal_url` is where the others reach this server; None if they cannot. At `private_socket`, those reach it
         that have theirs in the same folder: the workers that share a port.
@@ -113,12 +113,12 @@ class ServerFleet:
 
     @property
     def is_available(self) -> bool:
-        """Whether there may be other servers."""
+        """Return whether there may be other servers."""
         return self.address is not None
 
     @property
     def is_reachable(self) -> bool:
-        """Whether others can send requests to this server."""
+        """Return whether other servers can send requests to this server."""
         return self.address is not None and bool(self.address.url or self.address.socket)
 
     async def run(self) -> None:
@@ -175,18 +175,18 @@ class ServerFleet:
         self._looked_at = started_at
 
     def shares_folder_with(self, address: ServerAddress) -> bool:
-        """Whether another server is a worker of the same `ferrule serve`."""
+        """Return whether another server is a worker of the same `ferrule serve`."""
         own = "" if self.address is None else self.address.socket
         return bool(own) and os.path.dirname(own) == os.path.dirname(address.socket)
 
     async def is_secret_of(self, server_id: str, secret: str) -> bool:
-        """Whether somebody knows the secret of this server or another, which only those that use the store know."""
+        """Compare a secret with the secret of this server or another. Only processes that use the store know it."""
         address = self.address if server_id == self.server_id else await self.find_address(server_id)
         expected = "" if address is None else address.secret
         return bool(expected) and hmac.compare_digest(expected.encode(), secret.encode())
 
     def forget(self, server_id: str) -> None:
-        """A server does not listen any more."""
+        """Forget the address of a server that does not listen any more."""
         self._servers.pop(server_id, None)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -259,7 +259,7 @@ class ServerFleet:
             self._start(store_and_tell())
 
     def _read_missed_circuits(self) -> None:
-        """Of the time before this server listened."""
+        """Read the circuits that were opened before this server listened."""
 
         async def read() -> None:
             for source, tool_id, age in await self._engine.store.query_without_records(list_open_circuits):
@@ -286,7 +286,7 @@ class ServerFleet:
 
 
 def encode_event_message(event: ToolEngineEvent) -> ChannelMessage:
-    """An event as other servers need it: what their clients are told, and what decides who is told."""
+    """Serialize an event for the other servers, with the fields that their visibility check needs."""
     description, principal = describe_event(event), event.principal
     if isinstance(description["error"], str):
         description["error"] = description["error"][:MAX_TEXT]
@@ -300,7 +300,7 @@ def encode_event_message(event: ToolEngineEvent) -> ChannelMessage:
 
 
 def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
-    """An event of another server, with the description for clients in its data; None for one of another version."""
+    """Return an event of another server with the description for clients in its data, or None if unreadable."""
     try:
         description, principal = message["description"], message["principal"]
         return ToolEngineEvent(
@@ -318,7 +318,7 @@ def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
 
 
 def describe_event(event: ToolEngineEvent) -> dict[str, Any]:
-    """What clients are told of an event of this server or another."""
+    """Describe an event of this server or another for clients."""
     if "description" in event.data:
         return dict(event.data["description"])
     described: dict[str, Any] = {

@@ -43,7 +43,7 @@ class StoreChannel:
         *,
         is_available: bool,
     ) -> None:
-        """`on_listening` is called whenever messages begin to arrive: those before that were missed."""
+        """Call `on_listening` whenever messages begin to arrive: earlier messages were missed."""
         self._database, self._receive, self.is_available = database, receive, is_available
         self._on_listening = on_listening
         self._sender = uuid4().hex
@@ -130,7 +130,7 @@ def _notify(database: StoreDatabase, sender: str, messages: Sequence[ChannelMess
 
 
 def pack_messages(sender: str, messages: Sequence[ChannelMessage]) -> list[str]:
-    """As few notifications as possible; a message that does not fit into one is left out."""
+    """Pack messages into as few notifications as possible. A message that fits into none is left out."""
     payloads: list[str] = []
     packed: list[ChannelMessage] = []
     for message in messages:
@@ -153,5 +153,5 @@ def _find_channel_name(connection: Any) -> str:
 
 
 def _channel_name(schema: str) -> str:
-    """A database may have several stores, each in a schema."""
+    """Return the name of the channel of one schema: a database may have several stores."""
     return f"ferrule_{sha256(schema.encode()).hexdigest()[:16]}"

@@ -116,7 +116,7 @@ class StoreDatabase:
             yield connection
 
     def connect_outside_pool(self) -> Any:
-        """A connection of the driver without transactions, for locks and notifications."""
+        """Open a connection of the driver without transactions, for leases and notifications."""
         self.open()
         connection = self._open_engine().raw_connection()
         session: Any = connection.driver_connection
@@ -273,7 +273,7 @@ def _execute_with_lines(
 
 
 def _insert_calls_statement(dialect: Dialect, replaces_if: str) -> str:
-    """`INSERT … SELECT` from a JSON array of lines, which replace the rows they have a condition for.
+    """Build an `INSERT … SELECT` from a JSON array of lines, which replace rows under a condition.
 
     Either condition keeps a call that has ended from being set back to running.
     """
@@ -325,7 +325,7 @@ def _raise_as_store_error(location: StoreLocation) -> Iterator[None]:
 
 
 def _is_content_error(error: BaseException | None) -> bool:
-    """Whether the database rejected a line for its content, rather than being unreachable, full or busy."""
+    """Return whether the database rejected a line for its content, and is not unreachable, full or busy."""
     from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
     if isinstance(error, (DataError, IntegrityError)):

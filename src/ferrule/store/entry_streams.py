@@ -25,7 +25,7 @@ _WRITER: Final = f"SELECT writer FROM leases WHERE key = '{LOCK_PREFIX}' || (lin
 
 
 def insert_entries_statement(dialect: Dialect) -> str:
-    """`INSERT … SELECT` from a JSON array of lines. A line replaces an older value, or one after `replaced_after`.
+    """Build an `INSERT … SELECT` from lines. A line replaces an older value, or a value after `replaced_after`.
 
     With 0 it replaces any value: the lines of a living process are new. A line of an abandoned journal may be older
     than the value, but not than one from the future, which was written before the clock was set back.
@@ -54,7 +54,7 @@ def late_streams_statement(dialect: Dialect) -> str:
 
 
 def json_lines_sql(dialect: Dialect) -> str:
-    """SQL that reads the parameter `lines`, a JSON array, as the rows `line.value`."""
+    """Return SQL that reads the parameter `lines`, a JSON array, as the rows `line.value`."""
     if dialect.name == "postgresql":
         return "json_array_elements(CAST(:lines AS json)) AS line(value)"
     # A subquery that SQLite may not flatten: else it would serialize the value again for every column read from it.
@@ -88,7 +88,7 @@ def find_streams(database: StoreDatabase, prefix: str) -> dict[str, float]:
 
 
 def find_entry_times(database: StoreDatabase, stream: str) -> dict[str, float]:
-    """When each entry of a stream was written, by key."""
+    """Return when each entry of a stream was written, by key."""
     import sqlalchemy as sa
 
     query = sa.text("SELECT key, written_at FROM entries WHERE stream = :stream ORDER BY key")
@@ -107,7 +107,7 @@ def find_last_key(database: StoreDatabase, stream: str) -> str | None:
 
 
 def find_last_entries(database: StoreDatabase, stream: str, limit: int, *, with_children: bool = False) -> list[Any]:
-    """The values with the greatest keys, those first; `with_children`: also of the streams `STREAM:…`."""
+    """Return the values with the greatest keys, descending; `with_children` also of the streams `STREAM:…`."""
     import sqlalchemy as sa
 
     condition, values = "stream = :stream", {"stream": escape_text(stream), "limit": limit}

@@ -105,7 +105,7 @@ class OldDataDeletion:
         return replace(report, artifacts=sum(map(self._artifacts.remove, unused)))
 
     def delete_all(self, before: float, *, dry_run: bool = False) -> DeletionReport:
-        """The same, with artifacts that lost their records earlier. `dry_run` only counts what would be deleted."""
+        """Delete also artifacts that lost their records earlier. `dry_run` only counts what would be deleted."""
         old_artifacts = set(self._artifacts.list_older_than(before))
         if not dry_run:
             report = self.delete(before)
@@ -178,7 +178,7 @@ class OldDataDeletion:
 
 
 def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:
-    """Whether a run waits for a person, by its entries from the last one back."""
+    """Return whether a run waits for a person, by its entries from the last one back."""
     for entry in last_entries:
         if entry.get("kind") != "answer":  # one of several calls was approved: the run waits for the others
             return entry.get("kind") == "wait" or entry.get("state") == "waiting"
@@ -212,7 +212,7 @@ def _delete_calls(transaction: Transaction, condition: ColumnElement[bool]) -> t
 
 
 def _find_unused(connection: Connection, artifacts: set[str]) -> list[str]:
-    """Those artifacts that no record refers to."""
+    """Return the artifacts that no record refers to."""
     import sqlalchemy as sa
 
     column = get_table("tool_calls").c.artifact_id

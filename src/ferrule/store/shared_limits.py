@@ -168,7 +168,7 @@ class StartLease:
 
 
 def adapt_limit(state: LimitState | None, request: SlotRequest, now: float) -> tuple[LimitState, SlotRequest]:
-    """An adaptive limit after a report, and the request with the limit that holds now."""
+    """Return an adaptive limit after a report, and the request with the limit that holds now."""
     assert request.load is not None
     state = (state or LimitState(slots=request.limit)).after(request.load, request.limit, now)
     return state, replace(request, limit=int(state.slots))
@@ -177,7 +177,7 @@ def adapt_limit(state: LimitState | None, request: SlotRequest, now: float) -> t
 def grant_slots(
     leases: Iterable[SlotLease], owner: str, request: SlotRequest, seconds: float, now: float
 ) -> tuple[SlotLease, SlotGrant]:
-    """The new lease of a process on a bucket.
+    """Return the new lease of a process on a bucket.
 
     With at least one slot for each process, a process gets its equal share before another gets more than that. With
     fewer slots than processes they take turns: a free slot is for the process that has waited longest.
@@ -218,7 +218,7 @@ def grant_slots(
 
 
 def _find_waiting_since(mine: SlotLease | None, now: float) -> float:
-    """Since when a process has had no slot at all while its calls waited for one."""
+    """Return since when a process has had no slot while its calls waited."""
     if mine is None or mine.slots or mine.waiting_since is None:
         return now
     return mine.waiting_since
@@ -233,7 +233,7 @@ def _waits_longer(lease: SlotLease, waiting_since: float | None) -> bool:
 def grant_starts(
     leases: Iterable[StartLease], owner: str, request: StartRequest, now: float
 ) -> tuple[list[StartLease], StartGrant]:
-    """The leases of a bucket after a process has given back its block and got a new one."""
+    """Return the leases of a bucket after a process has given back its block and got a new block."""
     counted: list[StartLease] = []
     for lease in leases:
         if lease.owner == owner and lease.is_open:
@@ -253,7 +253,7 @@ def grant_starts(
 
 
 def _find_return(lease: StartLease, owner: str, now: float) -> float:
-    """When starts of a lease may be free: what another process does not use of an open block, it gives back."""
+    """Return when starts of a lease may be free. Another process gives back what it does not use of an open block."""
     block_end = lease.counts_until - RATE_PERIOD
     return block_end if lease.is_open and lease.owner != owner and block_end > now else lease.counts_until
 
@@ -268,7 +268,7 @@ def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
 
 
 def _adapt_limits(connection: Connection, slots: Mapping[str, SlotRequest], now: float) -> dict[str, SlotRequest]:
-    """The requests with the limits that hold now."""
+    """Return the requests with the limits that hold now."""
     table, adapted = get_table("adaptive_limits"), dict(slots)
     buckets = [bucket for bucket, wish in slots.items() if wish.load is not None]
     if not buckets:

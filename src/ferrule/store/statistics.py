@@ -178,7 +178,7 @@ def _find_percentiles_by_sorting(
 
 
 def _interpolate(ranked: dict[int, float], n: int, fraction: float) -> float | None:
-    """A percentile of n times, of which those near it are known by rank from 1."""
+    """Interpolate a percentile of n times. The times near it are given by rank from 1."""
     position = fraction * (n - 1)
     low, high = ranked[floor(position) + 1], ranked[ceil(position) + 1]
     return low + (high - low) * (position - floor(position))
@@ -207,7 +207,7 @@ def _find_last_errors(connection: Connection, conditions: list[ColumnElement[boo
 
 
 def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[str, float]]:
-    """The counts of each tool, and when it last failed."""
+    """Return the counts of each tool, and when each tool last failed."""
     import sqlalchemy as sa
 
     counts: dict[str, _ToolCounts] = {}
@@ -244,7 +244,7 @@ def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[st
 
 
 def _count_untimed() -> str:
-    """In two ranges of the index: `OR` would read all of it."""
+    """Return SQL that reads two ranges of the index: `OR` would read all of it."""
     no_time, zero = (f"(SELECT COUNT(*) FROM tool_calls WHERE {{tool}} AND {condition})" for condition in _UNTIMED)
     return f"{no_time} + {zero}"
 
@@ -273,14 +273,14 @@ def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCou
 
 
 def _read_errors(connection: Connection, failed_at: dict[str, float]) -> dict[str, str | None]:
-    """The errors of the calls of these tools at these times."""
+    """Return the errors of the calls of tools at given times."""
     call = "FROM tool_calls WHERE {tool} AND started_at = {value} AND status = 'failed'"
     queries = [(name, "MAX(error)", call, at) for name, at in failed_at.items()]
     return {name: error and unescape_text(error) for name, error in _query_each_tool(connection, queries)}
 
 
 def _query_each_tool(connection: Connection, queries: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """One row of each query, in their order. A query is a tool's name, columns, the rest, and perhaps a value."""
+    """Yield one row of each query. A query is a tool's name, columns, the rest, and perhaps a value."""
     import sqlalchemy as sa
 
     for start in range(0, len(queries), MAX_QUERIES):
@@ -299,7 +299,7 @@ def _query_each_tool(connection: Connection, queries: Sequence[tuple[Any, ...]])
 def count_calls_by_rule(
     database: StoreDatabase, since: datetime, tenant: str | None
 ) -> dict[str, tuple[int, float | None]]:
-    """How many calls each rule of a policy has decided about, and when the last was made."""
+    """Count the calls that each rule of a policy has decided about, with the time of the last call."""
     import sqlalchemy as sa
 
     calls, rule = get_table("tool_calls").c, rule_column()
@@ -315,7 +315,7 @@ def count_calls_by_rule(
 
 
 def find_oldest_call(database: StoreDatabase) -> float | None:
-    """When the first call started."""
+    """Return when the first call started."""
     import sqlalchemy as sa
 
     with database.read() as connection:
@@ -326,7 +326,7 @@ def find_oldest_call(database: StoreDatabase) -> float | None:
 def collect_series(
     database: StoreDatabase, conditions: CallFilter, start: datetime, end: datetime, parts: int
 ) -> list[CallInterval]:
-    """Counts and times of the calls in equal parts of a time; a percentile is one of the measured times."""
+    """Return counts and times of calls in equal parts of a time. A percentile is one of the measured times."""
     import sqlalchemy as sa
 
     calls, width = get_table("tool_calls").c, max(1e-3, (end - start).total_seconds() / parts)

@@ -80,7 +80,7 @@ class ToolKnowledgeStore:
         journal_directory: Path | str | None = None,
         defer_import: bool = False,
     ) -> None:
-        """`defer_import` is for short-lived processes: their records stay in the journal, which the next process that
+        """Use `defer_import` for short-lived processes: their records stay in the journal, which the next process that
         opens the store imports, so that they need not load a database. Queries work all the same.
         """
         self.location = parse_location(url, journal_directory)
@@ -155,7 +155,7 @@ class ToolKnowledgeStore:
         await self.aclose()
 
     def new_record_id(self) -> str:
-        """Unique among all processes; sorts by the start of the process, then by order."""
+        """Return an id that is unique among all processes and sorts by the start of the process, then by order."""
         return f"{self._start}-{next(self._numbers):08x}"
 
     def record_started(self, record: ToolCallRecord, *, secret_names: frozenset[str] = NO_NAMES) -> Exception | None:
@@ -224,7 +224,7 @@ class ToolKnowledgeStore:
             record.secrets = merge_secrets(record.secrets, known_secrets)
 
     def find_known_secrets(self, run_id: str | None, *values: Any) -> tuple[str, ...]:
-        """The secrets of a run that values contain."""
+        """Return the secrets of a run that values contain."""
         secrets = None if run_id is None else self._run_secrets.get(run_id)
         return () if secrets is None else secrets.find_in(*values)
 
@@ -237,7 +237,7 @@ class ToolKnowledgeStore:
         record.result, record.metadata = {"result": note} if record.result else {}, {}
 
     def get_run_secrets(self, run_id: str) -> Secrets:
-        """The secrets that the calls of a run contained, in memory only."""
+        """Return the secrets that the calls of a run contained. They are in memory only."""
         secrets = self._run_secrets.get(run_id)
         if secrets is None:
             secrets = self._run_secrets[run_id] = Secrets(redaction=self.redaction)
@@ -258,11 +258,11 @@ class ToolKnowledgeStore:
             self._count_failure(f"an entry of stream {stream!r} could not be written", error)
 
     async def read_entries(self, stream: str) -> dict[str, Any]:
-        """The values of a stream by key, in the order of the keys."""
+        """Return the values of a stream by key, in the order of the keys."""
         return await self.query(find_entries, stream)
 
     async def list_streams(self, prefix: str = "") -> dict[str, float]:
-        """The streams with this prefix, and when each was last written to (seconds); the latest first."""
+        """Return the streams with this prefix and when each was last written to (seconds), the latest first."""
         return await self.query(find_streams, prefix)
 
     async def delete_entries(self, stream: str, keys: Sequence[str] | None = None) -> int:
@@ -321,7 +321,7 @@ class ToolKnowledgeStore:
         return asyncio.create_task(watch(), name=f"ferrule-lock-{name}")
 
     async def is_locked(self, name: str) -> bool:
-        """Whether anybody holds the lock, in this process or another."""
+        """Return whether any task holds the lock, in this process or another."""
         return await asyncio.to_thread(self._locks.is_held, name)
 
     async def query_call_records(
@@ -346,7 +346,7 @@ class ToolKnowledgeStore:
         limit: int = 100,
         after: ToolCallRecord | str | None = None,
     ) -> list[ToolCallRecord]:
-        """The newest records that match all conditions; `after` the last record of a page gives the next page."""
+        """Return the newest records that match all conditions. `after` is the last record of the page before."""
         if limit < 1:
             raise StoreError(f"limit must be at least 1, not {limit!r}")
         if status is not None and status not in get_args(Status):
@@ -375,7 +375,7 @@ class ToolKnowledgeStore:
         return await self.query(find_record, record_id)
 
     async def get_call_summary(self, conversation_id: str) -> ToolCallSummary:
-        """How many calls one conversation made, by tool and by success."""
+        """Count the calls of one conversation, by tool and by success."""
         return await self.query(summarize_conversation, conversation_id)
 
     async def get_call_statistics(
@@ -386,7 +386,7 @@ class ToolKnowledgeStore:
         tenant: str | None = None,
         principals: Collection[str] | None = None,
     ) -> CallStatistics:
-        """Counts, error rates and times, in total and by tool."""
+        """Return counts, error rates and times, in total and by tool."""
         return await self.query(collect_statistics, since, tool_name, tenant, principals)
 
     async def delete_records(self, *, older_than: datetime | timedelta, dry_run: bool = False) -> DeletionReport:
@@ -427,7 +427,7 @@ class ToolKnowledgeStore:
             raise StoreError(f"a file of the store failed: {error.strerror or error}") from error
 
     def open_channel(self, receive: Callable[[ChannelMessage], None], on_listening: Callable[[], None]) -> StoreChannel:
-        """Messages to and from the other processes of the store: `receive` gets theirs, in the event loop.
+        """Open a channel to the other processes of the store: `receive` gets their messages, in the event loop.
 
         `on_listening` is called whenever messages begin to arrive, at first and after a connection was lost.
         """
@@ -499,7 +499,7 @@ class ToolKnowledgeStore:
 
 
 def _register_fork_handler(store: ToolKnowledgeStore) -> None:
-    """A forked child gets its own ids and its own journal, which another process imports when the child has ended."""
+    """Give a forked child new ids and a new journal, which another process imports when the child has ended."""
     reference = weakref.ref(store)
 
     def continue_store() -> None:

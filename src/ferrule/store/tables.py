@@ -88,7 +88,7 @@ def get_table(name: str) -> Table:
 
 
 def has_tables(connection: Connection) -> bool:
-    """Whether the database has the tables; StoreError if it has those of another version."""
+    """Return whether the database has the tables. Raises StoreError if they have another version."""
     import sqlalchemy as sa
 
     table = get_table("ferrule_migrations")
