@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ferrule import ConcurrencyConfig, ToolEngine, tool
 from ferrule.concurrency import ToolConcurrencyController
-from ferrule.concurrency.adaptive import AdaptiveLimit
+from ferrule.concurrency.scheduler import AdaptiveLimit
 from ferrule.errors import Rejected, SetupError, StoreError, Transient
 from ferrule.store.shared_limits import (
     RATE_PERIOD,

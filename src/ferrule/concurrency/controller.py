@@ -37,13 +37,13 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final
 
-from ferrule.concurrency.adaptive import AdaptiveLimit
 from ferrule.concurrency.config import ConcurrencyConfig, ConcurrencyMetrics
 from ferrule.concurrency.fleet import FleetLimits, RenewLeases
 from ferrule.concurrency.scheduler import (
     ACTIVE,
     RECLAIMING,
     RELEASED,
+    AdaptiveLimit,
     Bucket,
     CallRate,
     LeasedRate,

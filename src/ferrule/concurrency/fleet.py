@@ -34,7 +34,6 @@ from ferrule.store.shared_limits import (
     LeaseRequest,
     SlotGrant,
     SlotRequest,
-    StartGrant,
     StartRequest,
     renew_leases,
 )
@@ -229,7 +228,10 @@ class FleetLimits:
         for name, grant in grants.slots.items():
             self._accept_slots(name, grant, sent_at)
         for name, start_grant in grants.starts.items():
-            self._accept_starts(self._rates[name], start_grant, sent_at)
+            rate = self._rates[name]
+            rate.starts, rate.used = start_grant.starts, 0
+            rate.expires_at = sent_at + START_LEASE_SECONDS * USABLE_PART if start_grant.starts else 0.0
+            rate.next_at = self._clock() + start_grant.next_in
         self._stop_expired()
         self._get_scheduler().start_ready()
 
@@ -298,11 +300,6 @@ class FleetLimits:
         request = StartRequest(limit=rate.limit, used=rate.used, demand=demand + rate.used if demand else 0)
         rate.starts = 0  # they are given back, and new ones come with the answer
         return request
-
-    def _accept_starts(self, rate: LeasedRate, grant: StartGrant, sent_at: float) -> None:
-        rate.starts, rate.used = grant.starts, 0
-        rate.expires_at = sent_at + START_LEASE_SECONDS * USABLE_PART if grant.starts else 0.0
-        rate.next_at = self._clock() + grant.next_in
 
     def _stop_expired(self) -> None:
         """Forget leases that could not be renewed in time. Their buckets have handed out nothing since then."""

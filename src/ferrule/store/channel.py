@@ -100,7 +100,8 @@ class StoreChannel:
         with self._database.raise_as_store_error():
             connection = self._database.connect_outside_pool()
             try:
-                connection.execute(f'LISTEN "{_find_channel_name(connection)}"')
+                (schema,) = connection.execute("SELECT current_schema()").fetchone()
+                connection.execute(f'LISTEN "{_channel_name(schema)}"')
                 self.is_listening.set()
                 loop.call_soon_threadsafe(self._on_listening)
                 while not self._is_stopped.is_set():
@@ -146,10 +147,6 @@ def _encode(sender: str, messages: Sequence[ChannelMessage]) -> str:
     # ASCII: the number of bytes is the number of characters, and no text can break the notification. Postgres rejects
     # NUL characters, which JSON writes as an escape.
     return json.dumps([sender, list(messages)], separators=(",", ":"))
-
-
-def _find_channel_name(connection: Any) -> str:
-    return _channel_name(str(connection.execute("SELECT current_schema()").fetchone()[0]))
 
 
 def _channel_name(schema: str) -> str:

@@ -86,7 +86,11 @@ class StoreDatabase:
             with self.read() as connection:  # without a lock, so that opening a store is usually cheap
                 is_complete = has_tables(connection)
             if not is_complete:
-                self._create_tables()
+                with self.write() as connection:
+                    if connection.dialect.name == "postgresql":
+                        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+                    if not has_tables(connection):
+                        create_tables(connection)
         except BaseException:
             self.close()
             raise
@@ -191,13 +195,6 @@ class StoreDatabase:
         running = (calls.c.status == "running") & (calls.c.owner == owner)
         with self.write() as connection:
             connection.execute(calls.update().where(running).values(status="interrupted", error=INTERRUPTED))
-
-    def _create_tables(self) -> None:
-        with self.write() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
-            if not has_tables(connection):
-                create_tables(connection)
 
     def _open_engine(self) -> Engine:
         if self._engine is None:

@@ -184,7 +184,11 @@ class FileJournal:
                 lines = segment.read()
             except OSError:
                 logger.exception("segment=<%s> | cannot be read through its open file, left for recovery", segment.path)
-                self._abandon(segment)
+                with self._lock:
+                    self._segments.remove(segment)
+                    if segment is self._current:
+                        self._current = None
+                segment.abandon()
                 continue
             if lines:
                 self._reading = segment
@@ -275,13 +279,6 @@ class FileJournal:
         self._current = segment
         self._segments.append(segment)
         return segment
-
-    def _abandon(self, segment: JournalSegment) -> None:
-        with self._lock:
-            self._segments.remove(segment)
-            if segment is self._current:
-                self._current = None
-        segment.abandon()
 
 
 Journal: TypeAlias = FileJournal | MemoryJournal

@@ -150,7 +150,9 @@ class OldDataDeletion:
             delete_vectors(connection, before)
             delete_spending(connection, before)
             delete_writers(connection, before)
-        calls, artifacts = _delete_calls(transaction, _old_calls_clause(before))
+        run_is_deleted = "NOT EXISTS (SELECT 1 FROM entries WHERE stream = 'run:' || tool_calls.conversation_id)"
+        is_old = sa.and_(get_table("tool_calls").c.started_at < before, sa.text(run_is_deleted))
+        calls, artifacts = _delete_calls(transaction, is_old)
         return DeletionReport(calls=calls, runs=runs, **counts), artifacts
 
     def _delete_runs(self, transaction: Transaction, before: float) -> int:
@@ -183,14 +185,6 @@ def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:
         if entry.get("kind") != "answer":  # one of several calls was approved: the run waits for the others
             return entry.get("kind") == "wait" or entry.get("state") == "waiting"
     return True  # only answers: nothing says that the run has ended
-
-
-def _old_calls_clause(before: float) -> ColumnElement[bool]:
-    import sqlalchemy as sa
-
-    calls = get_table("tool_calls").c
-    run_is_deleted = sa.text("NOT EXISTS (SELECT 1 FROM entries WHERE stream = 'run:' || tool_calls.conversation_id)")
-    return sa.and_(calls.started_at < before, run_is_deleted)
 
 
 def _delete_calls(transaction: Transaction, condition: ColumnElement[bool]) -> tuple[int, set[str]]:

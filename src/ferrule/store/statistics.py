@@ -230,26 +230,17 @@ def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[st
         each = counts.setdefault(tool_name, _ToolCounts(tool_name=tool_name))
         each.successful = max(0, number - each.failed - each.cancelled - each.running)
         each.timed, seconds[tool_name] = number, sum_of_times or 0.0
-    for tool_name, last, untimed in _query_each_tool(
-        connection,
-        [
-            (name, f"(SELECT MAX(started_at) FROM tool_calls WHERE {{tool}}), {_count_untimed()}", "")
-            for name in seconds
-        ],
-    ):
+    # In two ranges of the index: `OR` would read all of it.
+    columns = (
+        "(SELECT MAX(started_at) FROM tool_calls WHERE {tool}), "
+        "(SELECT COUNT(*) FROM tool_calls WHERE {tool} AND execution_time IS NULL) + "
+        "(SELECT COUNT(*) FROM tool_calls WHERE {tool} AND execution_time <= 0)"
+    )
+    for tool_name, last, untimed in _query_each_tool(connection, [(name, columns, "") for name in seconds]):
         each = counts[tool_name]
         each.last_called, each.timed = last or 0.0, each.timed - untimed
         each.mean = seconds[tool_name] / each.timed if each.timed > 0 else None
     return [counts[name] for name in seconds], failed_at
-
-
-def _count_untimed() -> str:
-    """Return SQL that reads two ranges of the index: `OR` would read all of it."""
-    no_time, zero = (f"(SELECT COUNT(*) FROM tool_calls WHERE {{tool}} AND {condition})" for condition in _UNTIMED)
-    return f"{no_time} + {zero}"
-
-
-_UNTIMED = ("execution_time IS NULL", "execution_time <= 0")
 
 
 def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCounts]) -> dict[str, Percentiles]:
