@@ -19,11 +19,12 @@ from typing import Any
 
 from chaos.scenario import Load, Outcome, append_line, duplicates, read_lines
 from ferrule import Principal, ToolEngineConfig, ToolExecutionContext, UnifiedToolLibrary, tool
-from ferrule.agent import Agent, AgentState
-from ferrule.errors import FerruleError
+from ferrule.agent import Agent, AgentAnswer, AgentState
+from ferrule.errors import FerruleError, RunInProgress
 from ferrule.store import ToolKnowledgeStore
 from ferrule.testing import ScriptedModel
 
+LEASE_TIMEOUT = 60.0
 PROCESSES = 4
 STEPS = 5
 """Calls in one run."""
@@ -268,7 +269,7 @@ async def _verify(url: str, folder: Path, acknowledged: _Acknowledged, outcome: 
         runs = [stream.removeprefix("run:") for stream in await store.list_streams("run:")]
         continued = 0
         for run_id in runs:
-            answer = await Agent(library, _make_model(run_id)).resume(run_id)
+            answer = await _resume(library, run_id)
             continued += run_id not in acknowledged.runs
             outcome.check(answer.state is AgentState.FINISHED, f"the run {run_id} does not go on: {answer.reason}")
         outcome.check_none(acknowledged.runs - set(runs), "finished runs are lost")
@@ -277,6 +278,18 @@ async def _verify(url: str, folder: Path, acknowledged: _Acknowledged, outcome: 
     steps = read_lines(folder / "steps")
     outcome.check_none(duplicates(steps), "steps of runs were executed twice")
     outcome.figures |= {"runs": len(runs), "runs continued at the end": continued, "refused": acknowledged.refused}
+
+
+async def _resume(library: UnifiedToolLibrary, run_id: str) -> AgentAnswer[str]:
+    """Resume a run when the lease of its dead process has ended."""
+    deadline = time.monotonic() + LEASE_TIMEOUT
+    while True:
+        try:
+            return await Agent(library, _make_model(run_id)).resume(run_id)
+        except RunInProgress:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.5)
 
 
 async def _verify_calls(store: ToolKnowledgeStore, acknowledged: _Acknowledged, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
-from ferrule.concurrency.fleet import StoreLeases
+from ferrule.concurrency.fleet import renew_in
 from ferrule.store import ToolKnowledgeStore
 
 LEASE_SECONDS = 2.0
@@ -35,7 +35,7 @@ async def main(url: str, log: str, limit: int, callers: int, calls: int, lease_s
                 note(-1)
 
     async with ToolKnowledgeStore(url, journal_directory=Path(log).with_suffix(f".{os.getpid()}")) as store:
-        controller.join_fleet(StoreLeases(store))
+        controller.join_fleet(renew_in(store))
         async with asyncio.TaskGroup() as group:
             for _ in range(callers):
                 group.create_task(call_repeatedly())

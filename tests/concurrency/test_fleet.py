@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
 
 import httpx
 import pytest
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 
 from ferrule import ConcurrencyConfig, ToolEngine, tool
 from ferrule.concurrency import ToolConcurrencyController
-from ferrule.concurrency.adaptive import AdaptiveLimit
+from ferrule.concurrency.scheduler import AdaptiveLimit
 from ferrule.errors import Rejected, SetupError, StoreError, Transient
-from ferrule.store.leases import (
+from ferrule.store.shared_limits import (
     RATE_PERIOD,
     LeaseGrants,
     LeaseRequest,
@@ -44,6 +43,8 @@ class LeasesInMemory:
         if self.is_unreachable:
             raise StoreError("the database cannot be reached")
         slots, starts = {}, {}
+        for bucket in self.slots.keys() - request.slots.keys():
+            self.slots[bucket].pop(request.owner, None)
         for bucket, wish in request.slots.items():
             if wish.load is not None:
                 self.limits[bucket], wish = adapt_limit(self.limits.get(bucket), wish, loop_time())
@@ -56,10 +57,6 @@ class LeasesInMemory:
             self.starts[bucket], starts[bucket] = grant_starts(leases_of_starts, request.owner, start_wish, loop_time())
         await asyncio.sleep(self.delay)
         return LeaseGrants(slots=slots, starts=starts)
-
-    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None:
-        for leases in self.slots.values():
-            leases.pop(owner, None)
 
 
 class CutOffLeases:
@@ -82,9 +79,6 @@ class CutOffLeases:
                 if self._effect != "arrives late":
                     raise StoreError("the database cannot be reached")
         return await self._table.renew(request)
-
-    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None:
-        await self._table.release(owner, used_starts)
 
 
 class RunningCalls:
@@ -110,7 +104,7 @@ class RunningCalls:
 def make_process(table: LeasesInMemory | CutOffLeases, **options: object) -> ToolConcurrencyController:
     config = ConcurrencyConfig(shared=True, default_timeout=10_000, queue_size=1000, **options)  # type: ignore[arg-type]
     controller = ToolConcurrencyController(config, clock=loop_time)
-    controller.join_fleet(table)
+    controller.join_fleet(table.renew)
     return controller
 
 
@@ -313,7 +307,7 @@ async def test_starts_that_another_process_gives_back_are_waited_for() -> None:
         for _ in range(2)
     )
     for controller in (first, second):
-        controller.join_fleet(table)
+        controller.join_fleet(table.renew)
     await asyncio.gather(*(running.run(first, 0, 0.01) for _ in range(10)))
     await running.run(first, 0, 0.01)  # its process leases as many starts as it needed last
     waiting = asyncio.create_task(running.run(second, 1, 0.01))

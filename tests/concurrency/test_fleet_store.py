@@ -13,7 +13,7 @@ from ferrule import ConcurrencyConfig, ToolEngine, tool
 from ferrule.errors import StoreError
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store.database import StoreDatabase
-from ferrule.store.leases import (
+from ferrule.store.shared_limits import (
     BucketLoad,
     LeaseRequest,
     SlotRequest,
@@ -80,6 +80,7 @@ async def test_a_process_that_stops_in_the_middle_of_a_renewal_delays_others_onl
 ) -> None:
     """Its connection lives, as after SIGSTOP or when its network is cut, and it has the lock of all leases."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("ferrule.store.shared_limits.MAX_LOCK_SECONDS", 1)
     async with ToolKnowledgeStore(postgres_url) as stopped, ToolKnowledgeStore(postgres_url) as other:
 
         def stop(database: StoreDatabase) -> None:

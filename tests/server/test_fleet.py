@@ -1,5 +1,6 @@
 """Servers on one Postgres store behind a balancer: any of them answers any request, whatever was killed."""
 
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -368,21 +369,30 @@ def test_a_stateful_mcp_server_on_a_server_out_of_reach_is_neither_started_again
             return client.post("/v1/tools/far_counter__increment/call", json={"arguments": {}})
 
         until_sync(lambda: knows(client, "far_counter"))
-        values = "'far', 'http://127.0.0.1:9', 'another machine', extract(epoch FROM now()) + 600"
-        database.execute(f"INSERT INTO servers (server_id, url, machine, expires_at) VALUES ({values})")
-        database.execute("INSERT INTO mcp_owners (name, server_id) VALUES ('far_counter', 'far')")
+        address = {"server_id": "far", "url": "http://127.0.0.1:9", "machine": "another machine"}
+
+        def lease(key: str, details: str) -> None:
+            database.execute(
+                "INSERT INTO leases (key, owner, details, taken_at, expires_at) "
+                "VALUES (%s, 'far:1:1', %s, 0, extract(epoch FROM now()) + 600) "
+                "ON CONFLICT (key, part) DO UPDATE SET details = excluded.details",
+                [key, details],
+            )
+
+        lease("server:far", json.dumps(address))
+        lease("mcp:far_counter", "far")
         response = call()
         calls = [{"tool": "far_counter", "action": "increment"}]
         (failed,) = client.post("/v1/calls", json={"calls": calls}).json()["results"]
         assert response.status_code == 503 and "Set internal_url" in response.json()["detail"], response.text
         assert failed["error_type"] == "rejected" and "was not made" in failed["error"], failed
-        owners = "SELECT server_id FROM mcp_owners WHERE name = 'far_counter'"
+        owners = "SELECT details FROM leases WHERE key = 'mcp:far_counter'"
         assert database.execute(owners).fetchall() == [("far",)]
-        # Nobody listens at the address of a server that lives: the address is wrong, until the server is silent too.
-        database.execute("UPDATE servers SET machine = %s WHERE server_id = 'far'", [socket.gethostname()])
+        # A server with a lease lives, although nobody listens at its address: the address may be wrong.
+        lease("server:far", json.dumps({**address, "machine": socket.gethostname()}))
         until_sync(lambda: "nobody listens" in call().text)
         assert call().status_code == 503
-        database.execute("UPDATE servers SET expires_at = extract(epoch FROM now()) + 15 WHERE server_id = 'far'")
+        database.execute("UPDATE leases SET expires_at = 1 WHERE owner = 'far:1:1'")
         assert call().json()["output"] == {"result": "count 1"}
 
 

@@ -129,6 +129,7 @@ class Site:
             server.close()
         for connection in list(self._app._server.server_state.connections):
             connection.transport.abort()
+        self.library.engine.store.leases.close_files()  # closes the locked files, as the kernel does
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +223,7 @@ async def check_death(path: Path, first: Site, second: Site) -> None:
 
 async def check_that_clients_are_refused(site: Site) -> None:
     """Only servers that read the store can let others make calls."""
-    addresses = await site.library.engine.store.query(list_servers)
+    addresses = await site.library.engine.store.query_leases(list_servers)
     by_socket = {Path(address.socket).name: address for address in addresses.values()}
     own, other = by_socket["first.sock"], by_socket["second.sock"]
     assert own.secret not in repr(own)

@@ -17,7 +17,7 @@ from ferrule import Agent, UnifiedToolLibrary, tool
 from ferrule.core.model import ModelReply
 from ferrule.errors import LockHeld, LockLost, RunInterrupted, StoreError
 from ferrule.server.problems import problem_of_error
-from ferrule.store import ToolKnowledgeStore, locks, writer
+from ferrule.store import ToolKnowledgeStore, leases, writer
 from ferrule.testing import ScriptedModel
 from tests.support.processes import TalkingProcess
 from tests.support.waiting import until
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.integration
 
 HOLDER = """
 import asyncio, sys
-from ferrule.store import ToolKnowledgeStore
+from ferrule.store import ToolKnowledgeStore, leases
+
+leases.LEASE_SECONDS, leases.RENEW_INTERVAL = 1.0, 0.2
 
 async def main():
     async with ToolKnowledgeStore(sys.argv[1]) as store, store.lock("job"):
@@ -142,7 +144,7 @@ async def test_a_lock_excludes_other_processes(shared_store_url):
                 await other.lock("job").__aenter__()
         async with other.lock("job"):
             assert await other.read_entries("job") == {"1": "written under the lock"}
-        assert list(store.location.locks.iterdir()) == []  # type: ignore[union-attr]
+        assert store.location.locks is None or list(store.location.locks.iterdir()) == []
 
 
 async def test_a_lock_in_postgres_excludes_other_machines(postgres_url, tmp_path):
@@ -161,72 +163,43 @@ async def test_a_lock_in_postgres_excludes_other_machines(postgres_url, tmp_path
             assert await other.read_entries("job") == {"1": "written under the lock"}
 
 
-async def test_a_lock_in_postgres_is_taken_again_after_its_connection_was_lost(postgres_url, tmp_path):
+@contextmanager
+def administer(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url, autocommit=True) as admin:
+        yield admin
+
+
+async def wait_for_renewal(url: str) -> None:
+    """Wait until a lease is renewed once more."""
+    with administer(url) as admin:
+        last_end = "SELECT max(expires_at) FROM leases"
+        before = admin.execute(last_end).fetchall()
+        await until(lambda: admin.execute(last_end).fetchall() > before)
+
+
+async def test_a_lock_in_postgres_outlives_its_connections(postgres_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "RENEW_INTERVAL", 0.05)
     async with (
         ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
         ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
     ):
         async with store.lock("job"):
-            with psycopg.connect(postgres_url, autocommit=True) as admin:
-                (ended,) = admin.execute(
-                    "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'"
-                ).fetchall()
-            assert ended == (1,)
-            async with store.lock("another job"):  # which notices the loss
-                with pytest.raises(LockHeld):
-                    await other.lock("job").__aenter__()
-        async with other.lock("job"):
-            pass
-
-
-async def test_a_lock_in_postgres_is_taken_again_after_the_server_was_away(postgres_url, tmp_path, monkeypatch):
-    async with (
-        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
-        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
-    ):
-        refused, connect = asyncio.Event(), store._database.connect_outside_pool
-
-        def connect_later() -> Any:
-            if refused.is_set():
-                return connect()
-            loop.call_soon_threadsafe(refused.set)
-            raise psycopg.OperationalError("the database system is starting up")
-
-        loop = asyncio.get_running_loop()
-        async with store.lock("job"):
-            monkeypatch.setattr(store._database, "connect_outside_pool", connect_later)
-            with psycopg.connect(postgres_url, autocommit=True) as admin:
-                admin.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
-            await refused.wait()
-            async with store.lock("another job"):
-                with pytest.raises(LockHeld):
-                    await other.lock("job").__aenter__()
-
-
-async def test_a_lock_in_postgres_is_taken_again_from_a_session_that_the_server_still_has(postgres_url, tmp_path):
-    """So it is after the network was cut: only the client knows that the connection is lost."""
-    async with (
-        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
-        ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
-    ):
-        async with store.lock("job"):
-            advisory = store._locks._advisory
-            assert advisory is not None
-            lost_connection, advisory._connection = advisory._connection, psycopg.connect(postgres_url)
-            advisory._connection.close()
-            async with store.lock("another job"):
-                lost_connection.close()
-                with pytest.raises(LockHeld):
-                    await other.lock("job").__aenter__()
+            await wait_for_renewal(postgres_url)
+            with administer(postgres_url) as admin:
+                sessions = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = current_user"
+                admin.execute(f"SELECT pg_terminate_backend(pid) {sessions}")
+            await wait_for_renewal(postgres_url)
+            with pytest.raises(LockHeld):
+                await other.lock("job").__aenter__()
         async with other.lock("job"):
             pass
 
 
 async def take_from(holder_url: str, store: ToolKnowledgeStore, name: str) -> AbstractAsyncContextManager[Any]:
-    """Take a lock whose holder loses its connection, before the holder takes it again."""
+    """Take a lock whose holder could not renew its lease in time."""
     while True:
-        with psycopg.connect(holder_url, autocommit=True) as admin:
-            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        with administer(holder_url) as admin:
+            admin.execute("UPDATE leases SET expires_at = 1 WHERE key = %s", [f"lock:{name}"])
         lock = store.lock(name)
         try:
             await lock.__aenter__()
@@ -296,15 +269,17 @@ async def test_a_process_that_lost_a_lock_while_it_took_it_does_not_register_for
         ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
         ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "b") as other,
     ):
-        register, locks_taken = store._locks.register_holder, list[AbstractAsyncContextManager[Any]]()
+        register, locks_taken = store._locks.register_writer, list[AbstractAsyncContextManager[Any]]()
 
-        def register_later(name: str, owner: str) -> None:
+        def register_later(name: str) -> None:
             taking = asyncio.run_coroutine_threadsafe(take_from(postgres_url, other, "job"), loop)
             locks_taken.append(taking.result(60))
-            register(name, owner)
+            register(name)
 
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(store._locks, "register_holder", register_later)
+        async with other.lock("job"):
+            pass
+        monkeypatch.setattr(store._locks, "register_writer", register_later)
         with pytest.raises(LockHeld):
             await store.lock("job").__aenter__()
         other.write_entry("job", "0001", "written with the lock")
@@ -386,7 +361,8 @@ async def test_a_run_that_another_process_has_taken_makes_no_more_calls(postgres
 async def test_a_holder_that_does_not_hear_from_the_server_stops_before_others_can_have_its_lock(
     postgres_url, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(locks, "MAX_UNCONFIRMED", 2.0)
+    monkeypatch.setattr(leases, "MAX_UNCONFIRMED", 2.0)
+    monkeypatch.setattr(leases, "RENEW_INTERVAL", 0.1)
     begun = asyncio.Event()
     async with (
         ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store,
@@ -401,21 +377,16 @@ async def test_a_holder_that_does_not_hear_from_the_server_stops_before_others_c
 
         task = asyncio.create_task(work())
         await begun.wait()
-        with psycopg.connect(postgres_url, autocommit=True) as admin:
-            rows = admin.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory'").fetchall()
-        try:
-            for (pid,) in rows:
-                os.kill(pid, signal.SIGSTOP)  # as silent as a server behind a network that is cut
+        with administer(postgres_url) as admin, admin.transaction():
+            admin.execute("LOCK TABLE leases IN ACCESS EXCLUSIVE MODE")  # so no renewal is answered
             with pytest.raises(LockLost, match="another process may have it"):
                 await task
-        finally:
-            for (pid,) in rows:
-                os.kill(pid, signal.SIGCONT)
         lock = await take_when_free(other, "job")
         await lock.__aexit__(None, None, None)
 
 
-async def test_a_lock_is_confirmed_while_all_threads_of_the_event_loop_are_busy(postgres_url, tmp_path):
+async def test_a_lock_is_confirmed_while_all_threads_of_the_event_loop_are_busy(postgres_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "RENEW_INTERVAL", 0.05)
     is_over, started = threading.Event(), list[int]()
 
     def wait(number: int) -> None:
@@ -425,16 +396,31 @@ async def test_a_lock_is_confirmed_while_all_threads_of_the_event_loop_are_busy(
     with ThreadPoolExecutor(max_workers=2) as executor:
         asyncio.get_running_loop().set_default_executor(executor)
         async with ToolKnowledgeStore(postgres_url, journal_directory=tmp_path / "a") as store, store.lock("job"):
-            advisory = store._locks._advisory
-            assert advisory is not None
             waiting = [asyncio.create_task(asyncio.to_thread(wait, number)) for number in range(2)]
             try:
                 await until(lambda: len(started) == 2)
-                before = advisory._confirmed_at
-                await until(lambda: advisory._confirmed_at > before)
+                await wait_for_renewal(postgres_url)
             finally:
                 is_over.set()
                 await asyncio.gather(*waiting)
+
+
+async def test_a_process_of_this_machine_that_does_not_answer_keeps_its_lock(postgres_url, tmp_path, monkeypatch):
+    """What it wrote under the lock is in its journal, and perhaps not in the database."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    async with ToolKnowledgeStore(postgres_url) as store:
+        with TalkingProcess("-c", HOLDER, postgres_url, "3") as process:
+            try:
+                assert await asyncio.to_thread(process.read) == "held"
+                process.send_signal(signal.SIGSTOP)
+                with administer(postgres_url) as admin:
+                    admin.execute("UPDATE leases SET expires_at = 1")
+                with pytest.raises(LockHeld):
+                    await store.lock("job").__aenter__()
+            finally:
+                process.kill()
+        async with store.lock("job"):
+            assert len(await store.read_entries("job")) == 3
 
 
 async def test_the_next_holder_reads_all_that_a_killed_one_wrote(shared_store_url):
@@ -519,7 +505,7 @@ async def test_a_forked_child_has_no_locks_of_its_parent(shared_store_url):
         async with store.lock("job"):
             child = os.fork()
             if child == 0:
-                os._exit(0 if not store._locks._files else 1)
+                os._exit(0 if not store._locks._names else 1)
             assert (await asyncio.to_thread(os.waitpid, child, 0))[1] == 0
             async with ToolKnowledgeStore(shared_store_url) as other:
                 with pytest.raises(LockHeld):

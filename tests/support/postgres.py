@@ -114,8 +114,10 @@ def postgres_cluster() -> Iterator[str]:
 @pytest.fixture
 def postgres_url(postgres_cluster: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty schema, which is as good as an own database and much faster to create."""
-    # Postgres ends a process that is silent for so long while it has the lock of the leases, as on a busy machine.
-    monkeypatch.setattr("ferrule.store.leases.MAX_LOCK_SECONDS", 60)
+    # On a busy machine a process may be silent for long: neither its leases nor its transactions shall end meanwhile.
+    monkeypatch.setattr("ferrule.store.shared_limits.MAX_LOCK_SECONDS", 60)
+    monkeypatch.setattr("ferrule.store.leases.LEASE_SECONDS", 100.0)
+    monkeypatch.setattr("ferrule.store.leases.MAX_UNCONFIRMED", 60.0)
     import psycopg
 
     name = f"test_{uuid4().hex}"

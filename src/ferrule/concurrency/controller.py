@@ -37,13 +37,13 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final
 
-from ferrule.concurrency.adaptive import AdaptiveLimit
 from ferrule.concurrency.config import ConcurrencyConfig, ConcurrencyMetrics
-from ferrule.concurrency.fleet import FleetLimits, LeaseTable
+from ferrule.concurrency.fleet import FleetLimits, RenewLeases
 from ferrule.concurrency.scheduler import (
     ACTIVE,
     RECLAIMING,
     RELEASED,
+    AdaptiveLimit,
     Bucket,
     CallRate,
     LeasedRate,
@@ -98,7 +98,7 @@ class ToolConcurrencyController:
         self._total_time = 0.0
 
     def add_bucket(self, name: str, *, slots: int | None = None, calls_per_minute: int | None = None) -> None:
-        """Limit one more bucket, before it is used. One that exists stays as it is."""
+        """Limit one more bucket, before it is used. A bucket that exists is not changed."""
         if name in self._scheduler.buckets:
             return
         rate: CallRate | LeasedRate | None = None
@@ -138,7 +138,7 @@ class ToolConcurrencyController:
         return slot
 
     def try_acquire(self, bucket: str = "general", *, caller_type: str = "unknown") -> Slot | None:
-        """A slot, if there is room and no call is ahead in a queue; for callers that can save an await."""
+        """Return a slot, or None without room or with a call ahead in the queue. Saves the caller an await."""
         if caller_type == CALLER_WORKFLOW_NODE:
             return self._unlimited
         slot = self._new_slot(bucket)
@@ -157,7 +157,7 @@ class ToolConcurrencyController:
         return slot
 
     def try_acquire_separately(self, bucket: str) -> Slot | None:
-        """The same, if there is room and no call is ahead in a queue."""
+        """Return a separate slot, or None without room or with a call ahead in the queue."""
         slot = Slot(self._find_bucket(bucket), None)
         if not slot.bucket.scheduler.try_start(slot):
             return None
@@ -190,11 +190,11 @@ class ToolConcurrencyController:
         caller_type: str = "unknown",
         timeout: float | None = None,
     ) -> SlotContext:
-        """`async with controller.slot("http"):` holds a slot for the block."""
+        """Hold a slot for the block: `async with controller.slot("http"):`."""
         return SlotContext(self, bucket, priority, caller_type, timeout)
 
     def report_load(self, slot: Slot | None, *, seconds: float = 0.0, is_overload: bool = False) -> None:
-        """How a call has gone, for a bucket whose limit is adaptive: `is_overload` for a timeout or an answer 429."""
+        """Report how a call of an adaptive bucket has gone. `is_overload` means a timeout or an answer 429."""
         if slot is None or (adaptive := slot.bucket.adaptive) is None:
             return
         bucket = slot.bucket
@@ -205,10 +205,10 @@ class ToolConcurrencyController:
         bucket.limit = adaptive.slots
         bucket.scheduler.start_ready()
 
-    def join_fleet(self, table: LeaseTable) -> None:
-        """Share the limits with the other processes that use the table. Without `shared` it does nothing."""
+    def join_fleet(self, renew: RenewLeases) -> None:
+        """Share the limits with the other processes that lease from the same table. Without `shared` do nothing."""
         if self._fleet is not None:
-            self._fleet.start(table)
+            self._fleet.start(renew)
 
     async def leave_fleet(self) -> None:
         """Give all leases back, when no call runs any more."""
@@ -231,7 +231,7 @@ class ToolConcurrencyController:
         )
 
     def get_bucket_metrics(self) -> dict[str, dict[str, int | None]]:
-        """Running calls, the limit (None: no own limit) and waiting calls of each bucket with a limit or in use.
+        """Return running calls, the limit (None: no own limit) and waiting calls of each bucket with a limit or in use.
 
         With a shared limit also `leased`, the slots that this process has of it now; with an adaptive one also
         `adaptive_limit`, how many slots the service can bear now.
@@ -285,7 +285,7 @@ class ToolConcurrencyController:
             raise error
 
     def _rank(self, priority: int) -> tuple[float, int]:
-        """The smaller starts first. All waiting calls age at the same speed, so the order of two never changes."""
+        """Return the rank of a call: the smallest starts first. Calls age at one speed, so their order is fixed."""
         arrival = next(self._arrivals)
         if self.config.strategy == "priority":
             return (self._clock() - priority * self.config.ageing, arrival)
@@ -313,7 +313,7 @@ class ToolConcurrencyController:
         return QUEUE_FULL if self._scheduler.waiting > self.config.queue_size else ""
 
     async def _wait_in_queue(self, slot: Slot, timeout: float) -> str:
-        """The reason of a rejection, or an empty text when the call may run."""
+        """Wait, and return the reason of a rejection, or an empty text when the call may run."""
         scheduler = slot.bucket.scheduler
         timer = asyncio.get_running_loop().call_later(timeout, scheduler.expire, slot, QUEUE_TIMEOUT)
         try:

@@ -17,26 +17,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from sys import maxsize
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 from ferrule.concurrency.config import ConcurrencyConfig
 from ferrule.concurrency.scheduler import LeasedRate, SlotScheduler
 from ferrule.core.aio import cancel_all
 from ferrule.errors import StoreError
-from ferrule.store.leases import (
+from ferrule.store.shared_limits import (
     START_LEASE_SECONDS,
     LeaseGrants,
     LeaseRequest,
     SlotGrant,
     SlotRequest,
-    StartGrant,
     StartRequest,
-    release_leases,
     renew_leases,
 )
 from ferrule.store.store import ToolKnowledgeStore
@@ -54,25 +52,13 @@ TURN_SECONDS: Final = 0.5
 MAX_RETRY_INTERVAL: Final = 2.0
 
 
-class LeaseTable(Protocol):
-    """Where the processes of a fleet lease their parts of the limits."""
-
-    async def renew(self, request: LeaseRequest) -> LeaseGrants: ...
-
-    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None: ...
+RenewLeases: TypeAlias = Callable[[LeaseRequest], Awaitable[LeaseGrants]]
+"""Where the processes of a fleet lease their parts of the limits."""
 
 
-class StoreLeases:
-    """The leases in the database of a store."""
-
-    def __init__(self, store: ToolKnowledgeStore) -> None:
-        self._store = store
-
-    async def renew(self, request: LeaseRequest) -> LeaseGrants:
-        return await self._store.query_without_records(renew_leases, request)
-
-    async def release(self, owner: str, used_starts: Mapping[str, int]) -> None:
-        await self._store.query_without_records(release_leases, owner, used_starts)
+def renew_in(store: ToolKnowledgeStore) -> RenewLeases:
+    """Lease from the database of a store."""
+    return lambda request: store.query_without_records(renew_leases, request)
 
 
 @dataclass(slots=True)
@@ -103,14 +89,14 @@ class FleetLimits:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limits` and `rates` are those of buckets."""
+        """Take the `limits` and `rates` of buckets, by their names."""
         self._config, self._rates, self._get_scheduler, self._clock = config, dict(rates), get_scheduler, clock
         self._owner = uuid4().hex
         self._limits = dict(limits)
         self._slots = {name: _LeasedSlots() for name in limits}
         self._requested: dict[str, int] = {}
         """Calls that are not in a queue and need a slot now, by bucket."""
-        self._table: LeaseTable | None = None
+        self._renew_leases: RenewLeases | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._renewal: asyncio.Task[None] | None = None
@@ -127,12 +113,12 @@ class FleetLimits:
             self._rates[name] = rate
 
     def get_leased(self, bucket: str) -> int | None:
-        """How many slots of a bucket this process has leased now; None for a bucket without a shared limit."""
+        """Return the slots of a bucket that this process has leased now, or None without a shared limit."""
         lease = self._slots.get(bucket)
         return None if lease is None else lease.slots
 
-    def start(self, table: LeaseTable) -> None:
-        self._table = table
+    def start(self, renew: RenewLeases) -> None:
+        self._renew_leases = renew
         if self._task is None or self._task.done():
             self._wake = asyncio.Event()
             self._task = asyncio.create_task(self._renew_forever())
@@ -149,15 +135,19 @@ class FleetLimits:
             lease.slots = 0
         for name in self._slots:
             self._get_scheduler().buckets[name].limit = 0
-        if self._table is not None:
-            used = {name: rate.used for name, rate in self._rates.items() if rate.expires_at}
+        if self._renew_leases is not None:
+            starts = {
+                name: StartRequest(limit=rate.limit, used=rate.used)
+                for name, rate in self._rates.items()
+                if rate.expires_at
+            }
             for rate in self._rates.values():
                 rate.starts = 0
             with suppress(StoreError):  # then the leases end by themselves
-                await self._table.release(self._owner, used)
+                await self._renew_leases(LeaseRequest(owner=self._owner, seconds=0.0, starts=starts))
 
     def wake(self) -> None:
-        """A call waits: ask for more."""
+        """Ask for more, because a call waits."""
         self._wake.set()
 
     async def renew_for(self, bucket: str) -> None:
@@ -185,7 +175,7 @@ class FleetLimits:
             await self._renew_once()
 
     def _interval(self) -> float | None:
-        """Seconds until the next request; None when nothing is held and no call waits."""
+        """Return the seconds until the next request, or None when nothing is leased and no call waits."""
         if self.failures:
             return float(min(MAX_RETRY_INTERVAL, POLL_INTERVAL * 2**self.failures))
         now, scheduler = self._clock(), self._get_scheduler()
@@ -205,7 +195,7 @@ class FleetLimits:
         return min(intervals, default=None)
 
     async def _renew_once(self) -> None:
-        """One request; several callers share it."""
+        """Send one request, which several callers share."""
         if self._renewal is None:
             self._renewal = asyncio.create_task(self._renew())
             self._renewal.add_done_callback(self._forget_renewal)
@@ -217,13 +207,13 @@ class FleetLimits:
             task.exception()
 
     async def _renew(self) -> None:
-        assert self._table is not None, "it was started"
+        assert self._renew_leases is not None, "it was started"
         self._stop_expired()
         sent_at, request = self._clock(), self._build_request()
         if not request.slots and not request.starts:
             return
         try:
-            grants = await self._table.renew(request)
+            grants = await self._renew_leases(request)
         except Exception as error:  # whatever it is, calls wait for the next try and not for ever
             self.failures += 1
             if self.failures == 1:
@@ -238,7 +228,10 @@ class FleetLimits:
         for name, grant in grants.slots.items():
             self._accept_slots(name, grant, sent_at)
         for name, start_grant in grants.starts.items():
-            self._accept_starts(self._rates[name], start_grant, sent_at)
+            rate = self._rates[name]
+            rate.starts, rate.used = start_grant.starts, 0
+            rate.expires_at = sent_at + START_LEASE_SECONDS * USABLE_PART if start_grant.starts else 0.0
+            rate.next_at = self._clock() + start_grant.next_in
         self._stop_expired()
         self._get_scheduler().start_ready()
 
@@ -249,7 +242,7 @@ class FleetLimits:
         return LeaseRequest(owner=self._owner, seconds=self._config.lease_seconds, slots=slots, starts=starts)
 
     def _request_slots(self, name: str, now: float) -> SlotRequest | None:
-        """What to ask for a bucket. From here until the answer, the bucket uses only what is kept."""
+        """Return what to ask for a bucket. From here until the answer, the bucket uses only what it keeps."""
         lease, bucket = self._slots[name], self._get_scheduler().buckets[name]
         limit, demand = self._limits[name], self._demand(name)
         if demand:
@@ -280,7 +273,7 @@ class FleetLimits:
         return SlotRequest(limit=limit, slots=slots, demand=target, waiting=waiting, load=load)
 
     def _demand(self, name: str) -> int:
-        """How many calls of a bucket run or want to run."""
+        """Count the calls of a bucket that run or want to run."""
         scheduler = self._get_scheduler()
         bucket = scheduler.buckets[name]
         reclaiming = sum(1 for slot in scheduler.reclaiming if slot.bucket is bucket)
@@ -307,11 +300,6 @@ class FleetLimits:
         request = StartRequest(limit=rate.limit, used=rate.used, demand=demand + rate.used if demand else 0)
         rate.starts = 0  # they are given back, and new ones come with the answer
         return request
-
-    def _accept_starts(self, rate: LeasedRate, grant: StartGrant, sent_at: float) -> None:
-        rate.starts, rate.used = grant.starts, 0
-        rate.expires_at = sent_at + START_LEASE_SECONDS * USABLE_PART if grant.starts else 0.0
-        rate.next_at = self._clock() + grant.next_in
 
     def _stop_expired(self) -> None:
         """Forget leases that could not be renewed in time. Their buckets have handed out nothing since then."""

@@ -24,8 +24,8 @@ from sys import maxsize
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from ferrule.concurrency.adaptive import AdaptiveLimit
 from ferrule.concurrency.config import ConcurrencyConfig
+from ferrule.store.shared_limits import BucketLoad, LimitState
 
 SlotState: TypeAlias = Literal["waiting", "active", "suspended", "reclaiming", "released"]
 WAITING: Final = "waiting"
@@ -157,7 +157,7 @@ class SlotScheduler:
         on_demand: Callable[[], None] = lambda: None,
         adaptive: Mapping[str, AdaptiveLimit] = MappingProxyType({}),
     ) -> None:
-        """`limits` and `rates` are those of buckets. `on_demand` is called when a call has to wait in a bucket whose
+        """Take the `limits` and `rates` of buckets. Call `on_demand` when a call has to wait in a bucket whose
         limit is leased.
         """
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -183,14 +183,14 @@ class SlotScheduler:
         return not (self.running or self.waiting or self.reclaiming)
 
     def add_bucket(self, name: str) -> Bucket:
-        """A bucket without configured limits, when it is first used."""
+        """Add a bucket without configured limits, when it is first used."""
         bucket = self.buckets[name] = Bucket(name, self, None, None, self.queues[0])
         return bucket
 
     def add_limited_bucket(
         self, name: str, limit: int | None, rate: CallRate | LeasedRate | None, *, is_leased: bool
     ) -> Bucket:
-        """A bucket with limits of its own, and so with a queue of its own."""
+        """Add a bucket with separate limits, and so with a separate queue."""
         bucket = self.buckets[name] = Bucket(name, self, limit, rate, [])
         bucket.is_leased = is_leased
         if is_leased and limit is not None:
@@ -220,11 +220,11 @@ class SlotScheduler:
         return slot.state is ACTIVE
 
     def count_ahead_of(self, slot: Slot) -> int:
-        """How many calls stand in the queue before this one."""
+        """Count the calls in the queue before this one."""
         return bisect_left(slot.bucket.queue, slot.rank, key=_RANK)
 
     def withdraw(self, slot: Slot) -> None:
-        """The call will not run: remove it from its queue, or pass on the slot it was just given."""
+        """Remove a call that will not run from its queue, or pass on the slot that it was just given."""
         if slot.state is ACTIVE:
             if slot.bucket.rate is not None:
                 slot.bucket.rate.cancel_start(slot.acquired_at)
@@ -259,12 +259,12 @@ class SlotScheduler:
             self.start_ready()
 
     def suspend(self, slot: Slot) -> None:
-        """Do not count the slot until `resume`: its call waits for something that is no work."""
+        """Stop counting the slot until `resume`: its call only waits."""
         self._begin_nested(slot)
         self.start_ready()
 
     def resume(self, slot: Slot) -> None:
-        """The call wants its slot back, unless nested calls still run, or it was released meanwhile."""
+        """Reclaim the slot of a call, unless nested calls still run or the slot was released."""
         self._end_nested(slot)
         self.start_ready()
 
@@ -284,7 +284,7 @@ class SlotScheduler:
             self._start_rate_timer(bucket)
 
     def next(self) -> Slot | None:
-        """Which call starts next: one that reclaims its suspended slot, else the best head of a queue."""
+        """Return the call that starts next: one that reclaims its suspended slot, else the best head of a queue."""
         if self.running >= self.limit:
             return None
         for slot in self.reclaiming:
@@ -303,7 +303,7 @@ class SlotScheduler:
         return [slot for queue in self.queues for slot in queue]
 
     def abandon(self) -> None:
-        """The event loop is closed: no call here can be woken any more."""
+        """Forget all calls: the event loop is closed, so none can be woken."""
         for slot in (*self.list_waiting_slots(), *self.reclaiming):
             slot.state = RELEASED
         for queue in self.queues:
@@ -411,12 +411,12 @@ class CallRate:
         self.starts.append(now)
 
     def cancel_start(self, started_at: float) -> None:
-        """The call that was given this start never ran."""
+        """Take back the start of a call that never ran."""
         with suppress(ValueError):  # it may be older than a minute
             self.starts.remove(started_at)
 
     def seconds_until_start(self, now: float, ahead: int = 0) -> float:
-        """Seconds a call must wait when `ahead` other calls start before it."""
+        """Return the seconds that a call must wait when `ahead` other calls start before it."""
         self._drop_old(now)
         behind = ahead - (self.limit - len(self.starts))
         if behind < 0:
@@ -455,9 +455,55 @@ class LeasedRate:
         self.used += 1
 
     def cancel_start(self, started_at: float) -> None:
-        """The call that was given this start never ran. The start is lost: another process may have counted it."""
+        """Give up the start of a call that never ran. The start is lost: another process may have counted it."""
 
     def seconds_until_start(self, now: float, ahead: int = 0) -> float:
         if self.allows(now) and ahead < self.starts:
             return 0.0
         return max(self.next_at - now, MIN_LEASE_WAIT)
+
+
+class AdaptiveLimit:
+    """The slots of one bucket, which follow what its service can bear by the rule of `LimitState`.
+
+    Without a fleet each report changes the limit here. With a fleet, reports are collected for the next renewal of the
+    leases: the store has the limit, and all processes change it together.
+    """
+
+    __slots__ = ("_good_calls", "_is_overload", "_state", "max_latency", "maximum", "minimum")
+
+    def __init__(self, maximum: int, minimum: int, max_latency: float) -> None:
+        self.maximum, self.minimum, self.max_latency = maximum, min(minimum, maximum), max_latency
+        self._state = LimitState(slots=maximum)
+        self._good_calls, self._is_overload = 0, False
+
+    @property
+    def slots(self) -> int:
+        return int(self._state.slots)
+
+    def report(self, now: float, *, seconds: float, is_overload: bool) -> None:
+        """Change the limit by how a call has gone: its duration, and whether the service was overloaded."""
+        self.collect(seconds=seconds, is_overload=is_overload)
+        self._state = self._state.after(self.take_report(), self.maximum, now)
+
+    def collect(self, *, seconds: float, is_overload: bool) -> None:
+        """Keep how a call has gone for the next report to the fleet."""
+        if is_overload or seconds > self.max_latency:
+            self._is_overload = True
+        else:
+            self._good_calls += 1
+
+    def take_report(self) -> BucketLoad:
+        """Return what was collected since the last report."""
+        report = BucketLoad(minimum=self.minimum, good_calls=self._good_calls, is_overload=self._is_overload)
+        self._good_calls, self._is_overload = 0, False
+        return report
+
+    def return_report(self, report: BucketLoad) -> None:
+        """Add a report that may not have arrived to the next one."""
+        self._good_calls += report.good_calls
+        self._is_overload = self._is_overload or report.is_overload
+
+    def follow(self, slots: int) -> None:
+        """Set the limit that the fleet has found."""
+        self._state = LimitState(slots=slots)

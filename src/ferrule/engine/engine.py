@@ -16,7 +16,7 @@ from typing import Any, Self
 from ferrule.catalog.registry import ToolRegistry, find_action
 from ferrule.catalog.tags import add_missing_tags
 from ferrule.concurrency import ConcurrencyConfig, ToolConcurrencyController
-from ferrule.concurrency.fleet import StoreLeases
+from ferrule.concurrency.fleet import renew_in
 from ferrule.core.aio import MAX_QUEUED_PROGRESS, ProgressQueue
 from ferrule.core.call import (
     CALLER_WORKFLOW_NODE,
@@ -171,7 +171,7 @@ class ToolEngine:
         self._pipeline.is_closed = False
         self.loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.store.start)  # it may have to wait for a database
-        self.concurrency.join_fleet(StoreLeases(self.store))
+        self.concurrency.join_fleet(renew_in(self.store))
         if not self._has_own_config and Path(self.config.tools_directory).is_dir():
             logger.warning("folder=<%s> | not read, because no config names it", Path(self.config.tools_directory))
         await self._loader.start()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ferrule.concurrency import ConcurrencyConfig, Slot, ToolConcurrencyController
-from ferrule.concurrency.fleet import StoreLeases
+from ferrule.concurrency.fleet import renew_in
 from ferrule.errors import Rejected
 from ferrule.server.tokens import AccessToken
 from ferrule.store import ToolKnowledgeStore
@@ -212,7 +212,7 @@ class CallLimits:
     def _make_limit(self, key: str, allowance: CallAllowance) -> CallLimit:
         if self._controller is None:
             return ServerCallLimit(allowance)
-        self._controller.join_fleet(StoreLeases(self._store))
+        self._controller.join_fleet(renew_in(self._store))
         return FleetCallLimit(allowance, key, self._controller)
 
 

@@ -36,8 +36,8 @@ from ferrule.store.servers import (
     ServerAddress,
     list_open_circuits,
     list_servers,
+    register_server,
     remove_server,
-    renew_server,
     store_open_circuit,
 )
 
@@ -48,8 +48,6 @@ WATCH_INTERVAL: Final = 5.0
 WATCH_LIFETIME: Final = 15.0
 CANCEL_TIMEOUT: Final = 20.0
 CHECK_INTERVAL: Final = 0.1
-SERVER_LIFETIME: Final = 30.0
-"""Seconds after which a server that says nothing more is dead."""
 ADDRESS_LIFETIME: Final = 5.0
 """Seconds for which the address of a server is believed: another program may be there later."""
 LOOK_INTERVAL: Final = 0.5
@@ -85,7 +83,7 @@ class ServerFleet:
         internal_url: str | None = None,
         private_socket: Path | None = None,
     ) -> None:
-        """`cancel_run` stops a run of this server; `on_news` is called when another server has done something.
+        """Let `cancel_run` stop a run of this server, and call `on_news` when another server has done something.
 
         `internal_url` is where the others reach this server; None if they cannot. At `private_socket`, those reach it
         that have theirs in the same folder: the workers that share a port.
@@ -115,12 +113,12 @@ class ServerFleet:
 
     @property
     def is_available(self) -> bool:
-        """Whether there may be other servers."""
+        """Return whether there may be other servers."""
         return self.address is not None
 
     @property
     def is_reachable(self) -> bool:
-        """Whether others can send requests to this server."""
+        """Return whether other servers can send requests to this server."""
         return self.address is not None and bool(self.address.url or self.address.socket)
 
     async def run(self) -> None:
@@ -140,21 +138,21 @@ class ServerFleet:
                 self._unsubscribe()
                 self._unsubscribe = None
             if self.address is not None:
-                with suppress(StoreError):  # or else it is forgotten soon
-                    await self._engine.store.query_without_records(remove_server, self.server_id)
+                with suppress(StoreError):  # or else its leases end soon
+                    await self._engine.store.query_leases(remove_server)
             await cancel_all([talking, *self._tasks])
 
     async def register(self) -> None:
-        """Tell the others where this server is."""
+        """Tell the other servers where this server is. The store renews the lease."""
         if self.address is None:
             return
         try:
-            await self._engine.store.query_without_records(renew_server, self.address, SERVER_LIFETIME)
+            await self._engine.store.query_leases(register_server, self.address)
         except StoreError as error:
             logger.warning("error=<%s> | other servers cannot be told where this one is", text_with_notes(error))
 
     async def find_address(self, server_id: str) -> ServerAddress | None:
-        """Where another server is; None for one that does not live. Without the store, what it said last counts."""
+        """Return the address of another server, or None if it has no lease. Without the store, the last one counts."""
         asked_at = time.monotonic()
         while self._looked_at <= asked_at and (
             server_id not in self._servers or asked_at - self._looked_at > ADDRESS_LIFETIME
@@ -173,22 +171,22 @@ class ServerFleet:
         """Read the addresses of all servers; not more often than every half second, whatever ids clients make up."""
         await asyncio.sleep(self._looked_at + LOOK_INTERVAL - time.monotonic())
         started_at = time.monotonic()
-        self._servers = await self._engine.store.query_without_records(list_servers)
+        self._servers = await self._engine.store.query_leases(list_servers)
         self._looked_at = started_at
 
     def shares_folder_with(self, address: ServerAddress) -> bool:
-        """Whether another server is a worker of the same `ferrule serve`."""
+        """Return whether another server is a worker of the same `ferrule serve`."""
         own = "" if self.address is None else self.address.socket
         return bool(own) and os.path.dirname(own) == os.path.dirname(address.socket)
 
     async def is_secret_of(self, server_id: str, secret: str) -> bool:
-        """Whether somebody knows the secret of this server or another, which only those that use the store know."""
+        """Compare a secret with the secret of this server or another. Only processes that use the store know it."""
         address = self.address if server_id == self.server_id else await self.find_address(server_id)
         expected = "" if address is None else address.secret
         return bool(expected) and hmac.compare_digest(expected.encode(), secret.encode())
 
     def forget(self, server_id: str) -> None:
-        """A server does not listen any more."""
+        """Forget the address of a server that does not listen any more."""
         self._servers.pop(server_id, None)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -261,7 +259,7 @@ class ServerFleet:
             self._start(store_and_tell())
 
     def _read_missed_circuits(self) -> None:
-        """Of the time before this server listened."""
+        """Read the circuits that were opened before this server listened."""
 
         async def read() -> None:
             for source, tool_id, age in await self._engine.store.query_without_records(list_open_circuits):
@@ -288,7 +286,7 @@ class ServerFleet:
 
 
 def encode_event_message(event: ToolEngineEvent) -> ChannelMessage:
-    """An event as other servers need it: what their clients are told, and what decides who is told."""
+    """Serialize an event for the other servers, with the fields that their visibility check needs."""
     description, principal = describe_event(event), event.principal
     if isinstance(description["error"], str):
         description["error"] = description["error"][:MAX_TEXT]
@@ -302,7 +300,7 @@ def encode_event_message(event: ToolEngineEvent) -> ChannelMessage:
 
 
 def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
-    """An event of another server, with the description for clients in its data; None for one of another version."""
+    """Return an event of another server with the description for clients in its data, or None if unreadable."""
     try:
         description, principal = message["description"], message["principal"]
         return ToolEngineEvent(
@@ -320,7 +318,7 @@ def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
 
 
 def describe_event(event: ToolEngineEvent) -> dict[str, Any]:
-    """What clients are told of an event of this server or another."""
+    """Describe an event of this server or another for clients."""
     if "description" in event.data:
         return dict(event.data["description"])
     described: dict[str, Any] = {

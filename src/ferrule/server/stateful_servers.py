@@ -1,15 +1,14 @@
 """Stateful MCP servers, such as a browser: one server of the fleet has the process, and makes the calls of all.
 
-The first server that gets such a call has the process from then on, until that server ends. Wherever a call comes from
-(HTTP, MCP, an agent), its policy, limits and records are those of the server that got it; only what the executor does
-is done by the server that has the process.
+The first server that gets such a call has the process from then on, until its lease ends: nothing else decides that it
+is dead. Wherever a call comes from (HTTP, MCP, an agent), the server that got it applies its policy and limits and
+records it; only what the executor does is done by the server that has the process.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from typing import Any, Final
+from typing import Final
 
 from ferrule.core.call import Invocation, ToolExecutor
 from ferrule.core.content import Output
@@ -20,51 +19,42 @@ from ferrule.kinds.mcp.config import McpServerConfig
 from ferrule.kinds.mcp.executor import McpExecutor
 from ferrule.kinds.mcp.listing import HANDLER
 from ferrule.server.call_forwarding import CallForwarder, NotOwner
-from ferrule.server.fleet import SERVER_LIFETIME, WATCH_INTERVAL, ServerFleet
+from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.server_requests import REQUEST_HANDLER, RequestExecutor
 from ferrule.server.server_connections import ServerConnections, ServerGone, ServerOutOfReach
-from ferrule.store.servers import claim_mcp_server
+from ferrule.store.servers import claim_process
 
 OWNER_LIFETIME: Final = 2.0
-"""Seconds for which it is remembered who has a process."""
+"""Seconds for which the owner of a process is remembered."""
 MAX_TRIES: Final = 5
 """How many servers in a row may turn out to be gone, or to have lost the process to another."""
-MIN_SILENCE: Final = 2 * WATCH_INTERVAL
-"""Seconds since a server last said that it lives, until it is taken for dead because nobody listens at its address."""
 UNREACHABLE: Final = "server_unreachable"
-"""The reason of calls that were not made because the server with the process cannot be reached."""
+"""The reason of calls that were not made, because the server with the process cannot be reached."""
 
 
 class ProcessOwners:
-    """Which server has the process of each stateful MCP server."""
+    """The servers that have the processes of stateful MCP servers."""
 
     def __init__(self, engine: ToolEngine, fleet: ServerFleet) -> None:
         self._store, self._fleet = engine.store, fleet
         self._owners: dict[str, tuple[str, float]] = {}
 
     async def find(self, tool_id: str) -> str:
-        """The server that has the process; this one if there is none."""
+        """Return the server that has the process; this one if no server has it."""
         owner, valid_until = self._owners.get(tool_id, ("", 0.0))
         return owner if time.monotonic() < valid_until else await self.claim(tool_id)
 
     async def claim(self, tool_id: str) -> str:
-        """The same, as the store says it now."""
-        return await self._claim(tool_id, self._fleet.server_id)
-
-    async def take_over(self, tool_id: str, owner: str, *, is_proven: bool) -> str:
-        """The server that has the process now, after its owner was found to be gone.
-
-        Unless that is proven, it must also have been silent: nobody listens at a wrong address either.
-        """
-        seconds_left = math.inf if is_proven else SERVER_LIFETIME - MIN_SILENCE
-        new_owner = await self._claim(tool_id, self._fleet.server_id, owner, seconds_left)
-        if new_owner == owner:
-            raise ServerOutOfReach("nobody listens at its address, but it was there a moment ago")
-        return new_owner
-
-    async def _claim(self, tool_id: str, *arguments: Any) -> str:
-        owner = await self._store.query_without_records(claim_mcp_server, tool_id, *arguments)
+        """Ask the store which server has the process, and take it if no server has it."""
+        owner = await self._store.query_leases(claim_process, tool_id, self._fleet.server_id)
         self._owners[tool_id] = (owner, time.monotonic() + OWNER_LIFETIME)
+        return owner
+
+    async def take_over(self, tool_id: str, silent_owner: str) -> str:
+        """Return the server that has the process now. Raises ServerOutOfReach if the silent owner still has it."""
+        owner = await self.claim(tool_id)
+        if owner == silent_owner:
+            raise ServerOutOfReach("nobody listens at its address, but its lease has not ended")
         return owner
 
     def is_own(self, owner: str) -> bool:
@@ -72,7 +62,7 @@ class ProcessOwners:
 
 
 class StatefulExecutor:
-    """Runs calls as another executor does; those of stateful servers where their process is."""
+    """An executor that runs calls of stateful servers where their process is, and other calls here."""
 
     def __init__(self, name: str, executor: ToolExecutor, owners: ProcessOwners, forwarder: CallForwarder) -> None:
         self._name, self._executor, self._owners, self._forwarder = name, executor, owners, forwarder
@@ -91,8 +81,8 @@ class StatefulExecutor:
                     return await self._executor.execute(invocation)  # type: ignore[no-any-return]
                 try:
                     return await self._forwarder.execute(owner, self._name, invocation)
-                except ServerGone as error:
-                    owner = await self._owners.take_over(tool_id, owner, is_proven=error.is_proven)
+                except ServerGone:
+                    owner = await self._owners.take_over(tool_id, owner)
                 except NotOwner:
                     owner = await self._owners.claim(tool_id)
             raise ServerOutOfReach("the servers that had it are gone")
@@ -120,7 +110,7 @@ def is_stateful(tool: Tool) -> bool:
 def share_stateful_servers(
     engine: ToolEngine, fleet: ServerFleet, connections: ServerConnections
 ) -> tuple[ProcessOwners, dict[str, ToolExecutor]]:
-    """Let the calls of an engine be made where the processes are; returns what makes those of other servers here."""
+    """Run the calls of an engine where the processes are; return the executors for calls of other servers."""
     owners, forwarder = ProcessOwners(engine, fleet), CallForwarder(engine, fleet, connections)
     executors: dict[str, ToolExecutor] = {HANDLER: engine.mcp, REQUEST_HANDLER: RequestExecutor(engine.mcp)}
     for name, executor in executors.items():

@@ -39,7 +39,7 @@ class StoreChanges:
         self._news = asyncio.Event()
 
     def look_now(self) -> None:
-        """Another server has said that something has changed."""
+        """Ask the store now, because another server has said that something has changed."""
         self._news.set()
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -73,7 +73,7 @@ class StoreChanges:
 
 
 def read_change_markers(database: StoreDatabase) -> Marks:
-    """What differs after every change; each value is read from an index or from a small table."""
+    """Read values that differ after every change, from indexes and small tables."""
     import sqlalchemy as sa
 
     queries = (

@@ -51,7 +51,7 @@ def find_approval(database: StoreDatabase, approval_id: str) -> dict[str, Any] |
 def find_decision(
     database: StoreDatabase, binding: Mapping[str, str], approval_id: str | None, now: float
 ) -> dict[str, Any] | None:
-    """What a person has decided about a call: the request with the id, or else the latest of the run.
+    """Return the request about a call that a person has decided: by its id, or else the latest of the run.
 
     With an id that covers nothing, only a refusal of the same call in the run is returned.
     """
@@ -72,7 +72,7 @@ def find_decision(
 def list_approvals(
     database: StoreDatabase, state: str | None, run_id: str | None, tenant: str | None, limit: int, now: float
 ) -> tuple[list[dict[str, Any]], int]:
-    """The newest requests in a state (or in any), of one run and tenant or of all; and how many there are."""
+    """Return the newest requests in a state (or any), of one run and tenant or of all, and their number."""
     import sqlalchemy as sa
 
     table = get_table("approvals")
@@ -95,7 +95,7 @@ def list_approvals(
 
 
 def list_decided_runs(database: StoreDatabase, since: float, now: float) -> list[tuple[str, str, float]]:
-    """The requests of runs that people have decided about since a time: their ids, runs and times of the decision."""
+    """Return the requests of runs decided since a time: their ids, runs and times of the decision."""
     import sqlalchemy as sa
 
     table = get_table("approvals")

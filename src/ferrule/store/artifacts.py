@@ -72,7 +72,7 @@ class ArtifactStore:
         return True
 
     def can_remove(self, artifact_id: str) -> bool:
-        """Whether `remove` would delete it."""
+        """Return whether `remove` would delete the artifact."""
         if self._directory is None:
             return artifact_id in self._memory
         try:
@@ -81,7 +81,7 @@ class ArtifactStore:
             return False
 
     def list_older_than(self, timestamp: float) -> Iterator[str]:
-        """The artifacts that were last written before a time; none of those in memory, which are always recent."""
+        """Yield the artifacts that were last written before a time. Artifacts in memory are never listed."""
         for path in self._directory.glob("??/*") if self._directory is not None else ():
             with suppress(FileNotFoundError):
                 if _ID.match(path.name) and path.stat().st_mtime < timestamp:

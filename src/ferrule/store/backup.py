@@ -56,7 +56,7 @@ def restore_store(location: StoreLocation, folder: Path) -> None:
 
 
 def check_store(location: StoreLocation) -> list[str]:
-    """What is wrong with the file of a store; empty if nothing is."""
+    """Return what is wrong with the file of a store."""
     return _find_damage(_find_file(location))
 
 

@@ -43,7 +43,7 @@ class StoreChannel:
         *,
         is_available: bool,
     ) -> None:
-        """`on_listening` is called whenever messages begin to arrive: those before that were missed."""
+        """Call `on_listening` whenever messages begin to arrive: earlier messages were missed."""
         self._database, self._receive, self.is_available = database, receive, is_available
         self._on_listening = on_listening
         self._sender = uuid4().hex
@@ -100,7 +100,8 @@ class StoreChannel:
         with self._database.raise_as_store_error():
             connection = self._database.connect_outside_pool()
             try:
-                connection.execute(f'LISTEN "{_find_channel_name(connection)}"')
+                (schema,) = connection.execute("SELECT current_schema()").fetchone()
+                connection.execute(f'LISTEN "{_channel_name(schema)}"')
                 self.is_listening.set()
                 loop.call_soon_threadsafe(self._on_listening)
                 while not self._is_stopped.is_set():
@@ -130,7 +131,7 @@ def _notify(database: StoreDatabase, sender: str, messages: Sequence[ChannelMess
 
 
 def pack_messages(sender: str, messages: Sequence[ChannelMessage]) -> list[str]:
-    """As few notifications as possible; a message that does not fit into one is left out."""
+    """Pack messages into as few notifications as possible. A message that fits into none is left out."""
     payloads: list[str] = []
     packed: list[ChannelMessage] = []
     for message in messages:
@@ -148,10 +149,6 @@ def _encode(sender: str, messages: Sequence[ChannelMessage]) -> str:
     return json.dumps([sender, list(messages)], separators=(",", ":"))
 
 
-def _find_channel_name(connection: Any) -> str:
-    return _channel_name(str(connection.execute("SELECT current_schema()").fetchone()[0]))
-
-
 def _channel_name(schema: str) -> str:
-    """A database may have several stores, each in a schema."""
+    """Return the name of the channel of one schema: a database may have several stores."""
     return f"ferrule_{sha256(schema.encode()).hexdigest()[:16]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ferrule.store.servers import read_database_clock
+from ferrule.store.leases import read_database_clock
 from ferrule.store.tables import get_table
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ class Credentials:
         self._cipher: MultiFernet | None = None
 
     async def get(self, account: str, name: str) -> str | None:
-        """The secret; None when there is none. SetupError when it cannot be decrypted."""
+        """Return the secret, or None. Raises SetupError if it cannot be decrypted."""
         ciphertext = await self._query(_find_ciphertext, account, name)
         if ciphertext is None:
             return None
@@ -93,7 +93,7 @@ class Credentials:
         return bool(await self._query(_delete_row, account, name))
 
     async def list_entries(self, account: str | None = None) -> list[CredentialEntry]:
-        """Those of an account, or of all."""
+        """Return the entries of an account, or of all accounts."""
         rows = await self._query(_list_rows, account)
         return [CredentialEntry(**row) for row in rows]
 
@@ -152,7 +152,7 @@ def _list_rows(database: StoreDatabase, account: str | None) -> list[dict[str, A
 
 
 def read_encryption_keys(environ: Mapping[str, str], *, may_create: bool = False) -> MultiFernet:
-    """The keys of this process; the first one encrypts, the others are those of earlier times.
+    """Return the keys of this process: the first encrypts, the others are earlier keys.
 
     Without a variable, the key is in a file of the user's settings, which is created when the first secret is stored.
     """
@@ -180,7 +180,7 @@ def _parse_keys(text: str, origin: str) -> MultiFernet:
 
 
 def _read_private_file(path: Path) -> str:
-    """The content of a file that nobody else can read or has written."""
+    """Return the content of a file that no other user can read or has written."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())

@@ -43,10 +43,6 @@ _POSTGRES_OPTIONS: Final = {
 _POSTGRES_SETTINGS: Final = {
     # A process that is cut off or stopped in the middle of a transaction must not keep its locks: others wait for them.
     "idle_in_transaction_session_timeout": "10s",
-    # So the server gives up a silent machine, and the locks of its runs, after a minute, and not after hours.
-    "tcp_keepalives_idle": "30s",
-    "tcp_keepalives_interval": "10s",
-    "tcp_keepalives_count": "3",
 }
 """What the server is told for each connection."""
 _CREATION_LOCK = 0x666572  # any number; only this module uses it
@@ -90,7 +86,11 @@ class StoreDatabase:
             with self.read() as connection:  # without a lock, so that opening a store is usually cheap
                 is_complete = has_tables(connection)
             if not is_complete:
-                self._create_tables()
+                with self.write() as connection:
+                    if connection.dialect.name == "postgresql":
+                        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+                    if not has_tables(connection):
+                        create_tables(connection)
         except BaseException:
             self.close()
             raise
@@ -100,8 +100,8 @@ class StoreDatabase:
             self._engine.dispose()
             self._engine = None
 
-    def reset_after_fork(self) -> None:
-        """After a fork: the connections belong to the parent and must not even be closed here."""
+    def forget_connections(self) -> None:
+        """Forget the connections of the parent process, which must not be closed in a forked child."""
         if self._engine is not None:
             self._engine.dispose(close=False)
 
@@ -120,7 +120,7 @@ class StoreDatabase:
             yield connection
 
     def connect_outside_pool(self) -> Any:
-        """A connection of the driver without transactions, for locks and notifications."""
+        """Open a connection of the driver without transactions, for leases and notifications."""
         self.open()
         connection = self._open_engine().raw_connection()
         session: Any = connection.driver_connection
@@ -196,13 +196,6 @@ class StoreDatabase:
         with self.write() as connection:
             connection.execute(calls.update().where(running).values(status="interrupted", error=INTERRUPTED))
 
-    def _create_tables(self) -> None:
-        with self.write() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
-            if not has_tables(connection):
-                create_tables(connection)
-
     def _open_engine(self) -> Engine:
         if self._engine is None:
             raise StoreError("the store is closed")
@@ -277,7 +270,7 @@ def _execute_with_lines(
 
 
 def _insert_calls_statement(dialect: Dialect, replaces_if: str) -> str:
-    """`INSERT … SELECT` from a JSON array of lines, which replace the rows they have a condition for.
+    """Build an `INSERT … SELECT` from a JSON array of lines, which replace rows under a condition.
 
     Either condition keeps a call that has ended from being set back to running.
     """
@@ -329,7 +322,7 @@ def _raise_as_store_error(location: StoreLocation) -> Iterator[None]:
 
 
 def _is_content_error(error: BaseException | None) -> bool:
-    """Whether the database rejected a line for its content, rather than being unreachable, full or busy."""
+    """Return whether the database rejected a line for its content, and is not unreachable, full or busy."""
     from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
     if isinstance(error, (DataError, IntegrityError)):

@@ -49,7 +49,7 @@ def encode_call_end(record: ToolCallRecord, redaction: Redaction, secret_names: 
 
 
 def last_line_per_record(lines: Sequence[bytes]) -> list[bytes]:
-    """The last line of each record."""
+    """Return the last line of each record."""
     by_id = {line.partition(b'",')[0]: line for line in lines}
     if b"\\" in b"".join(by_id):  # an id that contains a quotation mark, where `partition` may have cut it
         by_id = {_id_of(line): line for line in lines}
@@ -148,18 +148,18 @@ def _to_storable(value: Any) -> Any:
 
 
 def encode_escaped(plain: Any) -> bytes:
-    """JSON without what a database rejects."""
+    """Encode JSON without what a database rejects."""
     return json.dumps(map_texts(escape_text, plain), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_json_column(text: str | None) -> dict[str, Any]:
-    """The value of a JSON column; `json` and not orjson, because integers may be of any size."""
+    """Decode a JSON column with `json`, not orjson, because integers may be of any size."""
     value = parse_stored_json(text) if text else {}
     return cast(dict[str, Any], map_texts(unescape_text, value) if text and ESCAPE_MARK in text else value)
 
 
 def parse_stored_json(text: str) -> Any:
-    """JSON that was stored; StoreError when it is none any more."""
+    """Parse JSON that was stored. Raises StoreError if it is damaged."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -172,7 +172,7 @@ _ENTRY_START: Final = b'["!entry",'
 
 
 def encode_entry(stream: str, key: str, value: Any, redaction: Redaction) -> bytes:
-    """The line of one entry. `value` is any JSON value; what looks like a secret in it is redacted."""
+    """Return the line of one entry. `value` is any JSON value, in which secrets are redacted."""
     head = orjson.dumps(["!entry", escape_text(stream), escape_text(key), time.time()])[:-1]
     try:
         check_depth(value)
@@ -185,7 +185,7 @@ def encode_entry(stream: str, key: str, value: Any, redaction: Redaction) -> byt
 
 
 def split_entries_from_calls(lines: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """The lines of entries, and those of call records."""
+    """Return the lines of entries and the lines of call records."""
     entries: list[bytes] = []
     records: list[bytes] = []
     for line in lines:
@@ -194,7 +194,7 @@ def split_entries_from_calls(lines: Iterable[bytes]) -> tuple[list[bytes], list[
 
 
 def last_line_per_entry(lines: Sequence[bytes]) -> list[bytes]:
-    """The last line of each key. A line that cannot be parsed stays, for the database to reject and report."""
+    """Return the last line of each key. A line that cannot be parsed stays: the database rejects and reports it."""
     newest: dict[Any, bytes] = {}
     for line in lines:
         try:

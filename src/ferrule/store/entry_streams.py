@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import ESCAPE_MARK, escape_text, map_texts, unescape_text
+from ferrule.store.leases import LOCK_PREFIX
 
 if TYPE_CHECKING:
     from sqlalchemy import Dialect
@@ -20,22 +21,22 @@ if TYPE_CHECKING:
     from ferrule.store.database import StoreDatabase
 
 
-_HOLDER: Final = "SELECT owner FROM lock_holders WHERE name = line.value->>1"
+_WRITER: Final = f"SELECT writer FROM leases WHERE key = '{LOCK_PREFIX}' || (line.value->>1) AND part = ''"
 
 
 def insert_entries_statement(dialect: Dialect) -> str:
-    """`INSERT … SELECT` from a JSON array of lines. A line replaces an older value, or one after `replaced_after`.
+    """Build an `INSERT … SELECT` from lines. A line replaces an older value, or a value after `replaced_after`.
 
     With 0 it replaces any value: the lines of a living process are new. A line of an abandoned journal may be older
     than the value, but not than one from the future, which was written before the clock was set back.
 
-    In Postgres a stream whose lock has another last holder than `owner` gets nothing (see `locks.py`). The row of the
-    holder is locked until the transaction ends: the next holder registers before or after it, and reads after it. The
+    In Postgres a stream whose lock has another writer than `owner` gets nothing (see `leases.py`). The row of the
+    lease is locked until the transaction ends: the next writer registers before or after it, and reads after it. The
     order is for Postgres too: two processes that write the same keys in different orders would wait for each other.
     """
     condition, order = "true", ""
     if dialect.name == "postgresql":
-        condition, order = f"COALESCE(({_HOLDER} FOR SHARE), :owner) = :owner", "ORDER BY 1, 2 "
+        condition, order = f"COALESCE(({_WRITER} FOR KEY SHARE), :owner) = :owner", "ORDER BY 1, 2 "
     return (
         f"INSERT INTO entries (stream, key, written_at, value) SELECT line.value->>1, line.value->>2, "
         f"CAST(line.value->>3 AS DOUBLE PRECISION), line.value->4 FROM {json_lines_sql(dialect)} WHERE {condition} "
@@ -45,15 +46,15 @@ def insert_entries_statement(dialect: Dialect) -> str:
 
 
 def late_streams_statement(dialect: Dialect) -> str:
-    """The streams of lines that were not inserted, because their lock has another last holder than `owner`."""
+    """Return SQL for the streams of lines that were not inserted, because their lock has another writer."""
     return (
-        f"SELECT DISTINCT line.value->>1 FROM {json_lines_sql(dialect)} WHERE COALESCE(({_HOLDER}), :owner) <> :owner "
+        f"SELECT DISTINCT line.value->>1 FROM {json_lines_sql(dialect)} WHERE COALESCE(({_WRITER}), :owner) <> :owner "
         "ORDER BY 1"
     )
 
 
 def json_lines_sql(dialect: Dialect) -> str:
-    """SQL that reads the parameter `lines`, a JSON array, as the rows `line.value`."""
+    """Return SQL that reads the parameter `lines`, a JSON array, as the rows `line.value`."""
     if dialect.name == "postgresql":
         return "json_array_elements(CAST(:lines AS json)) AS line(value)"
     # A subquery that SQLite may not flatten: else it would serialize the value again for every column read from it.
@@ -87,7 +88,7 @@ def find_streams(database: StoreDatabase, prefix: str) -> dict[str, float]:
 
 
 def find_entry_times(database: StoreDatabase, stream: str) -> dict[str, float]:
-    """When each entry of a stream was written, by key."""
+    """Return when each entry of a stream was written, by key."""
     import sqlalchemy as sa
 
     query = sa.text("SELECT key, written_at FROM entries WHERE stream = :stream ORDER BY key")
@@ -106,7 +107,7 @@ def find_last_key(database: StoreDatabase, stream: str) -> str | None:
 
 
 def find_last_entries(database: StoreDatabase, stream: str, limit: int, *, with_children: bool = False) -> list[Any]:
-    """The values with the greatest keys, those first; `with_children`: also of the streams `STREAM:…`."""
+    """Return the values with the greatest keys, descending; `with_children` also of the streams `STREAM:…`."""
     import sqlalchemy as sa
 
     condition, values = "stream = :stream", {"stream": escape_text(stream), "limit": limit}

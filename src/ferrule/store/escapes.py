@@ -17,7 +17,7 @@ _ESCAPE = lazy_pattern(f"{ESCAPE_MARK}([0-9a-f]{{4}})")
 
 
 def escape_text(text: str) -> str:
-    """The text with everything escaped that a database rejects."""
+    """Escape everything in a text that a database rejects."""
     if text.isascii() and "\0" not in text:  # nearly all ids
         return text
     return _REJECTED.sub(lambda match: f"{ESCAPE_MARK}{ord(match[0]):04x}", text)
@@ -28,7 +28,7 @@ def unescape_text(text: str) -> str:
 
 
 def map_texts(function: Callable[[str], str], value: Any) -> Any:
-    """The JSON value with the function applied to every text and name in it."""
+    """Apply the function to every text and name in a JSON value."""
     if isinstance(value, str):
         return function(value)
     if isinstance(value, dict):
@@ -37,5 +37,5 @@ def map_texts(function: Callable[[str], str], value: Any) -> Any:
 
 
 def to_storable_text(text: str) -> str:
-    """The text without what databases reject, for a place that has no escapes."""
+    """Replace what databases reject, for a place that has no escapes."""
     return _REJECTED.sub("\ufffd", text)

@@ -103,14 +103,17 @@ class MemoryJournal:
     def has_segment_of(self, owner: str) -> bool:
         return False
 
+    def is_used_by(self, owner: str) -> bool:
+        return False
+
     def has_room_for_segment(self) -> bool:
         return False
 
     def close(self, *, keep: bool) -> None:
         self._lines.clear()
 
-    def reset_after_fork(self, start: str) -> None:
-        self.owner, self._lines = owner_name(start), []
+    def close_files(self) -> None:
+        pass
 
 
 class FileJournal:
@@ -163,15 +166,15 @@ class FileJournal:
                 self._create_segment(0)
 
     def backlog(self) -> int:
-        """How much waits to be read, in bytes or lines."""
+        """Return how much waits to be read, in bytes or lines."""
         return self._overflow.backlog() + sum(segment.backlog() for segment in self._segments)
 
     def has_enough_to_read(self) -> bool:
-        """Whether reading now is worth a transaction."""
+        """Return whether reading now is worth a transaction."""
         return self.backlog() > 0
 
     def read(self) -> list[bytes]:
-        """The next lines; the same ones again until `mark_read` confirms that they are in the database."""
+        """Return the next lines: the same lines until `mark_read` confirms that they are in the database."""
         self._reading = self._overflow
         if lines := self._overflow.read():
             return lines
@@ -181,7 +184,11 @@ class FileJournal:
                 lines = segment.read()
             except OSError:
                 logger.exception("segment=<%s> | cannot be read through its open file, left for recovery", segment.path)
-                self._abandon(segment)
+                with self._lock:
+                    self._segments.remove(segment)
+                    if segment is self._current:
+                        self._current = None
+                segment.abandon()
                 continue
             if lines:
                 self._reading = segment
@@ -192,7 +199,7 @@ class FileJournal:
         return []
 
     def mark_read(self) -> int:
-        """The lines of the last `read` are in the database; returns how much of the backlog that was."""
+        """Confirm that the lines of the last `read` are in the database; return their part of the backlog."""
         return self._reading.mark_read()
 
     def rotate(self) -> None:
@@ -203,7 +210,7 @@ class FileJournal:
                 self._current = None
 
     def take_abandoned(self) -> Iterator[JournalSegment]:
-        """The segments of dead processes, oldest first; the caller ends each with `delete` or `close`.
+        """Yield the segments of dead processes, oldest first. The caller ends each with `delete` or `close`.
 
         Raises StoreError for a segment of another format.
         """
@@ -225,12 +232,19 @@ class FileJournal:
                 logger.warning("segment=<%s> | %s", path, error)
 
     def has_segment_of(self, owner: str) -> bool:
-        """Whether there is a segment of another process that can be imported, now or when the process has ended."""
+        """Return whether a segment of another process can be imported, now or when the process has ended."""
+        return any(path not in self._unreadable for path in self._segments_of(owner))
+
+    def is_used_by(self, owner: str) -> bool:
+        """Return whether another process lives that writes to this journal."""
+        return any(map(_is_locked, self._segments_of(owner)))
+
+    def _segments_of(self, owner: str) -> Iterator[Path]:
         _, pid, start = owner.rsplit(":", 2)
-        return any(path not in self._unreadable for path in self.directory.glob(f"{start}-{pid}-*.jsonl"))
+        return self.directory.glob(f"{start}-{pid}-*.jsonl")
 
     def has_room_for_segment(self) -> bool:
-        """Whether one more segment may be left for another process to import."""
+        """Return whether one more segment may be left for another process to import."""
         try:
             return len(os.listdir(self.directory)) < MAX_DEFERRED_SEGMENTS
         except OSError:
@@ -246,14 +260,10 @@ class FileJournal:
             else:
                 segment.delete()
 
-    def reset_after_fork(self, start: str) -> None:
-        """After a fork: lines and locks belong to the parent; start with an empty journal."""
-        self._lock = threading.Lock()
+    def close_files(self) -> None:
+        """Close the files in a forked child. The parent process keeps them, and its locks on them."""
         for segment in self._segments:
-            segment.close()  # the lock stays with the parent's file
-        self._segments, self._current = [], None
-        self.owner, self._start = owner_name(start), start
-        self._overflow.reset_after_fork(start)
+            segment.close()
 
     def _create_segment(self, min_size: int) -> JournalSegment:
         if time.monotonic() < self._next_attempt:
@@ -269,13 +279,6 @@ class FileJournal:
         self._current = segment
         self._segments.append(segment)
         return segment
-
-    def _abandon(self, segment: JournalSegment) -> None:
-        with self._lock:
-            self._segments.remove(segment)
-            if segment is self._current:
-                self._current = None
-        segment.abandon()
 
 
 Journal: TypeAlias = FileJournal | MemoryJournal
@@ -318,7 +321,7 @@ class JournalSegment:
 
     @classmethod
     def create(cls, temporary: Path, owner: str, size: int) -> JournalSegment:
-        """A new file. It gets its real name after it is locked, so that no process takes it for an abandoned one."""
+        """Create a file. It gets its real name after it is locked, so that no process counts it as abandoned."""
         path = temporary.with_suffix(".jsonl")
         header = json.dumps({"ferrule_journal": FORMAT_VERSION, "owner": owner}).encode() + b"\n"
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -335,7 +338,7 @@ class JournalSegment:
 
     @classmethod
     def take_over(cls, path: Path) -> JournalSegment | None:
-        """The segment, if its owner is dead and no other process is taking it over; else None."""
+        """Return the segment if its owner is dead and no other process is taking it over; else None."""
         fd = os.open(path, os.O_RDWR)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -370,7 +373,7 @@ class JournalSegment:
         return True
 
     def backlog(self) -> int:
-        """Bytes that are not in the database yet."""
+        """Count the bytes that are not in the database yet."""
         return self._end - self.position
 
     def read(self) -> list[bytes]:
@@ -392,7 +395,7 @@ class JournalSegment:
         return complete
 
     def _select_intact(self, lines: list[bytes]) -> list[bytes]:
-        """The lines that were written to their end and are as they were written, without their checksums."""
+        """Return the complete, undamaged lines without their checksums."""
         without_gap = [line for line in lines if b"\0" not in line]
         intact = [line[CHECKSUM_LENGTH:] for line in without_gap if _has_correct_checksum(line)]
         if damaged := len(without_gap) - len(intact):
@@ -447,7 +450,7 @@ class _UnmappedFile:
 
 
 def _map_reserved_space(fd: int, size: int) -> mmap.mmap | _UnmappedFile:
-    """Memory mapped to disk space that is really allocated; OSError when the disk is full."""
+    """Map memory to disk space that is really allocated. Raises OSError if the disk is full."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     elif os.write(fd, bytes(size)) != size:  # macOS
@@ -459,7 +462,7 @@ def _map_reserved_space(fd: int, size: int) -> mmap.mmap | _UnmappedFile:
 
 
 def _find_end(fd: int) -> int:
-    """The position after the last byte that is not NUL."""
+    """Return the position after the last byte that is not NUL."""
     end = os.fstat(fd).st_size
     while end > 0:
         begin = max(0, end - READ_CHUNK_BYTES)
@@ -469,13 +472,27 @@ def _find_end(fd: int) -> int:
     return 0
 
 
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _has_correct_checksum(line: bytes) -> bool:
     # The checksum was computed over the line with its end, which `split` has removed.
     return line[:CHECKSUM_LENGTH] == hexlify(_PACK_CHECKSUM(crc32(b"\n", crc32(line[CHECKSUM_LENGTH:]))))
 
 
 def _parse_header(header: bytes, path: Path) -> str:
-    """The owner of a segment. Raises ValueError for a file of something else, StoreError for another format."""
+    """Return the owner of a segment. Raises ValueError for another kind of file, StoreError for another format."""
     try:
         fields = json.loads(header)
         version, owner = int(fields["ferrule_journal"]), str(fields["owner"])

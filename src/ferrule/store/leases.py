@@ -1,25 +1,62 @@
-"""Limits that hold for all processes of a store together: each process leases a part of them for some seconds.
+"""Leases: one owner has one thing, until the owner gives it back, dies, or cannot say in time that it lives.
 
-A process asks for all its buckets in one transaction, so a call costs no round trip to the database: it takes one of
-the slots that its process has leased. What a dead process held is free again when its lease has ended.
+A lease has a key, an owner and an end. Every exclusive thing of a store is one:
 
-    slots     `slot_leases` has one row per bucket and process. All slots of a bucket are never more than its limit.
-    starts    `start_leases` has one row per block of starts (a rate limit allows N starts in 60 seconds). A block
-              counts until 60 seconds after its last start could be, so no 60 seconds have more than N.
-    limits    `adaptive_limits` has one row per bucket whose limit follows what its service can bear. All processes
-              report how their calls have gone, and change it together.
+    lock:NAME      the right to continue a run, or to do something else that only one process may do (`StoreLocks`)
+    server:ID      a server of the fleet lives, and where the others reach it; a server without a lease is dead
+    mcp:NAME       the server that has the process of a stateful MCP server
+    slots:BUCKET   a block of slots or starts of a shared limit, one row per process (`shared_limits.py`)
 
-The time is that of the database's machine, so the clocks of the processes need not agree.
+The owner is the name of a store object in a process (see `owner_name` in `journal.py`). It is never used again, so it
+is the fencing token too.
+
+    memory      the leases of this process
+    SQLite      a locked file (`flock`) per key: the kernel ends the leases of a dead process at once, by no clock
+    Postgres    a row of the table `leases`, which ends after `LEASE_SECONDS` by the clock of the database
+
+A journal segment is a file that its process has locked, and keeps that lock of its own. A claimed idempotency key is
+not a lease: it must not become free when the server with the request dies.
+
+Four rules make a lease in Postgres safe. Clocks of servers are never compared.
+
+1. A thread renews all leases of the process with one statement, every `RENEW_INTERVAL` seconds, on a connection that
+   nothing else uses: it waits neither for slow queries nor for the pool.
+2. A holder counts its lease as lost when the last confirmed request was *sent* more than `MAX_UNCONFIRMED` seconds ago
+   by its own clock. So it stops before the database lets others have the lease. A stopped process (SIGSTOP) that
+   continues notices the same.
+3. A renewal names the owner. A lease that nobody has taken in the meantime may be renewed after its end, for example
+   when the database was away; a lease that somebody has taken cannot, even if that owner has released it again.
+4. `writer` is the owner whose entries the database accepts for the stream of a lock. The next holder first inserts what
+   it had written before it lost the lock (which is refused) and the journal of a dead owner on the same machine (which
+   is accepted), and then registers as the writer. Inserting entries locks the row (`FOR KEY SHARE`), and so does
+   registering (`FOR UPDATE`): what a machine that was cut off has written comes before that, or too late.
+
+An owner whose lease has ended but whose journal is locked on this machine lives, although it does not answer: what it
+wrote may not be in the database yet, so nobody here takes its locks.
+
+A lock is given back only when the database has everything that was written under it (see `RecordWriter.catch_up`): the
+next holder reads the database, and not the journal of a process that lives.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import logging
+import os
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from math import sqrt
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ferrule.errors import LockHeld, StoreError
+from ferrule.store.escapes import escape_text, unescape_text
+from ferrule.store.journal import Journal
+from ferrule.store.location import StoreLocation, make_directory
 from ferrule.store.tables import get_table
 
 if TYPE_CHECKING:
@@ -27,322 +64,448 @@ if TYPE_CHECKING:
 
     from ferrule.store.database import StoreDatabase
 
-RATE_PERIOD: Final = 60.0
-START_LEASE_SECONDS: Final = 2.0
-"""How long a block of starts can be used. Longer blocks would make a rate limit lose more of its starts."""
-MAX_LOCK_SECONDS: Final = 2
-"""How long a process that says nothing more, in the middle of a renewal, can keep all others from renewing."""
-DECREASE: Final = 0.7
-DECREASE_INTERVAL: Final = 1.0
-"""Seconds between two decreases of an adaptive limit: calls that ran together report the same overload."""
-MAX_LEASE_SECONDS: Final = 3600.0
-"""A lease that ends later is from before a restart of the machine: SQLite's leases use the time since then."""
+logger = logging.getLogger("ferrule.store")
+
+LEASE_SECONDS: Final = 10.0
+"""How long a lease in Postgres holds after its last renewal."""
+RENEW_INTERVAL: Final = 2.0
+MAX_UNCONFIRMED: Final = 6.0
+"""Seconds since the last confirmed request was sent, after which a holder must not count on its lease."""
+MAX_ROW_AGE: Final = 3600.0
+"""Seconds after which the row of a lease that has ended is deleted, unless it has a writer."""
+MAX_ATTEMPTS: Final = 25
+ATTEMPT_INTERVAL: Final = 0.02
+"""Seconds between two attempts. One refusal does not prove that another process has the lease: looking at a file locks
+the file for an instant, and a holder that has ended keeps its lock until the database has what it wrote."""
+LOCK_PREFIX: Final = "lock:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketLoad:
-    """How the calls of a bucket with an adaptive limit have gone since the last report."""
-
-    minimum: int
-    """The least that the limit can be."""
-    good_calls: int = 0
-    is_overload: bool = False
+class Lease:
+    key: str
+    owner: str
+    details: str = ""
+    """A text for those who want to know who has the lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitState:
-    """An adaptive limit: up by one after as many good calls as there are slots, down by a third with an overload
-    ("additive increase, multiplicative decrease", as TCP does).
+class Takeover:
+    """What the new owner of a lease must know about the owners before it."""
+
+    dead_owner: str = ""
+    """The last owner, if it has not given the lease back."""
+    writer: str | None = None
+    """The owner whose entries the database accepts; None where it accepts the entries of all."""
+
+
+class FileLeases:
+    """Leases that the kernel ends when the process dies; without a directory, leases of this process alone.
+
+    All methods block; any thread may call them.
     """
 
-    slots: float
-    lowered_at: float = float("-inf")
+    may_be_lost = False
+    """Whether the lease of a living process can end."""
 
-    def after(self, report: BucketLoad, maximum: int, now: float) -> LimitState:
-        slots, lowered_at = self.slots, self.lowered_at
-        if not report.is_overload:
-            slots = sqrt(slots * slots + 2 * report.good_calls)  # as if each call had added 1 / slots
-        elif abs(now - lowered_at) >= DECREASE_INTERVAL:  # a time in the future is from before the clock was set
-            slots, lowered_at = slots * DECREASE, now
-        return LimitState(slots=min(max(slots, report.minimum), maximum), lowered_at=lowered_at)
+    def __init__(self, directory: Path | None, journal: Journal) -> None:
+        self._directory, self._journal = directory, journal
+        self._leases: dict[str, tuple[Lease, int]] = {}
 
+    @property
+    def owner(self) -> str:
+        return self._journal.owner
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRequest:
-    """What a process has of a bucket's slots, and what it wants."""
+    @property
+    def held_keys(self) -> list[str]:
+        return list(self._leases)
 
-    limit: int
-    """The slots of all processes together; with `load` the most that they can be."""
-    slots: int
-    """How many it keeps; at most what it was granted before."""
-    demand: int
-    """How many it could use; `slots` or more."""
-    waiting: int = 0
-    """Its calls that wait for a slot."""
-    load: BucketLoad | None = None
-    """For an adaptive limit."""
+    def take(self, key: str, details: str = "") -> Takeover | None:
+        """Take a lease, or keep it; return None if another owner has it."""
+        if key in self._leases:
+            return Takeover()
+        lease = Lease(key=key, owner=self.owner, details=details)
+        if self._directory is None:
+            self._leases[key] = (lease, -1)
+            return Takeover()
+        try:
+            make_directory(self._directory)
+            file = _open_locked(self._path(key))
+        except OSError as error:
+            raise StoreError(f"the lease {key!r} cannot be taken: {error.strerror}") from error
+        if file is None:
+            return None
+        last = _read_lease(file)
+        with suppress(OSError):  # a full disk: the lease counts without it
+            os.ftruncate(file, 0)
+            os.pwrite(file, json.dumps(asdict(lease)).encode(), 0)
+        self._leases[key] = (lease, file)
+        return Takeover(dead_owner="" if last is None else last.owner)
 
+    def release(self, key: str) -> None:
+        _, file = self._leases.pop(key, (None, -1))
+        if file >= 0:
+            self._path(key).unlink(missing_ok=True)
+            os.close(file)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotGrant:
-    """The slots of a process until its lease ends."""
+    def find(self, key: str) -> Lease | None:
+        """Return the lease if any owner has it. While its process is writing the file, it has no owner."""
+        if key in self._leases:
+            return self._leases[key][0]
+        lease, is_held = (None, False) if self._directory is None else _read_file(self._path(key))
+        return (lease or Lease(key=key, owner="")) if is_held else None
 
-    slots: int
-    others_waiting: int
-    """Calls of other processes that wait for a slot."""
-    processes: int
-    """How many processes have slots or wait for some."""
-    limit: int
-    """Of all processes together: the lowest that one of them has stated."""
-    is_over_limit: bool
-    """Whether they have more slots than that, because it was lowered."""
+    def find_all(self, prefix: str) -> list[Lease]:
+        """Return the leases whose keys have a prefix, and delete the files of such leases that have ended."""
+        if self._directory is None:
+            return [lease for lease, _ in self._leases.values() if lease.key.startswith(prefix)]
+        leases = []
+        for path in self._directory.glob("*.lock"):
+            lease, is_held = _read_file(path)
+            if lease is not None and lease.key.startswith(prefix):
+                if is_held:
+                    leases.append(lease)
+                else:
+                    path.unlink(missing_ok=True)
+        return leases
 
+    def is_confirmed(self, key: str) -> bool:
+        """Return whether this process has the lease for certain."""
+        return key in self._leases
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRequest:
-    """What a process has used of its block of starts, and what it wants."""
+    def register_writer(self, key: str) -> bool:
+        return True
 
-    limit: int
-    """The starts of all processes together, within any 60 seconds."""
-    used: int = 0
-    """How many of the starts that it was granted last it has used; the others are given back."""
-    demand: int = 0
+    def close(self) -> None:
+        pass
 
+    def close_files(self) -> None:
+        """Close the files in a forked child. The parent process keeps them, and its leases."""
+        for _, file in self._leases.values():
+            if file >= 0:
+                os.close(file)
+        self._leases = {}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartGrant:
-    """The starts of a process for the next two seconds."""
-
-    starts: int
-    next_in: float
-    """Seconds until more starts may be free."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRequest:
-    """Everything that a process asks for at a time."""
-
-    owner: str
-    seconds: float
-    """How long the leases of slots hold."""
-    slots: Mapping[str, SlotRequest] = field(default_factory=dict)
-    starts: Mapping[str, StartRequest] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseGrants:
-    slots: Mapping[str, SlotGrant] = field(default_factory=dict)
-    starts: Mapping[str, StartGrant] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotLease:
-    """A row of `slot_leases`."""
-
-    owner: str
-    slots: int
-    waiting: int
-    waiting_since: float | None
-    """When the process, which has no slot, began to wait for one."""
-    slot_limit: int
-    """The limit of all processes together, as this one states it."""
-    expires_at: float
+    def _path(self, key: str) -> Path:
+        assert self._directory is not None
+        return self._directory / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.lock"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartLease:
-    """A row of `start_leases`."""
+def _open_locked(path: Path) -> int | None:
+    """Open and lock the file; return None if another process holds the lock."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file).st_nlink:
+                return file
+        except BlockingIOError:
+            os.close(file)
+            return None
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # the last holder has just removed the file
 
-    owner: str
-    starts: int
-    counts_until: float
-    is_open: bool
-    """Whether its process may still use it."""
+
+def _read_file(path: Path) -> tuple[Lease | None, bool]:
+    """Return the lease in a file, if it can be read, and whether a process has it."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None, False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return _read_lease(file), False
+    except BlockingIOError:
+        return _read_lease(file), True
+    finally:
+        os.close(file)
 
 
-def adapt_limit(state: LimitState | None, request: SlotRequest, now: float) -> tuple[LimitState, SlotRequest]:
-    """An adaptive limit after a report, and the request with the limit that holds now."""
-    assert request.load is not None
-    state = (state or LimitState(slots=request.limit)).after(request.load, request.limit, now)
-    return state, replace(request, limit=int(state.slots))
+def _read_lease(file: int) -> Lease | None:
+    try:
+        return Lease(**json.loads(os.pread(file, 100_000, 0)))
+    except ValueError:
+        return None
 
 
-def grant_slots(
-    leases: Iterable[SlotLease], owner: str, request: SlotRequest, seconds: float, now: float
-) -> tuple[SlotLease, SlotGrant]:
-    """The new lease of a process on a bucket.
+class RowLeases:
+    """Leases in Postgres, which a thread renews while this process has any.
 
-    With at least one slot for each process, a process gets its equal share before another gets more than that. With
-    fewer slots than processes they take turns: a free slot is for the process that has waited longest.
+    All methods block; any thread may call them.
     """
-    current = [lease for lease in leases if now < lease.expires_at <= now + MAX_LEASE_SECONDS]
-    mine = next((lease for lease in current if lease.owner == owner), None)
-    others = [lease for lease in current if lease.owner != owner]
-    limit = min(request.limit, *(lease.slot_limit for lease in others)) if others else request.limit
-    unmet = request.demand - request.slots
-    waiting_since = _find_waiting_since(mine, now) if request.waiting else None
-    free = limit - request.slots - sum(lease.slots for lease in others)
-    processes = 1 + sum(1 for lease in others if lease.slots or lease.waiting)
-    share = limit // processes
-    if share:
-        extra = min(unmet, free, max(0, share - request.slots))
-        owed = sum(max(0, min(lease.waiting, share - lease.slots)) for lease in others)
-        extra += max(0, min(unmet - extra, free - extra - owed))
-    else:
-        ahead = sum(1 for lease in others if not lease.slots and _waits_longer(lease, waiting_since))
-        extra = min(unmet, free - ahead)
-    extra = max(0, extra)
-    lease = SlotLease(
-        owner=owner,
-        slots=request.slots + extra,
-        waiting=max(0, request.waiting - extra),
-        waiting_since=waiting_since,
-        slot_limit=request.limit,
-        expires_at=now + seconds,
+
+    may_be_lost = True
+
+    def __init__(self, database: StoreDatabase, journal: Journal) -> None:
+        self._database, self._journal = database, journal
+        self._sent_times: dict[str, float] = {}
+        """When the last confirmed request about each lease of this process was sent."""
+        self._connection: Any = None
+        self._thread: threading.Thread | None = None
+        self._mutex, self._renewing = threading.Lock(), threading.Lock()
+
+    @property
+    def owner(self) -> str:
+        return self._journal.owner
+
+    @property
+    def held_keys(self) -> list[str]:
+        return list(self._sent_times)
+
+    def take(self, key: str, details: str = "") -> Takeover | None:
+        """Take a lease, or keep it; return None if another owner has it."""
+        import sqlalchemy as sa
+
+        owner, sent_at = self.owner, time.monotonic()
+        writer = owner if key.startswith(LOCK_PREFIX) else None
+        with self._locked_row(key) as (connection, row, now):
+            if row is None:
+                connection.execute(sa.text(_DELETE_ENDED), {"before": now - MAX_ROW_AGE})
+                statement = _INSERT
+            elif row.owner == owner or not row.expires_at or self._has_ended(row, now):
+                statement, writer = _UPDATE, row.writer
+            else:
+                return None
+            values: dict[str, Any] = {"key": escape_text(key), "owner": owner, "writer": writer, "details": details}
+            values |= {"now": now, "end": now + LEASE_SECONDS}
+            if connection.execute(sa.text(statement), values).rowcount != 1:
+                return None  # another process has inserted the row
+        self._confirm(key, sent_at)
+        has_died = row is not None and row.owner != owner and row.expires_at
+        return Takeover(dead_owner=row.owner if has_died else "", writer=writer)
+
+    def _has_ended(self, row: Any, now: float) -> bool:
+        is_lock_of_living_owner = row.writer is not None and self._journal.is_used_by(row.owner)
+        return row.expires_at <= now and not is_lock_of_living_owner
+
+    def register_writer(self, key: str) -> bool:
+        """Let the database accept entries from this owner only; return False if the lease was lost."""
+        table = get_table("leases")
+        with self._locked_row(key) as (connection, row, _):
+            if row is None or row.owner != self.owner:
+                return False
+            connection.execute(table.update().where(table.c.key == row.key).values(writer=self.owner))
+        return True
+
+    def release(self, key: str) -> None:
+        with self._mutex:
+            self._sent_times.pop(key, None)
+        table = get_table("leases")
+        with self._locked_row(key) as (connection, row, _):
+            if row is None or row.owner != self.owner:
+                return
+            is_same = table.c.key == row.key
+            if row.writer is None:
+                connection.execute(table.delete().where(is_same))
+            else:  # which says whose entries are accepted
+                connection.execute(table.update().where(is_same).values(expires_at=0.0))
+
+    def find(self, key: str) -> Lease | None:
+        return next(iter(self._select(get_table("leases").c.key == escape_text(key))), None)
+
+    def find_all(self, prefix: str) -> list[Lease]:
+        return self._select(get_table("leases").c.key.startswith(prefix, autoescape=True))
+
+    def is_confirmed(self, key: str) -> bool:
+        """Return whether this process has the lease for certain: no other process can have taken it."""
+        return time.monotonic() - self._sent_times.get(key, float("-inf")) < MAX_UNCONFIRMED
+
+    def close(self) -> None:
+        if not self._sent_times:
+            with self._renewing:
+                self._disconnect()
+
+    def close_files(self) -> None:
+        pass  # the driver does not close a connection that another process opened
+
+    @contextmanager
+    def _locked_row(self, key: str) -> Iterator[tuple[Connection, Any, float]]:
+        """Yield a transaction, the locked row of a lease or None, and the time after the row was locked."""
+        self._database.open()
+        table = get_table("leases")
+        with self._database.write() as connection:
+            query = table.select().where((table.c.key == escape_text(key)) & (table.c.part == "")).with_for_update()
+            row = connection.execute(query).first()
+            yield connection, row, read_database_clock(connection)
+
+    def _select(self, condition: Any) -> list[Lease]:
+        self._database.open()
+        table = get_table("leases")
+        with self._database.read() as connection:
+            is_valid = (table.c.expires_at > read_database_clock(connection)) & (table.c.part == "")
+            rows = connection.execute(table.select().where(condition & is_valid)).all()
+        return [Lease(key=unescape_text(row.key), owner=row.owner, details=row.details) for row in rows]
+
+    def _confirm(self, key: str, sent_at: float) -> None:
+        with self._mutex:
+            self._sent_times[key] = sent_at
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._renew_while_held, name="ferrule-leases", daemon=True)
+                self._thread.start()
+
+    def _renew_while_held(self) -> None:
+        while True:
+            time.sleep(RENEW_INTERVAL)
+            with self._renewing:
+                with self._mutex:
+                    if not self._sent_times:
+                        self._thread = None
+                        return
+                    sent_times = dict(self._sent_times)
+                try:
+                    self._renew(sent_times)
+                except Exception as error:  # whatever it is, the next renewal may succeed
+                    logger.warning("error=<%s> | leases are not renewed, trying again", error)
+
+    def _renew(self, sent_times: dict[str, float]) -> None:
+        import psycopg
+
+        keys = {escape_text(key): key for key in sent_times}
+        values = (LEASE_SECONDS, self.owner, list(keys))
+        sent_at = time.monotonic()
+        with self._database.raise_as_store_error():
+            try:
+                rows = self._connect().execute(_RENEW, values).fetchall()
+            except psycopg.OperationalError:
+                self._disconnect()
+                sent_at = time.monotonic()
+                rows = self._connect().execute(_RENEW, values).fetchall()
+        renewed = {keys[key] for (key,) in rows}
+        with self._mutex:
+            # The answer says nothing about a lease that was released, or taken again, since the request was sent.
+            for key in [key for key, confirmed_at in sent_times.items() if self._sent_times.get(key) == confirmed_at]:
+                if key in renewed:
+                    self._sent_times[key] = sent_at
+                else:
+                    del self._sent_times[key]
+
+    def _connect(self) -> Any:
+        if self._connection is None:
+            self._connection = self._database.connect_outside_pool()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+_INSERT: Final = (
+    "INSERT INTO leases (key, owner, writer, details, taken_at, expires_at) "
+    "VALUES (:key, :owner, :writer, :details, :now, :end) ON CONFLICT DO NOTHING"
+)
+_UPDATE: Final = (
+    "UPDATE leases SET owner = :owner, writer = :writer, details = :details, taken_at = :now, expires_at = :end "
+    "WHERE key = :key"
+)
+_RENEW: Final = (
+    "UPDATE leases SET expires_at = extract(epoch FROM clock_timestamp()) + %s "
+    "WHERE owner = %s AND expires_at > 0 AND part = '' AND key = ANY(%s) RETURNING key"
+)
+_DELETE_ENDED: Final = (
+    "DELETE FROM leases WHERE key IN (SELECT key FROM leases WHERE part = '' AND writer IS NULL "
+    "AND expires_at > 0 AND expires_at < :before FOR UPDATE SKIP LOCKED)"
+)
+
+
+Leases: TypeAlias = FileLeases | RowLeases
+
+
+def open_leases(location: StoreLocation, database: StoreDatabase, journal: Journal) -> Leases:
+    if location.kind == "postgresql":
+        return RowLeases(database, journal)
+    return FileLeases(location.locks, journal)
+
+
+class StoreLocks:
+    """Locks by name, each held by one task of one process. All methods block; any thread may call them."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._names: set[str] = set()
+        self._due: set[str] = set()
+        self.lost_names: set[str] = set()
+        """Locks that another process has taken or may have taken, although their holders have not released them."""
+        self._mutex = threading.Lock()
+
+    def acquire(self, name: str) -> Takeover:
+        """Take the lock. Raises LockHeld if another task or process has it."""
+        with self._mutex:
+            if name in self._due and name not in self.lost_names:  # its holder has ended, and this process still has it
+                self._due.discard(name)
+                return Takeover(writer=self._leases.owner)
+            if name in self._names:
+                raise LockHeld(name)
+            self._names.add(name)
+        try:
+            for attempt in range(MAX_ATTEMPTS):
+                if attempt:
+                    time.sleep(ATTEMPT_INTERVAL)
+                if (takeover := self._leases.take(LOCK_PREFIX + name)) is not None:
+                    return takeover
+            raise LockHeld(name)
+        except BaseException:
+            self._names.discard(name)
+            raise
+
+    def register_writer(self, name: str) -> None:
+        """Let the database accept entries for the stream of this name from this process only. Raises LockHeld."""
+        if not self._leases.register_writer(LOCK_PREFIX + name):
+            raise LockHeld(name)
+
+    def is_held(self, name: str) -> bool:
+        """Return whether any task holds the lock, in this process or another."""
+        return name in self._names or self._leases.find(LOCK_PREFIX + name) is not None
+
+    def is_lost(self, name: str) -> bool:
+        """Return whether another process has taken the lock, or may have. From then on it counts as lost."""
+        if name not in self.lost_names and not self._leases.is_confirmed(LOCK_PREFIX + name):
+            logger.error("lock=<%s> | lost: the database does not confirm it any more", name)
+            self.lost_names.add(name)
+        return name in self.lost_names
+
+    def release_later(self, name: str) -> None:
+        """Release the lock, whose holder has ended, once the database has what was written under it."""
+        self._due.add(name)
+
+    def due_for_release(self) -> tuple[str, ...]:
+        return tuple(self._due)
+
+    def release_due(self, names: Iterable[str]) -> None:
+        """Release the locks that no task has taken again since `due_for_release` returned them."""
+        with self._mutex:
+            names = self._due.intersection(names)
+            self._due -= names
+        self.release(names)
+
+    def release(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(StoreError):  # the database is away: the lease ends soon
+                self._leases.release(LOCK_PREFIX + name)
+            self.lost_names.discard(name)
+            self._due.discard(name)
+            self._names.discard(name)
+
+    def close(self) -> None:
+        """Release what is due. Nothing more will come from the journal: it is in the database, or left for others."""
+        self.release_due(self.due_for_release())
+        self._leases.close()
+
+
+def delete_writers(connection: Connection, before: float) -> None:
+    """Delete the old locks of streams that are deleted."""
+    import sqlalchemy as sa
+
+    statement = sa.text(
+        "DELETE FROM leases WHERE writer IS NOT NULL AND taken_at < :before AND expires_at < :before "
+        "AND NOT EXISTS (SELECT 1 FROM entries WHERE stream = substr(leases.key, :begin))"
     )
-    grant = SlotGrant(
-        slots=lease.slots,
-        others_waiting=sum(each.waiting for each in others),
-        processes=processes,
-        limit=limit,
-        is_over_limit=free < 0,
-    )
-    return lease, grant
+    connection.execute(statement, {"before": before, "begin": len(LOCK_PREFIX) + 1})
 
 
-def _find_waiting_since(mine: SlotLease | None, now: float) -> float:
-    """Since when a process has had no slot at all while its calls waited for one."""
-    if mine is None or mine.slots or mine.waiting_since is None:
-        return now
-    return mine.waiting_since
-
-
-def _waits_longer(lease: SlotLease, waiting_since: float | None) -> bool:
-    if not lease.waiting or lease.waiting_since is None:
-        return False
-    return waiting_since is None or lease.waiting_since < waiting_since
-
-
-def grant_starts(
-    leases: Iterable[StartLease], owner: str, request: StartRequest, now: float
-) -> tuple[list[StartLease], StartGrant]:
-    """The leases of a bucket after a process has given back its block and got a new one."""
-    counted: list[StartLease] = []
-    for lease in leases:
-        if lease.owner == owner and lease.is_open:
-            lease = replace(
-                lease, starts=min(request.used, lease.starts), counts_until=now + RATE_PERIOD, is_open=False
-            )
-        if lease.starts and now < lease.counts_until <= now + MAX_LEASE_SECONDS:
-            counted.append(lease)
-    free = request.limit - sum(lease.starts for lease in counted)
-    processes = len({lease.owner for lease in counted} | {owner})
-    starts = max(0, min(request.demand, free, max(1, free // processes)))
-    if starts:
-        until = now + START_LEASE_SECONDS + RATE_PERIOD
-        counted.append(StartLease(owner=owner, starts=starts, counts_until=until, is_open=True))
-    next_at = now if free > starts else min((_find_return(lease, owner, now) for lease in counted), default=now)
-    return counted, StartGrant(starts=starts, next_in=next_at - now)
-
-
-def _find_return(lease: StartLease, owner: str, now: float) -> float:
-    """When starts of a lease may be free: what another process does not use of an open block, it gives back."""
-    block_end = lease.counts_until - RATE_PERIOD
-    return block_end if lease.is_open and lease.owner != owner and block_end > now else lease.counts_until
-
-
-def renew_leases(database: StoreDatabase, request: LeaseRequest) -> LeaseGrants:
-    """Renew all leases of a process in one transaction; a bucket that it no longer mentions is given back."""
-    with database.write() as connection:
-        now = _lock_leases(connection)
-        slot_grants = _renew_slots(connection, request, now)
-        start_grants = _renew_starts(connection, request, now)
-    return LeaseGrants(slots=slot_grants, starts=start_grants)
-
-
-def _adapt_limits(connection: Connection, slots: Mapping[str, SlotRequest], now: float) -> dict[str, SlotRequest]:
-    """The requests with the limits that hold now."""
-    table, adapted = get_table("adaptive_limits"), dict(slots)
-    buckets = [bucket for bucket, wish in slots.items() if wish.load is not None]
-    if not buckets:
-        return adapted
-    rows = connection.execute(table.select().where(table.c.bucket.in_(buckets))).all()
-    states = {row.bucket: LimitState(slots=row.slots, lowered_at=row.lowered_at) for row in rows}
-    new_rows: list[dict[str, Any]] = []
-    for bucket in buckets:
-        state, adapted[bucket] = adapt_limit(states.get(bucket), slots[bucket], now)
-        if state != states.get(bucket):
-            new_rows.append({"bucket": bucket, "slots": state.slots, "lowered_at": state.lowered_at})
-    if new_rows:
-        connection.execute(table.delete().where(table.c.bucket.in_([row["bucket"] for row in new_rows])))
-        connection.execute(table.insert(), new_rows)
-    return adapted
-
-
-def _renew_slots(connection: Connection, request: LeaseRequest, now: float) -> dict[str, SlotGrant]:
-    table = get_table("slot_leases")
-    rows = connection.execute(table.select().where(table.c.bucket.in_(request.slots))).mappings().all()
-    leases: dict[str, list[SlotLease]] = {}
-    for row in rows:
-        values = dict(row)
-        leases.setdefault(values.pop("bucket"), []).append(SlotLease(**values))
-    grants: dict[str, SlotGrant] = {}
-    new_rows: list[dict[str, Any]] = []
-    for bucket, wish in _adapt_limits(connection, request.slots, now).items():
-        lease, grants[bucket] = grant_slots(leases.get(bucket, ()), request.owner, wish, request.seconds, now)
-        if lease.slots or lease.waiting:
-            new_rows.append({"bucket": bucket, **_values_of(lease)})
-    has_ended = (table.c.expires_at <= now) | (table.c.expires_at > now + MAX_LEASE_SECONDS)
-    connection.execute(table.delete().where((table.c.owner == request.owner) | has_ended))
-    if new_rows:
-        connection.execute(table.insert(), new_rows)
-    return grants
-
-
-def _renew_starts(connection: Connection, request: LeaseRequest, now: float) -> dict[str, StartGrant]:
-    table = get_table("start_leases")
-    if not request.starts:
-        return {}
-    rows = connection.execute(table.select().where(table.c.bucket.in_(request.starts))).mappings().all()
-    grants: dict[str, StartGrant] = {}
-    new_rows: list[dict[str, Any]] = []
-    for bucket, wish in request.starts.items():
-        leases = [_read_start_lease(dict(row)) for row in rows if row["bucket"] == bucket]
-        counted, grants[bucket] = grant_starts(leases, request.owner, wish, now)
-        new_rows += [{"bucket": bucket, **_values_of(lease)} for lease in counted]
-    connection.execute(table.delete().where(table.c.bucket.in_(request.starts)))
-    if new_rows:
-        connection.execute(table.insert(), new_rows)
-    return grants
-
-
-def release_leases(database: StoreDatabase, owner: str, used_starts: Mapping[str, int]) -> None:
-    """The process ends, with all its calls: give back its slots, and what it has not used of its starts."""
-    slots = get_table("slot_leases")
-    with database.write() as connection:
-        now = _lock_leases(connection)
-        connection.execute(slots.delete().where(slots.c.owner == owner))
-        requests = {bucket: StartRequest(limit=0, used=used) for bucket, used in used_starts.items()}
-        _renew_starts(connection, LeaseRequest(owner=owner, seconds=0.0, starts=requests), now)
-
-
-def _lock_leases(connection: Connection) -> float:
-    """Wait for other processes that renew their leases; returns the time by which leases end."""
+def read_database_clock(connection: Connection) -> float:
+    """Return the time for what several servers must agree on, whatever their clocks say."""
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(
-            f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_LOCK_SECONDS}s'; "
-            "LOCK TABLE slot_leases IN SHARE ROW EXCLUSIVE MODE"
-        )
         return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
-    # The processes of a SQLite file run on one machine, whose monotonic clock nobody can set.
-    return time.monotonic()
-
-
-def _read_start_lease(row: Mapping[str, Any]) -> StartLease:
-    return StartLease(
-        owner=row["owner"], starts=row["starts"], counts_until=row["counts_until"], is_open=bool(row["is_open"])
-    )
-
-
-def _values_of(lease: SlotLease | StartLease) -> dict[str, Any]:
-    return {name: getattr(lease, name) for name in lease.__slots__}
+    return time.time()

@@ -40,7 +40,7 @@ class StoreLocation:
 
     @property
     def files(self) -> list[str]:
-        """Its files and folders. Others that belong to them have names that begin in the same way."""
+        """Return the files and folders of the store. Names of further files begin in the same way."""
         database = [self.database] if self.kind == "sqlite" else []
         return [*database, *(str(path) for path in (self.journal, self.artifacts, self.locks) if path is not None)]
 
@@ -64,7 +64,7 @@ def parse_location(url: str | None, journal_directory: Path | str | None = None)
 
 
 def hide_password(text: str) -> str:
-    """An address, or a text with one, for messages. A password may hold any character, so rather too much is hidden."""
+    """Hide passwords of addresses in a text. A password may hold any character, so rather too much is hidden."""
     return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
@@ -103,7 +103,6 @@ def _locate_postgres(rest: str, journal_directory: Path | str | None) -> StoreLo
         database=f"postgresql+psycopg://{rest}",
         journal=own / "journal",
         artifacts=own / "artifacts",
-        locks=own / "locks",
         display_name=hide_password(f"postgresql://{rest}"),
     )
 
@@ -117,13 +116,13 @@ def _has_database_name(url: str) -> bool:
 
 
 def _database_directory(shared: Path, name: str, identity: str) -> Path:
-    """A directory for one database: the journal of one must never be inserted into another."""
+    """Return a directory for one database: its journal must never be inserted into another database."""
     safe_name = re.sub(r"[^\w.-]", "_", name)
     return shared.expanduser().absolute() / f"{safe_name}-{sha256(identity.encode()).hexdigest()[:12]}"
 
 
 def settings_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """The user's folder for Ferrule's settings: `FERRULE_CONFIG_HOME`, or the system's place for them."""
+    """Return the user's folder for Ferrule's settings: `FERRULE_CONFIG_HOME`, or the system's place."""
     if named := environ.get("FERRULE_CONFIG_HOME"):
         return Path(named)
     home = Path.home()
@@ -137,12 +136,12 @@ def settings_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def user_cache_directory(name: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """The user's folder for copies of one sort, which may be deleted at any time."""
+    """Return the user's folder for copies of one sort, which may be deleted at any time."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ferrule" / name
 
 
 def user_state_directory() -> Path:
-    """The user's folder for records that belong to no project."""
+    """Return the user's folder for records without a project."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "ferrule"
 
 

@@ -89,7 +89,7 @@ def find_record(database: StoreDatabase, record_id: str) -> ToolCallRecord | Non
 
 
 def _read_records(connection: Connection, query: Select[Any]) -> list[ToolCallRecord]:
-    """The records, with what became of the approvals that calls have asked for: it was decided after they ended."""
+    """Return the records, with the approvals that calls have asked for: these are decided after the calls ended."""
     import sqlalchemy as sa
 
     records = [_row_to_record(row) for row in connection.execute(query)]
@@ -171,7 +171,7 @@ def build_clauses(conditions: CallFilter, dialect: Dialect) -> list[ColumnElemen
 
 
 def _contains_clause(column: ColumnElement[Any], text: str, dialect: Dialect) -> ColumnElement[bool]:
-    """Whether a text is part of a column, in upper or lower case."""
+    """Build a condition: a text is part of a column, in upper or lower case."""
     if dialect.name == "sqlite":  # whose LIKE ignores the case; `icontains` would convert all texts first
         return column.contains(text, autoescape=True)
     return column.icontains(text, autoescape=True)

@@ -65,7 +65,7 @@ class ToolCallRecord:
         return datetime.fromtimestamp(self.started_at, UTC)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, for files, pipes and pages."""
+        """Return plain JSON values, for files, pipes and pages."""
         return {
             "record_id": self.record_id,
             "tool_name": self.tool_name,
@@ -109,7 +109,7 @@ class ToolCallSummary:
     tool_usage: dict[str, int] = field(default_factory=dict)
 
     def to_brief(self) -> dict[str, Any]:
-        """The part that is returned with the final answer of a conversation."""
+        """Return the part for the final answer of a conversation."""
         return {
             "total_calls": self.total_calls,
             "success_rate": self.success_rate,
@@ -165,7 +165,7 @@ class CallStatistics:
     tools: dict[str, ToolStatistics] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, for files, pipes and pages."""
+        """Return plain JSON values, for files, pipes and pages."""
         plain = asdict(self)
         for tool in plain["tools"].values():
             tool["last_called"] = tool["last_called"].isoformat()

@@ -19,7 +19,7 @@ from ferrule.store.client_requests import delete_requests
 from ferrule.store.database import StoreDatabase
 from ferrule.store.encoding import parse_stored_json
 from ferrule.store.escapes import unescape_text
-from ferrule.store.locks import StoreLocks, delete_lock_holders
+from ferrule.store.leases import StoreLocks, delete_writers
 from ferrule.store.spending import delete_spending
 from ferrule.store.tables import get_table
 from ferrule.store.tokens import delete_ended_tokens
@@ -105,7 +105,7 @@ class OldDataDeletion:
         return replace(report, artifacts=sum(map(self._artifacts.remove, unused)))
 
     def delete_all(self, before: float, *, dry_run: bool = False) -> DeletionReport:
-        """The same, with artifacts that lost their records earlier. `dry_run` only counts what would be deleted."""
+        """Delete also artifacts that lost their records earlier. `dry_run` only counts what would be deleted."""
         old_artifacts = set(self._artifacts.list_older_than(before))
         if not dry_run:
             report = self.delete(before)
@@ -149,8 +149,10 @@ class OldDataDeletion:
             counts["tokens"] = delete_ended_tokens(connection, before)
             delete_vectors(connection, before)
             delete_spending(connection, before)
-            delete_lock_holders(connection, before)
-        calls, artifacts = _delete_calls(transaction, _old_calls_clause(before))
+            delete_writers(connection, before)
+        run_is_deleted = "NOT EXISTS (SELECT 1 FROM entries WHERE stream = 'run:' || tool_calls.conversation_id)"
+        is_old = sa.and_(get_table("tool_calls").c.started_at < before, sa.text(run_is_deleted))
+        calls, artifacts = _delete_calls(transaction, is_old)
         return DeletionReport(calls=calls, runs=runs, **counts), artifacts
 
     def _delete_runs(self, transaction: Transaction, before: float) -> int:
@@ -170,27 +172,19 @@ class OldDataDeletion:
     @contextmanager
     def _locked(self, name: str) -> Iterator[bool]:
         """Hold the lock of a run; False if its holder has just died, so that more entries may follow."""
-        dead_owner = self._locks.acquire(name, "")
+        takeover = self._locks.acquire(name)
         try:
-            yield not dead_owner
+            yield not takeover.dead_owner
         finally:
             self._locks.release([name])
 
 
 def _is_waiting(last_entries: Iterator[dict[str, Any]]) -> bool:
-    """Whether a run waits for a person, by its entries from the last one back."""
+    """Return whether a run waits for a person, by its entries from the last one back."""
     for entry in last_entries:
         if entry.get("kind") != "answer":  # one of several calls was approved: the run waits for the others
             return entry.get("kind") == "wait" or entry.get("state") == "waiting"
     return True  # only answers: nothing says that the run has ended
-
-
-def _old_calls_clause(before: float) -> ColumnElement[bool]:
-    import sqlalchemy as sa
-
-    calls = get_table("tool_calls").c
-    run_is_deleted = sa.text("NOT EXISTS (SELECT 1 FROM entries WHERE stream = 'run:' || tool_calls.conversation_id)")
-    return sa.and_(calls.started_at < before, run_is_deleted)
 
 
 def _delete_calls(transaction: Transaction, condition: ColumnElement[bool]) -> tuple[int, set[str]]:
@@ -212,7 +206,7 @@ def _delete_calls(transaction: Transaction, condition: ColumnElement[bool]) -> t
 
 
 def _find_unused(connection: Connection, artifacts: set[str]) -> list[str]:
-    """Those artifacts that no record refers to."""
+    """Return the artifacts that no record refers to."""
     import sqlalchemy as sa
 
     column = get_table("tool_calls").c.artifact_id

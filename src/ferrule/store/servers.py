@@ -1,93 +1,77 @@
-"""The servers that use a store, and where they reach each other. Each renews its row; one that stops doing so is dead.
-
-The time is that of the database's machine, so the clocks of the servers need not agree.
-"""
+"""The servers that use a store, and where they reach each other. A server has a lease while it lives (`leases.py`)."""
 
 from __future__ import annotations
 
-import math
+import json
 import time
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from ferrule.store.tables import get_table
+from ferrule.errors import StoreError
+from ferrule.store.leases import ATTEMPT_INTERVAL, MAX_ATTEMPTS, Leases, read_database_clock
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from ferrule.store.database import StoreDatabase
+
+SERVER_PREFIX: Final = "server:"
+PROCESS_PREFIX: Final = "mcp:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Where a server can be reached by the others."""
+    """An address by which the other servers reach a server."""
 
     server_id: str
     url: str
-    """Empty for one that only the workers of the same `ferrule serve` reach."""
+    """Empty for a server that only the workers of the same `ferrule serve` reach."""
     machine: str
     """The name of its machine: an address of the loopback interface is of use there alone."""
     socket: str = ""
     """Where the workers of the same `ferrule serve` reach this one, which shares its port with them."""
     secret: str = field(default="", repr=False)
-    """What a server must know to let this one make calls for it: whoever reads the store may."""
+    """What another server must know to let this server make calls: every process that reads the store knows it."""
 
 
-def renew_server(database: StoreDatabase, address: ServerAddress, seconds: float) -> None:
-    """Register a server for some seconds, and forget those that are dead."""
-    table = get_table("servers")
-    with database.write() as connection:
-        now = read_database_clock(connection)
-        values = {**asdict(address), "expires_at": now + seconds}
-        is_own = table.c.server_id == address.server_id
-        if connection.execute(table.update().where(is_own).values(values)).rowcount != 1:
-            connection.execute(table.insert().values(values))
-        connection.execute(table.delete().where(table.c.expires_at <= now))
+def register_server(leases: Leases, address: ServerAddress) -> None:
+    """Tell the other servers where a server is, until its lease ends. Blocks."""
+    key = SERVER_PREFIX + address.server_id
+    if not leases.is_confirmed(key):
+        leases.take(key, json.dumps(asdict(address)))
 
 
-def remove_server(database: StoreDatabase, server_id: str) -> None:
-    table = get_table("servers")
-    with database.write() as connection:
-        connection.execute(table.delete().where(table.c.server_id == server_id))
+def remove_server(leases: Leases) -> None:
+    """Give back the lease of a server and of the processes that it has. Blocks."""
+    for key in leases.held_keys:
+        if key.startswith((SERVER_PREFIX, PROCESS_PREFIX)):
+            leases.release(key)
 
 
-def list_servers(database: StoreDatabase) -> dict[str, ServerAddress]:
-    """The servers that live, by their ids."""
-    table = get_table("servers")
-    with database.read() as connection:
-        rows = connection.execute(table.select().where(table.c.expires_at > read_database_clock(connection))).all()
-    names = [each.name for each in fields(ServerAddress)]
-    addresses = [ServerAddress(**{name: getattr(row, name) for name in names}) for row in rows]
+def list_servers(leases: Leases) -> dict[str, ServerAddress]:
+    """Return the servers that live, by their ids. Blocks."""
+    addresses = [
+        ServerAddress(**json.loads(lease.details)) for lease in leases.find_all(SERVER_PREFIX) if lease.details
+    ]
     return {address.server_id: address for address in addresses}
 
 
-def claim_mcp_server(
-    database: StoreDatabase, name: str, server_id: str, dead_server: str = "", seconds_left: float = math.inf
-) -> str:
-    """The server that has the process of a stateful MCP server: the one that claimed it first and lives.
-
-    `dead_server` is dead already if its row is valid for `seconds_left` at most: it has not renewed it lately.
-    """
-    import sqlalchemy as sa
-
-    claim = sa.text(
-        "INSERT INTO mcp_owners (name, server_id) VALUES (:name, :server_id) "
-        "ON CONFLICT (name) DO UPDATE SET server_id = excluded.server_id WHERE mcp_owners.server_id NOT IN "
-        "(SELECT server_id FROM servers WHERE expires_at > :now AND (server_id <> :dead_server OR expires_at > :until))"
-    )
-    with database.write() as connection:
-        now = read_database_clock(connection)
-        values = {"name": name, "server_id": server_id, "dead_server": dead_server, "now": now}
-        connection.execute(claim, {**values, "until": now + seconds_left})
-        owner = connection.scalar(sa.text("SELECT server_id FROM mcp_owners WHERE name = :name"), {"name": name})
-    return str(owner)
+def claim_process(leases: Leases, name: str, server_id: str) -> str:
+    """Return the server that has the process of a stateful MCP server: the first that claimed it and lives. Blocks."""
+    key = PROCESS_PREFIX + name
+    for _ in range(MAX_ATTEMPTS):
+        if leases.take(key, server_id) is not None:
+            return server_id
+        lease = leases.find(key)
+        if lease is not None and lease.owner:
+            return lease.details
+        time.sleep(ATTEMPT_INTERVAL)
+    raise StoreError(f"the server that has the process of {name!r} cannot be found")
 
 
 # Tools that a server cannot reach
 
 
 def store_open_circuit(database: StoreDatabase, source: str, tool_id: str) -> None:
-    """A server cannot reach a tool; what is older than an hour is of no use to anybody."""
+    """Record that this server cannot reach a tool. Entries older than an hour are deleted."""
     import sqlalchemy as sa
 
     with database.write() as connection:
@@ -103,15 +87,8 @@ def store_open_circuit(database: StoreDatabase, source: str, tool_id: str) -> No
 
 
 def list_open_circuits(database: StoreDatabase) -> list[tuple[str, str, float]]:
-    """The source and id of each tool that a server could not reach, and how many seconds ago."""
+    """Return the source and the id of each tool that a server could not reach, and how many seconds ago."""
     with database.read() as connection:
         now = read_database_clock(connection)
         rows = connection.exec_driver_sql("SELECT source, tool_id, opened_at FROM open_circuits").all()
     return [(source, tool_id, max(now - opened_at, 0.0)) for source, tool_id, opened_at in rows]
-
-
-def read_database_clock(connection: Connection) -> float:
-    """The time for what several servers must agree on, whatever their own clocks say."""
-    if connection.dialect.name == "postgresql":
-        return float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
-    return time.time()

@@ -162,7 +162,7 @@ def extend_budget(
 
 
 def list_spending(database: StoreDatabase) -> list[BudgetState]:
-    """What was spent of all budgets, the latest first."""
+    """Return what was spent of all budgets, the latest first."""
     table = get_table("budget_spending")
     with database.read() as connection:
         rows = connection.execute(table.select().order_by(table.c.changed_at.desc())).all()
@@ -197,7 +197,7 @@ def _is_row_of(charge: Charge) -> list[Any]:
 
 
 def usage_stream(at: float) -> str:
-    """The stream of the replies of a day."""
+    """Return the name of the stream with the replies of a day."""
     return USAGE_PREFIX + datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
@@ -210,7 +210,7 @@ def summarize_costs(
     keys: Sequence[str] | None = None,
     principals: Sequence[str] | None = None,
 ) -> dict[str, CostSummary]:
-    """What was spent since a time, by one tenant (an empty text: by none) or all; the most expensive first.
+    """Return what one tenant (an empty text: no tenant) or all have spent, the most expensive first.
 
     `keys` are the only runs, conversations … that are returned, `principals` the only ones whose costs count.
     """

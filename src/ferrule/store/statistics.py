@@ -178,7 +178,7 @@ def _find_percentiles_by_sorting(
 
 
 def _interpolate(ranked: dict[int, float], n: int, fraction: float) -> float | None:
-    """A percentile of n times, of which those near it are known by rank from 1."""
+    """Interpolate a percentile of n times. The times near it are given by rank from 1."""
     position = fraction * (n - 1)
     low, high = ranked[floor(position) + 1], ranked[ceil(position) + 1]
     return low + (high - low) * (position - floor(position))
@@ -207,7 +207,7 @@ def _find_last_errors(connection: Connection, conditions: list[ColumnElement[boo
 
 
 def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[str, float]]:
-    """The counts of each tool, and when it last failed."""
+    """Return the counts of each tool, and when each tool last failed."""
     import sqlalchemy as sa
 
     counts: dict[str, _ToolCounts] = {}
@@ -230,26 +230,17 @@ def _count_all_calls(connection: Connection) -> tuple[list[_ToolCounts], dict[st
         each = counts.setdefault(tool_name, _ToolCounts(tool_name=tool_name))
         each.successful = max(0, number - each.failed - each.cancelled - each.running)
         each.timed, seconds[tool_name] = number, sum_of_times or 0.0
-    for tool_name, last, untimed in _query_each_tool(
-        connection,
-        [
-            (name, f"(SELECT MAX(started_at) FROM tool_calls WHERE {{tool}}), {_count_untimed()}", "")
-            for name in seconds
-        ],
-    ):
+    # In two ranges of the index: `OR` would read all of it.
+    columns = (
+        "(SELECT MAX(started_at) FROM tool_calls WHERE {tool}), "
+        "(SELECT COUNT(*) FROM tool_calls WHERE {tool} AND execution_time IS NULL) + "
+        "(SELECT COUNT(*) FROM tool_calls WHERE {tool} AND execution_time <= 0)"
+    )
+    for tool_name, last, untimed in _query_each_tool(connection, [(name, columns, "") for name in seconds]):
         each = counts[tool_name]
         each.last_called, each.timed = last or 0.0, each.timed - untimed
         each.mean = seconds[tool_name] / each.timed if each.timed > 0 else None
     return [counts[name] for name in seconds], failed_at
-
-
-def _count_untimed() -> str:
-    """In two ranges of the index: `OR` would read all of it."""
-    no_time, zero = (f"(SELECT COUNT(*) FROM tool_calls WHERE {{tool}} AND {condition})" for condition in _UNTIMED)
-    return f"{no_time} + {zero}"
-
-
-_UNTIMED = ("execution_time IS NULL", "execution_time <= 0")
 
 
 def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCounts]) -> dict[str, Percentiles]:
@@ -273,14 +264,14 @@ def _find_percentiles_by_index(connection: Connection, counts: Iterable[_ToolCou
 
 
 def _read_errors(connection: Connection, failed_at: dict[str, float]) -> dict[str, str | None]:
-    """The errors of the calls of these tools at these times."""
+    """Return the errors of the calls of tools at given times."""
     call = "FROM tool_calls WHERE {tool} AND started_at = {value} AND status = 'failed'"
     queries = [(name, "MAX(error)", call, at) for name, at in failed_at.items()]
     return {name: error and unescape_text(error) for name, error in _query_each_tool(connection, queries)}
 
 
 def _query_each_tool(connection: Connection, queries: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """One row of each query, in their order. A query is a tool's name, columns, the rest, and perhaps a value."""
+    """Yield one row of each query. A query is a tool's name, columns, the rest, and perhaps a value."""
     import sqlalchemy as sa
 
     for start in range(0, len(queries), MAX_QUERIES):
@@ -299,7 +290,7 @@ def _query_each_tool(connection: Connection, queries: Sequence[tuple[Any, ...]])
 def count_calls_by_rule(
     database: StoreDatabase, since: datetime, tenant: str | None
 ) -> dict[str, tuple[int, float | None]]:
-    """How many calls each rule of a policy has decided about, and when the last was made."""
+    """Count the calls that each rule of a policy has decided about, with the time of the last call."""
     import sqlalchemy as sa
 
     calls, rule = get_table("tool_calls").c, rule_column()
@@ -315,7 +306,7 @@ def count_calls_by_rule(
 
 
 def find_oldest_call(database: StoreDatabase) -> float | None:
-    """When the first call started."""
+    """Return when the first call started."""
     import sqlalchemy as sa
 
     with database.read() as connection:
@@ -326,7 +317,7 @@ def find_oldest_call(database: StoreDatabase) -> float | None:
 def collect_series(
     database: StoreDatabase, conditions: CallFilter, start: datetime, end: datetime, parts: int
 ) -> list[CallInterval]:
-    """Counts and times of the calls in equal parts of a time; a percentile is one of the measured times."""
+    """Return counts and times of calls in equal parts of a time. A percentile is one of the measured times."""
     import sqlalchemy as sa
 
     calls, width = get_table("tool_calls").c, max(1e-3, (end - start).total_seconds() / parts)

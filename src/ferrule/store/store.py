@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,8 +32,8 @@ from ferrule.store.database import CallStart, StoreDatabase
 from ferrule.store.encoding import encode_call_end, encode_call_start, encode_entry
 from ferrule.store.entry_streams import delete_entries, find_entries, find_streams
 from ferrule.store.journal import FileJournal, Journal, MemoryJournal, check_formats
+from ferrule.store.leases import Leases, StoreLocks, open_leases
 from ferrule.store.location import parse_location
-from ferrule.store.locks import CHECK_INTERVAL, StoreLocks
 from ferrule.store.queries import (
     CallFilter,
     find_record,
@@ -54,6 +54,8 @@ T = TypeVar("T")
 NO_NAMES: frozenset[str] = frozenset()
 MAX_RECORDS_IN_MEMORY = 100_000
 LOG_INTERVAL = 10.0
+LOCK_CHECK_INTERVAL = 0.5
+"""Seconds between two looks whether a lock is lost."""
 MAX_RUNS_WITH_SECRETS = 10_000
 """The secrets of the oldest runs are forgotten first: these have ended long ago."""
 
@@ -78,7 +80,7 @@ class ToolKnowledgeStore:
         journal_directory: Path | str | None = None,
         defer_import: bool = False,
     ) -> None:
-        """`defer_import` is for short-lived processes: their records stay in the journal, which the next process that
+        """Use `defer_import` for short-lived processes: their records stay in the journal, which the next process that
         opens the store imports, so that they need not load a database. Queries work all the same.
         """
         self.location = parse_location(url, journal_directory)
@@ -93,8 +95,18 @@ class ToolKnowledgeStore:
         """How often something could not be recorded properly."""
         if retention is None:
             retention = Retention(max_records=MAX_RECORDS_IN_MEMORY if self.location.kind == "memory" else None)
+        self._retention = retention
+        self._open_parts()
+        self._defer_import = defer_import
+        self._next_log_at = 0.0
+        self._closed = False
+        _register_fork_handler(self)
+
+    def _open_parts(self) -> None:
+        """Start with new ids, an empty journal, and no lease."""
         wake = threading.Event()
-        self._start_numbering()
+        self._start = f"{int(time.time() * 1000):011x}{os.urandom(3).hex()}"
+        self._numbers = count(1)
         self._journal: Journal
         if self.location.journal is None:
             self._journal = MemoryJournal(wake.set, self._start)
@@ -102,21 +114,19 @@ class ToolKnowledgeStore:
             self._journal = FileJournal(self.location.journal, wake.set, self._start)
         self._append = self._journal.append
         self._database = StoreDatabase(self.location)
-        self._locks = StoreLocks(self.location, self._database)
+        self.leases = open_leases(self.location, self._database, self._journal)
+        """What only one process of the store has at a time."""
+        self._locks = StoreLocks(self.leases)
         self._old_data = OldDataDeletion(self._database, self._locks, self.artifacts)
         self._writer = RecordWriter(
             self._journal,
             self._database,
             self._locks,
             wake=wake,
-            retention=retention,
+            retention=self._retention,
             old_data=self._old_data,
             on_failure=self._count_failure,
         )
-        self._defer_import = defer_import
-        self._next_log_at = 0.0
-        self._closed = False
-        _register_fork_handler(self)
 
     def start(self) -> None:
         """Open the database and start the writer thread; StoreError when the database cannot be opened."""
@@ -145,7 +155,7 @@ class ToolKnowledgeStore:
         await self.aclose()
 
     def new_record_id(self) -> str:
-        """Unique among all processes; sorts by the start of the process, then by order."""
+        """Return an id that is unique among all processes and sorts by the start of the process, then by order."""
         return f"{self._start}-{next(self._numbers):08x}"
 
     def record_started(self, record: ToolCallRecord, *, secret_names: frozenset[str] = NO_NAMES) -> Exception | None:
@@ -214,7 +224,7 @@ class ToolKnowledgeStore:
             record.secrets = merge_secrets(record.secrets, known_secrets)
 
     def find_known_secrets(self, run_id: str | None, *values: Any) -> tuple[str, ...]:
-        """The secrets of a run that values contain."""
+        """Return the secrets of a run that values contain."""
         secrets = None if run_id is None else self._run_secrets.get(run_id)
         return () if secrets is None else secrets.find_in(*values)
 
@@ -227,7 +237,7 @@ class ToolKnowledgeStore:
         record.result, record.metadata = {"result": note} if record.result else {}, {}
 
     def get_run_secrets(self, run_id: str) -> Secrets:
-        """The secrets that the calls of a run contained, in memory only."""
+        """Return the secrets that the calls of a run contained. They are in memory only."""
         secrets = self._run_secrets.get(run_id)
         if secrets is None:
             secrets = self._run_secrets[run_id] = Secrets(redaction=self.redaction)
@@ -248,11 +258,11 @@ class ToolKnowledgeStore:
             self._count_failure(f"an entry of stream {stream!r} could not be written", error)
 
     async def read_entries(self, stream: str) -> dict[str, Any]:
-        """The values of a stream by key, in the order of the keys."""
+        """Return the values of a stream by key, in the order of the keys."""
         return await self.query(find_entries, stream)
 
     async def list_streams(self, prefix: str = "") -> dict[str, float]:
-        """The streams with this prefix, and when each was last written to (seconds); the latest first."""
+        """Return the streams with this prefix and when each was last written to (seconds), the latest first."""
         return await self.query(find_streams, prefix)
 
     async def delete_entries(self, stream: str, keys: Sequence[str] | None = None) -> int:
@@ -268,8 +278,9 @@ class ToolKnowledgeStore:
         """Hold a lock that only one user of the store has at a time; LockHeld while somebody else has it.
 
         It is released when others can read everything written under it: while the database does not accept that, the
-        lock stays taken. The death of a process releases its locks. A holder whose lock another process has taken after
-        the connection to the database was lost, or may have taken, is cancelled, and LockLost is raised.
+        lock stays taken. The death of a process releases its locks (with Postgres after some seconds). A holder whose
+        lock another process has taken, or may have taken, because the database could not be reached, is cancelled, and
+        LockLost is raised.
         """
         lock = StoreLock()
         taking = asyncio.ensure_future(asyncio.to_thread(self._take_lock, name))
@@ -297,38 +308,20 @@ class ToolKnowledgeStore:
             await self._release_lock(name, in_background=lock.release_in_background)
 
     def _start_watching(self, name: str) -> asyncio.Task[None] | None:
-        """Cancel the holder of a lock that another process has taken or may have; None where that cannot happen."""
+        """Cancel the holder when its lock is lost; return None where a living process cannot lose a lock."""
         holder = asyncio.current_task()
-        if holder is None or not self._locks.may_be_lost:
+        if holder is None or not self.leases.may_be_lost:
             return None
 
         async def watch() -> None:
-            while name not in self._locks.lost_names:
-                await asyncio.sleep(CHECK_INTERVAL)
-                if self._locks.is_check_due:  # it may hang while the network is cut
-                    await asyncio.wait({self._check_locks()}, timeout=CHECK_INTERVAL)
-                if not self._locks.is_confirmed:
-                    self._locks.give_up(name)
+            while not self._locks.is_lost(name):
+                await asyncio.sleep(LOCK_CHECK_INTERVAL)
             holder.cancel()
 
         return asyncio.create_task(watch(), name=f"ferrule-lock-{name}")
 
-    def _check_locks(self) -> asyncio.Future[None]:
-        """In a thread of its own: where others wait for slow queries or names of hosts, a lock must not be given up."""
-        loop = asyncio.get_running_loop()
-        checked: asyncio.Future[None] = loop.create_future()
-
-        def check() -> None:
-            with suppress(StoreError):  # out of reach: for how long is counted
-                self._locks.check()
-            with suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(lambda: None if checked.done() else checked.set_result(None))
-
-        threading.Thread(target=check, name="ferrule-locks", daemon=True).start()
-        return checked
-
     async def is_locked(self, name: str) -> bool:
-        """Whether anybody holds the lock, in this process or another."""
+        """Return whether any task holds the lock, in this process or another."""
         return await asyncio.to_thread(self._locks.is_held, name)
 
     async def query_call_records(
@@ -353,7 +346,7 @@ class ToolKnowledgeStore:
         limit: int = 100,
         after: ToolCallRecord | str | None = None,
     ) -> list[ToolCallRecord]:
-        """The newest records that match all conditions; `after` the last record of a page gives the next page."""
+        """Return the newest records that match all conditions. `after` is the last record of the page before."""
         if limit < 1:
             raise StoreError(f"limit must be at least 1, not {limit!r}")
         if status is not None and status not in get_args(Status):
@@ -382,7 +375,7 @@ class ToolKnowledgeStore:
         return await self.query(find_record, record_id)
 
     async def get_call_summary(self, conversation_id: str) -> ToolCallSummary:
-        """How many calls one conversation made, by tool and by success."""
+        """Count the calls of one conversation, by tool and by success."""
         return await self.query(summarize_conversation, conversation_id)
 
     async def get_call_statistics(
@@ -393,7 +386,7 @@ class ToolKnowledgeStore:
         tenant: str | None = None,
         principals: Collection[str] | None = None,
     ) -> CallStatistics:
-        """Counts, error rates and times, in total and by tool."""
+        """Return counts, error rates and times, in total and by tool."""
         return await self.query(collect_statistics, since, tool_name, tenant, principals)
 
     async def delete_records(self, *, older_than: datetime | timedelta, dry_run: bool = False) -> DeletionReport:
@@ -420,6 +413,12 @@ class ToolKnowledgeStore:
         work = partial(self._run_query, self._database.open, lambda: function(self._database, *arguments, **options))
         return await asyncio.to_thread(work)
 
+    async def query_leases(
+        self, function: Callable[Concatenate[Leases, P], T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """Run a function of the leases in a thread."""
+        return await self.query_without_records(lambda _: function(self.leases, *arguments, **options))
+
     def _run_query(self, prepare: Callable[[], None], work: Callable[[], T]) -> T:
         try:
             prepare()
@@ -428,7 +427,7 @@ class ToolKnowledgeStore:
             raise StoreError(f"a file of the store failed: {error.strerror or error}") from error
 
     def open_channel(self, receive: Callable[[ChannelMessage], None], on_listening: Callable[[], None]) -> StoreChannel:
-        """Messages to and from the other processes of the store: `receive` gets theirs, in the event loop.
+        """Open a channel to the other processes of the store: `receive` gets their messages, in the event loop.
 
         `on_listening` is called whenever messages begin to arrive, at first and after a connection was lost.
         """
@@ -440,15 +439,14 @@ class ToolKnowledgeStore:
 
     def _take_lock(self, name: str) -> None:
         self._check_open()
-        previous_owner = self._locks.acquire(name, self._journal.owner)
+        takeover = self._locks.acquire(name)
         try:
-            if previous_owner:
-                self._writer.import_journal_of(previous_owner)
-            last_holder = self._locks.find_last_holder(name)
-            if last_holder != self._journal.owner:
-                if last_holder:
-                    self._writer.catch_up()  # what was written before the lock was lost is rejected now, not accepted
-                self._locks.register_holder(name, self._journal.owner)
+            if takeover.dead_owner:
+                self._writer.import_journal_of(takeover.dead_owner)
+            elif takeover.writer not in (None, self.leases.owner):
+                self._writer.catch_up()  # what was written before the lock was lost is rejected now, not accepted
+            if takeover.writer not in (None, self.leases.owner):
+                self._locks.register_writer(name)
         except BaseException:
             self._locks.release([name])
             raise
@@ -492,20 +490,16 @@ class ToolKnowledgeStore:
                 text_with_notes(error),
             )
 
-    def _start_numbering(self) -> None:
-        self._start = f"{int(time.time() * 1000):011x}{os.urandom(3).hex()}"
-        self._numbers = count(1)
-
     def _reset_after_fork(self) -> None:
-        self._start_numbering()
-        self._journal.reset_after_fork(self._start)
-        self._writer.reset_after_fork()
-        self._locks.reset_after_fork()
-        self._database.reset_after_fork()
+        """Leave everything that is open to the parent process."""
+        self._journal.close_files()
+        self.leases.close_files()
+        self._database.forget_connections()
+        self._open_parts()
 
 
 def _register_fork_handler(store: ToolKnowledgeStore) -> None:
-    """A forked child gets its own ids and its own journal, which another process imports when the child has ended."""
+    """Give a forked child new ids and a new journal, which another process imports when the child has ended."""
     reference = weakref.ref(store)
 
     def continue_store() -> None:

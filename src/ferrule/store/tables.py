@@ -13,7 +13,7 @@ from ferrule.errors import StoreError
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
 
-SCHEMA_VERSION: Final = 22
+SCHEMA_VERSION: Final = 23
 """Raise it with every change of a table."""
 BINDING_COLUMNS: Final = ("principal", "tenant", "run_id", "tool_id", "action", "fingerprint", "digest")
 """What a call must have in common with a request for approval: an approval covers exactly this call."""
@@ -45,25 +45,22 @@ _TABLES: Final = {
         claim_id text?
     """,
     "tool_vectors": "encoder text key, digest text key, vector bytes, used_at number index",
-    "slot_leases": """
-        bucket text key, owner text key, slots integer, waiting integer, waiting_since number?, slot_limit integer,
-        expires_at number
+    # One row per lease; of a shared limit, one row per `part` of it (see `leases.py`).
+    "leases": """
+        key text key, part text key =, owner text, writer text?, details text =, taken_at number, expires_at number
     """,
-    "start_leases": "bucket text index, owner text, starts integer, counts_until number, is_open boolean",
     "adaptive_limits": "bucket text key, slots number, lowered_at number",
     "credentials": "account text key, name text key, ciphertext text, updated_at number",
     "budget_spending": """
         budget text key, scope text key, period text key, spent number, extension number =0, changed_at number
     """,
-    "servers": "server_id text key, url text, machine text, expires_at number, socket text =, secret text =",
-    "mcp_owners": "name text key, server_id text",
     "open_circuits": "source text key, tool_id text key, opened_at number",
-    "lock_holders": "name text key, owner text, registered_at number",
 }
 """The columns of each table: a name and a type (with `?`: may be NULL), then `key` for a column of the primary key,
 `unique`, `index`, or `=` with a default."""
 _INDEXES: Final = {
     "entries_by_time": ("entries", "written_at"),
+    "leases_by_end": ("leases", "part", "expires_at"),
     "approvals_by_state": ("approvals", "state", "created_at"),
     "approvals_by_run": ("approvals", "run_id", "created_at"),
 }
@@ -91,7 +88,7 @@ def get_table(name: str) -> Table:
 
 
 def has_tables(connection: Connection) -> bool:
-    """Whether the database has the tables; StoreError if it has those of another version."""
+    """Return whether the database has the tables. Raises StoreError if they have another version."""
     import sqlalchemy as sa
 
     table = get_table("ferrule_migrations")

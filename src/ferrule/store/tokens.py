@@ -29,7 +29,7 @@ def insert_token(database: StoreDatabase, values: Mapping[str, Any]) -> bool:
 
 
 def find_token(database: StoreDatabase, token_hash: str, now: float) -> dict[str, Any] | None:
-    """The token with this hash, if it is valid; of a session, the token that it was created with must be valid too.
+    """Return the token with this hash if it is valid. The token of a session must be valid too.
 
     Tokens of an identity provider are not in the table: a session with such a parent is valid until it expires.
     """
@@ -47,7 +47,7 @@ def find_token(database: StoreDatabase, token_hash: str, now: float) -> dict[str
 
 
 def list_tokens(database: StoreDatabase, *, with_external_sessions: bool = False) -> list[dict[str, Any]]:
-    """All tokens, the newest first; without the sessions, except on request those of an identity provider's users."""
+    """Return all tokens, the newest first; on request with the sessions of an identity provider's users."""
     table = get_table("tokens")
     parent = table.c.parent_id
     is_listed = parent.is_(None) | parent.startswith(EXTERNAL_PREFIX) if with_external_sessions else parent.is_(None)

@@ -26,11 +26,11 @@ class ToolVectors:
     """The vectors in one store: a `VectorStorage` for `RegistryIndex`."""
 
     def __init__(self, query: Callable[..., Awaitable[Any]]) -> None:
-        """`query` runs a function of the database in a thread."""
+        """Take a `query` that runs a function of the database in a thread."""
         self._query = query
 
     async def load(self, encoder: str, digests: Collection[str], /) -> dict[str, bytes]:
-        """The vectors there are, by digest. They count as used today."""
+        """Return the vectors by digest. They count as used today."""
         vectors: dict[str, bytes] = await self._query(_find_vectors, encoder, list(digests))
         return vectors
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from ferrule.errors import StoreError
 from ferrule.store.database import StoreDatabase
 from ferrule.store.journal import Journal, JournalSegment
-from ferrule.store.locks import StoreLocks
+from ferrule.store.leases import StoreLocks
 from ferrule.store.retention import OldDataDeletion, Retention
 
 logger = logging.getLogger("ferrule.store")
@@ -100,10 +100,6 @@ class RecordWriter:
         if self._rows or self._database.is_open:
             self._database.mark_interrupted(self._journal.owner)
 
-    def reset_after_fork(self) -> None:
-        """After a fork: the thread exists only in the parent, which may hold the lock."""
-        self._thread, self._lock = None, threading.Lock()
-
     def _run(self) -> None:
         failures = 0
         while not self._stop.is_set():
@@ -112,8 +108,6 @@ class RecordWriter:
                 # A database in memory is not even created before there are many lines, or a query.
                 if self._database.is_open or self._journal.has_enough_to_read():
                     self.catch_up(recover=time.monotonic() - self._recovered_at > MAINTENANCE_INTERVAL)
-                    if failures:
-                        self._locks.restore()
                 failures = 0
             except Exception as error:  # whatever it is: without this thread nothing would be written any more
                 self._on_failure("the database does not accept records, which wait in the journal", error)
