@@ -19,9 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ferrule.server.asgi import is_endless
 from ferrule.server.authentication import Authenticator, Client
-from ferrule.server.endless_responses import is_endless
-from ferrule.server.mcp.calls import CLIENT_HEADERS
+from ferrule.server.mcp.requests import CLIENT_HEADERS
 from ferrule.server.problems import Problem, problem_of_error
 
 logger = logging.getLogger("ferrule.server")

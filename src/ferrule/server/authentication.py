@@ -1,4 +1,8 @@
-"""Who makes a request: the holder of a token, of a session, or the user of this machine."""
+"""Who makes a request, and what that client is shown of calls, runs, conversations, approvals, costs and events.
+
+A client is the holder of a token or of a session, or the user of this machine. A client sees what it did itself.
+Who approves or administers for a tenant sees everything in it, and an administrator without a tenant everything.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,23 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from ferrule.catalog.registry import RegistrySnapshot
+from ferrule.core.events import ToolEngineEvent
 from ferrule.core.permission import LOCAL_USER, Principal
-from ferrule.errors import StoreError, text_with_notes
+from ferrule.errors import StoreError, ToolNotFound, text_with_notes
+from ferrule.memory.conversation import Turn
+from ferrule.policy.approvals import ApprovalRequest
+from ferrule.policy.policy import Permissions
 from ferrule.server.call_limits import CallLimits, ClientCalls
 from ferrule.server.oauth import TokenVerifier
 from ferrule.server.problems import Problem
 from ferrule.server.tokens import TOKEN_PREFIX, AccessToken, Permission, Tokens, hash_token
+from ferrule.store.record import ToolCallRecord
 
 logger = logging.getLogger("ferrule.server")
 
@@ -206,3 +217,71 @@ class Authenticator:
         if text is None:
             return challenge
         return f'{challenge}{"," if self._verifier is not None else ""} error="invalid_token"'
+
+
+# What a client is shown; every route and the stream of events ask here
+
+
+class Visibility:
+    """What one client may see."""
+
+    def __init__(self, client: Client, permissions: Permissions) -> None:
+        self._client, self._permissions = client, permissions
+        own = frozenset(each.label for each in (client.principal, client.agent_principal) if each is not None)
+        self.principals = None if client.may("approve") else own
+        """The only ones in the tenant whose data the client sees, by their labels; None for all."""
+
+    @property
+    def tenant(self) -> str | None:
+        """The only tenant whose data the client sees; None for all."""
+        return None if self._client.sees_all_tenants else self._client.tenant
+
+    def shows_call(self, record: ToolCallRecord) -> bool:
+        return self._shows(record.principal, record.tenant)
+
+    def shows_failure(self, name: str, action: str | None, snapshot: RegistrySnapshot) -> bool:
+        """Whether a client is shown what was learned from anybody's calls: patterns without values.
+
+        It may call any tool with this name and action, with any arguments: a rule about arguments is about what others
+        pass too.
+        """
+        if self.principals is None:
+            return True
+        try:
+            tool, capability = snapshot.find(name, action)
+        except ToolNotFound:
+            return False
+        decisions = [
+            self._permissions.decide(each, same)
+            for each in snapshot.by_id[tool.id]
+            for same in each.spec.capabilities
+            if same.name == capability.name
+        ]
+        return all(each.verdict != "deny" and not each.depends_on_arguments for each in decisions)
+
+    def shows_event(self, event: ToolEngineEvent) -> bool:
+        if self._client.sees_all_tenants:
+            return True
+        if event.principal is None:
+            tool = event.data.get("tool")  # that was loaded, changed or removed; what went wrong is for administrators
+            return tool is not None and self._permissions.may_use(tool)
+        request = event.data.get("request")
+        if isinstance(request, ApprovalRequest):
+            return self.shows_request(request)
+        return self._shows(event.principal.label, event.principal.tenant)
+
+    def shows_request(self, request: ApprovalRequest) -> bool:
+        # What follows the label, if anything: a digest of restrictions, or the tools that make the call.
+        return self._shows(request.principal.partition(" ")[0].partition("#")[0], request.tenant)
+
+    def shows_run(self, binding: Mapping[str, Any]) -> bool:
+        """Whether a run is shown, by what was stored when it began."""
+        return self._shows(binding.get("principal"), binding.get("tenant"))
+
+    def shows_conversation(self, turns: Sequence[Turn]) -> bool:
+        """Whether a conversation of the tenant is shown and may be continued."""
+        return all(self._shows(turn.principal, self._client.tenant) for turn in turns)
+
+    def _shows(self, principal: str | None, tenant: str | None) -> bool:
+        is_of_tenant = self.tenant in (None, tenant or "")
+        return is_of_tenant and (self.principals is None or principal in self.principals)

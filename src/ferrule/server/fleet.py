@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -198,32 +198,33 @@ class ServerFleet:
         return lambda: self._listeners.discard(listener)
 
     async def cancel_run(self, run_id: str) -> bool:
-        """Stop a run in progress on any server; False when it is on none, or did not stop in time."""
-        if self._cancel_run(run_id):
-            return True
-        lock = RUN_PREFIX + run_id
-        if not self._channel.is_available or not await self._engine.store.is_locked(lock):
-            return False
-        self._channel.send({"kind": "cancel_run", "run_id": run_id})
-        deadline = time.monotonic() + CANCEL_TIMEOUT
-        while time.monotonic() < deadline:
-            if not await self._engine.store.is_locked(lock):
-                return True
-            await asyncio.sleep(CHECK_INTERVAL)
-        return False
+        """Stop a run on any server. Returns False when no server has it in progress, or it did not stop in time."""
+
+        async def is_running() -> bool:
+            return await self._engine.store.is_locked(RUN_PREFIX + run_id)
+
+        return self._cancel_run(run_id) or await self._cancel_elsewhere(
+            {"kind": "cancel_run", "run_id": run_id}, is_running
+        )
 
     async def cancel_call(self, call_id: str) -> bool:
-        """Stop a call that runs on any server; False when it runs on none, or did not stop in time."""
-        if self._engine.cancel(call_id):
-            return True
-        record = await self._engine.store.get_call_record(call_id)
-        if not self._channel.is_available or record is None or record.status != "running":
+        """Stop a call on any server. Returns False when it runs on no server, or did not stop in time."""
+
+        async def is_running() -> bool:
+            record = await self._engine.store.get_call_record(call_id)
+            return record is not None and record.status == "running"
+
+        return self._engine.cancel(call_id) or await self._cancel_elsewhere(
+            {"kind": "cancel_call", "call_id": call_id}, is_running
+        )
+
+    async def _cancel_elsewhere(self, message: ChannelMessage, is_running: Callable[[], Awaitable[bool]]) -> bool:
+        if not self._channel.is_available or not await is_running():
             return False
-        self._channel.send({"kind": "cancel_call", "call_id": call_id})
+        self._channel.send(message)
         deadline = time.monotonic() + CANCEL_TIMEOUT
         while time.monotonic() < deadline:
-            record = await self._engine.store.get_call_record(call_id)
-            if record is None or record.status != "running":
+            if not await is_running():
                 return True
             await asyncio.sleep(CHECK_INTERVAL)
         return False
@@ -288,7 +289,7 @@ class ServerFleet:
 
 
 def encode_event_message(event: ToolEngineEvent) -> ChannelMessage:
-    """An event as other servers need it: what their clients are told, and what decides who is told."""
+    """Serialize an event for the other servers, with the fields that their check of visibility needs."""
     description, principal = describe_event(event), event.principal
     if isinstance(description["error"], str):
         description["error"] = description["error"][:MAX_TEXT]
@@ -302,7 +303,7 @@ def encode_event_message(event: ToolEngineEvent) -> ChannelMessage:
 
 
 def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
-    """An event of another server, with the description for clients in its data; None for one of another version."""
+    """Restore an event of another server, with the description for clients in its data; None if its version differs."""
     try:
         description, principal = message["description"], message["principal"]
         return ToolEngineEvent(
@@ -320,7 +321,7 @@ def decode_event(message: ChannelMessage) -> ToolEngineEvent | None:
 
 
 def describe_event(event: ToolEngineEvent) -> dict[str, Any]:
-    """What clients are told of an event of this server or another."""
+    """Describe an event of this server or another, for clients."""
     if "description" in event.data:
         return dict(event.data["description"])
     described: dict[str, Any] = {

@@ -40,6 +40,14 @@ class Problem(Exception):
         return json_response(content, self.status, headers=self.headers, media_type=PROBLEM_TYPE)
 
 
+def encode_body(content: Any) -> bytes:
+    """Encode JSON. What orjson cannot encode, such as a number of more than 64 bits, is converted first."""
+    try:
+        return orjson.dumps(content)
+    except TypeError:
+        return encode_json(content)
+
+
 def json_response(
     content: Any,
     status: int = 200,
@@ -47,12 +55,10 @@ def json_response(
     headers: Mapping[str, str] | None = None,
     media_type: str = "application/json",
 ) -> Response:
-    """A response with JSON. What orjson cannot encode is converted first."""
-    try:
-        body = orjson.dumps(content)
-    except TypeError:
-        body = encode_json(content)
-    return Response(body, status, headers=None if headers is None else dict(headers), media_type=media_type)
+    """Make a response with JSON."""
+    return Response(
+        encode_body(content), status, headers=None if headers is None else dict(headers), media_type=media_type
+    )
 
 
 def problem_of_error(error: Exception) -> Problem:

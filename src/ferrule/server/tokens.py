@@ -1,4 +1,7 @@
-"""Access tokens: what a client of the server may do. A token is shown once; the store has only its hash."""
+"""Access tokens, what their holders may do, and the log of what administrators have done.
+
+A token is shown once; the store has only its hash. Calls and approvals have their own records.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from ferrule.core.permission import PLANNER_PRINCIPAL, EffectTier, Principal
 from ferrule.errors import SetupError
 from ferrule.store import ToolKnowledgeStore
 from ferrule.store import tokens as table
+from ferrule.store.entry_streams import find_last_entries
 
 Role: TypeAlias = Literal["viewer", "caller", "approver", "admin"]
 Permission: TypeAlias = Literal["read", "call", "approve", "administer"]
@@ -249,3 +253,40 @@ def _from_row(row: dict[str, Any]) -> AccessToken:
         parent_id=row["parent_id"],
         is_external=(row["parent_id"] or "").startswith(table.EXTERNAL_PREFIX),
     )
+
+
+# Who administered the server: tokens, tools, what was accepted and forgotten. Entries are only ever added.
+
+AUDIT_STREAM: Final = "audit"
+AuditedAction: TypeAlias = Literal[
+    "create_token",
+    "revoke_token",
+    "enable_tool",
+    "disable_tool",
+    "register_tool",
+    "accept_changes",
+    "pin_failure",
+    "unpin_failure",
+    "forget_failures",
+]
+
+
+class AuditLog:
+    """The entries of a store."""
+
+    def __init__(self, store: ToolKnowledgeStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._clock = store, clock
+
+    async def write(self, principal: Principal, action: AuditedAction, subject: str, **details: Any) -> None:
+        """Add what somebody has done. It is stored when this returns."""
+        now, tenant = self._clock(), principal.tenant
+        entry = {"at": now, "by": principal.label, "tenant": tenant, "action": action, "subject": subject}
+        entry["details"] = details
+        stream = f"{AUDIT_STREAM}:{tenant}" if tenant else AUDIT_STREAM
+        self._store.write_entry(stream, f"{now:017.6f}-{uuid4().hex[:8]}", self._store.redaction.redact(entry))
+        await self._store.flush()
+
+    async def read(self, *, tenant: str | None, limit: int) -> list[dict[str, Any]]:
+        """The latest entries of a tenant, or of all with None, the newest first."""
+        stream = f"{AUDIT_STREAM}:{tenant}" if tenant else AUDIT_STREAM
+        return await self._store.query(find_last_entries, stream, limit, with_children=tenant is None)

@@ -20,17 +20,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ferrule.core.aio import cancel_all
 from ferrule.core.patterns import lazy_pattern
+from ferrule.server.asgi import read_body, replay_body, wait_for_disconnect
 from ferrule.server.fleet import ServerFleet
-from ferrule.server.mcp.calls import CLIENT_HEADERS
-from ferrule.server.messages import read_body, replay_body, wait_for_disconnect
-from ferrule.server.problems import Problem
-from ferrule.server.server_connections import (
+from ferrule.server.mcp.requests import CLIENT_HEADERS
+from ferrule.server.peer_connections import (
     FORWARDED_HEADER,
     ServerConnections,
     ServerGone,
     ServerOutOfReach,
     count_hops,
 )
+from ferrule.server.problems import Problem
 
 logger = logging.getLogger("ferrule.server")
 

@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 from ferrule.core.permission import CallPolicy
 from ferrule.library.library import UnifiedToolLibrary
+from ferrule.server.asgi import mark_endless
 from ferrule.server.authentication import Client
-from ferrule.server.endless_responses import mark_endless
 from ferrule.server.fleet import ServerFleet
 from ferrule.server.mcp.direct_calls import DirectCalls
 from ferrule.server.mcp.forwarding import SessionForwarder
 from ferrule.server.mcp.server import McpServer
-from ferrule.server.server_connections import ServerConnections
+from ferrule.server.peer_connections import ServerConnections
 
 MAX_SESSIONS: Final = 2_000
 

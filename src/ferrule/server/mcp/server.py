@@ -6,11 +6,17 @@ A client that disconnects or cancels ends its calls. What MCP servers behind the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import getpass
+import logging
+import os
+import platform
+import sys
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, Progress, ToolExecutionContext, ToolExecutionResult
 from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
@@ -22,16 +28,25 @@ from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
 from ferrule.memory.failures import POLICIES, FailureClass, FailureClassifier, FailurePolicy
-from ferrule.server.endless_responses import mark_endless
-from ferrule.server.mcp.approval_questions import ApprovalQuestions
-from ferrule.server.mcp.calls import LOG_LEVEL_STATE, ClientCall, IncomingRequest, PausedCalls, connection_of
+from ferrule.server.asgi import mark_endless
 from ferrule.server.mcp.change_notifications import ChangeNotifications
 from ferrule.server.mcp.content import fit_result_to_older_protocol, make_mcp_result
 from ferrule.server.mcp.names import ToolNames, fit_to_older_protocol
-from ferrule.server.mcp.resources_and_prompts import ResourcesAndPrompts, wait_for_servers
-from ferrule.server.mcp.server_requests import ServerRequests, unwrap_answer
+from ferrule.server.mcp.requests import (
+    LOG_LEVEL_STATE,
+    ApprovalQuestions,
+    ClientCall,
+    IncomingRequest,
+    PausedCalls,
+    connection_of,
+)
+from ferrule.server.mcp.resources_and_prompts import (
+    ResourcesAndPrompts,
+    ServerRequests,
+    unwrap_answer,
+    wait_for_servers,
+)
 from ferrule.server.mcp.sessions import McpSessions
-from ferrule.server.mcp.stdio import MAX_MESSAGE_SIZE, identify_stdio_client, serve_on_stdio
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -41,6 +56,8 @@ TOOL_CHANGE_EVENTS: Final = frozenset(
 )
 RETRY_INTERVAL: Final = 60.0
 """Seconds after which a failed call may be repeated, doubled each time: a client does not say that its user insists."""
+MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
+SKIP_SIZE: Final = 1024 * 1024
 _STDIO: Final = "stdio"
 
 
@@ -391,3 +408,65 @@ def _read_indirect_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, An
     if not isinstance(name, str) or not isinstance(inner, dict):
         raise ToolNotFound('call_tool needs the "name" of a tool that search_tools found, and its "arguments".')
     return name, inner
+
+
+logger = logging.getLogger("ferrule.server")
+
+# Standard input and output as a transport
+
+
+def _user() -> str:
+    try:
+        return str(os.getuid())
+    except AttributeError:  # Windows
+        return getpass.getuser()
+
+
+@lru_cache(100)
+def identify_stdio_client(name: str) -> str:
+    """What tells the client of this process from others, and stays when the client is started again.
+
+    That is who runs it on which machine, the name it gives itself, the folder, and how it starts this process.
+    """
+    parts = [platform.node(), _user(), name, os.getcwd(), *sys.argv[1:]]
+    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+async def serve_on_stdio(server: Any, max_message_size: int) -> None:
+    """Serve the client that started this process, until it disconnects. A longer message is skipped."""
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    with _claim_standard_input() as file:
+        stdin: Any = anyio.wrap_file(cast("Any", MessageLines(file, max_message_size)))
+        async with stdio_server(stdin=stdin) as (read_stream, write_stream):
+            await server.run(read_stream, write_stream, server.create_initialization_options())
+
+
+class MessageLines:
+    """The lines of a file as the SDK reads them, where a line that is too long is replaced by a short one."""
+
+    def __init__(self, file: BinaryIO, max_size: int) -> None:
+        self._file, self._max_size = file, max_size
+
+    def readline(self) -> str:
+        line = self._file.readline(self._max_size + 1)
+        if len(line) <= self._max_size or line.endswith(b"\n"):
+            return line.decode("utf-8", "replace")
+        del line
+        while (rest := self._file.readline(SKIP_SIZE)) and not rest.endswith(b"\n"):
+            pass
+        logger.warning("size=<%d> | a message of the client is longer and was skipped", self._max_size)
+        return "a message that is too long\n"  # which the SDK reports as invalid
+
+
+@contextmanager
+def _claim_standard_input() -> Iterator[BinaryIO]:
+    """Standard input for the protocol alone: tools and the processes they start read an empty file instead."""
+    copy, empty = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    try:
+        yield open(copy, "rb", closefd=False)  # noqa: SIM115  a thread may still be reading from it at the end
+    finally:
+        os.dup2(copy, 0)
