@@ -1,4 +1,4 @@
-"""A model for batches: it waits for a server that is down or overloaded, and notes what it was asked.
+"""A model for batches: it waits for a server that is down or overloaded, and traces the requests of each task.
 
 A rate limit, a server error, a timeout or a server that is gone never costs a task: the request is sent again after a
 wait that all tasks share, and the wait does not count as time of the task. Only when there was no reply at all for
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -22,7 +21,7 @@ from ferrule.core.messages import Message
 from ferrule.core.model import Model, ModelReply, ModelRequest, ModelWrapper, TextSink
 from ferrule.core.prices import ModelPrice
 from ferrule.errors import FerruleError, ModelError, ModelRefused, ModelUnavailable, RequestTooLong, error_text
-from ferrule.models.retry import RetryingModel, close_model
+from ferrule.models.retry import RetryingModel, close_model, wait_after
 
 logger = logging.getLogger("ferrule.batch")
 
@@ -150,9 +149,7 @@ class WaitingModel(ModelWrapper):
         if now - self._last_reply > self._patience:
             minutes = (now - self._last_reply) / 60
             self._interrupt(f"no reply for {minutes:.0f} min ({kind}: {error_text(failure)})")
-        wait = min(FIRST_WAIT * 2.0 ** (self._failures - 1), MAX_WAIT) * (0.5 + random.random() / 2)
-        if failure.retry_after is not None:
-            wait = max(failure.retry_after, 0.0)
+        wait = wait_after(failure, self._failures, FIRST_WAIT, MAX_WAIT)
         self._resume_at = max(self._resume_at, now + wait)
         logger.info("model=<%s>, class=<%s>, wait=<%.2f> | sent again: %s", self.name, kind, wait, error_text(failure))
 

@@ -70,14 +70,19 @@ COMMANDS_OF_SERVERS: Final = ("ask", "call", "tools", "calls", "runs", "approval
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose errors are printed as one line, with the exit code of wrong usage."""
+    """Commands whose errors, also those of files, are printed as one line, with the exit code of wrong usage."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except FerruleError as error:
-            print_error(f"ferrule: {text_with_notes(error)}")
-            raise typer.Exit(EXIT_USAGE) from None
+            message = text_with_notes(error)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            message = f"{error.filename}: {error.strerror}."
+        print_error(f"ferrule: {message}")
+        raise typer.Exit(EXIT_USAGE)
 
 
 class _Commands(CommandGroup):

@@ -85,24 +85,21 @@ def add_server(
         url = program[0]
     elif program:
         command, arg = program[0], program[1:]
-    try:
-        options: dict[str, Any] = {
-            "type": kind,
-            "command": command,
-            "args": arg,
-            "env": parse_pairs(env or (), "--env"),
-            "cwd": cwd,
-            "url": url,
-            "headers": parse_pairs([re.sub(r"^([\w-]+):\s*", r"\1=", each) for each in header or ()], "--header"),
-            "timeout": timeout,
-        }
-        _check_options(name, options)
-        entry = {key: value for key, value in options.items() if value}
-        config = read_server_config(entry, folder=file.absolute().parent)
-        write_server(file, name, entry, replace=force)
-        accept_server(project_folder(context, file), name, config)  # the user has just written it
-    except (SetupError, OSError) as error:
-        fail(str(error))
+    options: dict[str, Any] = {
+        "type": kind,
+        "command": command,
+        "args": arg,
+        "env": parse_pairs(env or (), "--env"),
+        "cwd": cwd,
+        "url": url,
+        "headers": parse_pairs([re.sub(r"^([\w-]+):\s*", r"\1=", each) for each in header or ()], "--header"),
+        "timeout": timeout,
+    }
+    _check_options(name, options)
+    entry = {key: value for key, value in options.items() if value}
+    config = read_server_config(entry, folder=file.absolute().parent)
+    write_server(file, name, entry, replace=force)
+    accept_server(project_folder(context, file), name, config)  # the user has just written it
     if as_json:
         printing.print_json({"name": name, "file": str(file), "server": entry})
     else:
@@ -155,10 +152,7 @@ def _change_entry(
     as_json: bool,
 ) -> None:
     path = choose_file(context, file)
-    try:
-        change_server(path, name, change)
-    except (SetupError, OSError) as error:
-        fail(str(error))
+    change_server(path, name, change)
     if as_json:
         printing.print_json({"name": name, "file": str(path), "outcome": outcome})
     else:

@@ -455,8 +455,6 @@ def init(
         created = make_project(directory, force=force)
     except OSError as error:
         fail(f"The project cannot be created: {error.filename}: {error.strerror}.")
-    except SetupError as error:
-        fail(str(error))
     for path in created.paths:
         echo(f"created {path}")
     if not created.is_trusted:
@@ -501,10 +499,7 @@ def _read_project_of(directory: Path | None) -> FerruleConfig:
     """The configuration in a folder, else that of the project this folder belongs to."""
     if directory is not None and not directory.is_dir():
         fail(f"No such folder: {str(directory)!r}.")
-    try:
-        return read_project(directory) if directory is not None else Session(None).config_before_trust
-    except FerruleError as error:
-        fail(str(error))
+    return read_project(directory) if directory is not None else Session(None).config_before_trust
 
 
 def doctor(context: typer.Context, as_json: AsJson = False) -> None:

@@ -450,8 +450,8 @@ def export_runs(
         with open_output(output) as file:
             for run_id in selected:
                 loaded = await Run.load_and_detect_interruption(run_id, store)
-                line = {"run_id": run_id, "task": loaded.task, "state": loaded.state.value}
-                line["messages"] = await load_trajectory(run_id, store)
+                messages = await load_trajectory(run_id, store)
+                line = {"run_id": run_id, "task": loaded.task, "state": loaded.state.value, "messages": messages}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         return len(selected)
 

@@ -20,6 +20,18 @@ async def close_model(model: Model) -> None:
         await close()
 
 
+def wait_after(
+    failure: ModelUnavailable,
+    attempt: int,
+    first_wait: float,
+    max_wait: float,
+    jitter: Callable[[], float] = random.random,
+) -> float:
+    """Return the seconds until the next attempt: as the server requested, else twice as long each time, with jitter."""
+    backoff = min(first_wait * 2.0 ** (attempt - 1), max_wait) * (0.5 + jitter() / 2)
+    return backoff if failure.retry_after is None else max(failure.retry_after, 0.0)
+
+
 class RetryingModel(ModelWrapper):
     """A model with a timeout for each answer, and further attempts after temporary failures.
 
@@ -57,7 +69,7 @@ class RetryingModel(ModelWrapper):
             try:
                 return await self._generate_once(request, sink)
             except ModelUnavailable as failure:
-                wait = self._wait_after(failure, attempt)
+                wait = wait_after(failure, attempt, self._first_wait, self._max_wait, self._jitter)
                 if attempt >= self.attempts or wait > self._max_wait or not (sink is None or sink.restart()):
                     raise
                 logger.warning(
@@ -82,10 +94,6 @@ class RetryingModel(ModelWrapper):
             if not limit.expired():  # raised by the model itself
                 raise
             raise ModelUnavailable(f"Model {self.name!r} did not answer within {self.timeout:g} s.") from None
-
-    def _wait_after(self, failure: ModelUnavailable, attempt: int) -> float:
-        backoff = min(self._first_wait * 2.0 ** (attempt - 1), self._max_wait) * (0.5 + self._jitter() / 2)
-        return backoff if failure.retry_after is None else max(failure.retry_after, 0.0)
 
 
 class _TextDetector:
