@@ -87,7 +87,7 @@ class BatchDirectory:
         return directory
 
     def open(self, settings: Mapping[str, Any]) -> Self:
-        """Open the folder to write, and repair what a killed process left. `settings` must be those of before."""
+        """Open the folder to write, and repair what a killed process left. `settings` must be the same as before."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_links()

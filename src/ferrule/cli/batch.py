@@ -241,11 +241,11 @@ def report_batch(
 
 EXIT_STOPPED = 9
 PRINT_INTERVAL = 10.0
-"""Seconds between lines of progress where there is no terminal."""
+"""Seconds between lines of progress without a terminal."""
 
 
 def _parse_resources(pairs: list[str] | None) -> dict[str, float]:
-    """`--resource NAME=AMOUNT` of the command."""
+    """Parse `--resource NAME=AMOUNT`."""
     try:
         return {name: float(amount) for name, amount in parse_pairs(pairs or (), "--resource").items()}
     except ValueError as error:
@@ -310,7 +310,7 @@ class ProgressDisplay:
 
 
 def format_progress(progress: BatchProgress) -> str:
-    """One line: how many, how fast, how long still, what failed."""
+    """Describe the progress in one line: how many tasks, how fast, how long still, what failed."""
     total = "" if progress.total is None else f" of {progress.total:,}"
     parts = [f"{progress.done:,}{total} tasks", f"{progress.rate:.3g}/s"]
     if progress.seconds_left is not None:
@@ -421,7 +421,7 @@ def build_backend(
 
 
 def build_task_limits(section: AgentSection, limits: Mapping[str, Any], price: ModelPrice | None) -> RunLimits:
-    """The limits of one task: options of the command, else those of the project."""
+    """Build the limits of one task from the options of the command, else from the project."""
     values = {name: limits.get(name) or getattr(section, name) for name in ("turns", "tokens", "seconds", "cost")}
     if values["cost"] is not None and price is None:
         raise SetupError("A limit on the cost of a task needs prices: write them into [prices.models] of ferrule.toml.")
@@ -449,7 +449,7 @@ async def open_local_backend(
 
 
 def parse_place(on: str) -> str | None:
-    """The address of the cluster that `--on` names; None for this machine's own, or one that is found."""
+    """Return the address of the cluster that `--on` names; None if Ray is to find or start one."""
     if on == RAY:
         return None
     if ":" in on:
@@ -518,7 +518,7 @@ async def open_cluster_backend(
 
 
 def _collect_variables(names: list[str]) -> dict[str, str]:
-    """Keys and settings that a worker gets, in memory only."""
+    """Collect the keys and settings that a worker gets, in memory only."""
     stored = StoredKeys().get_all()
     found_here = {
         name: value
@@ -529,7 +529,7 @@ def _collect_variables(names: list[str]) -> dict[str, str]:
 
 
 def identify_folder(folder: Path) -> tuple[str, int, int]:
-    """The machine and the folder: locks of files work only between processes of one machine."""
+    """Identify a folder and its machine: locks of files work only between processes of one machine."""
     try:
         machine = _BOOT_ID.read_text().strip()
     except OSError:
@@ -540,7 +540,7 @@ def identify_folder(folder: Path) -> tuple[str, int, int]:
 
 @asynccontextmanager
 async def open_node_backend(project: NodeProject) -> AsyncIterator[LocalBackend]:
-    """The back end of a worker, on its node."""
+    """Open the back end of a worker, on its node."""
     os.environ.update(project.variables)
     config = project.config
     root = Path.cwd() if project.is_sent_along else config.root
@@ -572,7 +572,7 @@ async def open_node_backend(project: NodeProject) -> AsyncIterator[LocalBackend]
 
 
 def _find_reachable_store(project: NodeProject, own_folder: str) -> str | None:
-    """The address of the project's store; of one of the worker's own where that is a file of another machine."""
+    """Return the address of the project's store. A file of another machine is replaced by a store of the worker."""
     file = project.config.store_file
     if file is None or project.store_folder is None:
         return project.config.store.url

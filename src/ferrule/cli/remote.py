@@ -45,7 +45,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="Max
 
 
 class _RemoteCommands(CommandGroup):
-    """Says of a command that works on this machine alone that it does."""
+    """The commands for a server. A command that works on this machine alone is refused with a message."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in COMMANDS and args[0] not in self.commands:
@@ -87,12 +87,12 @@ class RemoteServer:
             return self._read(self._client.get(path, params=values))
 
     def post(self, path: str, body: Any, *, accept: Sequence[int] = ()) -> Any:
-        """The content of the response; that of an error too, if its status is accepted."""
+        """Return the content of the response. An error ends the command, unless its status is accepted."""
         with self._explain_errors():
             return self._read(self._client.post(path, json=body), accept)
 
     def stream(self, path: str, body: Any) -> Iterator[tuple[str, Any]]:
-        """The events of a response."""
+        """Yield the events of a response."""
         with self._explain_errors(), self._client.stream("POST", path, json={**body, "stream": True}) as response:
             if response.status_code != 200:
                 response.read()

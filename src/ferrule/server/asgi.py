@@ -15,7 +15,7 @@ from ferrule.server.problems import Problem, encode_body
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body of a request; a Problem if the client disconnects before it has sent all of it."""
+    """Read the whole body of a request. Raises Problem if the client disconnects before it has sent all of it."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message.get("body", b"")
@@ -30,7 +30,7 @@ async def read_body(receive: Receive) -> bytes:
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body that was read already, and then what follows."""
+    """Make a `receive` that returns a body that was read already, and then what follows."""
     is_given = False
 
     async def receive_again() -> Any:
@@ -58,7 +58,7 @@ _ENDLESS: Final = "ferrule.endless"
 
 
 def mark_endless(scope: MutableMapping[str, Any]) -> None:
-    """Say that the response to a request does not end by itself."""
+    """Mark a request whose response does not end by itself, so that a stopping server does not wait for it."""
     scope.setdefault("state", {})[_ENDLESS] = True
 
 

@@ -65,7 +65,7 @@ class Client:
 
     @property
     def identity(self) -> str | None:
-        """Of its token or session; None for the user of this machine."""
+        """The id of the token or session; None for the user of this machine."""
         return None if self.token is None else self.token.token_id
 
     @property
@@ -73,7 +73,7 @@ class Client:
         return "" if self.token is None else self.token.tenant
 
     def add_tenant(self, conversation_id: str) -> str:
-        """The conversation's id in the store, with the tenant in front, so that the ids of tenants never collide."""
+        """Return the conversation's id in the store: with the tenant in front, so that ids never collide."""
         return f"{self.tenant}/{conversation_id}" if self.tenant else conversation_id
 
     @property
@@ -120,7 +120,7 @@ class Authenticator:
         self._local = Client(token=None, calls=ClientCalls())
 
     async def find_client(self, text: str | None) -> Client | None:
-        """The client with this token; the local user where no tokens exist, whatever a client sends.
+        """Find the client with this token; the local user while no tokens exist, whatever a client sends.
 
         While the store does not answer, what it has said in the last `MAX_ANSWER_AGE` seconds counts. Raises StoreError
         if it has said nothing.
@@ -175,7 +175,7 @@ class Authenticator:
                 raise
         self._is_failing = False
         self._answers[key] = _Answer(client, asked_at, asked_at + CHECK_INTERVAL)
-        self._answers.move_to_end(key, last=client is not None)  # texts that are no tokens must not replace tokens
+        self._answers.move_to_end(key, last=client is not None)  # texts of unknown clients must not replace tokens
         if len(self._answers) > MAX_KNOWN_TOKENS:
             self._answers.popitem(last=False)
         return client
@@ -199,7 +199,7 @@ class Authenticator:
             answer.due_at = time.monotonic() + CHECK_INTERVAL
 
     def on_token_created(self) -> None:
-        """From now on requests need a token: ask the store at the next one."""
+        """Ask the store at the next request, because requests need a token from now on."""
         self._changes += 1
         self._answers.pop(_NO_TOKEN, None)
 
@@ -212,7 +212,7 @@ class Authenticator:
                 del self._answers[key]
 
     def challenge(self, text: str | None) -> str:
-        """The header `WWW-Authenticate` for a request without a valid token."""
+        """Return the header `WWW-Authenticate` for a request without a valid token."""
         challenge = "Bearer" if self._verifier is None else self._verifier.challenge
         if text is None:
             return challenge
@@ -240,10 +240,10 @@ class Visibility:
         return self._shows(record.principal, record.tenant)
 
     def shows_failure(self, name: str, action: str | None, snapshot: RegistrySnapshot) -> bool:
-        """Whether a client is shown what was learned from anybody's calls: patterns without values.
+        """Return whether a client is shown what was learned from calls of all clients: patterns without values.
 
-        It may call any tool with this name and action, with any arguments: a rule about arguments is about what others
-        pass too.
+        The client must be permitted to call every tool with this name and action, with any arguments: a rule about
+        arguments is about what others pass too.
         """
         if self.principals is None:
             return True
@@ -275,11 +275,11 @@ class Visibility:
         return self._shows(request.principal.partition(" ")[0].partition("#")[0], request.tenant)
 
     def shows_run(self, binding: Mapping[str, Any]) -> bool:
-        """Whether a run is shown, by what was stored when it began."""
+        """Return whether a run is shown, by what was stored when the run began."""
         return self._shows(binding.get("principal"), binding.get("tenant"))
 
     def shows_conversation(self, turns: Sequence[Turn]) -> bool:
-        """Whether a conversation of the tenant is shown and may be continued."""
+        """Return whether a conversation of the tenant is shown and may be continued."""
         return all(self._shows(turn.principal, self._client.tenant) for turn in turns)
 
     def _shows(self, principal: str | None, tenant: str | None) -> bool:

@@ -163,7 +163,7 @@ class _ChatQuestion:
 
 
 def _read_messages(items: Sequence[dict[str, Any]]) -> _ChatQuestion:
-    """Take a conversation of OpenAI's format apart; parts that are no text are refused, not ignored."""
+    """Split a conversation of OpenAI's format. Raises Problem for parts other than text."""
     messages: list[Message] = []
     instructions: list[str] = []
     for item in items:

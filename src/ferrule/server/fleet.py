@@ -1,7 +1,7 @@
 """Several servers on one Postgres store: any of them shows what happens on the others, and stops what runs there. A
 tool that one of them cannot reach is not called by the others for a while.
 
-Servers tell each other what happens only while somebody watches: a server with an open stream of events says so every
+Servers tell each other what happens only while a client watches: a server with an open stream of events says so every
 few seconds. With another store there is one server, perhaps with several workers, and nothing to tell. Each server and
 worker registers where the others reach it, for requests that only one of them can answer.
 """
@@ -44,7 +44,7 @@ from ferrule.store.servers import (
 logger = logging.getLogger("ferrule.server")
 
 WATCH_INTERVAL: Final = 5.0
-"""Seconds between two messages of a server that somebody watches."""
+"""Seconds between two messages of a server whose clients watch."""
 WATCH_LIFETIME: Final = 15.0
 CANCEL_TIMEOUT: Final = 20.0
 CHECK_INTERVAL: Final = 0.1
@@ -103,7 +103,7 @@ class ServerFleet:
         self._watched_until = 0.0
         self._unsubscribe: Callable[[], None] | None = None
         self.address: ServerAddress | None = None
-        """Where the others reach this server, if they can; None if there are no others."""
+        """Where the other servers reach this server, if they can; None if this is the only server."""
         if self._channel.is_available or private_socket is not None:
             self.address = ServerAddress(
                 server_id=self.server_id,

@@ -96,7 +96,7 @@ class IdempotentRequests:
     async def _query_when_available(
         self, function: Callable[Concatenate[StoreDatabase, P], T], *arguments: P.args, **options: P.kwargs
     ) -> T:
-        """Ask the store, and wait for as long as a restart of the database takes."""
+        """Ask the store. While the database restarts, the query is repeated."""
         store = self._engine.store
         for delay in STORE_DELAYS:
             try:
@@ -112,7 +112,7 @@ class IdempotentRequests:
             return frozenset()
 
     def _redact_stored_response(self, body: str, secrets: Sequence[str]) -> str:
-        """The body of a response without secrets, also those of the run that it is about."""
+        """Return the body of a response without secrets, including the secrets of the run that it is about."""
         store, content = self._engine.store, json.loads(body)
         cleaned = store.redaction.redact(content, tuple(secrets))
         for members in (
@@ -126,7 +126,7 @@ class IdempotentRequests:
 
 
 async def _digest_request(content: Any, salt: str, *, is_slow: bool) -> str:
-    """Differs for any two requests. A slow one is for those with secrets, so that these are not found by trying."""
+    """Compute a digest of a request. A slow digest is for requests with secrets, which must not be found by trying."""
     data = encode_json(content, escape_surrogates=True)
     if not is_slow:
         return sha256(data).hexdigest()

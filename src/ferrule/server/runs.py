@@ -64,7 +64,7 @@ class Continuations:
         self._slots = asyncio.Semaphore(MAX_CONTINUED_RUNS)
 
     def find(self, run_id: str) -> SharedRun[OrchestratorResult] | None:
-        """A run that is being continued here, for a client that wants its answer."""
+        """Find a run that is being continued here, for a client that wants its answer."""
         run = self._runs.get(run_id)
         return None if run is None or run.is_over else run
 
@@ -85,13 +85,13 @@ class Continuations:
             unsubscribe()
 
     async def aclose(self) -> None:
-        """Let the runs end, for a while."""
+        """Wait a while for the runs to end, and cancel the rest."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT)
         await cancel_all(self._tasks)
 
     async def _receive(self, event: ToolEngineEvent) -> None:
-        """A decision that was made here: nobody else is to be waited for."""
+        """Note a decision that was made here: its run need not wait for another process."""
         request: ApprovalRequest = event.data["request"]
         self._candidates[request.run_id] = 0.0
         self._news.set()
@@ -113,7 +113,7 @@ class Continuations:
                     self._start(run_id)
 
     async def _is_decided(self, run_id: str) -> bool:
-        """Whether a run waits, and people have decided about all calls that it waits for.
+        """Return whether a run waits, and people have decided about all calls that it waits for.
 
         The run of an agent that a program has made is not bound: only the program can continue it.
         """
@@ -140,7 +140,7 @@ class Continuations:
     async def _wait_for_end(self, run_id: str, run: SharedRun[OrchestratorResult]) -> None:
         logger.info("run=<%s> | continued, because people have decided", run_id)
         try:
-            await run.join()  # whoever else joins it and leaves: it goes on
+            await run.join()  # the run goes on when clients join it and leave
         except (Rejected, RunInProgress, StoreError) as error:
             logger.info("run=<%s>, error=<%s> | looked at again later", run_id, error)
             self._candidates[run_id] = time.monotonic() + OTHERS_FIRST
@@ -161,7 +161,7 @@ MAX_SUMMARIES: Final = 5_000
 
 
 def describe_run(run: Run, written_at: float | None = None) -> dict[str, Any]:
-    """A run in a list."""
+    """Describe a run for a list."""
     described = {
         "run_id": run.id,
         "state": run.state.value,
@@ -193,7 +193,7 @@ class RunSummaries:
         self._store, self._summaries = store, dict[str, RunSummary]()
 
     async def get(self, run_id: str, written_at: float) -> RunSummary:
-        """The summary of a run whose last entry was written at this time."""
+        """Return the summary of a run whose last entry was written at this time."""
         cached = self._summaries.get(run_id)
         if cached is not None and cached.written_at == written_at:
             return cached
@@ -212,7 +212,7 @@ def describe_usage(usage: Usage) -> dict[str, Any]:
 
 
 async def describe_whole_run(run_id: str, store: ToolKnowledgeStore, tenant: str) -> dict[str, Any]:
-    """A run with its messages in the format of OpenAI's API, and everything that happened, in order."""
+    """Describe a run with its messages in the format of OpenAI's API, and everything that happened, in order."""
     run = await Run.load_and_detect_interruption(run_id, store)
     entries = await read_run_entries(run_id, store)
     times = await store.query(find_entry_times, RUN_PREFIX + run_id)
@@ -241,7 +241,7 @@ async def describe_whole_run(run_id: str, store: ToolKnowledgeStore, tenant: str
 
 
 def _describe_entry(entry: Mapping[str, Any], written_at: float) -> dict[str, Any] | None:
-    """A turn of the model, the result of a call or of a step, a pause or the end."""
+    """Describe a turn of the model, the result of a call or of a step, a pause or the end; None for other entries."""
     kind, at = entry["kind"], _format_time(written_at)
     if kind == "message" and "used" in entry:
         requests, input_tokens, output_tokens, cached = entry["used"]

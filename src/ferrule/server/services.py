@@ -78,11 +78,11 @@ class Services:
         """The questions in progress on this server, by run."""
 
     def permissions(self, client: Client) -> Permissions:
-        """What a client may call, and so may see."""
+        """Return what a client may call, and so may see."""
         return self.library.engine.permissions(client.principal, self.policy)
 
     def visibility(self, client: Client) -> Visibility:
-        """What a client may see of what was done."""
+        """Return what a client may see of what was done."""
         return Visibility(client, self.permissions(client))
 
     @property
@@ -91,11 +91,11 @@ class Services:
         return [name for name in self._makers if name is not None]
 
     def orchestrator(self, client: Client, model: str | None = None) -> Orchestrator:
-        """Answers the questions of a client, in the name of a principal of its own."""
+        """Return the orchestrator for the questions of a client, which has its own principal."""
         return self._find_orchestrator(client.agent_principal, model)
 
     async def read_conversation(self, conversation_id: str, client: Client) -> tuple[Turn, ...]:
-        """The turns of a conversation of the client's tenant; it is not found if the client may not see them."""
+        """Read a conversation of the client's tenant. Raises Problem if the client may not see it."""
         memory = ConversationMemory(self.library.engine.store)
         turns = await memory.create_snapshot(client.add_tenant(conversation_id)).turns()
         if not self.visibility(client).shows_conversation(turns):
@@ -103,7 +103,7 @@ class Services:
         return turns
 
     async def orchestrator_of_run(self, run_id: str, client: Client) -> Orchestrator:
-        """Continues a run in the name of who started it: who resumes or approves it lends it no rights."""
+        """Find the orchestrator that continues a run in its owner's name: a client that resumes it lends no rights."""
         binding = await self._read_binding(run_id)
         own = client.agent_principal
         if own is None or "principal" not in binding or own.client_id == binding.get("client_id"):
@@ -114,7 +114,7 @@ class Services:
         return self._orchestrator_of_binding(binding, None if owner is None else owner.agent_principal)
 
     async def _continue_run(self, run_id: str, listener: Callable[[Any], None]) -> OrchestratorResult:
-        """Continue a run that nobody waits for, within the limits of who started it."""
+        """Continue a run for which no client waits, within the limits of the token that started it."""
         if (task := asyncio.current_task()) is not None:
             self.track_run(run_id, task)
         binding = await self._read_binding(run_id)
@@ -134,13 +134,13 @@ class Services:
         return await ConversationMemory(self.library.engine.store).get_run_binding(run_id) or {}
 
     def _orchestrator_of_binding(self, binding: Mapping[str, Any], principal: Principal | None) -> Orchestrator:
-        """With the model that began the run, if it can still be chosen."""
+        """Return an orchestrator with the model that began the run, if that model can still be chosen."""
         candidates = [self._find_orchestrator(principal, model) for model in (None, *self.models)]
         same_model = (each for each in candidates if each.model.name == binding.get("model"))
         return next(same_model, candidates[0])
 
     async def _find_owner(self, run_id: str, binding: Mapping[str, Any]) -> AccessToken | None:
-        """The token that a run was started with; None for the agent of who runs this server."""
+        """Find the token that a run was started with; None for the agent of this machine. Raises Problem if it ended."""
         if [binding.get(name) for name in ("principal", "tenant", "client_id")] == [LOCAL_AGENT.label, "", ""]:
             return None
         for token in await self.tokens.list_tokens(with_external_sessions=True):
@@ -170,7 +170,7 @@ class Services:
     async def check_store(self) -> None:
         """Raise StoreError unless the store answers and has accepted all records.
 
-        One look is for all who ask meanwhile: nobody needs a token to ask.
+        One query is for all requests that arrive meanwhile, because this request needs no token.
         """
         if self._store_check is None or self._store_check.done():
             self._store_check = asyncio.create_task(self.library.engine.store.query(has_token))
@@ -187,7 +187,7 @@ class Services:
         task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
 
     def cancel_run(self, run_id: str) -> bool:
-        """Stop a run that is in progress on this server; False when it is not."""
+        """Stop a run that is in progress on this server. Returns False for other runs."""
         task = self._tasks.get(run_id)
         return task is not None and task.cancel()
 

@@ -34,7 +34,7 @@ MAX_BODY_SIZE: Final = 1_000_000
 REQUEST_CANCELLED: Final = -32800
 """The error of a request that its client has cancelled, as the SDK answers it."""
 MAX_DESCRIPTION_SIZE: Final = 5_000
-"""Bytes of what a client says about itself; that of a usual client has some hundred."""
+"""Bytes of what a client says about itself; usually some hundred."""
 _NEWER_VERSION: Final = FIRST_MODERN_VERSION.encode()
 _PLAIN_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
 _CLIENT_KEY: Final = "io.modelcontextprotocol/clientInfo"
@@ -49,7 +49,7 @@ class DirectCalls:
         self._stamp = {"io.modelcontextprotocol/serverInfo": dict(server_info)}
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Answer a plain request; None when that is done, else from where the SDK is to read it."""
+        """Answer a plain request. Returns None, or from where the SDK must read a request that is not answered here."""
         headers, client = dict(scope["headers"]), scope["state"]["client"]
         if not _is_candidate(scope, headers) or not client.may("call"):
             return receive
@@ -89,7 +89,7 @@ class DirectCalls:
         return True
 
     def _describe_newer(self, outcome: Any) -> tuple[int, dict[str, Any]]:
-        """The status and the content of a response."""
+        """Return the status and the content of a response."""
         if isinstance(outcome, Exception):
             from mcp.server.runner import modern_error_data
             from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
@@ -164,7 +164,7 @@ def _dump(value: Any) -> dict[str, Any]:
 
 
 class _TraceContinuation:
-    """Makes what is done in a block part of the trace that the client names, as the SDK does for its requests."""
+    """A block whose spans continue the trace that the client names, as the SDK does for its requests."""
 
     def __init__(self, meta: Mapping[str, Any]) -> None:
         self._carrier = meta if isinstance(meta.get("traceparent"), str) else None
@@ -185,7 +185,7 @@ class _TraceContinuation:
 
 
 def _is_candidate(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the headers are those of a plain request."""
+    """Return whether a plain request may have these headers."""
     accept = headers.get(b"accept", b"")
     return (
         scope["method"] == "POST"
@@ -207,7 +207,7 @@ def _parse(body: bytes) -> dict[str, Any] | None:
 
 
 def _is_plain(message: dict[str, Any]) -> bool:
-    """Whether a message is a call whose client wants no progress, asks for the first page of the tools, or is a ping.
+    """Return whether a message is a call without progress, a request for the first page of the tools, or a ping.
 
     The newer protocol has no pings.
     """
@@ -235,7 +235,7 @@ def _is_plain_call(params: dict[str, Any]) -> bool:
 
 
 def _read_newer_request(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, Any] | None:
-    """A plain request of the newer protocol; None for anything that the SDK should look at."""
+    """Parse a plain request of the newer protocol; None for a request that the SDK must read."""
     message = _parse(body)
     if message is None or not _is_plain(message):
         return None
@@ -253,7 +253,7 @@ def _read_newer_request(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str
 
 
 def _is_valid_client(description: bytes) -> bool:
-    """Whether the capabilities and the name of a client, as JSON, are what the protocol says."""
+    """Return whether the capabilities and the name of a client, as JSON, are valid by the protocol."""
     return len(description) <= MAX_DESCRIPTION_SIZE and _validate_client(description)
 
 

@@ -101,7 +101,7 @@ class RequestForwarder:
 
 
 class SessionForwarder:
-    """Finds out where the requests of sessions belong, and forwards those of others."""
+    """Finds the server of a session, and forwards requests that belong to other servers."""
 
     def __init__(self, fleet: ServerFleet, connections: ServerConnections) -> None:
         self._fleet, self._forwarder = fleet, RequestForwarder(connections)
@@ -119,14 +119,14 @@ class SessionForwarder:
             scope = {**scope, "headers": _replace_header(scope["headers"], session_id.removesuffix(suffix))}
         elif session_id is not None and b"-" in session_id:
             return None
-        if not self._fleet.is_reachable:  # nobody could forward to this server
+        if not self._fleet.is_reachable:  # other servers cannot forward to this server
             return scope, send
         return scope, _add_suffix_to_session_id(send, suffix)
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Let the server of the session answer; None when that is done.
 
-        Otherwise nobody has the session any more: returns from where the request is to be read.
+        Otherwise no server has the session any more: returns from where the request must be read.
         """
         session_id = _find_header(scope["headers"], SESSION_HEADER) or b""
         server_id = session_id.rpartition(b"-")[2].decode("latin-1")

@@ -48,7 +48,7 @@ class IncomingRequest:
         limit: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
         may_approve: bool = True,
     ) -> None:
-        """`client_key` is that of the only client of a transport; `limit` counts a call of the client."""
+        """`client_key` identifies the only client of a transport; `limit` counts a call of the client."""
         self._context, self.principal, self.limit, self.may_approve = context, principal, limit, may_approve
         self.waits_for_answers: bool = context.session.can_send_request
         """Whether the client can be asked while the request waits, as in the older protocol."""
@@ -101,12 +101,12 @@ class IncomingRequest:
 
 
 def decode_headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """The headers of a request over HTTP, by their names in lower case."""
+    """Decode the headers of a request over HTTP, by their names in lower case."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["state"][CLIENT_HEADERS]}
 
 
 def connection_of(context: Any) -> Any:
-    """The connection of a request, which has a place for the state of the client; the SDK does not offer it."""
+    """Return the connection of a request, which holds the state of the client. The SDK does not offer it."""
     return context.session._connection
 
 
@@ -190,7 +190,7 @@ class ClientCall:
         return self.request.log_level
 
     async def ask(self, key: str, request: Any) -> Any:
-        """Ask the client; CallCancelled when the call that asked has ended meanwhile."""
+        """Ask the client. Raises CallCancelled when the call that asked has ended meanwhile."""
         asking = asyncio.ensure_future(
             self.request.send_request(request) if self.request.waits_for_answers else self._ask_later(key, request)
         )
@@ -220,7 +220,7 @@ class ClientCall:
             self.questions.pop(key, None)
 
     def answer(self, responses: Mapping[str, Any]) -> None:
-        """Give the answers to those who asked; a question without an answer is asked again."""
+        """Deliver the answers. A question without an answer is asked again."""
         for key, (request, future) in self.questions.items():
             response = responses.get(key)
             if isinstance(response, client_reply_type(request)) and not future.done():
@@ -333,7 +333,7 @@ class ApprovalQuestions:
         self._approvals = approvals
 
     async def ask(self, call: ClientCall, result: ToolExecutionResult, name: str) -> str | None:
-        """The id of the approval with which the call is to be made again; None to leave the result as it is."""
+        """Ask the user. Returns the id of the approval to repeat the call with; None to keep the result."""
         approval_id = result.metadata.get("approval_id")
         if result.error_type != APPROVAL_REQUIRED or not approval_id:
             return None
@@ -352,13 +352,15 @@ class ApprovalQuestions:
             watching.cancel()
 
     async def _ask_user(self, call: ClientCall, approval_id: str, name: str) -> bool:
-        """Whether the user has decided, by this question; cancelling it leaves the request in the inbox."""
+        """Return whether the user has decided by this question. Cancelling it leaves the request in the inbox."""
         from mcp.shared.exceptions import MCPError
         from mcp.types import ElicitRequest, ElicitRequestFormParams
 
         request = await self._approvals.get(approval_id)
         arguments = as_text(request.arguments)
-        if len(arguments) > MAX_ARGUMENTS_LENGTH:  # nobody can approve what is not shown: it waits in the inbox
+        if (
+            len(arguments) > MAX_ARGUMENTS_LENGTH
+        ):  # a person cannot approve what is not shown: the request waits in the inbox
             return False
         action = request.tool_id if request.action == request.tool_id else f"{request.tool_id} ({request.action})"
         through = "" if request.tool_id in name else f", made by {name!r},"
@@ -371,7 +373,7 @@ class ApprovalQuestions:
         if answer.action == "cancel":
             return False
         is_allowed = answer.action == "accept" and (answer.content or {}).get("allow") is True
-        with suppress(SetupError):  # somebody else was faster: that decision counts
+        with suppress(SetupError):  # an earlier decision counts
             await self._approvals.record_decision(approval_id, is_allowed, by=call.request.principal.label)
         return True
 

@@ -40,7 +40,7 @@ MAX_LINKS: Final = 10_000
 DISCOVERY_WAIT: Final = 10.0
 """How long clients wait for servers that are being started."""
 ROUTE_SECONDS: Final = 5.0
-"""For so long an address that nobody listed is not looked for again."""
+"""Seconds for which an unknown address is not looked for again."""
 _SCHEME: Final = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*\Z")
 
 MakeCall = Callable[[Tool, ToolCapability, Mapping[str, Any]], Awaitable[Any]]
@@ -70,7 +70,7 @@ class ResourcesAndPrompts:
         self._listed_at = float("-inf")
 
     def has_any(self, kind: str) -> bool:
-        """Whether a server offers something of this kind, or may do so once it is connected."""
+        """Return whether a server offers something of this kind, or may do so once it is connected."""
         return any(
             tool.spec.enabled and kind in tool.spec.metadata.get("offers", (kind,))
             for tool in self._library.engine.registry
@@ -78,7 +78,7 @@ class ResourcesAndPrompts:
         )
 
     def servers(self, principal: Principal, kind: str) -> dict[str, Tool]:
-        """The servers whose resources or prompts a client may use."""
+        """Return the servers whose resources or prompts a client may use."""
         permissions = self._library.engine.permissions(principal, self._policy)
         action = RESOURCES if kind == RESOURCES.name else PROMPTS
         return {
@@ -142,7 +142,7 @@ class ResourcesAndPrompts:
             await self._ask(principal, tool, lambda connection: connection.unsubscribe_resource(address))
 
     def remember_links(self, tool_id: str, result: Any) -> None:
-        """Resources that a result refers to can be read, whether they are listed or not."""
+        """Remember the resources that a result refers to: they can be read, whether they are listed or not."""
         for block in result.content:
             if block.type in ("resource_link", "resource"):
                 uri = str(block.uri if block.type == "resource_link" else block.resource.uri)
@@ -152,7 +152,7 @@ class ResourcesAndPrompts:
                     self._links.popitem(last=False)
 
     async def _find_owner(self, principal: Principal, uri: str) -> tuple[Tool, str]:
-        """The server that has a resource, and the address there."""
+        """Find the server that has a resource, and the address there. Raises MCPError for an unknown resource."""
         servers = self.servers(principal, "resources")
         prefix, plus, rest = uri.partition("+")
         if plus and prefix in servers and ":" in rest:
@@ -209,7 +209,7 @@ class ResourcesAndPrompts:
         return without_server_info(await make_call(tool, PROMPTS, params))
 
     async def complete(self, principal: Principal, params: Any) -> Any:
-        """Suggestions for an argument of a prompt or of the address of a resource."""
+        """Suggest values for an argument of a prompt or of the address of a resource."""
         from mcp.types import PromptReference
 
         reference, address = params.ref, getattr(params.ref, "uri", None)
@@ -259,7 +259,7 @@ class ResourcesAndPrompts:
     async def _list_all(
         self, principal: Principal, kind: str, method: str, field_name: str
     ) -> list[tuple[Tool, list[Any]]]:
-        """What all permitted servers list; one that cannot be asked is left out."""
+        """List entries of all permitted servers. A server that cannot be asked is left out."""
         await wait_for_servers(self._library.engine)
         servers = self.servers(principal, kind)
         results = await asyncio.gather(
@@ -291,7 +291,7 @@ class ResourcesAndPrompts:
         return await self._library.engine.mcp.request(tool, list_pages, principal.account)
 
     async def _ask(self, principal: Principal, tool: Tool, operation: Callable[[Connection], Awaitable[Any]]) -> Any:
-        """What a server answers; its user may be asked meanwhile. MCPError when it cannot be reached either."""
+        """Ask a server, which may ask its user meanwhile. Raises MCPError also when the server cannot be reached."""
         from mcp.shared.exceptions import MCPError
         from mcp.types import INTERNAL_ERROR
 
@@ -312,7 +312,7 @@ async def wait_for_servers(engine: ToolEngine) -> None:
 
 
 async def _list_page(connection: Connection, method: str, cursor: str | None) -> Any:
-    """A page of a list; None when the server does not have this list at all."""
+    """Request a page of a list; None when the server does not have this list at all."""
     from mcp.shared.exceptions import MCPError
     from mcp.types import METHOD_NOT_FOUND
 
@@ -358,7 +358,7 @@ PROMPTS: Final = ToolCapability(
 
 
 class ServerRequests:
-    """Makes such calls for the clients of one MCP server of ours."""
+    """Reads resources and gets prompts for the clients of one `McpServer`."""
 
     def __init__(self, library: UnifiedToolLibrary, policy: CallPolicy | None) -> None:
         self._engine, self._policy = library.engine, policy
@@ -390,7 +390,7 @@ class ServerRequests:
 
 
 def unwrap_answer(result: ToolExecutionResult) -> Any:
-    """What the server answered; MCPError as it answered, or because the request was not allowed or failed."""
+    """Return the answer of the server. Raises MCPError for its error, or if the request was not allowed."""
     from mcp.shared.exceptions import MCPError
     from mcp.types import INTERNAL_ERROR
 
@@ -402,7 +402,7 @@ def unwrap_answer(result: ToolExecutionResult) -> Any:
 
 
 class RequestExecutor:
-    """Asks the server of a tool."""
+    """The executor of these calls."""
 
     def __init__(self, mcp: McpExecutor) -> None:
         self._mcp = mcp

@@ -220,7 +220,7 @@ class McpServer:
         return IncomingRequest(context, principal, limit=client.calls.slot, may_approve=client.may("approve"))
 
     def find_principal(self, context: Any) -> Principal:
-        """Who makes a request: over HTTP the client that the server has authenticated, else the one on stdio."""
+        """Return who makes a request: over HTTP the authenticated client, else the client on standard input."""
         if context.request is None:
             params = context.session.client_params
             client_id = identify_stdio_client("" if params is None else params.client_info.name)
@@ -228,7 +228,7 @@ class McpServer:
         return self.restrict(context.request.scope["state"]["client"].principal)
 
     def restrict(self, principal: Principal) -> Principal:
-        """A client's principal, which may use the tools that are offered here only."""
+        """Return a client's principal, restricted to the tools that are offered here."""
         if self._tools is None:
             return principal
         if principal not in self._principals:
@@ -236,12 +236,12 @@ class McpServer:
         return self._principals[principal]
 
     async def join_instructions(self, context: Any) -> str | None:
-        """How to use the servers behind this one, in their own words, as far as the user has accepted them."""
+        """Join the instructions of the servers behind this one, as far as the user has accepted them."""
         await self._library.engine.wait_for_pins()
         return self._names.join_instructions(self.find_principal(context))
 
     def on_initialized(self, context: Any) -> None:
-        """A client of the older protocol has connected: it is told of changes, and its session may be used."""
+        """Register a client of the older protocol for changes, and its session for direct answers."""
         connection = connection_of(context)
         self._changes.add(connection)
         if context.request is not None:
@@ -359,7 +359,7 @@ class McpServer:
     # Changes
 
     def _check_tools(self) -> None:
-        """SetupError when a tool to offer does not exist."""
+        """Check the tools to offer. Raises SetupError for a tool that does not exist."""
         tool_ids = self._library.engine.registry.snapshot().by_id
         for name in self._tools or ():
             if name not in tool_ids and name.isidentifier() and "__" not in name:  # neither a pattern nor an action
@@ -371,7 +371,7 @@ class McpServer:
 
 @lru_cache(1_000)
 def _conversation_of(principal: Principal) -> str:
-    """For all calls of a client, whichever server answers and whenever it connects: an approval is for one caller."""
+    """Return a conversation id that is the same on every server and for every connection, so that approvals match."""
     caller = f"{principal.tenant}/{principal.identity}/{principal.client_id}"
     return f"mcp-{sha256(caller.encode()).hexdigest()[:16]}"
 
@@ -385,7 +385,7 @@ async def execute_named(
     action: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> ToolExecutionResult:
-    """Call what a client names: a tool, or one of its actions by the name for models."""
+    """Call a tool that a client names, or an action by its name for models."""
     engine = library.engine
     permissions = engine.permissions(context.principal, context.policy)
     permitted_action = permissions.find_permitted_action(engine.registry.snapshot(), name, action)
@@ -424,9 +424,9 @@ def _user() -> str:
 
 @lru_cache(100)
 def identify_stdio_client(name: str) -> str:
-    """What tells the client of this process from others, and stays when the client is started again.
+    """Return an id for the client of this process that stays the same when the client is started again.
 
-    That is who runs it on which machine, the name it gives itself, the folder, and how it starts this process.
+    It is made from the user, the machine, the name of the client, the folder, and how the client starts this process.
     """
     parts = [platform.node(), _user(), name, os.getcwd(), *sys.argv[1:]]
     return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -444,7 +444,7 @@ async def serve_on_stdio(server: Any, max_message_size: int) -> None:
 
 
 class MessageLines:
-    """The lines of a file as the SDK reads them, where a line that is too long is replaced by a short one."""
+    """The lines of a file as the SDK reads them. A line that is too long is replaced by a short one."""
 
     def __init__(self, file: BinaryIO, max_size: int) -> None:
         self._file, self._max_size = file, max_size

@@ -39,7 +39,7 @@ class McpSession:
         self._renewed_at = time.monotonic()
 
     def renew(self) -> bool:
-        """Whether it is time for the SDK to hear of the session, by the request that asks this."""
+        """Return whether the SDK should get this request, so that it does not end the session as idle."""
         now = time.monotonic()
         is_due = now - self._renewed_at >= RENEWAL_INTERVAL
         if is_due:
@@ -48,7 +48,7 @@ class McpSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether the client has ended the handshake: from then on its version and capabilities are known."""
+        """Whether the handshake has ended: from then on the client's version and capabilities are known."""
         return bool(self.connection.initialized.is_set())
 
     @cached_property
@@ -80,7 +80,7 @@ class McpSession:
             del self._questions[key]
 
     def take_reply(self, message: Mapping[str, Any]) -> bool:
-        """Give a reply of the client to who asked; False if nobody here did."""
+        """Deliver a reply of the client. Returns False if the session has no such question."""
         key = message.get("id")
         if not isinstance(key, str) or key not in self._questions:
             return False
@@ -90,7 +90,7 @@ class McpSession:
         return True
 
     def cancel(self, message: Mapping[str, Any]) -> bool:
-        """End a request that the client has cancelled; False if it is not answered here."""
+        """End a request that the client has cancelled. Returns False if the request is not answered here."""
         params = message.get("params")
         key = params.get("requestId") if isinstance(params, dict) else None
         return type(key) in (int, str) and key in self.running and self.running[key].cancel()
@@ -103,7 +103,7 @@ class McpSessions:
         self._sessions: dict[bytes, McpSession] = {}
 
     def add(self, connection: Any, owner: Client) -> None:
-        """A session that the SDK has opened; it is removed with the connection."""
+        """Add a session that the SDK has opened. The session is removed with the connection."""
         if connection.session_id is None:
             return
         key = connection.session_id.encode()
@@ -111,7 +111,7 @@ class McpSessions:
         connection.exit_stack.callback(self._sessions.pop, key, None)
 
     def find(self, headers: Mapping[bytes, bytes], client: Client) -> McpSession | None:
-        """The session of a request; None if the SDK is to look at it."""
+        """Find the session of a request; None if the SDK must read the request."""
         session = self._sessions.get(headers.get(b"mcp-session-id", b""))
         if session is None or session.owner.identity != client.identity or not session.is_open:
             return None
@@ -120,7 +120,7 @@ class McpSessions:
         return session
 
     def end(self, headers: Mapping[bytes, bytes], client: Client) -> None:
-        """The client ends a session with its calls: from now on the SDK says that there is none."""
+        """End a session and its calls, because the client has ended it."""
         key = headers.get(b"mcp-session-id", b"")
         session = self._sessions.get(key)
         if session is not None and session.owner.identity == client.identity:
