@@ -99,29 +99,6 @@ def chat(context: typer.Context, model: ModelName = None, tools: OnlyTools = Non
         ChatSession(context.obj, loop, model, tools).run()
 
 
-def build_agent(
-    section: AgentSection,
-    library: UnifiedToolLibrary,
-    model: Model,
-    *,
-    name: str,
-    tools: list[str] | None,
-    turns: int | None,
-    person: Person,
-) -> Agent:
-    """Options of the command override the project's configuration."""
-    return Agent(
-        library,
-        model,
-        name=name,
-        instructions=section.instructions,
-        tools=tools if tools is not None else section.tools,
-        core_tools=section.core_tools,
-        limits=build_limits(section, turns, library.engine.costs.find_model_price(model.name)),
-        person=person,
-    )
-
-
 def build_orchestrator(
     section: AgentSection,
     library: UnifiedToolLibrary,
@@ -391,13 +368,15 @@ class ChatSession:
             return
         view = RunView(line)
         view.shows_results = can_reason(self._model)
-        agent = build_agent(
-            self._section,
+        section, price = self._section, self._library.engine.costs.find_model_price(self._model.name)
+        agent = Agent(
             self._library,
             self._model,
             name="chat",
-            tools=self._tools,
-            turns=None,
+            instructions=section.instructions,
+            tools=self._tools if self._tools is not None else section.tools,
+            core_tools=section.core_tools,
+            limits=build_limits(section, None, price),
             person=TerminalUser(read_line, language=detect_language(line)),
         )
         try:

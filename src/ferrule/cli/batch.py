@@ -23,7 +23,7 @@ import typer
 from ferrule.agent import RunLimits
 from ferrule.batch import BatchBackend, ClusterBackend, LocalBackend, WaitingModel
 from ferrule.batch.compare import compare_directories
-from ferrule.batch.directory import BatchDirectory, summarize
+from ferrule.batch.directory import TASK_COLUMNS, BatchDirectory, format_task_value, summarize
 from ferrule.batch.formats import FORMATS, convert
 from ferrule.batch.local import BATCH_PRIORITY
 from ferrule.batch.report import build_report
@@ -346,22 +346,14 @@ def _print_result(result: BatchResult, out: Path, *, as_json: bool) -> None:
 
 
 def _list_tasks(folder: Path, *, failed: bool, limit: int, as_json: bool) -> None:
-    where = "offset IS NOT NULL" + (" AND state != 'finished'" if failed else "")
     with BatchDirectory.open_existing(folder) as directory:
-        rows = directory.query(
-            f"SELECT id, state, failure, turns, calls, cost, seconds FROM tasks WHERE {where} ORDER BY offset LIMIT ?",
-            [limit],
-        ).fetchall()
+        rows = directory.list_tasks("state != 'finished'" if failed else "TRUE", "offset", limit)
     if as_json:
-        names = ("id", "state", "failure", "turns", "calls", "cost", "seconds")
-        printing.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        printing.print_json([dict(zip(TASK_COLUMNS, row, strict=True)) for row in rows])
         return
     printing.print_table(
         ("task", "state", "reason", "turns", "calls", "cost", "seconds"),
-        [
-            ["" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value) for value in r]
-            for r in rows
-        ],
+        [list(map(format_task_value, row)) for row in rows],
         empty="No task matches.",
         cut=(0,),
     )

@@ -341,8 +341,10 @@ def log_in(
         fail(f"The server {name!r} is a program on this machine: nobody logs in there.")
     tool = replace(tool, target=replace(config, start_timeout=LOGIN_TIMEOUT + config.start_timeout))
 
+    port = 0 if config.oauth is None else config.oauth.callback_port or 0
+
     async def command() -> int:
-        async with context.obj.store() as store, _BrowserLogin(_callback_port(config), paste=paste) as handler:
+        async with context.obj.store() as store, _BrowserLogin(port, paste=paste) as handler:
             executor = McpExecutor(store=store)
             executor.login_handler = handler
             try:
@@ -370,10 +372,6 @@ def log_out(context: typer.Context, name: Server) -> None:
     if not run_with_store(context.obj, lambda store: store.credentials.delete(LOCAL_ACCOUNT, login_name(name))):
         fail(f"There is no login at {name!r}.", code=3)
     echo(f"logged out of {name}")
-
-
-def _callback_port(config: McpServerConfig) -> int:
-    return 0 if config.oauth is None or config.oauth.callback_port is None else config.oauth.callback_port
 
 
 class _BrowserLogin:

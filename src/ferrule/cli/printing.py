@@ -246,7 +246,7 @@ def print_calls(records: Sequence[ToolCallRecord], *, empty: str) -> None:
         ("when", "tool", "status", "took", "caller", "what came of it"),
         [
             (
-                _format_local_time(r.created_at),
+                f"{r.created_at.astimezone():%Y-%m-%d %H:%M:%S}",
                 format_called_action(r.tool_name, r.action),
                 format_status(r.status, r.error_type),
                 _format_duration(r.execution_time),
@@ -383,7 +383,3 @@ def _format_duration(seconds: float | None) -> str:
 def format_time(seconds: float | None) -> str | None:
     """Format a time of the store for JSON."""
     return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat()
-
-
-def _format_local_time(moment: datetime) -> str:
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -273,7 +273,7 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
         DoctorCheck(name="ferrule", ok=True, finding=f"{__version__} at {sys.prefix}"),
         DoctorCheck(name="python", ok=True, finding=f"{platform.python_version()} on {platform.system()}"),
         *(_check_package(name) for name in REQUIRED_PACKAGES),
-        *(_check_extra(name, *purpose) for name, purpose in OPTIONAL_PACKAGES.items()),
+        *(_check_package(name, *purpose) for name, purpose in OPTIONAL_PACKAGES.items()),
     ]
     try:
         engine = session.listing_engine()
@@ -296,19 +296,13 @@ async def run_checks(session: Session) -> list[DoctorCheck]:
     return checks
 
 
-def _check_package(name: str) -> DoctorCheck:
+def _check_package(name: str, extra: str = "", purpose: str = "") -> DoctorCheck:
+    """Check that a package is installed; a package of an extra need not be."""
     try:
         return DoctorCheck(name=name, ok=True, finding=metadata.version(name))
     except metadata.PackageNotFoundError:
-        return DoctorCheck(name=name, ok=False, finding="not installed", advice=f"pip install {name}")
-
-
-def _check_extra(name: str, extra: str, purpose: str) -> DoctorCheck:
-    try:
-        return DoctorCheck(name=name, ok=True, finding=metadata.version(name))
-    except metadata.PackageNotFoundError:
-        advice = f'{purpose}: pip install "ferrule[{extra}]"'
-        return DoctorCheck(name=name, ok=True, finding="not installed", advice=advice)
+        advice = f'{purpose}: pip install "ferrule[{extra}]"' if extra else f"pip install {name}"
+        return DoctorCheck(name=name, ok=bool(extra), finding="not installed", advice=advice)
 
 
 def _check_files(engine: ToolEngine) -> DoctorCheck:

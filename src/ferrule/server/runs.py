@@ -70,7 +70,7 @@ class Continuations:
 
     async def run(self) -> None:
         """Look for decisions until cancelled."""
-        unsubscribe = self._engine.subscribe(self._receive, _is_decision)
+        unsubscribe = self._engine.subscribe(self._receive, {ToolEngineEventType.APPROVAL_DECIDED})
         try:
             while True:
                 try:
@@ -151,10 +151,6 @@ class Continuations:
         finally:
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
-
-
-def _is_decision(event: ToolEngineEvent) -> bool:
-    return event.event_type is ToolEngineEventType.APPROVAL_DECIDED
 
 
 MAX_SUMMARIES: Final = 5_000

@@ -140,7 +140,7 @@ class Services:
         return next(same_model, candidates[0])
 
     async def _find_owner(self, run_id: str, binding: Mapping[str, Any]) -> AccessToken | None:
-        """Find the token that a run was started with; None for the agent of this machine. Raises Problem if it ended."""
+        """Find the token that a run was started with; None for this machine's agent. Raises Problem if it ended."""
         if [binding.get(name) for name in ("principal", "tenant", "client_id")] == [LOCAL_AGENT.label, "", ""]:
             return None
         for token in await self.tokens.list_tokens(with_external_sessions=True):

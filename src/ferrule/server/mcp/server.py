@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ferrule.core.call import CALLER_CONVERSATION_AGENT, Progress, ToolExecutionContext, ToolExecutionResult
-from ferrule.core.events import ToolEngineEvent, ToolEngineEventType
+from ferrule.core.events import ToolEngineEventType
 from ferrule.core.names import did_you_mean
 from ferrule.core.permission import CallPolicy, Principal
 from ferrule.core.spec import Tool, ToolCapability
@@ -27,7 +27,7 @@ from ferrule.errors import APPROVAL_REQUIRED, FerruleError, SetupError, ToolNotF
 from ferrule.kinds.mcp.relay import FIRST_MODERN_VERSION
 from ferrule.library.library import UnifiedToolLibrary
 from ferrule.memory import RunMemory
-from ferrule.memory.failures import POLICIES, FailureClass, FailureClassifier, FailurePolicy
+from ferrule.memory.failures import POLICIES, FailureClassifier
 from ferrule.server.asgi import mark_endless
 from ferrule.server.mcp.change_notifications import ChangeNotifications
 from ferrule.server.mcp.content import fit_result_to_older_protocol, make_mcp_result
@@ -101,7 +101,9 @@ class McpServer:
         self._approvals = ApprovalQuestions(library.engine.approvals)
         library.engine.mcp.relays = True
         library.engine.mcp.change_listeners.append(self._changes.report)
-        self._unsubscribe = library.engine.subscribe(self._on_change, TOOL_CHANGE_EVENTS, in_task=True)
+        self._unsubscribe = library.engine.subscribe(
+            lambda _: self._changes.notify_clients("tools"), TOOL_CHANGE_EVENTS, in_task=True
+        )
 
     async def serve_stdio(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         """Serve the client that started this process, until it disconnects.
@@ -110,7 +112,8 @@ class McpServer:
         """
         self._check_tools()
         if self._remembers:
-            self._memory = RunMemory(classifier=FailureClassifier(policies=_make_retry_policies()))
+            policies = {kind: replace(policy, rest=policy.rest or RETRY_INTERVAL) for kind, policy in POLICIES.items()}
+            self._memory = RunMemory(classifier=FailureClassifier(policies=policies))
         self._client_key = _STDIO
         try:
             await serve_on_stdio(self.server(), max_message_size)
@@ -365,9 +368,6 @@ class McpServer:
             if name not in tool_ids and name.isidentifier() and "__" not in name:  # neither a pattern nor an action
                 raise SetupError(f"The library has no tool {name!r}.{did_you_mean(name, tool_ids)}")
 
-    def _on_change(self, event: ToolEngineEvent) -> None:
-        self._changes.notify_clients("tools")
-
 
 @lru_cache(1_000)
 def _conversation_of(principal: Principal) -> str:
@@ -397,10 +397,6 @@ async def execute_named(
     tool, capability = permitted_action
     # With its action: without one the hub would also try other tools' actions of that name, which are not offered.
     return await library.execute(tool.id, arguments, context, action=capability.name, on_progress=on_progress)
-
-
-def _make_retry_policies() -> dict[FailureClass, FailurePolicy]:
-    return {kind: replace(policy, rest=policy.rest or RETRY_INTERVAL) for kind, policy in POLICIES.items()}
 
 
 def _read_indirect_call(arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -181,7 +181,9 @@ class DirectAnswer:
         task = self._task = asyncio.current_task()
         assert task is not None
         watching: list[asyncio.Task[None]] = []
-        timer = asyncio.get_running_loop().call_later(WATCH_DELAY, self._start_to_watch, receive, watching)
+        timer = asyncio.get_running_loop().call_later(
+            WATCH_DELAY, lambda: watching.append(asyncio.ensure_future(self._watch(receive)))
+        )
         try:
             return await work
         except asyncio.CancelledError as error:
@@ -224,9 +226,6 @@ class DirectAnswer:
             if is_first:
                 await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
-
-    def _start_to_watch(self, receive: Receive, watching: list[asyncio.Task[None]]) -> None:
-        watching.append(asyncio.ensure_future(self._watch(receive)))
 
     async def _watch(self, receive: Receive) -> None:
         """End the work when the client disconnects, and show it signs of life until then."""
