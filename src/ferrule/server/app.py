@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
@@ -148,15 +148,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with library:
-            await fleet.register()
-            work = [services.limit_samples.run(), fleet.run()]
-            if make_orchestrator is not None:
-                work.append(services.continuations.run())
-            tasks = [asyncio.create_task(each) for each in work]
-            async with _run_all([each.run for each in mcp_apps.values()]):
+            async with _run_beside_requests(services, mcp_apps.values(), has_model=make_orchestrator is not None):
                 yield
-            await cancel_all(tasks)
-            await services.continuations.aclose()
             await limits.aclose()
             await connections.aclose()
             await services.aclose()
@@ -202,8 +195,8 @@ def _add_routes(
     app.router.routes.append(Route("/v1/tools/{name}/call", tool_calls, methods=["POST"]))
     for router in (
         tool_routes.router,
-        tool_routes.servers_router,
         call_routes.router,
+        tool_routes.servers_router,
         question_routes.router,
         chat_routes.router,
         access_routes.router,
@@ -230,12 +223,21 @@ def _version() -> str:
 
 
 @asynccontextmanager
-async def _run_all(managers: list[Callable[[], Any]]) -> AsyncIterator[None]:
-    if not managers:
+async def _run_beside_requests(
+    services: Services, mcp_apps: Iterable[McpHttpApp], *, has_model: bool
+) -> AsyncIterator[None]:
+    """Run what a server does beside answering requests: samples, the fleet, approved runs, sessions of MCP."""
+    await services.fleet.register()
+    work = [services.limit_samples.run(), services.fleet.run()]
+    if has_model:
+        work.append(services.continuations.run())
+    tasks = [asyncio.create_task(each) for each in work]
+    async with AsyncExitStack() as stack:
+        for mcp_app in mcp_apps:
+            await stack.enter_async_context(mcp_app.run())
         yield
-        return
-    async with managers[0](), _run_all(managers[1:]):
-        yield
+    await cancel_all(tasks)
+    await services.continuations.aclose()
 
 
 class FrequentRequests:

@@ -152,28 +152,6 @@ class ToolCallApp:
             return await _execute(self._services, client, name, arguments, options)
 
 
-@router.post("/calls", tags=["calls"])
-async def call_batch(request: Request, batch: BatchRequest, services: ServicesOfApp, client: CallingClient) -> Response:
-    """Make several calls, as many of them concurrently as there are slots; their results have the same order."""
-
-    async def execute(each: NamedCall) -> ToolExecutionResult:
-        options = CallRequest(action=each.action, timeout=batch.timeout)
-        async with slots:
-            return await _execute(services, client, each.tool, each.arguments, options)
-
-    slots = asyncio.Semaphore()
-
-    async def respond() -> Response:
-        nonlocal slots
-        async with client.calls.slot(len(batch.calls)) as concurrent:
-            slots = asyncio.Semaphore(concurrent)
-            results = await asyncio.gather(*map(execute, batch.calls))
-        return json_response({"results": [describe_result(result) for result in results]})
-
-    calls = ((each.tool, each.action, each.arguments) for each in batch.calls)
-    return await services.idempotent_requests.respond(request, client, batch.model_dump(), respond, calls)
-
-
 def _parse_json(body: bytes) -> Any:
     if not LONG_NUMBER.search(body):
         return orjson.loads(body)
@@ -414,3 +392,28 @@ async def _find_record(call_id: str, services: Services, client: Client) -> Tool
     if record is None or not services.visibility(client).shows_call(record):
         raise Problem(404, f"There is no call {call_id!r}.")
     return record
+
+
+# Batches
+
+
+@router.post("/calls", tags=["calls"])
+async def call_batch(request: Request, batch: BatchRequest, services: ServicesOfApp, client: CallingClient) -> Response:
+    """Make several calls, as many of them concurrently as there are slots; their results have the same order."""
+
+    async def execute(each: NamedCall) -> ToolExecutionResult:
+        options = CallRequest(action=each.action, timeout=batch.timeout)
+        async with slots:
+            return await _execute(services, client, each.tool, each.arguments, options)
+
+    slots = asyncio.Semaphore()
+
+    async def respond() -> Response:
+        nonlocal slots
+        async with client.calls.slot(len(batch.calls)) as concurrent:
+            slots = asyncio.Semaphore(concurrent)
+            results = await asyncio.gather(*map(execute, batch.calls))
+        return json_response({"results": [describe_result(result) for result in results]})
+
+    calls = ((each.tool, each.action, each.arguments) for each in batch.calls)
+    return await services.idempotent_requests.respond(request, client, batch.model_dump(), respond, calls)
